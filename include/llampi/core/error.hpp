@@ -1,0 +1,47 @@
+// Errors. The library never prints and never exits: it throws one of these, and `cli` turns it into an exit status.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <source_location>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace llampi {
+
+/// Anything that went wrong while the program ran (exit status 1).
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The user's input is wrong, or the job cannot fit (exit status 2).
+/// The message is one sentence: what is wrong, where, what to do.
+class UserError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A library call (MPI, HDF5, the operating system, ...) failed.
+class CallError : public Error {
+ public:
+  /// `call` is the function's name, `reason` the library's own words.
+  CallError(const std::string& call, const std::string& reason,
+            std::source_location where = std::source_location::current())
+      : Error(fmt::format("{} failed: {} ({}:{})", call, reason, where.file_name(), where.line())) {}
+};
+
+/// Throws UserError with a formatted message.
+template <class... Args>
+[[noreturn]] void throw_user_error(fmt::format_string<Args...> format, Args&&... args) {
+  throw UserError(fmt::format(format, std::forward<Args>(args)...));
+}
+
+/// Throws Error if `condition` is false: for broken invariants of our own, not for the user's mistakes.
+inline void require(bool condition, const char* what,
+                    std::source_location where = std::source_location::current()) {
+  if (!condition) throw Error(fmt::format("internal error: {} ({}:{})", what, where.file_name(), where.line()));
+}
+
+}  // namespace llampi

@@ -1,0 +1,75 @@
+// Element types and non-owning views of contiguous, row-major matrices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+
+enum class DType : std::uint8_t { float64, float32, bfloat16, float16, int64, int32 };
+
+/// Bytes of one element.
+constexpr std::int64_t size_of(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+    case DType::int64:
+      return 8;
+    case DType::float32:
+    case DType::int32:
+      return 4;
+    case DType::bfloat16:
+    case DType::float16:
+      return 2;
+  }
+  return 0;
+}
+
+/// "float32", "bfloat16", ...: the words of PyTorch and of our configuration.
+const char* to_string(DType dtype);
+
+template <class T>
+inline constexpr DType dtype_of = DType::float32;
+template <>
+inline constexpr DType dtype_of<double> = DType::float64;
+template <>
+inline constexpr DType dtype_of<std::int64_t> = DType::int64;
+template <>
+inline constexpr DType dtype_of<std::int32_t> = DType::int32;
+
+/// A view of [rows, cols] elements, contiguous and row-major; a vector has one row. Owns nothing.
+/// The memory may be a device's: only `device` and `comm` look at it.
+struct Tensor {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+
+  std::int64_t elements() const { return rows * cols; }
+  std::int64_t bytes() const { return elements() * size_of(dtype); }
+  explicit operator bool() const { return data != nullptr; }
+
+  /// The elements as T, which must be the tensor's own type.
+  template <class T>
+  T* as() const {
+    require(dtype == dtype_of<T>, "tensor read as another type than its own");
+    return static_cast<T*>(data);
+  }
+
+  /// Rows [begin, end).
+  Tensor slice_rows(std::int64_t begin, std::int64_t end) const {
+    return {static_cast<std::byte*>(data) + begin * cols * size_of(dtype), dtype, end - begin, cols};
+  }
+  /// Elements [begin, end) of the flattened view, as one row.
+  Tensor slice(std::int64_t begin, std::int64_t end) const {
+    return {static_cast<std::byte*>(data) + begin * size_of(dtype), dtype, 1, end - begin};
+  }
+};
+
+template <class T>
+Tensor tensor(T* data, std::int64_t rows, std::int64_t cols) {
+  return {data, dtype_of<T>, rows, cols};
+}
+
+}  // namespace llampi

@@ -1,0 +1,61 @@
+// Token files (HDF5): /tokens, /documents, optionally /loss_mask, as the contract in docs describes them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace llampi {
+
+/// Writes a token file piece by piece, under a temporary name; it gets its own name in close().
+class TokenFileWriter {
+ public:
+  /// @param vocabulary decides the stored width (uint8, uint16 or uint32)
+  /// @throws UserError if the file cannot be created
+  TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer);
+  ~TokenFileWriter();  ///< removes the temporary file if close() was not reached
+  TokenFileWriter(TokenFileWriter&&) noexcept;
+  TokenFileWriter& operator=(TokenFileWriter&&) noexcept;
+
+  void append_document(std::span<const std::int32_t> tokens);
+  void close();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// An open token file. read() may be called from any thread: it reads at the dataset's offset in the file, not through
+/// HDF5. Datasets that have no such offset (chunked, compressed, big-endian) are read whole into memory when opened.
+class TokenFile {
+ public:
+  /// @throws UserError if it is missing, no HDF5 file, truncated, or not a token file
+  explicit TokenFile(const std::filesystem::path& path);
+  ~TokenFile();
+  TokenFile(TokenFile&&) noexcept;
+  TokenFile& operator=(TokenFile&&) noexcept;
+
+  const std::filesystem::path& path() const;
+  std::int64_t tokens() const;
+  std::int64_t vocabulary() const;  ///< attribute vocab_size; 0 if missing
+  std::string tokenizer() const;    ///< attribute; empty if missing
+  bool has_loss_mask() const;
+  /// Starts of the documents and, last, the total length.
+  const std::vector<std::uint64_t>& documents() const;
+  /// floor((tokens - 1) / seq_len)
+  std::int64_t samples(std::int64_t seq_len) const;
+
+  /// Tokens [begin, begin + ids.size()). Values above 2^31 - 1 become 2^31 - 1, which no vocabulary has.
+  void read(std::int64_t begin, std::span<std::int32_t> ids) const;
+  /// The loss mask of the same positions; all ones if the file has none.
+  void read_mask(std::int64_t begin, std::span<std::uint8_t> mask) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace llampi

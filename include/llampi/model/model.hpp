@@ -1,0 +1,129 @@
+// A model as data (modules, parameters, stages) and as arithmetic (forward and backward of each stage).
+// `fsdp` works on these types alone; Llama is one implementation, a user's own model another.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "llampi/core/tensor.hpp"
+#include "llampi/device/device.hpp"
+
+namespace llampi {
+
+/// How a parameter is initialised: ones, or normal with the given standard deviation.
+struct Initializer {
+  enum class Kind : std::uint8_t { ones, normal } kind = Kind::normal;
+  double standard_deviation = 0.02;
+};
+
+struct Parameter {
+  std::string name;                  ///< Hugging Face's, for example "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;   ///< one or two dimensions
+  int module = 0;                    ///< index into Model::modules(), of the module that holds it
+  Initializer initializer;
+  /// Stands directly behind the parameter before it, without a gap, so that both are one matrix (q, k, v; gate, up).
+  bool joins_previous = false;
+
+  std::int64_t elements() const {
+    std::int64_t n = 1;
+    for (const auto extent : shape) n *= extent;
+    return n;
+  }
+};
+
+/// A node of the module tree, for wrap policies. Parents stand before their children.
+struct Module {
+  std::string name;   ///< "model.layers.0.self_attn"; the root's is empty
+  std::string type;   ///< class name as in transformers: "LlamaDecoderLayer"
+  int parent = -1;
+};
+
+/// A matrix that a stage needs.
+struct BufferSpec {
+  std::string name;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  DType dtype = DType::float32;
+
+  std::int64_t bytes() const { return rows * cols * size_of(dtype); }
+};
+
+/// Sizes of a micro-batch on one rank.
+struct BatchShape {
+  std::int64_t sequences = 0;  ///< micro-batch
+  std::int64_t seq_len = 0;
+
+  std::int64_t tokens() const { return sequences * seq_len; }
+};
+
+/// What a stage uses; a pure function of (batch shape, compute dtype, device sizes).
+struct StageSpec {
+  struct Use {
+    int parameter = 0;            ///< index into Model::parameters()
+    bool forward = true;          ///< read by forward()
+    bool backward = true;         ///< read by backward(); its gradient is written there in any case
+  };
+  std::string module;                        ///< the module it is part of
+  std::vector<Use> parameters;
+  BufferSpec output;                         ///< [T, H] to the next stage; none (0 rows) for the last
+  bool keeps_input = true;                   ///< backward() reads the input again
+  std::vector<BufferSpec> saved;             ///< written by forward(), read by backward()
+  std::vector<BufferSpec> forward_scratch;   ///< only inside forward()
+  std::vector<BufferSpec> backward_scratch;  ///< only inside backward()
+};
+
+/// What a stage is given. All memory is the caller's; views are in the order of the spec.
+struct StageContext {
+  Device& device;
+  const Batch& batch;
+  Tensor input;                            ///< the previous stage's output; none for the first stage
+  Tensor output;
+  /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit, in place.
+  /// The last stage only writes it, the first only reads it.
+  Tensor gradient;
+  std::span<const Tensor> parameters;
+  std::span<const Tensor> parameter_gradients;   ///< backward() only
+  std::span<const Accumulate> accumulate;        ///< per parameter gradient: overwrite or add
+  std::span<const Tensor> saved;
+  std::span<const Tensor> scratch;
+  std::span<const Tensor> constants;             ///< the model's
+  StepScalars* scalars = nullptr;                ///< device memory
+  Tensor logits;                                 ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
+  std::int64_t logits_row = 0;                   ///< instead of the loss
+};
+
+/// A part of a block. The last stage of a model is the loss: its backward() does the forward as well, chunk by chunk, so
+/// that logits are never whole; its forward() is for evaluation.
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const = 0;
+  virtual void forward(StageContext& context) const = 0;
+  virtual void backward(StageContext& context) const = 0;
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  virtual const std::vector<Module>& modules() const = 0;
+  virtual const std::vector<Parameter>& parameters() const = 0;
+  virtual const std::vector<std::unique_ptr<Stage>>& stages() const = 0;
+  /// Tables that do not change (RoPE), [rows, cols] for sequences up to seq_len.
+  virtual std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const = 0;
+  /// Fills host memory of constant `index` in the dtype of its spec.
+  virtual void fill_constant(int index, const BufferSpec& spec, void* data) const = 0;
+  /// Module type that the wrap policy `transformer` wraps.
+  virtual std::string block_type() const = 0;
+  virtual std::int64_t vocabulary() const = 0;
+  /// Forward and backward, per token, causal attention counted half, the input embedding not:
+  /// 6 * (matrix parameters) + 6 * layers * (Hq D) * seq_len.
+  virtual double flops_per_token(std::int64_t seq_len) const = 0;
+};
+
+/// Statistics of RMSNorm, softmax and RoPE tables: float32, or float64 where the activations are.
+inline DType statistics_dtype(DType compute) { return compute == DType::float64 ? DType::float64 : DType::float32; }
+
+}  // namespace llampi

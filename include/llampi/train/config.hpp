@@ -1,0 +1,61 @@
+// The resolved configuration of a run: one member per key of the contract.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi {
+
+struct Config {
+  struct {
+    std::string dir = "runs/default";
+    std::string device = "auto";
+    std::uint64_t seed = 0;
+    std::string resume = "auto";
+    bool resume_with_changes = false;
+    double max_hours = 0;
+    int threads = 0;  ///< per rank; 0: cores / ranks on the node
+  } run;
+  struct {
+    std::string config;
+    std::string weights = "random";
+  } model;
+  struct {
+    std::string train, eval;
+    std::int64_t seq_len = 1024;
+    bool shuffle = true;
+    bool document_mask = true;
+  } data;
+  struct {
+    std::int64_t steps = 0;   ///< 0: from epochs
+    double epochs = 0;
+    std::int64_t micro_batch = 1;
+    std::int64_t global_batch = 8;
+    std::int64_t eval_every = 0;
+  } train;
+  struct {
+    double lr = 3e-4, min_lr = 0;
+    std::string schedule = "cosine";
+    std::int64_t warmup_steps = 0;
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_grad_norm = 1.0;
+    std::string no_decay;  ///< regular expression; empty: every 1-D tensor
+  } optimizer;
+  struct {
+    std::string strategy = "full_shard";
+    std::string wrap = "transformer";
+    std::string backward_prefetch = "pre";
+    bool forward_prefetch = true;
+    int limit_all_gathers = 2;
+  } fsdp;
+  struct {
+    std::int64_t every = 0;
+    int keep = 3;
+  } checkpoint;
+  struct {
+    std::int64_t every = 1;
+  } log;
+};
+
+}  // namespace llampi

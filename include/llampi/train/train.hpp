@@ -1,0 +1,48 @@
+// The training loop, evaluation and generation: everything above composed. Knows nothing of command lines.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi {
+
+enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
+
+/// Trains, or continues, the run that `config` describes. Collective over the world.
+/// @param resolved the configuration as an ini file, written into the run folder and into checkpoints
+/// @throws UserError on every rank alike
+Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log);
+
+struct Evaluation {
+  double loss = 0;        ///< mean over valid labels
+  double perplexity = 0;  ///< exp(loss)
+  std::int64_t tokens = 0;
+};
+
+/// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Collective.
+Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
+                    std::int64_t seq_len, std::int64_t micro_batch, int threads, const Log& log);
+
+struct GenerateOptions {
+  std::string prompt;
+  std::int64_t max_tokens = 128;
+  double temperature = 1.0;  ///< 0: the most likely token
+  double top_p = 1.0;
+  std::uint64_t seed = 0;
+  int threads = 0;
+};
+
+/// Continues the prompt; `emit` gets each piece of text on rank 0 as it is made. Collective. Returns the whole text.
+std::string generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
+                     const std::function<void(const std::string&)>& emit, const Log& log);
+
+/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() saves at the next step and returns Outcome::stopped.
+void request_stop();
+
+}  // namespace llampi
