@@ -1,0 +1,94 @@
+"""The cases: tiny models of awkward sizes which differ in one idea each.
+
+Some sizes are as they are because of AdamW, which divides a gradient by its own magnitude: an element whose true gradient
+is near zero moves by a full step in a direction that rounding decides, and the float32 trajectory leaves the float64 one.
+Among neighbouring sizes, ones were taken where `make_fixtures.py --float32` shows no such element.
+"""
+
+TRAINING = {
+    "steps": 10,
+    "lr": 3e-3,
+    "min_lr": 3e-4,
+    "schedule": "cosine",
+    "warmup_steps": 3,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "eps": 1e-8,
+    "weight_decay": 0.1,
+}
+
+
+def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, **config):
+    common = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+    }
+    return {
+        "config": common | config,
+        "seq_len": seq_len,
+        "global_batch": global_batch,
+        "training": TRAINING,
+        "max_grad_norm": max_grad_norm,
+        "documents": documents,
+        "loss_mask": loss_mask,
+    }
+
+
+CASES = {
+    "mha_untied": case(
+        seq_len=24, global_batch=4,
+        vocab_size=331, hidden_size=80, intermediate_size=176, num_hidden_layers=2,
+        num_attention_heads=5, num_key_value_heads=5,
+    ),
+    "gqa_tied": case(
+        seq_len=17, global_batch=8,
+        vocab_size=257, hidden_size=96, intermediate_size=168, num_hidden_layers=2,
+        num_attention_heads=6, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-6,
+    ),
+    # Wavelengths are 6.3, 14.3, 32.4, 73.5, ... tokens. With 48 tokens of original context the first is kept
+    # (< 48/4), the next two are blended, the rest are slowed (> 48/1).
+    "gqa_llama3rope": case(
+        seq_len=24, global_batch=4,
+        vocab_size=193, hidden_size=128, intermediate_size=200, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, rope_theta=500000.0, max_position_embeddings=384,
+        rope_scaling={
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 48,
+        },
+    ),
+    # 4 heads of 24 make attention 96 wide in a model that is 72 wide.
+    "head_dim_given": case(
+        seq_len=33, global_batch=4,
+        vocab_size=223, hidden_size=72, intermediate_size=136, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=24,
+    ),
+    # 24 samples: 1, 2, 3, 4 and 8 ranks divide them, and each rank has another number of valid labels.
+    "documents": case(
+        seq_len=17, global_batch=24, documents=True, loss_mask=True,
+        vocab_size=173, hidden_size=64, intermediate_size=144, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2,
+    ),
+    "one_layer_one_head": case(
+        seq_len=7, global_batch=24,
+        vocab_size=61, hidden_size=16, intermediate_size=40, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1,
+    ),
+    # Also the loss mask without documents, three layers, and clipping that is active in some steps and not in others.
+    "mqa": case(
+        seq_len=33, global_batch=8, loss_mask=True, max_grad_norm=1.45,
+        vocab_size=127, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=1,
+    ),
+}
