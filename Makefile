@@ -1,0 +1,61 @@
+# A thin front for CMake; `cmake -B build && cmake --build build && ctest --test-dir build` works by itself.
+#
+# Variables, as in `make test WERROR=ON`:
+#   build, test   WERROR=ON|OFF GEMM=onednn|cblas CUDA=AUTO|ON|OFF BUILD_TYPE=Release|Debug CMAKE_FLAGS=... (CMake keeps
+#                 them in the build folder until changed), JOBS=N
+#   install       PREFIX=...
+#   run           TEXT="FILE..." RUN_DIR=... RANKS=N CONFIG=... PROMPT=...: see scripts/run-example.sh
+
+SHELL := bash
+# Empty means CMake's own default; set here so that a variable of the environment does not slip in.
+WERROR =
+GEMM =
+CUDA =
+BUILD_TYPE =
+CMAKE_FLAGS =
+BUILD = build
+PREFIX = /usr/local
+JOBS := $(shell nproc 2>/dev/null || echo 2)
+CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
+
+configure_flags = $(if $(BUILD_TYPE),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE)) $(if $(WERROR),-DLLAMPI_WERROR=$(WERROR)) \
+                  $(if $(GEMM),-DLLAMPI_GEMM=$(GEMM)) $(if $(CUDA),-DLLAMPI_CUDA=$(CUDA)) $(CMAKE_FLAGS)
+sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+
+# The make that CMake calls stands for itself: it does not take this one's variables and job slots.
+cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
+
+.PHONY: help setup configure program build run test install format format-check clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+setup: ## install what the build needs and is missing, or say what to install
+	@GEMM=$(GEMM) scripts/setup.sh --tests
+
+configure: setup
+	@$(cmake) -S . -B $(BUILD) $(configure_flags)
+
+build: configure ## build/llampi and the tests
+	@$(cmake) --build $(BUILD) --parallel $(JOBS)
+
+program: configure # without the tests, which take longer to build
+	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target llampi
+
+run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
+	@LLAMPI=$(BUILD)/llampi scripts/run-example.sh
+
+test: build ## run the tests, all but the long ones
+	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE long
+
+install: build ## install into PREFIX (/usr/local)
+	@$(cmake) --install $(BUILD) --prefix $(PREFIX)
+
+format: ## format the C++ code
+	@$(sources) | xargs -r $(CLANG_FORMAT) -i
+
+format-check: ## fail where `make format` would change something
+	@$(sources) | xargs -r $(CLANG_FORMAT) --dry-run --Werror
+
+clean: ## remove the build folder; runs/ stays
+	rm -rf $(BUILD)

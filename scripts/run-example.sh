@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# Trains a small Llama on text that is on this machine, compares it with a unigram model on held-out text,
+# and samples from it. Running it again resumes, or says that it is done.
+#
+#   TEXT="FILE..."   text to train on; default: the licences in /usr/share/common-licenses
+#   RUN_DIR=FOLDER   where everything is written; default: runs/example
+#   CONFIG=FILE      configuration; default: input/small.ini
+#   RANKS=N          default: 2
+#   PROMPT=TEXT      what the sample begins with
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export LC_ALL=C # the order of files and the decimal point
+
+llampi=${LLAMPI:-build/llampi}
+run_dir=${RUN_DIR:-runs/example}
+config=${CONFIG:-input/small.ini}
+ranks=${RANKS:-2}
+prompt=${PROMPT:-The }
+data=$run_dir/data
+
+# shellcheck source=scripts/mpi-env.sh
+source scripts/mpi-env.sh
+
+say() { printf '\n== %s\n' "$*"; }
+fail() {
+    echo "run-example: $1" >&2
+    exit 2
+}
+
+# ---- text: the last tenth is held out --------------------------------------------------------------------------
+
+read -r -a inputs <<<"${TEXT:-}"
+if ((${#inputs[@]} == 0)); then
+    inputs=(/usr/share/common-licenses/*)
+    [[ -e ${inputs[0]} ]] || fail "there is no text in /usr/share/common-licenses; give some: make run TEXT=\"FILE...\""
+fi
+for file in "${inputs[@]}"; do
+    [[ -f $file && -r $file ]] || fail "$file is not a readable file; give text files: make run TEXT=\"FILE...\""
+done
+# Some of the licences are links to others: each text counts once.
+mapfile -t inputs < <(readlink -f -- "${inputs[@]}" | awk '!seen[$0]++')
+
+total_bytes=$(cat -- "${inputs[@]}" | wc -c)
+train_bytes=$((total_bytes * 9 / 10))
+((total_bytes >= 10000)) || fail "only $total_bytes bytes of text; give at least 10000: make run TEXT=\"FILE...\""
+checksum=$(cat -- "${inputs[@]}" | cksum)
+seq_len=$(sed -n 's/^ *seq_len *= *\([0-9]*\).*/\1/p' "$config")
+
+if [[ -e $data/checksum && $(<"$data/checksum") != "$checksum" ]]; then
+    fail "$run_dir was trained on another text; remove it, or give another folder: make run RUN_DIR=FOLDER"
+fi
+
+if [[ ! -e $data/checksum ]]; then
+    say "tokenizing $total_bytes bytes of ${#inputs[@]} files into $data"
+    rm -rf "$data"
+    mkdir -p "$data/train" "$data/heldout"
+    # Each file stays a document; the one across the border is cut in two.
+    offset=0
+    number=1000
+    for file in "${inputs[@]}"; do
+        size=$(wc -c <"$file")
+        keep=$((train_bytes - offset))
+        name=$((number += 1))-$(basename -- "$file")
+        if ((keep > 0)); then head -c "$keep" -- "$file" >"$data/train/$name"; fi
+        if ((keep < size)); then tail -c "+$(((keep > 0 ? keep : 0) + 1))" -- "$file" >"$data/heldout/$name"; fi
+        offset=$((offset + size))
+    done
+    for part in train heldout; do
+        "$llampi" tokenize --tokenizer bytes --format text --output "$data/$part.h5" "$data/$part"/*
+    done
+    echo "$checksum" >"$data/checksum" # last: from here on the data is whole
+fi
+
+# ---- train -----------------------------------------------------------------------------------------------------
+
+say "training on $ranks ranks: $config"
+status=0
+mpirun -n "$ranks" "$llampi" train --config "$config" --run.dir="$run_dir" \
+    --data.train="$data/train.h5" --data.eval="$data/heldout.h5" || status=$?
+if ((status == 75)); then echo "stopped early, state saved in $run_dir; the same command continues" >&2; fi
+if ((status != 0)); then exit "$status"; fi
+
+checkpoints=("$run_dir"/checkpoints/step-*.h5)
+checkpoint=${checkpoints[-1]}
+[[ -e $checkpoint ]] || fail "training left no checkpoint in $run_dir/checkpoints"
+
+# ---- evaluate and sample ---------------------------------------------------------------------------------------
+
+# Nats per byte of a model that knows only how often each byte occurs in the training text (one added to each count).
+unigram=$(
+    {
+        cat "$data/train"/* | od -An -v -tu1 -w1
+        echo heldout
+        cat "$data/heldout"/* | od -An -v -tu1 -w1
+    } | awk '
+        $1 == "heldout" { second = 1; next }
+        !second         { count[$1]++; n++; next }
+                        { heldout[$1]++; m++ }
+        END {
+            for (byte in heldout) loss -= heldout[byte] * log((count[byte] + 1) / (n + 256))
+            printf "%.4f", loss / m
+        }'
+)
+model=$("$llampi" evaluate --weights "$checkpoint" --data "$data/heldout.h5" --seq-len "$seq_len" --json |
+    sed -n 's/.*"loss" *: *\([-+0-9.eE]*\).*/\1/p')
+
+say "sample"
+"$llampi" generate --weights "$checkpoint" --prompt "$prompt" --max-tokens 200
+echo
+
+say "held-out loss, nats per byte"
+printf '   unigram model  %s\n   this model     %.4f\n' "$unigram" "$model"
+
+say "where things are"
+cat <<END
+   $run_dir/config.ini        the configuration as it was resolved
+   $run_dir/metrics.jsonl     one line per step
+   $checkpoint   parameters and optimizer state, HDF5
+   $data/        the text and its tokens
+Sample again:
+   $llampi generate --weights $checkpoint --prompt "Permission to " --max-tokens 200
+END
