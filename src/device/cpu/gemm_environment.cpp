@@ -1,0 +1,25 @@
+#include "device/cpu/gemm_environment.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "device/cpu/cpu_features.hpp"
+#include "device/cpu/gemm_library.hpp"
+
+namespace llampi {
+
+void prepare_gemm_environment(char** argv) {
+#if defined(LLAMPI_GEMM_CBLAS)
+  constexpr const char* kVariable = "OPENBLAS_CORETYPE";
+  // A value that is there is the user's, or ours from before: never start again twice.
+  if (std::getenv(kVariable) != nullptr || inspect_gemm_library().level >= cpu_level()) return;
+  setenv(kVariable, cpu_level() == CpuLevel::avx512 ? "SKYLAKEX" : "HASWELL", 0);
+  execv("/proc/self/exe", argv);
+  unsetenv(kVariable);  // it could not be started: make_cpu_device() says what to do
+#else
+  static_cast<void>(argv);
+#endif
+}
+
+}  // namespace llampi

@@ -1,0 +1,82 @@
+// Kernels over ranges of a shard: gradient norm and AdamW. Compiled once per instruction set (see simd.hpp).
+#include "device/cpu/kernels_variant.hpp"
+#include "device/cpu/simd.hpp"
+
+namespace llampi::LLAMPI_SIMD {
+namespace {
+
+std::int32_t max_magnitude(Index n, const float* x, std::int32_t bits) {
+  Ints top = Ints{} + bits;
+  for_each_vector(n, [&](Index i, auto part) {
+    const Ints magnitude = as_ints(load(x + i, part)) & 0x7FFFFFFF;
+    top = magnitude > top ? magnitude : top;
+  });
+  for (Index i = 0; i < kWidth; ++i) bits = top[i] > bits ? top[i] : bits;
+  return bits;
+}
+
+/// Integers below 2^52 in float64, summed as integers: adding 2^52 leaves the integer in the lower bits of the number.
+/// (Instruction sets before AVX-512 have no conversion to int64.)
+class IntegerSum {
+ public:
+  void add(Doubles v) { sum_ += reinterpret_cast<Longs>(v + 0x1p52) & ((std::int64_t{1} << 52) - 1); }
+  std::int64_t total() const {
+    std::int64_t result = 0;
+    for (Index i = 0; i < kWidth / 2; ++i) result += sum_[i];
+    return result;
+  }
+
+ private:
+  Longs sum_{};
+};
+
+/// For 0 <= v < 2^52.
+inline Doubles floor(Doubles v) {
+  const Doubles nearest = (v + 0x1p52) - 0x1p52;
+  return nearest > v ? nearest - 1.0 : nearest;
+}
+
+/// As grid::cut(). The squares of float32 are exact in float64, and so is all that follows.
+void sum_squares(Index n, const float* x, double scale, std::int64_t* high_sum, std::int64_t* low_sum) {
+  IntegerSum high_limbs, low_limbs;
+  const auto add = [&](Doubles v) {
+    const Doubles square = v * v * scale;
+    const Doubles high = floor(square);
+    high_limbs.add(high);
+    low_limbs.add(floor((square - high) * 0x1p32));
+  };
+  for_each_vector(n, [&](Index i, auto part) {
+    const Wide wide = widen(load(x + i, part));
+    add(wide.low);
+    add(wide.high);
+  });
+  *high_sum += high_limbs.total();
+  *low_sum += low_limbs.total();
+}
+
+void adamw(Index n, const AdamWFactors& f, const float* gradient, float* master, float* exp_avg, float* exp_avg_sq,
+           float* shard) {
+  for_each_vector(n, [&](Index i, auto part) {
+    const Floats g = load(gradient + i, part) * f.clip;
+    const Floats m = multiply_add(load(exp_avg + i, part), broadcast(f.beta1), g * f.rest1);
+    const Floats v = multiply_add(load(exp_avg_sq + i, part), broadcast(f.beta2), g * g * f.rest2);
+    const Floats p = load(master + i, part);
+    const Floats decayed = multiply_add(p, broadcast(-f.decay), p);
+    const Floats root = multiply_add(square_root(v), broadcast(f.inverse_root2), broadcast(f.eps));
+    const Floats updated = decayed - f.step * m / root;
+    store(exp_avg + i, m, part);
+    store(exp_avg_sq + i, v, part);
+    store(master + i, updated, part);
+    store(shard + i, updated, part);
+  });
+}
+
+}  // namespace
+
+void add_update_kernels(Kernels& kernels) {
+  kernels.max_magnitude = max_magnitude;
+  kernels.sum_squares = sum_squares;
+  kernels.adamw = adamw;
+}
+
+}  // namespace llampi::LLAMPI_SIMD

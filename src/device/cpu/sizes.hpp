@@ -1,0 +1,34 @@
+// Scratch memory of the CPU device's operations: how it is cut, for `sizes` and for the operations alike.
+#pragma once
+
+#include <cstdint>
+
+#include "llampi/device/device.hpp"
+
+namespace llampi {
+
+class CpuSizes final : public OperationSizes {
+ public:
+  explicit CpuSizes(int threads) : threads_(threads) {}
+  std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
+                                   DType dtype) const override;
+  std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
+                                            DType dtype) const override;
+  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden, DType dtype) const override;
+  std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
+                                   DType dtype) const override;
+
+  /// Queries whose scores are computed at a time. Fewer waste less above the diagonal, more make better products.
+  static constexpr std::int64_t kQueryBlock = 64;
+  /// Elements from one row of scores to the next.
+  static std::int64_t score_stride(std::int64_t longest);
+  /// Scores of one block of queries.
+  static std::int64_t score_elements(std::int64_t longest) { return kQueryBlock * score_stride(longest); }
+  /// Rows of logits in memory at a time.
+  static std::int64_t head_rows(std::int64_t tokens, std::int64_t vocabulary);
+
+ private:
+  int threads_;
+};
+
+}  // namespace llampi

@@ -1,0 +1,96 @@
+// Operations over the ranges of a shard: gradient norm and AdamW.
+#include <bit>
+#include <cmath>
+#include <mutex>
+
+#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/parallel.hpp"
+#include "llampi/device/grid.hpp"
+
+namespace llampi {
+namespace {
+
+constexpr std::int64_t kGrain = 1024;
+
+float* flat(const Tensor& tensor, const char* name) {
+  return floats(tensor.slice(0, tensor.elements()), 1, tensor.elements(), name);
+}
+
+/// The rest of the step's arithmetic is float32; its factors are computed in float64 and rounded once.
+AdamWFactors factors(const UpdateRange& range, const AdamWConstants& constants, const StepScalars& scalars) {
+  const double lr = scalars.learning_rate * range.learning_rate_factor;
+  const auto round = [](double value) { return static_cast<float>(value); };
+  return {.clip = round(scalars.clip_coefficient),
+          .decay = round(lr * range.weight_decay),
+          .beta1 = round(constants.beta1),
+          .rest1 = round(1 - constants.beta1),
+          .beta2 = round(constants.beta2),
+          .rest2 = round(1 - constants.beta2),
+          .inverse_root2 = round(1 / std::sqrt(scalars.bias_correction2)),
+          .eps = round(constants.eps),
+          .step = round(lr / scalars.bias_correction1)};
+}
+
+}  // namespace
+
+// The largest integer and sums of integers do not depend on the order in which threads come.
+void CpuDevice::max_magnitude(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum) {
+  const float* gradient = flat(gradient_, "gradient");
+  std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+  check_ranges(ranges, gradient_.elements());
+  std::mutex mutex;
+  for (const UpdateRange& range : ranges) {
+    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      const std::int32_t largest = kernels_.max_magnitude(end - begin, gradient + range.begin + begin, 0);
+      const std::lock_guard lock(mutex);
+      bits = std::max(bits, largest);
+    });
+  }
+  progress();
+}
+
+void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum, Tensor limbs) {
+  const float* gradient = flat(gradient_, "gradient");
+  const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+  std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
+  check_ranges(ranges, gradient_.elements());
+  if (!std::isfinite(std::bit_cast<float>(bits))) return progress();  // finish_norm() sees the same maximum
+  const double scale = grid::scale(grid::exponent(bits));
+  grid::Limbs total{sums[0], sums[1]};
+  std::mutex mutex;
+  for (const UpdateRange& range : ranges) {
+    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      grid::Limbs part;
+      kernels_.sum_squares(end - begin, gradient + range.begin + begin, scale, &part.high, &part.low);
+      grid::normalise(part);
+      const std::lock_guard lock(mutex);
+      total.high += part.high;
+      total.low += part.low;
+    });
+    grid::normalise(total);
+  }
+  sums[0] = total.high;
+  sums[1] = total.low;
+  progress();
+}
+
+void CpuDevice::adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
+                      const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_, Tensor shard_) {
+  const float* gradient = flat(gradient_, "gradient");
+  float* master = flat(master_, "master");
+  float* exp_avg = flat(exp_avg_, "exp_avg");
+  float* exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
+  float* shard = flat(shard_, "shard");
+  for (const Tensor& tensor : {gradient_, master_, exp_avg_, exp_avg_sq_, shard_}) check_ranges(ranges, tensor.elements());
+  if (!std::isfinite(scalars->grad_norm)) return progress();
+  for (const UpdateRange& range : ranges) {
+    const AdamWFactors f = factors(range, constants, *scalars);
+    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+      const std::int64_t first = range.begin + begin;
+      kernels_.adamw(end - begin, f, gradient + first, master + first, exp_avg + first, exp_avg_sq + first, shard + first);
+    });
+  }
+  progress();
+}
+
+}  // namespace llampi

@@ -1,0 +1,51 @@
+#include "device/host_device.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "device/host_memory.hpp"
+#include "llampi/device/grid.hpp"
+
+namespace llampi {
+
+Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
+
+void HostDevice::upload(Tensor destination, const void* source, Stream) {
+  if (destination.bytes() > 0) std::memcpy(destination.data, source, static_cast<std::size_t>(destination.bytes()));
+}
+
+void HostDevice::download(void* destination, Tensor source, Stream) {
+  if (source.bytes() > 0) std::memcpy(destination, source.data, static_cast<std::size_t>(source.bytes()));
+}
+
+Event HostDevice::record(Stream) { return {}; }
+void HostDevice::wait(Stream, const Event&) {}
+void HostDevice::synchronize(Stream) {}
+void HostDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
+
+void HostDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) {
+  const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+  const std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
+  const float largest = std::bit_cast<float>(bits);
+  if (std::isfinite(largest)) {
+    grid::Limbs sum{sums[0], sums[1]};
+    grid::normalise(sum);
+    scalars->grad_norm = std::sqrt(grid::value(sum, grid::scale(grid::exponent(bits))));
+  } else {
+    scalars->grad_norm = static_cast<double>(largest);
+  }
+  const double coefficient = max_norm / (scalars->grad_norm + 1e-6);
+  // Written so that a NaN stays a NaN.
+  scalars->clip_coefficient = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
+  progress();
+}
+
+void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements) {
+  for (const UpdateRange& range : ranges) {
+    require(0 <= range.begin && range.begin <= range.end && range.end <= elements, "range outside of its tensor");
+  }
+}
+
+}  // namespace llampi

@@ -1,0 +1,49 @@
+// What the devices that compute in the caller's thread have in common: streams are the order of the calls, memory is the
+// host's, and the end of the gradient norm is a handful of scalars.
+#pragma once
+
+#include <functional>
+
+#include "llampi/device/device.hpp"
+
+namespace llampi {
+
+class HostDevice : public Device {
+ public:
+  Memory allocate(std::int64_t bytes) override;
+  void upload(Tensor destination, const void* source, Stream stream) override;
+  void download(void* destination, Tensor source, Stream stream) override;
+  Event record(Stream stream) override;
+  void wait(Stream stream, const Event& event) override;
+  void synchronize(Stream stream) override;
+  void set_progress(std::function<void()> progress) override;
+  void finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) override;
+
+ protected:
+  /// Called at the end of each operation.
+  void progress() const {
+    if (progress_) progress_();
+  }
+
+ private:
+  std::function<void()> progress_;
+};
+
+/// The tensor's elements, after a check of its type and shape.
+/// @throws Error naming the operand if it is not a [rows, cols] matrix of T
+template <class T>
+T* elements_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
+  if (tensor.dtype != dtype_of<T>) {
+    throw Error(fmt::format("this device has no kernels for {} ({}): it needs {}", to_string(tensor.dtype), name,
+                            to_string(dtype_of<T>)));
+  }
+  if (tensor.rows != rows || tensor.cols != cols) {
+    throw Error(fmt::format("internal error: {} is [{}, {}], not [{}, {}]", name, tensor.rows, tensor.cols, rows, cols));
+  }
+  return static_cast<T*>(tensor.data);
+}
+
+/// @throws Error if the ranges leave [0, elements) or run backwards
+void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements);
+
+}  // namespace llampi

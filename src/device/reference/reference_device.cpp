@@ -1,0 +1,447 @@
+// Every operation as its definition reads, in float64, one loop inside the other. Nothing here is fast.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "device/host_device.hpp"
+#include "llampi/device/grid.hpp"
+
+namespace llampi {
+namespace {
+
+using Index = std::int64_t;
+
+/// A row-major matrix of float64.
+struct Matrix {
+  double* data;
+  Index rows, cols;
+  double& operator()(Index r, Index c) const { return data[r * cols + c]; }
+};
+
+Matrix matrix(const Tensor& t, Index rows, Index cols, const char* name) {
+  return {elements_of<double>(t, rows, cols, name), rows, cols};
+}
+Matrix matrix(const Tensor& t, const char* name) { return matrix(t, t.rows, t.cols, name); }
+/// All elements as one row.
+Matrix flat(const Tensor& t, const char* name) { return matrix(t.slice(0, t.elements()), name); }
+
+const std::int32_t* indices(const Tensor& t, const char* name) { return elements_of<std::int32_t>(t, 1, t.cols, name); }
+
+/// target (+)= value
+void put(double& target, double value, Accumulate accumulate) {
+  target = accumulate == Accumulate::yes ? target + value : value;
+}
+
+/// y = x w^T
+void product(Matrix x, Matrix w, Matrix y) {
+  for (Index t = 0; t < x.rows; ++t) {
+    for (Index o = 0; o < w.rows; ++o) {
+      double sum = 0;
+      for (Index i = 0; i < x.cols; ++i) sum += x(t, i) * w(o, i);
+      y(t, o) = sum;
+    }
+  }
+}
+
+/// dx = dy w, dw (+)= dy^T x
+void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accumulate accumulate) {
+  for (Index t = 0; t < x.rows; ++t) {
+    for (Index i = 0; i < x.cols; ++i) {
+      double sum = 0;
+      for (Index o = 0; o < w.rows; ++o) sum += dy(t, o) * w(o, i);
+      dx(t, i) = sum;
+    }
+  }
+  for (Index o = 0; o < w.rows; ++o) {
+    for (Index i = 0; i < x.cols; ++i) {
+      double sum = 0;
+      for (Index t = 0; t < x.rows; ++t) sum += dy(t, o) * x(t, i);
+      put(dw(o, i), sum, accumulate);
+    }
+  }
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+/// Rotates the query and key heads of qkv by the angles of the positions, or back (direction -1).
+void rotate(const Batch& batch, Matrix qkv, Matrix rope, AttentionShape shape, double direction) {
+  const std::int32_t* positions = indices(batch.positions, "positions");
+  const Index half = shape.head_dim / 2;
+  for (Index t = 0; t < qkv.rows; ++t) {
+    for (Index head = 0; head < shape.query_heads + shape.key_value_heads; ++head) {
+      for (Index j = 0; j < half; ++j) {
+        const double c = rope(positions[t], j);
+        const double s = direction * rope(positions[t], half + j);
+        double& a = qkv(t, head * shape.head_dim + j);
+        double& b = qkv(t, head * shape.head_dim + j + half);
+        const double rotated = a * c - b * s;
+        b = b * c + a * s;
+        a = rotated;
+      }
+    }
+  }
+}
+
+/// Columns of a head in a row of qkv.
+struct Heads {
+  explicit Heads(AttentionShape shape) : shape_(shape) {}
+  Index query(Index head) const { return head * shape_.head_dim; }
+  Index key(Index head) const { return shape_.query_cols() + group(head) * shape_.head_dim; }
+  Index value(Index head) const { return key(head) + shape_.key_value_cols(); }
+
+ private:
+  Index group(Index query_head) const { return query_head / (shape_.query_heads / shape_.key_value_heads); }
+  AttentionShape shape_;
+};
+
+double dot(const double* a, const double* b, Index n) {
+  double sum = 0;
+  for (Index i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+class ReferenceDevice final : public HostDevice {
+ public:
+  std::string describe() const override { return "reference: float64, plain loops, 1 thread"; }
+
+  // It takes scratch memory where it needs some.
+  Index attention_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
+  Index attention_backward_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
+  Index rms_norm_backward_workspace(Index, Index, DType) const override { return 0; }
+  Index head_loss_workspace(Index, Index, Index, DType) const override { return 0; }
+
+  void embedding(const Batch& batch, Tensor table_, Tensor x_) override {
+    const Matrix table = matrix(table_, "table"), x = matrix(x_, batch.tokens.cols, table.cols, "x");
+    const std::int32_t* tokens = indices(batch.tokens, "tokens");
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index i = 0; i < x.cols; ++i) x(t, i) = table(tokens[t], i);
+    }
+    progress();
+  }
+
+  void embedding_backward(const Batch& batch, Tensor dx_, Tensor dtable_, Accumulate accumulate) override {
+    const Matrix dtable = matrix(dtable_, "dtable"), dx = matrix(dx_, batch.tokens.cols, dtable.cols, "dx");
+    const std::int32_t* tokens = indices(batch.tokens, "tokens");
+    if (accumulate == Accumulate::no) std::fill(dtable.data, dtable.data + dtable.rows * dtable.cols, 0.0);
+    for (Index t = 0; t < dx.rows; ++t) {
+      for (Index i = 0; i < dx.cols; ++i) dtable(tokens[t], i) += dx(t, i);
+    }
+    progress();
+  }
+
+  void rms_norm(Tensor x_, Tensor weight_, double eps, Tensor y_, Tensor inverse_rms_) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
+    const Matrix y = matrix(y_, x.rows, x.cols, "y"), inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
+    for (Index t = 0; t < x.rows; ++t) {
+      double squares = 0;
+      for (Index i = 0; i < x.cols; ++i) squares += x(t, i) * x(t, i);
+      inverse_rms(0, t) = 1 / std::sqrt(squares / static_cast<double>(x.cols) + eps);
+      for (Index i = 0; i < x.cols; ++i) y(t, i) = x(t, i) * inverse_rms(0, t) * weight(0, i);
+    }
+    progress();
+  }
+
+  /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
+  void rms_norm_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor inverse_rms_, Tensor dx_, Accumulate accumulate_dx,
+                         Tensor dweight_, Accumulate accumulate_dweight, Tensor) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
+    const Matrix dy = matrix(dy_, x.rows, x.cols, "dy"), dx = matrix(dx_, x.rows, x.cols, "dx");
+    const Matrix inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
+    const Matrix dweight = matrix(dweight_, 1, x.cols, "dweight");
+    for (Index t = 0; t < x.rows; ++t) {
+      const double r = inverse_rms(0, t);
+      double sum = 0;
+      for (Index i = 0; i < x.cols; ++i) sum += dy(t, i) * weight(0, i) * x(t, i);
+      for (Index i = 0; i < x.cols; ++i) {
+        const double gradient = dy(t, i) * weight(0, i) * r - sum * r * r * r * x(t, i) / static_cast<double>(x.cols);
+        put(dx(t, i), gradient, accumulate_dx);
+      }
+    }
+    for (Index i = 0; i < x.cols; ++i) {
+      double sum = 0;
+      for (Index t = 0; t < x.rows; ++t) sum += dy(t, i) * x(t, i) * inverse_rms(0, t);
+      put(dweight(0, i), sum, accumulate_dweight);
+    }
+    progress();
+  }
+
+  void qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape, Tensor qkv_) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
+    const Matrix qkv = matrix(qkv_, x.rows, shape.qkv_cols(), "qkv");
+    product(x, weight, qkv);
+    rotate(batch, qkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, 1);
+    progress();
+  }
+
+  void qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape,
+                         Tensor dx_, Tensor dweight_, Accumulate accumulate) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
+    const Matrix dqkv = matrix(dqkv_, x.rows, shape.qkv_cols(), "dqkv");
+    rotate(batch, dqkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, -1);
+    product_backward(dqkv, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
+                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+    progress();
+  }
+
+  void attention(const Batch& batch, Index, AttentionShape shape, Tensor qkv_, Tensor out_, Tensor log_sum_exp_,
+                 Tensor) override {
+    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
+    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out");
+    const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
+    for_each_query(batch, shape, [&](Index head, Index first, Index t) {
+      std::vector<double> score = scores(qkv, shape, head, first, t);
+      const double largest = *std::max_element(score.begin(), score.end());
+      double sum = 0;
+      for (const double s : score) sum += std::exp(s - largest);
+      log_sum_exp(head, t) = largest + std::log(sum);
+      for (Index d = 0; d < shape.head_dim; ++d) {
+        double value = 0;
+        for (Index key = first; key <= t; ++key) {
+          const double probability = std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
+          value += probability * qkv(key, Heads(shape).value(head) + d);
+        }
+        out(t, head * shape.head_dim + d) = value;
+      }
+    });
+    progress();
+  }
+
+  void attention_backward(const Batch& batch, Index, AttentionShape shape, Tensor dout_, Tensor qkv_, Tensor out_,
+                          Tensor log_sum_exp_, Tensor dqkv_, Tensor) override {
+    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
+    const Matrix dqkv = matrix(dqkv_, qkv.rows, qkv.cols, "dqkv");
+    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out"), dout = matrix(dout_, out.rows, out.cols, "dout");
+    const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
+    const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
+    const Heads heads(shape);
+    std::fill(dqkv.data, dqkv.data + dqkv.rows * dqkv.cols, 0.0);
+    for_each_query(batch, shape, [&](Index head, Index first, Index t) {
+      const std::vector<double> score = scores(qkv, shape, head, first, t);
+      const double* gradient = &dout(t, head * shape.head_dim);
+      const double delta = dot(gradient, &out(t, head * shape.head_dim), shape.head_dim);
+      for (Index key = first; key <= t; ++key) {
+        const double probability = std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
+        const double dprobability = dot(gradient, &qkv(key, heads.value(head)), shape.head_dim);
+        const double dscore = probability * (dprobability - delta) * scale;
+        for (Index d = 0; d < shape.head_dim; ++d) {
+          dqkv(t, heads.query(head) + d) += dscore * qkv(key, heads.key(head) + d);
+          dqkv(key, heads.key(head) + d) += dscore * qkv(t, heads.query(head) + d);
+          dqkv(key, heads.value(head) + d) += probability * gradient[d];
+        }
+      }
+    });
+    progress();
+  }
+
+  void projection_residual(Tensor x_, Tensor weight_, Tensor residual_, Tensor y_) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix residual = matrix(residual_, x.rows, weight.rows, "residual"), y = matrix(y_, x.rows, weight.rows, "y");
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index o = 0; o < weight.rows; ++o) y(t, o) = residual(t, o) + dot(&x(t, 0), &weight(o, 0), x.cols);
+    }
+    progress();
+  }
+
+  void projection_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor dx_, Tensor dweight_,
+                           Accumulate accumulate) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    product_backward(matrix(dy_, x.rows, weight.rows, "dy"), x, weight, matrix(dx_, x.rows, x.cols, "dx"),
+                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+    progress();
+  }
+
+  void gate_up_swiglu(Tensor x_, Tensor weight_, Tensor gate_up_, Tensor activated_) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix gate_up = matrix(gate_up_, x.rows, weight.rows, "gate_up");
+    const Matrix activated = matrix(activated_, x.rows, weight.rows / 2, "activated");
+    product(x, weight, gate_up);
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index f = 0; f < activated.cols; ++f) {
+        const double gate = gate_up(t, f), up = gate_up(t, activated.cols + f);
+        activated(t, f) = gate * sigmoid(gate) * up;
+      }
+    }
+    progress();
+  }
+
+  void gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_, Tensor dx_, Tensor dweight_,
+                               Accumulate accumulate) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix gate_up = matrix(gate_up_, x.rows, weight.rows, "gate_up");
+    const Matrix dactivated = matrix(dactivated_, x.rows, weight.rows / 2, "dactivated");
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index f = 0; f < dactivated.cols; ++f) {
+        double& gate = gate_up(t, f);
+        double& up = gate_up(t, dactivated.cols + f);
+        const double s = sigmoid(gate), dup = dactivated(t, f) * gate * s;
+        gate = dactivated(t, f) * up * (s + gate * s * (1 - s));
+        up = dup;
+      }
+    }
+    product_backward(gate_up, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
+                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+    progress();
+  }
+
+  void head_loss(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const std::int32_t* labels = indices(batch.labels, "labels");
+    for (Index t = 0; t < x.rows; ++t) {
+      if (labels[t] >= 0) scalars->loss_sum -= std::log(probabilities(x, weight, t)[static_cast<std::size_t>(labels[t])]);
+    }
+    progress();
+  }
+
+  void head_loss_backward(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor dx_, Tensor dweight_,
+                          Accumulate accumulate, Tensor workspace) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix dx = matrix(dx_, x.rows, x.cols, "dx"), dweight = matrix(dweight_, weight.rows, weight.cols, "dweight");
+    const std::int32_t* labels = indices(batch.labels, "labels");
+    if (accumulate == Accumulate::no) std::fill(dweight.data, dweight.data + dweight.rows * dweight.cols, 0.0);
+    std::fill(dx.data, dx.data + dx.rows * dx.cols, 0.0);
+    for (Index t = 0; t < x.rows; ++t) {
+      if (labels[t] < 0) continue;
+      const std::vector<double> probability = probabilities(x, weight, t);
+      for (Index v = 0; v < weight.rows; ++v) {
+        const double p = probability[static_cast<std::size_t>(v)];
+        const double dlogit = (p - (v == labels[t] ? 1 : 0)) * scalars->inverse_tokens;
+        for (Index i = 0; i < x.cols; ++i) {
+          dx(t, i) += dlogit * weight(v, i);
+          dweight(v, i) += dlogit * x(t, i);
+        }
+      }
+    }
+    head_loss(batch, x_, weight_, scalars, workspace);
+  }
+
+  void linear(Tensor x_, Tensor weight_, Tensor y_) override {
+    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    product(x, weight, matrix(y_, x.rows, weight.rows, "y"));
+    progress();
+  }
+
+  void add(Tensor source, Tensor destination) override {
+    const Matrix from = matrix(source, "source"), to = matrix(destination, from.rows, from.cols, "destination");
+    for (Index i = 0; i < from.rows * from.cols; ++i) to.data[i] += from.data[i];
+    progress();
+  }
+
+  void copy(Tensor source, Tensor destination) override {
+    require(source.dtype == destination.dtype && source.elements() == destination.elements(), "copy of unlike tensors");
+    if (source.bytes() > 0) std::memcpy(destination.data, source.data, static_cast<std::size_t>(source.bytes()));
+    progress();
+  }
+
+  void zero(Tensor destination) override {
+    if (destination.bytes() > 0) std::memset(destination.data, 0, static_cast<std::size_t>(destination.bytes()));
+    progress();
+  }
+
+  void max_magnitude(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum) override {
+    const Matrix gradient = flat(gradient_, "gradient");
+    std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+    check_ranges(ranges, gradient.cols);
+    for (const UpdateRange& range : ranges) {
+      for (Index i = range.begin; i < range.end; ++i) bits = std::max(bits, magnitude_bits(gradient.data[i]));
+    }
+    progress();
+  }
+
+  void sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum, Tensor limbs) override {
+    const Matrix gradient = flat(gradient_, "gradient");
+    const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
+    std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
+    check_ranges(ranges, gradient.cols);
+    if (std::isfinite(std::bit_cast<float>(bits))) {
+      const double scale = grid::scale(grid::exponent(bits));
+      grid::Limbs sum{sums[0], sums[1]};
+      for (const UpdateRange& range : ranges) {
+        for (Index i = range.begin; i < range.end; ++i) {
+          const grid::Limbs square = grid::cut(gradient.data[i], scale);
+          sum.high += square.high;
+          sum.low += square.low;
+        }
+        grid::normalise(sum);
+      }
+      sums[0] = sum.high;
+      sums[1] = sum.low;
+    }
+    progress();
+  }
+
+  void adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
+             const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_, Tensor shard_) override {
+    const Matrix gradient = flat(gradient_, "gradient"), master = flat(master_, "master");
+    const Matrix exp_avg = flat(exp_avg_, "exp_avg"), exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
+    const Matrix shard = flat(shard_, "shard");
+    for (const Matrix& m : {gradient, master, exp_avg, exp_avg_sq, shard}) check_ranges(ranges, m.cols);
+    if (!std::isfinite(scalars->grad_norm)) return progress();
+    for (const UpdateRange& range : ranges) {
+      const double lr = scalars->learning_rate * range.learning_rate_factor;
+      for (Index i = range.begin; i < range.end; ++i) {
+        const double g = gradient.data[i] * scalars->clip_coefficient;
+        double& p = master.data[i];
+        double& m = exp_avg.data[i];
+        double& v = exp_avg_sq.data[i];
+        p -= lr * range.weight_decay * p;
+        m = constants.beta1 * m + (1 - constants.beta1) * g;
+        v = constants.beta2 * v + (1 - constants.beta2) * g * g;
+        const double root = std::sqrt(v) / std::sqrt(scalars->bias_correction2) + constants.eps;
+        p -= lr / scalars->bias_correction1 * m / root;
+        shard.data[i] = p;
+      }
+    }
+    progress();
+  }
+
+ private:
+  /// body(head, first token of the segment, token) for each query of the batch.
+  template <class Body>
+  static void for_each_query(const Batch& batch, AttentionShape shape, const Body& body) {
+    const std::int32_t* offsets = indices(batch.segment_offsets, "segment_offsets");
+    for (Index segment = 0; segment < batch.segments; ++segment) {
+      for (Index head = 0; head < shape.query_heads; ++head) {
+        for (Index t = offsets[segment]; t < offsets[segment + 1]; ++t) body(head, Index{offsets[segment]}, t);
+      }
+    }
+  }
+
+  /// Scaled scores of the query at t with the keys first ... t.
+  static std::vector<double> scores(Matrix qkv, AttentionShape shape, Index head, Index first, Index t) {
+    const Heads heads(shape);
+    std::vector<double> result;
+    for (Index key = first; key <= t; ++key) {
+      const double product = dot(&qkv(t, heads.query(head)), &qkv(key, heads.key(head)), shape.head_dim);
+      result.push_back(product / std::sqrt(static_cast<double>(shape.head_dim)));
+    }
+    return result;
+  }
+
+  /// softmax(x[t] weight^T)
+  static std::vector<double> probabilities(Matrix x, Matrix weight, Index t) {
+    std::vector<double> result;
+    for (Index v = 0; v < weight.rows; ++v) result.push_back(dot(&x(t, 0), &weight(v, 0), x.cols));
+    const double largest = *std::max_element(result.begin(), result.end());
+    double sum = 0;
+    for (double& value : result) sum += value = std::exp(value - largest);
+    for (double& value : result) value /= sum;
+    return result;
+  }
+
+  /// Bits of the smallest float32 that is not below |x|.
+  static std::int32_t magnitude_bits(double x) {
+    if (std::isnan(x)) return std::bit_cast<std::int32_t>(std::numeric_limits<float>::quiet_NaN());
+    float magnitude = static_cast<float>(std::abs(x));
+    if (magnitude < std::abs(x)) magnitude = std::nextafter(magnitude, std::numeric_limits<float>::infinity());
+    return std::bit_cast<std::int32_t>(magnitude);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_reference_device() { return std::make_unique<ReferenceDevice>(); }
+
+}  // namespace llampi

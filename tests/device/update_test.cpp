@@ -1,0 +1,269 @@
+// Gradient norm and AdamW.
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "device/cpu/cpu_device.hpp"
+#include "device/support.hpp"
+#include "llampi/device/grid.hpp"
+
+namespace llampi::test {
+namespace {
+
+using Ranges = std::vector<UpdateRange>;
+
+/// Maximum and limbs of the ranges of `gradient`, as one rank would have them.
+struct NormState {
+  std::int32_t maximum = 0;
+  std::int64_t limbs[2] = {0, 0};
+
+  Tensor maximum_tensor() { return tensor(&maximum, 1, 1); }
+  Tensor limbs_tensor() { return tensor(limbs, 1, 2); }
+};
+
+void find_maximum(Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
+  device.max_magnitude(gradient, ranges, state.maximum_tensor());
+}
+void add_squares(Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
+  device.sum_squares(gradient, ranges, state.maximum_tensor(), state.limbs_tensor());
+}
+
+StepScalars finish(Device& device, NormState& state, double max_norm) {
+  StepScalars scalars;
+  device.finish_norm(state.maximum_tensor(), state.limbs_tensor(), max_norm, &scalars);
+  return scalars;
+}
+
+double norm_of(Device& device, Tensor gradient, const Ranges& ranges) {
+  NormState state;
+  find_maximum(device, gradient, ranges, state);
+  add_squares(device, gradient, ranges, state);
+  return finish(device, state, 0).grad_norm;
+}
+
+double plain_norm(const Values& values) {
+  long double sum = 0;
+  for (const double v : values.data) sum += static_cast<long double>(v) * static_cast<long double>(v);
+  return static_cast<double>(std::sqrt(sum));
+}
+
+constexpr std::int64_t kElements = 10007;
+
+TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
+  Values values = normal(1, kElements, "gradient");
+  for (std::size_t i = 0; i < values.data.size(); i += 3) values.data[i] = static_cast<double>(static_cast<float>(values.data[i] * 1e-6));
+  const Ranges whole{{0, kElements}};
+  const Ranges split{{5000, kElements}, {0, 1}, {1, 17}, {17, 5000}};
+  const auto reference = make_reference_device();
+  Session r(*reference, DType::float64);
+  const double expected = norm_of(*reference, r.upload(values), whole);
+  // 2^-62 of the largest square is lost per element: below float64's rounding here.
+  EXPECT_NEAR(expected, plain_norm(values), 1e-14 * expected);
+  EXPECT_EQ(norm_of(*reference, r.upload(values), split), expected);
+  for (const Kernels* kernels : available_kernels()) {
+    for (const int threads : {1, 2, 3}) {
+      CpuDevice device(threads, *kernels);
+      Session s(device, DType::float32);
+      const Tensor gradient = s.upload(values);
+      EXPECT_EQ(norm_of(device, gradient, whole), expected) << kernels->name;
+      EXPECT_EQ(norm_of(device, gradient, split), expected) << kernels->name;
+    }
+  }
+}
+
+// Two ranks with half of the elements each: the maximum is shared, the limbs are added.
+TEST(GradientNorm, DoesNotDependOnRanks) {
+  const auto device = make_cpu_device(2);
+  Session s(*device, DType::float32);
+  const Tensor gradient = s.upload(normal(1, kElements, "gradient"));
+  NormState first, second;
+  const Ranges low{{0, 4321}}, high{{4321, kElements}};
+  find_maximum(*device, gradient, low, first);
+  find_maximum(*device, gradient, high, second);
+  first.maximum = second.maximum = std::max(first.maximum, second.maximum);
+  add_squares(*device, gradient, low, first);
+  add_squares(*device, gradient, high, second);
+  for (int i = 0; i < 2; ++i) first.limbs[i] += second.limbs[i];
+  EXPECT_EQ(finish(*device, first, 0).grad_norm, norm_of(*device, gradient, {{0, kElements}}));
+}
+
+TEST(GradientNorm, HugeAndTinyMagnitudes) {
+  const auto device = make_cpu_device(2);
+  for (const float magnitude : {std::numeric_limits<float>::max(), 1e30F, 1.0F, 1e-30F, 1e-44F,
+                                std::numeric_limits<float>::denorm_min()}) {
+    Session s(*device, DType::float32);
+    const Values values{1, 100, std::vector<double>(100, static_cast<double>(magnitude))};
+    EXPECT_NEAR(norm_of(*device, s.upload(values), {{0, 100}}), 10 * static_cast<double>(magnitude),
+                1e-14 * 10 * static_cast<double>(magnitude));
+  }
+  Session s(*device, DType::float32);
+  EXPECT_EQ(norm_of(*device, s.upload({1, 100, std::vector<double>(100, 0.0)}), {{0, 100}}), 0);
+  EXPECT_EQ(norm_of(*device, s.upload({1, 100, std::vector<double>(100, 5.0)}), {}), 0);
+}
+
+TEST(GradientNorm, LeavesPaddingOut) {
+  const auto device = make_cpu_device(2);
+  Session s(*device, DType::float32);
+  Values values = normal(1, 100, "gradient");
+  values.data[40] = 1e20;
+  Values real = values;
+  real.data[40] = 0;
+  EXPECT_EQ(norm_of(*device, s.upload(values), {{0, 40}, {41, 100}}), norm_of(*device, s.upload(real), {{0, 100}}));
+}
+
+TEST(GradientNorm, ClipCoefficient) {
+  const auto device = make_cpu_device(1);
+  Session s(*device, DType::float32);
+  const Tensor gradient = s.upload({1, 2, {3, 4}});
+  NormState state;
+  find_maximum(*device, gradient, {{0, 2}}, state);
+  add_squares(*device, gradient, {{0, 2}}, state);
+  EXPECT_DOUBLE_EQ(finish(*device, state, 0).grad_norm, 5);
+  EXPECT_EQ(finish(*device, state, 0).clip_coefficient, 1);
+  EXPECT_EQ(finish(*device, state, 6).clip_coefficient, 1);
+  EXPECT_DOUBLE_EQ(finish(*device, state, 1).clip_coefficient, 1 / (5 + 1e-6));
+}
+
+// The maximum that the reference finds for float64 is never below the largest magnitude.
+TEST(GradientNorm, ReferenceRoundsTheMaximumUp) {
+  const auto device = make_reference_device();
+  for (double x : {1.0 + 1e-12, 0.1, -1.0 / 3, 1e-60}) {
+    NormState state;
+    device->max_magnitude(tensor(&x, 1, 1), Ranges{{0, 1}}, state.maximum_tensor());
+    EXPECT_GE(static_cast<double>(std::bit_cast<float>(state.maximum)), std::abs(x));
+    EXPECT_LE(static_cast<double>(std::bit_cast<float>(state.maximum)), std::abs(x) * (1 + 2 * kEpsilon) + 2e-45);
+  }
+}
+
+/// A shard of AdamW: master, moments and what is gathered.
+struct Shard {
+  Shard(Session& s, const Values& parameters)
+      : master(s.upload(parameters)), exp_avg(zeros(s, parameters)), exp_avg_sq(zeros(s, parameters)),
+        shard(s.output(1, parameters.cols)) {}
+  static Tensor zeros(Session& s, const Values& like) {
+    return s.upload({1, like.cols, std::vector<double>(like.data.size(), 0.0)});
+  }
+  void update(Device& device, Tensor gradient, const Ranges& ranges, const StepScalars& scalars) {
+    device.adamw(gradient, ranges, AdamWConstants{}, &scalars, master, exp_avg, exp_avg_sq, shard);
+  }
+  Tensor master, exp_avg, exp_avg_sq, shard;
+};
+
+StepScalars scalars_of_step(int step) {
+  const AdamWConstants constants;
+  StepScalars scalars;
+  scalars.learning_rate = 1e-3;
+  scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
+  scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
+  scalars.clip_coefficient = 0.75;
+  scalars.grad_norm = 1;
+  return scalars;
+}
+
+TEST(Gradients, NotFiniteMeansNoUpdate) {
+  for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
+    for (const DType dtype : {DType::float32, DType::float64}) {
+      const auto device = dtype == DType::float32 ? make_cpu_device(2) : make_reference_device();
+      Session s(*device, dtype);
+      Values values = normal(1, 5000, "gradient");
+      values.data[4321] = bad;
+      const Tensor gradient = s.upload(values);
+      NormState state;
+      find_maximum(*device, gradient, {{0, 5000}}, state);
+      add_squares(*device, gradient, {{0, 5000}}, state);
+      const StepScalars scalars = finish(*device, state, 1);
+      EXPECT_FALSE(std::isfinite(scalars.grad_norm));
+      const Values parameters = normal(1, 5000, "parameters");
+      Shard shard(s, parameters);
+      StepScalars step = scalars_of_step(1);
+      step.grad_norm = scalars.grad_norm;
+      step.clip_coefficient = scalars.clip_coefficient;
+      shard.update(*device, gradient, {{0, 5000, 0.1}}, step);
+      EXPECT_TRUE(same_bits(s.download(shard.master), parameters));
+      EXPECT_EQ(largest_magnitude(s.download(shard.exp_avg)), 0);
+    }
+  }
+}
+
+/// Ten steps of the formula in float64, by hand.
+Values adamw_by_hand(const Values& parameters, double weight_decay, double lr_factor) {
+  const AdamWConstants c;
+  Values result = parameters;
+  for (std::size_t i = 0; i < result.data.size(); ++i) {
+    double p = parameters.data[i], m = 0, v = 0;
+    for (int step = 1; step <= 10; ++step) {
+      const StepScalars scalars = scalars_of_step(step);
+      const double g = scalars.clip_coefficient * normal(1, parameters.cols, fmt::format("gradient {}", step)).data[i];
+      const double lr = scalars.learning_rate * lr_factor;
+      p -= lr * weight_decay * p;
+      m = c.beta1 * m + (1 - c.beta1) * g;
+      v = c.beta2 * v + (1 - c.beta2) * g * g;
+      p -= lr * (m / scalars.bias_correction1) / (std::sqrt(v / scalars.bias_correction2) + c.eps);
+    }
+    result.data[i] = p;
+  }
+  return result;
+}
+
+TEST(AdamW, TenStepsAsTheFormulaSays) {
+  const std::int64_t n = 100;
+  const Values parameters = normal(1, n, "parameters");
+  const Values decayed = adamw_by_hand(parameters, 0.1, 1), slow = adamw_by_hand(parameters, 0, 0.5);
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const auto device = dtype == DType::float32 ? make_cpu_device(2) : make_reference_device();
+    Session s(*device, dtype);
+    Shard shard(s, parameters);
+    for (int step = 1; step <= 10; ++step) {
+      const Tensor gradient = s.upload(normal(1, n, fmt::format("gradient {}", step)));
+      shard.update(*device, gradient, {{0, 40, 0.1, 1}, {45, n, 0, 0.5}}, scalars_of_step(step));
+    }
+    const Values master = s.download(shard.master), gathered = s.download(shard.shard);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      if (i >= 40 && i < 45) {  // padding is left alone
+        EXPECT_EQ(master.data[at], parameters.data[at]);
+        continue;
+      }
+      // Per step the parameter is rounded twice, relative to itself, and the update (of up to 3 lr) some ten times.
+      const double expected = (i < 40 ? decayed : slow).data[at];
+      const double eps = dtype == DType::float32 ? kEpsilon : 0x1p-53;
+      EXPECT_NEAR(master.data[at], expected, 10 * eps * (2 * std::abs(expected) + 10 * 3e-3)) << i;
+      EXPECT_EQ(gathered.data[at], master.data[at]);
+    }
+  }
+}
+
+// An element's bits do not depend on where it stands in a range: else sharding would change them.
+TEST(AdamW, PositionDoesNotMatter) {
+  const std::int64_t n = 67;
+  const Values parameters = normal(1, n, "parameters"), gradients = normal(1, n, "gradient");
+  for (const Kernels* kernels : available_kernels()) {
+    CpuDevice device(1, *kernels);
+    Session s(device, DType::float32);
+    Shard whole(s, parameters), split(s, parameters);
+    const Tensor gradient = s.upload(gradients);
+    for (int step = 1; step <= 3; ++step) {
+      whole.update(device, gradient, {{0, n, 0.1}}, scalars_of_step(step));
+      // Cuts that put elements into bodies and tails, at other alignments.
+      const std::int64_t cut = 7 * step + 1;
+      split.update(device, gradient, {{0, 1, 0.1}, {1, cut, 0.1}, {cut, n, 0.1}}, scalars_of_step(step));
+    }
+    EXPECT_TRUE(same_bits(s.download(whole.master), s.download(split.master))) << kernels->name;
+    EXPECT_TRUE(same_bits(s.download(whole.exp_avg_sq), s.download(split.exp_avg_sq))) << kernels->name;
+  }
+}
+
+TEST(AdamW, ShardMayBeTheMaster) {
+  const auto device = make_cpu_device(2);
+  Session s(*device, DType::float32);
+  const Values parameters = normal(1, 3000, "parameters");
+  const Tensor gradient = s.upload(normal(1, 3000, "gradient"));
+  Shard apart(s, parameters), same(s, parameters);
+  same.shard = same.master;
+  apart.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1));
+  same.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1));
+  EXPECT_TRUE(same_bits(s.download(apart.shard), s.download(same.shard)));
+}
+
+}  // namespace
+}  // namespace llampi::test
