@@ -1,4 +1,5 @@
-// Ranks, nodes, groups and collectives. MPI starts every job; a Group is one interface over MPI (on CPUs) and NCCL.
+// Ranks, nodes, groups and collectives. MPI starts every job; a Group is one interface over MPI (on CPUs) and
+// NCCL.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,8 @@ namespace llampi {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-/// A collective in flight. Destroying it waits for it.
+/// A collective in flight. Destroying it waits for it, though while an exception unwinds only for a few
+/// seconds.
 class Work {
  public:
   virtual ~Work() = default;
@@ -26,8 +28,9 @@ class Work {
 };
 
 /// Ranks that act together. All members call the same collectives in the same order per stream.
-/// Collectives on one stream run in order; on different streams they overlap. Buffers must stay valid and untouched until
-/// the work is done. Sums are formed in rank order: every element is ((r0 + r1) + r2) + ..., whatever the layout.
+/// Collectives on one stream run in order; on different streams they overlap. Buffers must stay valid and
+/// untouched until the work is done. Sums are formed in rank order: every element is ((r0 + r1) + r2) + ...,
+/// whatever the layout.
 class Group {
  public:
   virtual ~Group() = default;
@@ -39,10 +42,10 @@ class Group {
   /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) = 0;
   /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. float32 or float64.
-  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
-                                               Stream stream) = 0;
-  /// result (+)= sum over ranks of `values`, or their maximum (which does not accumulate). `values` is left undefined;
-  /// result may be values (with Accumulate::no). float32, float64, int64, int32.
+  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
+                                               Tensor workspace, Stream stream) = 0;
+  /// result (+)= sum over ranks of `values`, or their maximum (which does not accumulate). `values` is left
+  /// undefined; result may be values (with Accumulate::no). float32, float64, int64, int32.
   virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                            Tensor workspace, Stream stream) = 0;
 };
@@ -53,20 +56,20 @@ std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype)
 
 struct Topology {
   int nodes = 1;
-  int node = 0;             ///< index of this rank's node, in order of each node's lowest rank
-  int local_rank = 0;       ///< within the node
-  int local_ranks = 1;      ///< of this node
+  int node = 0;         ///< index of this rank's node, in order of each node's lowest rank
+  int local_rank = 0;   ///< within the node
+  int local_ranks = 1;  ///< of this node
   std::string host;
-  bool uniform = true;      ///< every node has the same number of ranks
+  bool uniform = true;  ///< every node has the same number of ranks
 };
 
-/// All ranks of the job. One per process: initialises MPI (MPI_THREAD_MULTIPLE where it exists) and finalises it when it
-/// is destroyed in the ordinary way. While an exception unwinds it does not wait for other ranks; call abort() then.
-/// Not to be used from two threads at once.
+/// All ranks of the job. One per process: initialises MPI (MPI_THREAD_MULTIPLE where it exists) and finalises
+/// it when it is destroyed in the ordinary way. While an exception unwinds it does not wait for other ranks;
+/// call abort() then. Not to be used from two threads at once.
 class World {
  public:
-  /// Starts MPI, with or without mpirun. As root or oversubscribed it works without the user's setting variables where
-  /// the program can do that itself.
+  /// Starts MPI, with or without mpirun. As root or oversubscribed it works without the user's setting
+  /// variables where the program can do that itself.
   static std::unique_ptr<World> create();
   virtual ~World() = default;
 
@@ -76,14 +79,15 @@ class World {
   /// "Open MPI 4.1.4, MPI_THREAD_MULTIPLE".
   virtual std::string describe() const = 0;
 
-  /// A group of these world ranks, this one among them; collective over the members. On the host's memory through MPI.
+  /// A group of these world ranks, this one among them; collective over the members. On the host's memory
+  /// through MPI.
   virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.
   virtual Memory allocate(std::int64_t bytes) = 0;
 
   // Small blocking collectives on host values, for set-up and bookkeeping.
   virtual void barrier() = 0;
-  virtual void sum(std::span<double> values) = 0;         ///< in rank order
+  virtual void sum(std::span<double> values) = 0;  ///< in rank order
   virtual void sum(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<double> values) = 0;
@@ -95,9 +99,10 @@ class World {
   [[noreturn]] virtual void abort(int status) = 0;
 };
 
-/// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError on some
-/// rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and host if not all ranks
-/// failed alike); the same with Error. Collective. `work` itself must not wait for other ranks after a failure of its own.
+/// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError
+/// on some rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and
+/// host if not all ranks failed alike); the same with Error. Collective. `work` itself must not wait for
+/// other ranks after a failure of its own.
 void agree(World& world, const std::function<void()>& work);
 
 }  // namespace llampi

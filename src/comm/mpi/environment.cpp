@@ -1,0 +1,32 @@
+#include "comm/mpi/environment.hpp"
+
+#include <unistd.h>
+
+#include <cstdlib>
+
+namespace llampi {
+namespace {
+
+constexpr int kKeep = 0;  // setenv: what is set stays
+
+/// Whether mpirun has started more ranks on this node than there are cores. Not known under other launchers.
+bool oversubscribed() {
+  const char* ranks = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return ranks != nullptr && std::strtol(ranks, nullptr, 10) > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+}  // namespace
+
+void set_mpi_defaults() {
+  // A rank that waits gives its core to one that works.
+  if (oversubscribed()) setenv("OMPI_MCA_mpi_yield_when_idle", "1", kKeep);
+  // Started without mpirun, Open MPI would start a daemon for the case that this process spawns others; it
+  // never does.
+  setenv("OMPI_MCA_ess_singleton_isolated", "1", kKeep);
+  // ROMIO writes several times as fast as OMPIO, whose priority is 30, and a full disk is an error instead of
+  // a hang. A priority and not a choice (OMPI_MCA_io): Open MPI can be built without ROMIO.
+  setenv("OMPI_MCA_io_romio321_priority", "100", kKeep);  // Open MPI 4
+  setenv("OMPI_MCA_io_romio341_priority", "100", kKeep);  // Open MPI 5
+}
+
+}  // namespace llampi

@@ -1,0 +1,234 @@
+#include "comm/mpi/mpi_world.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
+#include <numeric>
+
+#include "comm/mpi/check.hpp"
+#include "comm/mpi/environment.hpp"
+#include "comm/mpi/mpi_group.hpp"
+#include "comm/mpi/rank_order.hpp"
+#include "comm/mpi/topology.hpp"
+#include "device/host_memory.hpp"
+
+namespace llampi {
+namespace {
+
+/// Between MPI_Init and MPI_Finalize.
+class MpiSession {
+ public:
+  MpiSession() {
+    int initialized = 0;
+    check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
+    require(initialized == 0, "MPI is initialised already: there is one World per process");
+    set_mpi_defaults();
+    check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &threads_), "MPI_Init_thread");
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    check_mpi(MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  /// MPI_Finalize waits for all ranks. While an exception unwinds they may never come.
+  ~MpiSession() {
+    if (std::uncaught_exceptions() <= exceptions_ && !progress_->gave_up()) MPI_Finalize();
+  }
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  int threads() const { return threads_; }
+  const std::shared_ptr<Progress>& progress() const { return progress_; }
+
+ private:
+  int exceptions_ = std::uncaught_exceptions();
+  int threads_ = MPI_THREAD_SINGLE;
+  std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
+};
+
+const char* thread_level(int level) {
+  switch (level) {
+    case MPI_THREAD_MULTIPLE:
+      return "MPI_THREAD_MULTIPLE";
+    case MPI_THREAD_SERIALIZED:
+      return "MPI_THREAD_SERIALIZED";
+    case MPI_THREAD_FUNNELED:
+      return "MPI_THREAD_FUNNELED";
+    default:
+      return "MPI_THREAD_SINGLE";
+  }
+}
+
+/// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4".
+std::string library_version() {
+  std::string text(MPI_MAX_LIBRARY_VERSION_STRING, '\0');
+  int length = 0;
+  check_mpi(MPI_Get_library_version(text.data(), &length), "MPI_Get_library_version");
+  text.resize(static_cast<std::size_t>(length));
+  text.resize(std::min(text.find_first_of(",\n"), text.size()));
+  if (const auto v = text.find(" v"); v != std::string::npos) text.erase(v + 1, 1);
+  return text;
+}
+
+int int_count(std::int64_t count) {
+  require(count <= kMaxCount, "a collective of World is for small data");
+  return static_cast<int>(count);
+}
+
+class MpiWorld final : public World {
+ public:
+  MpiWorld() {
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    MPI_Comm copy = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
+    communicator_ = Communicator(copy);
+    topology_ = find_topology(communicator_);
+  }
+
+  int size() const override { return size_; }
+  int rank() const override { return rank_; }
+  const Topology& topology() const override { return topology_; }
+  std::string describe() const override {
+    return fmt::format("{}, {}", library_version(), thread_level(session_.threads()));
+  }
+  MPI_Comm communicator() const { return communicator_.get(); }
+
+  std::unique_ptr<Group> group(const std::vector<int>& members) override { return group(members, kMaxCount); }
+  std::unique_ptr<Group> group(const std::vector<int>& members, std::int64_t max_count) const;
+  Memory allocate(std::int64_t bytes) override { return allocate_host_memory(bytes); }
+
+  void barrier() override;
+  void sum(std::span<double> values) override { reduce(values, ReduceOp::sum); }
+  void sum(std::span<std::int64_t> values) override { reduce(values, ReduceOp::sum); }
+  void max(std::span<std::int64_t> values) override { reduce(values, ReduceOp::max); }
+  void max(std::span<double> values) override { reduce(values, ReduceOp::max); }
+  std::string broadcast(const std::string& text, int root) override;
+  std::vector<std::string> all_gather(const std::string& text) override;
+  [[noreturn]] void abort(int status) override {
+    MPI_Abort(MPI_COMM_WORLD, status);
+    std::_Exit(status);  // in case it returns
+  }
+
+ private:
+  /// Also moves the collectives of groups on, so that a rank in here does not hold up one that waits for
+  /// those.
+  void finish(Requests& requests) const { session_.progress()->wait(requests); }
+  /// `values` of all ranks, one after another.
+  template <class T>
+  std::vector<T> gather(std::span<const T> values) const;
+  template <class T>
+  void reduce(std::span<T> values, ReduceOp op) const;
+
+  MpiSession session_;  // destroyed last
+  Communicator communicator_;
+  int rank_ = 0;
+  int size_ = 1;
+  Topology topology_;
+};
+
+const MpiWorld& mpi_world(const World& world) {
+  const auto* mpi = dynamic_cast<const MpiWorld*>(&world);
+  require(mpi != nullptr, "the world does not run on MPI");
+  return *mpi;
+}
+
+std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int64_t max_count) const {
+  std::vector<int> sorted = members;
+  std::sort(sorted.begin(), sorted.end());
+  require(!sorted.empty() && sorted.front() >= 0 && sorted.back() < size_,
+          "group with ranks that do not exist");
+  require(std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), "group with a rank twice");
+  const auto self = std::find(members.begin(), members.end(), rank_);
+  require(self != members.end(), "group without this rank");
+  const int group_rank = static_cast<int>(self - members.begin());
+  if (members.size() == 1) return std::make_unique<MpiGroup>(members, 0, nullptr, nullptr, max_count);
+
+  MPI_Group all = MPI_GROUP_NULL;
+  MPI_Group some = MPI_GROUP_NULL;
+  MPI_Comm handle = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_group(communicator_.get(), &all), "MPI_Comm_group");
+  check_mpi(MPI_Group_incl(all, static_cast<int>(members.size()), members.data(), &some), "MPI_Group_incl");
+  check_mpi(MPI_Comm_create_group(communicator_.get(), some, 0, &handle), "MPI_Comm_create_group");
+  check_mpi(MPI_Group_free(&some), "MPI_Group_free");
+  check_mpi(MPI_Group_free(&all), "MPI_Group_free");
+  const Communicator communicator(handle);
+  return std::make_unique<MpiGroup>(members, group_rank, &communicator, session_.progress(), max_count);
+}
+
+void MpiWorld::barrier() {
+  Requests requests;
+  check_mpi(MPI_Ibarrier(communicator_.get(), requests.add()), "MPI_Ibarrier");
+  finish(requests);
+}
+
+template <class T>
+std::vector<T> MpiWorld::gather(std::span<const T> values) const {
+  std::vector<T> all(values.size() * static_cast<std::size_t>(size_));
+  const int bytes = int_count(static_cast<std::int64_t>(values.size_bytes()));
+  Requests requests;
+  check_mpi(MPI_Iallgather(values.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, communicator_.get(),
+                           requests.add()),
+            "MPI_Iallgather");
+  finish(requests);
+  return all;
+}
+
+template <class T>
+void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
+  const std::vector<T> all = gather(std::span<const T>(values));
+  const auto elements = static_cast<std::int64_t>(values.size());
+  combine_in_rank_order(all.data(), elements, size_, elements, dtype_of<T>, op, Accumulate::no,
+                        values.data());
+}
+
+std::string MpiWorld::broadcast(const std::string& text, int root) {
+  const std::int64_t length = static_cast<std::int64_t>(text.size());
+  const auto lengths = gather(std::span<const std::int64_t>(&length, 1));
+  std::string result =
+      rank_ == root ? text
+                    : std::string(static_cast<std::size_t>(lengths[static_cast<std::size_t>(root)]), '\0');
+  Requests requests;
+  check_mpi(MPI_Ibcast(result.data(), int_count(static_cast<std::int64_t>(result.size())), MPI_BYTE, root,
+                       communicator_.get(), requests.add()),
+            "MPI_Ibcast");
+  finish(requests);
+  return result;
+}
+
+std::vector<std::string> MpiWorld::all_gather(const std::string& text) {
+  const std::int64_t length = static_cast<std::int64_t>(text.size());
+  const auto lengths = gather(std::span<const std::int64_t>(&length, 1));
+  std::vector<std::string> texts(lengths.size());
+  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  if (total == 0) return texts;
+
+  std::vector<int> counts;
+  std::vector<int> offsets;
+  std::int64_t end = 0;
+  for (const std::int64_t other : lengths) {
+    offsets.push_back(int_count(end));
+    counts.push_back(int_count(other));
+    end += other;
+  }
+  std::string all(static_cast<std::size_t>(total), '\0');
+  Requests requests;
+  check_mpi(MPI_Iallgatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
+                            offsets.data(), MPI_BYTE, communicator_.get(), requests.add()),
+            "MPI_Iallgatherv");
+  finish(requests);
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    texts[rank] = all.substr(static_cast<std::size_t>(offsets[rank]), static_cast<std::size_t>(counts[rank]));
+  }
+  return texts;
+}
+
+}  // namespace
+
+std::unique_ptr<World> World::create() { return std::make_unique<MpiWorld>(); }
+
+MPI_Comm mpi_communicator(const World& world) { return mpi_world(world).communicator(); }
+
+std::unique_ptr<Group> mpi_group_with_small_counts(World& world, const std::vector<int>& members,
+                                                   std::int64_t max_count) {
+  return mpi_world(world).group(members, max_count);
+}
+
+}  // namespace llampi

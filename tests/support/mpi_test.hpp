@@ -1,0 +1,11 @@
+// For tests that run on several ranks (llampi_test with RANKS).
+#pragma once
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+/// The one world of the test program. All ranks run the same tests in the same order.
+World& test_world();
+
+}  // namespace llampi

@@ -1,0 +1,74 @@
+// The fixtures of tests/oracle: what PyTorch computed in float64, and the deterministic weights, tokens,
+// documents and masks that it computed it from (tests/oracle/README.md says how).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "llampi/device/host_batch.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::oracle {
+
+std::uint64_t draw(std::string_view name, std::uint64_t index);
+/// In [-1, 1), exact in float32.
+double unit(std::string_view name, std::uint64_t index);
+/// Initial value of an element of a parameter, exact in float32.
+double initial_value(const Parameter& parameter, std::int64_t index);
+
+/// What a fixture keeps of a tensor.
+struct Summary {
+  double norm = 0;            ///< L2
+  double dot = 0;             ///< with unit("probe", i)
+  std::vector<double> first;  ///< the first four elements
+};
+Summary summarize(std::span<const double> values);
+
+struct Step {
+  double loss = 0;
+  double grad_norm = 0;  ///< before clipping
+  double lr = 0;
+  std::int64_t valid_tokens = 0;
+};
+
+struct Fixture {
+  std::string name;
+  LlamaConfig config;
+  std::int64_t seq_len = 0;
+  std::int64_t global_batch = 0;
+  double max_grad_norm = 0;
+  bool documents = false;  ///< the stream has documents, and attention and labels stay inside them
+  struct {
+    std::int64_t steps = 0;
+    double lr = 0, min_lr = 0;
+    std::string schedule;
+    std::int64_t warmup_steps = 0;
+    double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
+  } training;
+
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int64_t> document_starts;
+  std::vector<std::uint8_t> mask;
+
+  /// On the batch of step 1, before the first update.
+  struct {
+    double loss = 0, grad_norm = 0;
+    std::int64_t valid_tokens = 0;
+    std::map<std::string, Summary> parameters, gradients;
+    Summary logits;  ///< [seq_len, vocabulary] of sample 0; `first` is empty
+  } initial;
+  std::vector<Step> steps;
+  std::map<std::string, Summary> final_parameters;
+
+  /// A micro-batch of these samples of the stream.
+  HostBatch batch(std::span<const std::int64_t> samples) const;
+};
+
+std::vector<std::string> fixture_names();
+Fixture load(const std::string& name);
+
+}  // namespace llampi::oracle
