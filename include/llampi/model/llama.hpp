@@ -37,15 +37,17 @@ struct LlamaConfig {
 
   /// @param json text of config.json (fields of transformers 4 and 5)
   /// @param source named in errors
-  /// @throws UserError for malformed JSON, missing or inconsistent fields, and settings that are not supported (biases,
+  /// @throws UserError for malformed JSON, missing or inconsistent fields, and settings that are not
+  /// supported (biases,
   ///         other activations, other RoPE scalings, sliding windows, ...), each by name.
   static LlamaConfig parse(const std::string& json, const std::string& source);
   /// config.json itself or the folder that holds it.
   static LlamaConfig read(const std::filesystem::path& path);
 };
 
-/// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and loss), with the
-/// names of LlamaForCausalLM. A tied head uses model.embed_tokens.weight and has no parameter of its own.
+/// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and
+/// loss), with the names of LlamaForCausalLM. A tied head uses model.embed_tokens.weight and has no parameter
+/// of its own.
 std::unique_ptr<Model> make_llama(const LlamaConfig& config);
 
 }  // namespace llampi

@@ -20,11 +20,12 @@ struct Initializer {
 };
 
 struct Parameter {
-  std::string name;                  ///< Hugging Face's, for example "model.layers.0.self_attn.q_proj.weight"
-  std::vector<std::int64_t> shape;   ///< one or two dimensions
-  int module = 0;                    ///< index into Model::modules(), of the module that holds it
+  std::string name;                 ///< Hugging Face's, for example "model.layers.0.self_attn.q_proj.weight"
+  std::vector<std::int64_t> shape;  ///< one or two dimensions
+  int module = 0;                   ///< index into Model::modules(), of the module that holds it
   Initializer initializer;
-  /// Stands directly behind the parameter before it, without a gap, so that both are one matrix (q, k, v; gate, up).
+  /// Stands directly behind the parameter before it, without a gap, so that both are one matrix (q, k, v;
+  /// gate, up).
   bool joins_previous = false;
 
   std::int64_t elements() const {
@@ -36,8 +37,8 @@ struct Parameter {
 
 /// A node of the module tree, for wrap policies. Parents stand before their children.
 struct Module {
-  std::string name;   ///< "model.layers.0.self_attn"; the root's is empty
-  std::string type;   ///< class name as in transformers: "LlamaDecoderLayer"
+  std::string name;  ///< "model.layers.0.self_attn"; the root's is empty
+  std::string type;  ///< class name as in transformers: "LlamaDecoderLayer"
   int parent = -1;
 };
 
@@ -62,11 +63,11 @@ struct BatchShape {
 /// What a stage uses; a pure function of (batch shape, compute dtype, device sizes).
 struct StageSpec {
   struct Use {
-    int parameter = 0;            ///< index into Model::parameters()
-    bool forward = true;          ///< read by forward()
-    bool backward = true;         ///< read by backward(); its gradient is written there in any case
+    int parameter = 0;     ///< index into Model::parameters()
+    bool forward = true;   ///< read by forward()
+    bool backward = true;  ///< read by backward(); its gradient is written there in any case
   };
-  std::string module;                        ///< the module it is part of
+  std::string module;  ///< the module it is part of
   std::vector<Use> parameters;
   BufferSpec output;                         ///< [T, H] to the next stage; none (0 rows) for the last
   bool keeps_input = true;                   ///< backward() reads the input again
@@ -79,24 +80,25 @@ struct StageSpec {
 struct StageContext {
   Device& device;
   const Batch& batch;
-  Tensor input;                            ///< the previous stage's output; none for the first stage
+  std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
+  Tensor input;              ///< the previous stage's output; none for the first stage
   Tensor output;
-  /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit, in place.
-  /// The last stage only writes it, the first only reads it.
+  /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit,
+  /// in place. The last stage only writes it, the first only reads it.
   Tensor gradient;
   std::span<const Tensor> parameters;
-  std::span<const Tensor> parameter_gradients;   ///< backward() only
-  std::span<const Accumulate> accumulate;        ///< per parameter gradient: overwrite or add
+  std::span<const Tensor> parameter_gradients;  ///< backward() only
+  std::span<const Accumulate> accumulate;       ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
-  std::span<const Tensor> constants;             ///< the model's
-  StepScalars* scalars = nullptr;                ///< device memory
-  Tensor logits;                                 ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
-  std::int64_t logits_row = 0;                   ///< instead of the loss
+  std::span<const Tensor> constants;  ///< the model's
+  StepScalars* scalars = nullptr;     ///< device memory
+  Tensor logits;                ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
+  std::int64_t logits_row = 0;  ///< instead of the loss
 };
 
-/// A part of a block. The last stage of a model is the loss: its backward() does the forward as well, chunk by chunk, so
-/// that logits are never whole; its forward() is for evaluation.
+/// A part of a block. The last stage of a model is the loss: its backward() does the forward as well, chunk
+/// by chunk, so that logits are never whole; its forward() is for evaluation.
 class Stage {
  public:
   virtual ~Stage() = default;
@@ -124,6 +126,8 @@ class Model {
 };
 
 /// Statistics of RMSNorm, softmax and RoPE tables: float32, or float64 where the activations are.
-inline DType statistics_dtype(DType compute) { return compute == DType::float64 ? DType::float64 : DType::float32; }
+inline DType statistics_dtype(DType compute) {
+  return compute == DType::float64 ? DType::float64 : DType::float32;
+}
 
 }  // namespace llampi

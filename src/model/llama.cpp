@@ -1,0 +1,143 @@
+// A Llama as data: its module tree, parameters and stages, with the names of transformers' LlamaForCausalLM.
+#include "llampi/model/llama.hpp"
+
+#include <utility>
+
+#include "model/llama_stages.hpp"
+#include "model/rope.hpp"
+
+namespace llampi {
+namespace {
+
+constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviation = 0};
+
+LlamaSizes sizes_of(const LlamaConfig& config) {
+  return {.vocabulary = config.vocab_size,
+          .hidden = config.hidden_size,
+          .feed_forward = config.intermediate_size,
+          .attention = {config.query_heads, config.key_value_heads, config.head_dim},
+          .eps = config.rms_norm_eps};
+}
+
+class Llama final : public Model {
+ public:
+  explicit Llama(const LlamaConfig& config) : config_(config), sizes_(sizes_of(config)) {
+    const int root = add_module("", "LlamaForCausalLM", -1);
+    const int model = add_module("model", "LlamaModel", root);
+    const int table = add_embedding(model);
+    const int layers = add_module("model.layers", "ModuleList", model);
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer) add_layer(layer, layers);
+    add_head(root, model, table);
+  }
+
+  const std::vector<Module>& modules() const override { return modules_; }
+  const std::vector<Parameter>& parameters() const override { return parameters_; }
+  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
+  std::string block_type() const override { return "LlamaDecoderLayer"; }
+  std::int64_t vocabulary() const override { return config_.vocab_size; }
+
+  std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
+    return {{"rope", seq_len, config_.head_dim, statistics_dtype(compute)}};
+  }
+
+  void fill_constant(int index, const BufferSpec& spec, void* data) const override {
+    require(index == 0 && spec.cols == config_.head_dim, "a Llama has one constant, its RoPE table");
+    const auto frequencies = rope_frequencies(config_);
+    if (spec.dtype == DType::float64) {
+      fill_rope_table(frequencies, spec.rows, static_cast<double*>(data));
+    } else {
+      require(spec.dtype == DType::float32, "a RoPE table is float32 or float64");
+      fill_rope_table(frequencies, spec.rows, static_cast<float*>(data));
+    }
+  }
+
+  double flops_per_token(std::int64_t seq_len) const override {
+    const auto& heads = sizes_.attention;
+    const std::int64_t layer = config_.hidden_size * (heads.qkv_cols() + heads.query_cols()) +
+                               3 * config_.hidden_size * config_.intermediate_size;
+    const std::int64_t head = config_.vocab_size * config_.hidden_size;
+    const std::int64_t matrices = config_.layers * layer + head;
+    const std::int64_t attention = config_.layers * heads.query_cols() * seq_len;
+    return 6.0 * static_cast<double>(matrices) + 6.0 * static_cast<double>(attention);
+  }
+
+ private:
+  enum class Place : bool { apart, joins_previous };
+
+  int add_module(const std::string& name, const char* type, int parent) {
+    modules_.push_back({name, type, parent});
+    return static_cast<int>(modules_.size()) - 1;
+  }
+
+  /// A module that is one parameter, "<name>.weight". Returns the parameter's index.
+  int add_weight(const std::string& name, const char* type, int parent, std::vector<std::int64_t> shape,
+                 Place place = Place::apart) {
+    const int module = add_module(name, type, parent);
+    const Initializer normal = {.kind = Initializer::Kind::normal,
+                                .standard_deviation = config_.initializer_range};
+    const Initializer initializer = shape.size() == 1 ? kOnes : normal;
+    parameters_.push_back({.name = name + ".weight",
+                           .shape = std::move(shape),
+                           .module = module,
+                           .initializer = initializer,
+                           .joins_previous = place == Place::joins_previous});
+    return static_cast<int>(parameters_.size()) - 1;
+  }
+
+  int add_embedding(int model) {
+    const char* name = "model.embed_tokens";
+    const int table = add_weight(name, "Embedding", model, {config_.vocab_size, config_.hidden_size});
+    stages_.push_back(make_embedding_stage(name, table, sizes_));
+    return table;
+  }
+
+  void add_layer(std::int64_t layer, int layers) {
+    const std::string name = "model.layers." + std::to_string(layer);
+    const std::string attention = name + ".self_attn", mlp = name + ".mlp";
+    const std::int64_t hidden = config_.hidden_size, feed_forward = config_.intermediate_size;
+    const std::int64_t queries = sizes_.attention.query_cols(), keys = sizes_.attention.key_value_cols();
+    const int block = add_module(name, "LlamaDecoderLayer", layers);
+
+    const int norm1 = add_weight(name + ".input_layernorm", "LlamaRMSNorm", block, {hidden});
+    const int attention_module = add_module(attention, "LlamaAttention", block);
+    const int q = add_weight(attention + ".q_proj", "Linear", attention_module, {queries, hidden});
+    const int k =
+        add_weight(attention + ".k_proj", "Linear", attention_module, {keys, hidden}, Place::joins_previous);
+    const int v =
+        add_weight(attention + ".v_proj", "Linear", attention_module, {keys, hidden}, Place::joins_previous);
+    const int o = add_weight(attention + ".o_proj", "Linear", attention_module, {hidden, queries});
+    stages_.push_back(make_attention_stage(attention, {norm1, q, k, v, o}, sizes_));
+
+    const int norm2 = add_weight(name + ".post_attention_layernorm", "LlamaRMSNorm", block, {hidden});
+    const int mlp_module = add_module(mlp, "LlamaMLP", block);
+    const int gate = add_weight(mlp + ".gate_proj", "Linear", mlp_module, {feed_forward, hidden});
+    const int up =
+        add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden}, Place::joins_previous);
+    const int down = add_weight(mlp + ".down_proj", "Linear", mlp_module, {hidden, feed_forward});
+    stages_.push_back(make_mlp_stage(mlp, {norm2, gate, up, down}, sizes_));
+  }
+
+  /// The stage of the loss spans two modules, so it is the root's.
+  void add_head(int root, int model, int table) {
+    const int norm = add_weight("model.norm", "LlamaRMSNorm", model, {config_.hidden_size});
+    int head = table;
+    if (config_.tie_word_embeddings) {
+      add_module("lm_head", "Linear", root);
+    } else {
+      head = add_weight("lm_head", "Linear", root, {config_.vocab_size, config_.hidden_size});
+    }
+    stages_.push_back(make_loss_stage("", {norm, head}, sizes_));
+  }
+
+  LlamaConfig config_;
+  LlamaSizes sizes_;
+  std::vector<Module> modules_;
+  std::vector<Parameter> parameters_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_llama(const LlamaConfig& config) { return std::make_unique<Llama>(config); }
+
+}  // namespace llampi

@@ -1,0 +1,182 @@
+// A Hugging Face config.json as a LlamaConfig. Defaults are those of transformers' LlamaConfig. A setting
+// that would change the arithmetic and is not supported is refused; one that does not is ignored.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "llampi/model/llama.hpp"
+#include "model/json_fields.hpp"
+
+namespace llampi {
+namespace {
+
+using nlohmann::json;
+
+json parse_json(const std::string& text, const std::string& source) {
+  try {
+    return json::parse(text);
+  } catch (const json::exception& error) {
+    const std::string what = error.what();  // "[json.exception...] parse error at line 1, column 2: ..."
+    const auto words = what.find("] ");
+    throw_user_error("{}: this is not JSON: {}.", source,
+                     words == std::string::npos ? what : what.substr(words + 2));
+  }
+}
+
+void check_architecture(const JsonFields& fields) {
+  if (fields.text_or("model_type", "llama") != "llama") {
+    fields.refuse("model_type", "only models of type \"llama\" are supported");
+  }
+  if (const auto* architectures = fields.find("architectures")) {
+    const bool causal = architectures->is_array() && std::find(architectures->begin(), architectures->end(),
+                                                               "LlamaForCausalLM") != architectures->end();
+    if (!causal) fields.refuse("architectures", "only \"LlamaForCausalLM\" is supported");
+  }
+}
+
+void refuse_flag(const JsonFields& fields, const char* name, const char* reason) {
+  if (fields.flag_or(name, false)) fields.refuse(name, reason);
+}
+
+void refuse_unless(const JsonFields& fields, const char* name, double only, const char* reason) {
+  if (fields.number_or(name, only) != only) fields.refuse(name, reason);
+}
+
+void refuse_given(const JsonFields& fields, const char* name, const char* reason) {
+  if (fields.find(name)) fields.refuse(name, reason);
+}
+
+void refuse_unsupported(const JsonFields& fields) {
+  if (fields.text_or("hidden_act", "silu") != "silu") {
+    fields.refuse("hidden_act", "only \"silu\" is supported");
+  }
+  refuse_flag(fields, "attention_bias", "projections with a bias are not supported");
+  refuse_flag(fields, "mlp_bias", "projections with a bias are not supported");
+  refuse_unless(fields, "pretraining_tp", 1, "only 1 is supported, which is the same model");
+  refuse_unless(fields, "attention_dropout", 0, "dropout is not supported, set it to 0");
+  refuse_unless(fields, "partial_rotary_factor", 1, "RoPE on a part of a head is not supported");
+  refuse_given(fields, "sliding_window", "sliding windows are not supported");
+  refuse_given(fields, "quantization_config", "quantized weights are not supported, use the original ones");
+  if (const auto* types = fields.find("layer_types")) {
+    const bool full = types->is_array() && std::all_of(types->begin(), types->end(), [](const json& type) {
+                        return type == "full_attention";
+                      });
+    if (!full) fields.refuse("layer_types", "only layers of \"full_attention\" are supported");
+  }
+}
+
+void read_sizes(const JsonFields& fields, LlamaConfig& config) {
+  config.vocab_size = fields.size("vocab_size");
+  config.hidden_size = fields.size("hidden_size");
+  config.intermediate_size = fields.size("intermediate_size");
+  config.layers = fields.size("num_hidden_layers");
+  config.query_heads = fields.size("num_attention_heads");
+  config.key_value_heads = fields.size_or("num_key_value_heads", config.query_heads);
+  config.max_position_embeddings = fields.size_or("max_position_embeddings", 2048);
+  if (config.query_heads % config.key_value_heads != 0) {
+    fields.refuse("num_key_value_heads",
+                  fmt::format("it must divide num_attention_heads, which is {}", config.query_heads));
+  }
+  const bool derived = !fields.find("head_dim");
+  if (derived && config.hidden_size % config.query_heads != 0) {
+    fields.refuse("hidden_size",
+                  fmt::format("without head_dim it must be a multiple of num_attention_heads, which is {}",
+                              config.query_heads));
+  }
+  config.head_dim = fields.size_or("head_dim", config.hidden_size / config.query_heads);
+  if (config.head_dim % 2 != 0) {
+    fields.refuse("head_dim",
+                  fmt::format("RoPE needs an even size of a head, and this gives {}", config.head_dim));
+  }
+}
+
+Llama3Rope read_llama3(const JsonFields& rope) {
+  Llama3Rope scaling;
+  for (const char* name :
+       {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}) {
+    rope.number(name);  // all are required
+  }
+  scaling.factor = rope.positive_or("factor", 0);
+  scaling.low_freq_factor = rope.positive_or("low_freq_factor", 0);
+  scaling.high_freq_factor = rope.positive_or("high_freq_factor", 0);
+  scaling.original_max_position_embeddings = rope.positive_or("original_max_position_embeddings", 0);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.refuse("high_freq_factor",
+                fmt::format("it must be above low_freq_factor, which is {}", scaling.low_freq_factor));
+  }
+  return scaling;
+}
+
+/// The `rope_scaling` of transformers 4 or the `rope_parameters` of 5.
+void read_rope_object(const JsonFields& rope, bool theta_outside, LlamaConfig& config) {
+  const double theta = rope.positive_or("rope_theta", config.rope_theta);
+  if (theta_outside && theta != config.rope_theta) {
+    rope.refuse("rope_theta",
+                fmt::format("another rope_theta, {}, stands outside, keep one of them", config.rope_theta));
+  }
+  config.rope_theta = theta;
+  refuse_unless(rope, "partial_rotary_factor", 1, "RoPE on a part of a head is not supported");
+
+  const std::string older = rope.text_or("type", "");
+  const std::string type = rope.text_or("rope_type", older);
+  if (!older.empty() && type != older)
+    rope.refuse("rope_type", fmt::format("the field type says \"{}\"", older));
+  if (type == "llama3") {
+    config.rope_scaling = read_llama3(rope);
+  } else if (type.empty()) {
+    if (rope.find("factor")) rope.refuse("rope_type", "it must say which scaling the factor is for");
+  } else if (type != "default") {
+    rope.refuse(rope.find("rope_type") ? "rope_type" : "type",
+                "only \"default\" and \"llama3\" are supported");
+  }
+}
+
+void read_rope(const JsonFields& fields, LlamaConfig& config) {
+  config.rope_theta = fields.positive_or("rope_theta", 10000);
+  const auto* parameters = fields.find("rope_parameters");
+  const auto* scaling = fields.find("rope_scaling");
+  if (parameters && scaling && *parameters != *scaling) {
+    fields.refuse("rope_scaling", "rope_parameters is given too and differs, keep one of them");
+  }
+  if (!parameters && !scaling) return;
+  read_rope_object(fields.inner(parameters ? "rope_parameters" : "rope_scaling"),
+                   fields.find("rope_theta") != nullptr, config);
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::parse(const std::string& json, const std::string& source) {
+  const auto object = parse_json(json, source);
+  const JsonFields fields(object, source);
+  check_architecture(fields);
+  refuse_unsupported(fields);
+
+  LlamaConfig config;
+  read_sizes(fields, config);
+  read_rope(fields, config);
+  config.rms_norm_eps = fields.positive_or("rms_norm_eps", 1e-6);
+  config.tie_word_embeddings = fields.flag_or("tie_word_embeddings", false);
+  config.initializer_range = fields.number_or("initializer_range", 0.02);
+  if (config.initializer_range < 0)
+    fields.refuse("initializer_range", "a standard deviation cannot be negative");
+  config.json = json;
+  return config;
+}
+
+LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const auto file = std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;
+  std::ifstream stream(file, std::ios::binary);
+  if (!stream) {
+    throw_user_error(
+        "{}: the model's configuration cannot be opened; give a Hugging Face config.json or its folder.",
+        file.string());
+  }
+  std::ostringstream text;
+  text << stream.rdbuf();
+  if (stream.bad()) throw_user_error("{}: the model's configuration cannot be read.", file.string());
+  return parse(text.str(), file.string());
+}
+
+}  // namespace llampi

@@ -1,0 +1,39 @@
+// The stages of a Llama: embedding; attention and MLP of each layer; final norm, head and loss.
+//
+// Names: x is the stage's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in device.hpp.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/device/device.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi {
+
+struct LlamaSizes {
+  std::int64_t vocabulary = 0;    ///< V
+  std::int64_t hidden = 0;        ///< H
+  std::int64_t feed_forward = 0;  ///< F
+  AttentionShape attention;       ///< Hq, Hkv, D
+  double eps = 0;                 ///< of every RMSNorm
+};
+
+// Each is given the name of its module and the indices of its parameters, in the order of the comment.
+
+/// embed_tokens [V, H]
+std::unique_ptr<Stage> make_embedding_stage(std::string module, int table, const LlamaSizes& sizes);
+/// input_layernorm [H], q_proj [Hq D, H], k_proj, v_proj [Hkv D, H], o_proj [H, Hq D]; q, k and v stand side
+/// by side.
+std::unique_ptr<Stage> make_attention_stage(std::string module, std::vector<int> parameters,
+                                            const LlamaSizes& sizes);
+/// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.
+std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> parameters,
+                                      const LlamaSizes& sizes);
+/// norm [H], head [V, H] (the embedding if it is tied)
+std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
+                                       const LlamaSizes& sizes);
+
+}  // namespace llampi

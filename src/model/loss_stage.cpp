@@ -1,0 +1,74 @@
+// loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
+#include <algorithm>
+
+#include "model/llama_stages.hpp"
+#include "model/stage_support.hpp"
+
+namespace llampi {
+namespace {
+
+class LossStage final : public Stage {
+ public:
+  LossStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+      : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
+
+  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
+    const std::int64_t tokens = batch.tokens();
+    const DType statistics = statistics_dtype(compute);
+    const auto forward_bytes = device.head_loss_workspace(tokens, sizes_.hidden, sizes_.vocabulary, compute);
+    const auto backward_bytes =
+        std::max(forward_bytes, device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
+    const BufferSpec normed = {"normed", tokens, sizes_.hidden, compute};
+    const BufferSpec inverse_rms = {"inverse_rms", 1, tokens, statistics};
+    StageSpec spec;
+    spec.module = module_;
+    spec.parameters = read_in_both(parameters_);
+    spec.forward_scratch = {normed, inverse_rms, workspace_spec(forward_bytes, statistics)};
+    spec.backward_scratch = {normed,
+                             inverse_rms,
+                             {"dnormed", tokens, sizes_.hidden, compute},
+                             workspace_spec(backward_bytes, statistics)};
+    return spec;
+  }
+
+  void forward(StageContext& c) const override {
+    const auto [norm, head] = take<2>(c.parameters);
+    const auto [normed, inverse_rms, workspace] = take<3>(c.scratch);
+
+    if (c.logits) {  // of one token
+      const Tensor row = normed.slice_rows(0, 1);
+      c.device.rms_norm(c.input.slice_rows(c.logits_row, c.logits_row + 1), norm, sizes_.eps, row,
+                        inverse_rms.slice(0, 1));
+      c.device.linear(row, head, c.logits);
+      return;
+    }
+    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
+    c.device.head_loss(c.batch, normed, head, c.scalars, workspace);
+  }
+
+  void backward(StageContext& c) const override {
+    const auto [norm, head] = take<2>(c.parameters);
+    const auto [dnorm, dhead] = take<2>(c.parameter_gradients);
+    const auto [add_norm, add_head] = take<2>(c.accumulate);
+    const auto [normed, inverse_rms, dnormed, workspace] = take<4>(c.scratch);
+
+    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
+    c.device.head_loss_backward(c.batch, normed, head, c.scalars, dnormed, dhead, add_head, workspace);
+    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, Accumulate::no, dnorm,
+                               add_norm, workspace);
+  }
+
+ private:
+  std::string module_;
+  std::vector<int> parameters_;
+  LlamaSizes sizes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
+                                       const LlamaSizes& sizes) {
+  return std::make_unique<LossStage>(std::move(module), std::move(parameters), sizes);
+}
+
+}  // namespace llampi

@@ -1,0 +1,69 @@
+// out = x + (silu(norm(x) Wgate^T) * (norm(x) Wup^T)) Wdown^T
+#include "model/llama_stages.hpp"
+#include "model/stage_support.hpp"
+
+namespace llampi {
+namespace {
+
+class MlpStage final : public Stage {
+ public:
+  MlpStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+      : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
+
+  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
+    const std::int64_t tokens = batch.tokens();
+    const DType statistics = statistics_dtype(compute);
+    const auto backward_bytes = device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute);
+    StageSpec spec;
+    spec.module = module_;
+    spec.parameters = read_in_both(parameters_);
+    spec.output = {"fed_forward", tokens, sizes_.hidden, compute};
+    spec.saved = {{"normed", tokens, sizes_.hidden, compute},
+                  {"inverse_rms", 1, tokens, statistics},
+                  {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
+                  {"activated", tokens, sizes_.feed_forward, compute}};
+    spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
+                             {"dnormed", tokens, sizes_.hidden, compute},
+                             workspace_spec(backward_bytes, statistics)};
+    return spec;
+  }
+
+  void forward(StageContext& c) const override {
+    const auto [norm, gate, up, down] = take<4>(c.parameters);
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
+
+    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
+    c.device.gate_up_swiglu(normed, stacked({gate, up}), gate_up, activated);
+    c.device.projection_residual(activated, down, c.input, c.output);
+  }
+
+  void backward(StageContext& c) const override {
+    const auto [norm, gate, up, down] = take<4>(c.parameters);
+    const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
+    const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
+    const auto [dactivated, dnormed, workspace] = take<3>(c.scratch);
+
+    c.device.projection_backward(c.gradient, activated, down, dactivated, ddown, add_down);
+    // gate_up becomes its own gradient.
+    c.device.gate_up_swiglu_backward(dactivated, gate_up, normed, stacked({gate, up}), dnormed,
+                                     stacked({dgate, dup}), alike({add_gate, add_up}));
+    // The gradient already holds that of the residual branch.
+    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, Accumulate::yes, dnorm,
+                               add_norm, workspace);
+  }
+
+ private:
+  std::string module_;
+  std::vector<int> parameters_;
+  LlamaSizes sizes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> parameters,
+                                      const LlamaSizes& sizes) {
+  return std::make_unique<MlpStage>(std::move(module), std::move(parameters), sizes);
+}
+
+}  // namespace llampi

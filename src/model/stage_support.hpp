@@ -1,0 +1,63 @@
+// Small helpers with which a stage reads what it is given.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/tensor.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi {
+
+/// The entries of a list that must have exactly N, to be bound to names:  const auto [q, k, v] =
+/// take<3>(c.parameters);
+template <std::size_t N, class T>
+std::array<T, N> take(std::span<const T> list) {
+  require(list.size() == N, "a stage was given another number of tensors than its spec asks for");
+  return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::array<T, N>{list[I]...}; }
+  (std::make_index_sequence<N>());
+}
+
+/// Matrices of equal width that stand one behind the other in memory, as one matrix.
+inline Tensor stacked(std::initializer_list<Tensor> parts) {
+  Tensor whole = *parts.begin();
+  whole.rows = 0;
+  for (const Tensor& part : parts) {
+    require(part.dtype == whole.dtype && part.cols == whole.cols,
+            "stacked matrices differ in dtype or width");
+    require(part.data == static_cast<std::byte*>(whole.data) + whole.bytes(),
+            "stacked matrices have a gap between them");
+    whole.rows += part.rows;
+  }
+  return whole;
+}
+
+/// Whether the gradient of stacked matrices is overwritten or added to: the same for all of them, since it is
+/// one product.
+inline Accumulate alike(std::initializer_list<Accumulate> parts) {
+  for (const Accumulate part : parts) {
+    require(part == *parts.begin(), "gradients of stacked matrices are accumulated differently");
+  }
+  return *parts.begin();
+}
+
+/// Memory for at least this many bytes.
+inline BufferSpec workspace_spec(std::int64_t bytes, DType dtype) {
+  return {"workspace", 1, (bytes + size_of(dtype) - 1) / size_of(dtype), dtype};
+}
+
+/// Parameters that are read both in forward() and in backward().
+inline std::vector<StageSpec::Use> read_in_both(const std::vector<int>& parameters) {
+  std::vector<StageSpec::Use> uses;
+  for (const int parameter : parameters) uses.push_back({.parameter = parameter});
+  return uses;
+}
+
+}  // namespace llampi
