@@ -13,23 +13,25 @@ namespace llampi {
 
 struct BatchOptions {
   std::int64_t seq_len = 0;
-  std::int64_t micro_batch = 0;    ///< sequences
+  std::int64_t micro_batch = 0;  ///< sequences
   bool document_mask = true;
-  std::int64_t vocabulary = 0;     ///< of the model; ids outside are an error
+  std::int64_t vocabulary = 0;  ///< of the model; ids outside are an error
 };
 
 /// Fills micro-batch slots with the given samples (-1: an empty slot, all labels invalid, tokens 0).
-/// Labels are shifted by one; invalid (-1) where the loss mask of the label's position is 0, or where the label belongs to another
-/// document and document_mask is set. Segments are the documents inside each sequence, or the sequence.
+/// Labels are shifted by one; invalid (-1) where the loss mask of the label's position is 0, or where the
+/// label belongs to another document and document_mask is set. Segments are the documents inside each
+/// sequence, or the sequence.
 /// @throws UserError for a token outside the vocabulary, with file and position
-HostBatch make_batch(const TokenFile& file, const BatchOptions& options, const std::vector<std::int64_t>& samples);
+HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
+                     const std::vector<std::int64_t>& samples);
 
-/// Step by step, the micro-batches of this rank: micro-batch m of rank r holds samples (m * ranks + r) * micro_batch + i of
-/// the step's global batch.
+/// Step by step, the micro-batches of this rank: micro-batch m of rank r holds samples (m * ranks + r) *
+/// micro_batch + i of the step's global batch. The file must outlive the loader.
 class Loader {
  public:
-  Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler, std::int64_t global_batch, int rank,
-         int ranks);
+  Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+         std::int64_t global_batch, int rank, int ranks);
   ~Loader();  ///< stops the thread
 
   /// The micro-batches of step `step`; starts to read step + 1. A failure of the thread is thrown here.

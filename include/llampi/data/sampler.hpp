@@ -1,13 +1,13 @@
-// Which sample is read when: a seeded permutation per epoch, computed point by point, so that it can start anywhere in
-// constant time and does not depend on the number of ranks.
+// Which sample is read when: a seeded permutation per epoch, computed point by point, so that it can start
+// anywhere in constant time and does not depend on the number of ranks.
 #pragma once
 
 #include <cstdint>
 
 namespace llampi {
 
-/// A permutation of [0, size), keyed by (seed, epoch): a Feistel network over the next power of four with cycle walking
-/// (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), rounds from Philox.
+/// A permutation of [0, size), keyed by (seed, epoch): a Feistel network over the next power of four with
+/// cycle walking (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), rounds from Philox.
 class Permutation {
  public:
   Permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch);

@@ -20,7 +20,16 @@ class TokenFileWriter {
   TokenFileWriter(TokenFileWriter&&) noexcept;
   TokenFileWriter& operator=(TokenFileWriter&&) noexcept;
 
-  void append_document(std::span<const std::int32_t> tokens);
+  /// Appends to the document under way; ids must be in [0, vocabulary). @throws UserError if the disk is full
+  void append(std::span<const std::int32_t> tokens);
+  void end_document();
+  /// A whole document.
+  void append_document(std::span<const std::int32_t> tokens) {
+    append(tokens);
+    end_document();
+  }
+  /// Ends a document under way, completes the file and gives it its name. @throws UserError if the disk is
+  /// full
   void close();
 
  private:
@@ -28,8 +37,9 @@ class TokenFileWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// An open token file. read() may be called from any thread: it reads at the dataset's offset in the file, not through
-/// HDF5. Datasets that have no such offset (chunked, compressed, big-endian) are read whole into memory when opened.
+/// An open token file. read() may be called from any thread: it reads at the dataset's offset in the file,
+/// not through HDF5. Datasets that have no such offset (chunked, compressed, big-endian) are read whole into
+/// memory when opened.
 class TokenFile {
  public:
   /// @throws UserError if it is missing, no HDF5 file, truncated, or not a token file
@@ -48,7 +58,9 @@ class TokenFile {
   /// floor((tokens - 1) / seq_len)
   std::int64_t samples(std::int64_t seq_len) const;
 
-  /// Tokens [begin, begin + ids.size()). Values above 2^31 - 1 become 2^31 - 1, which no vocabulary has.
+  /// Tokens [begin, begin + ids.size()). Values above 2^31 - 1 become 2^31 - 1, negative ones -1: ids no
+  /// vocabulary has.
+  /// @throws UserError if the file has become shorter since it was opened
   void read(std::int64_t begin, std::span<std::int32_t> ids) const;
   /// The loss mask of the same positions; all ones if the file has none.
   void read_mask(std::int64_t begin, std::span<std::uint8_t> mask) const;

@@ -16,6 +16,8 @@ class Tokenizer {
   virtual std::string name() const = 0;  ///< what `--tokenizer` was given: "bytes"
   virtual std::int64_t vocabulary() const = 0;
   virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  /// Whether a text may be cut anywhere and encoded piece by piece, with the same ids.
+  virtual bool encodes_piecewise() const { return false; }
   /// @throws UserError for an id outside the vocabulary
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };

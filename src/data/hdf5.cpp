@@ -1,0 +1,259 @@
+#include "data/hdf5.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace llampi {
+namespace {
+
+// One mutex for the whole process is the accepted exception to "no global state": the library that it guards
+// is one per process and has global state of its own. Recursive, so that functions that lock can be composed.
+std::recursive_mutex& gate() {
+  struct Gate {
+    Gate() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }  // errors are thrown, not printed
+    std::recursive_mutex mutex;
+  };
+  static Gate instance;
+  return instance.mutex;
+}
+
+}  // namespace
+
+Hdf5Lock::Hdf5Lock() : lock_(gate()) {}
+
+namespace hdf5 {
+namespace {
+
+struct ErrorStack {
+  std::string innermost;
+  std::string all;
+};
+
+herr_t collect(unsigned index, const H5E_error2_t* error, void* target) {
+  auto& stack = *static_cast<ErrorStack*>(target);
+  const std::string text = error->desc == nullptr ? "" : error->desc;
+  if (index == 0) stack.innermost = text;
+  stack.all += text + '\n';
+  return 0;
+}
+
+/// HDF5 keeps the cause only as text: strerror's, or the name of MPI-IO's error class.
+std::string find_storage_problem(const std::string& text) {
+  struct Pattern {
+    std::string_view text;
+    const char* meaning;
+  };
+  static constexpr std::array<Pattern, 12> kPatterns{
+      {{"No space left", "no space left on the device"},
+       {"MPI_ERR_NO_SPACE", "no space left on the device"},
+       {"uota exceeded", "the disk quota is exceeded"},
+       {"MPI_ERR_QUOTA", "the disk quota is exceeded"},
+       {"ermission denied", "permission denied"},
+       {"MPI_ERR_ACCESS", "permission denied"},
+       {"ead-only file system", "the file system is read-only"},
+       {"MPI_ERR_READ_ONLY", "the file system is read-only"},
+       {"No such file", "the folder does not exist"},
+       {"MPI_ERR_NO_SUCH_FILE", "the folder does not exist"},
+       {"File too large", "larger than files may be there"},
+       {"Not a directory", "its folder is a file"}}};
+  for (const auto& pattern : kPatterns) {
+    if (text.find(pattern.text) != std::string::npos) return pattern.meaning;
+  }
+  return {};
+}
+
+/// A folder, a text file and a missing file each get their own sentence.
+void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    throw_user_error("{} cannot be opened: there is no such file", path.string());
+  }
+  if (std::filesystem::is_directory(status)) {
+    throw_user_error("{} is a folder; an HDF5 file is expected", path.string());
+  }
+  if (faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
+    throw_user_error("{} cannot be read: permission denied", path.string());
+  }
+  if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(path, error) == 0) {
+    throw_user_error("{} is empty; an HDF5 file is expected", path.string());
+  }
+  if (H5Fis_hdf5(path.c_str()) <= 0) {
+    throw_user_error("{} is not an HDF5 file: it does not begin with HDF5's signature", path.string());
+  }
+}
+
+}  // namespace
+
+void fail(const char* call, std::source_location where) {
+  ErrorStack stack;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &stack);
+  if (stack.innermost.empty()) stack.innermost = "HDF5 gives no reason";
+  throw Failure(call, stack.innermost, find_storage_problem(stack.all), where);
+}
+
+PropertyList file_access() {
+  const Hdf5Lock lock;
+  PropertyList properties(check(H5Pcreate(H5P_FILE_ACCESS), "H5Pcreate"));
+  // Not H5F_LIBVER_LATEST: newer libraries would write what those of 1.10 cannot read.
+  check(H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V110, H5F_LIBVER_V110), "H5Pset_libver_bounds");
+  return properties;
+}
+
+File open_file(const std::filesystem::path& path, hid_t access_properties) {
+  const Hdf5Lock lock;
+  refuse_what_is_no_hdf5_file(path);
+  try {
+    return File(check(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties), "H5Fopen"));
+  } catch (const Failure& failure) {
+    if (failure.reason().find("lock file") != std::string::npos) {
+      throw_user_error(
+          "{} cannot be locked for reading ({}); wait until no other program writes it, or set "
+          "HDF5_USE_FILE_LOCKING=FALSE where the file system has no locks",
+          path.string(), failure.reason());
+    }
+    throw_user_error("{} is truncated or damaged and cannot be read ({})", path.string(), failure.reason());
+  }
+}
+
+File create_file(const std::filesystem::path& path, hid_t access_properties) {
+  const Hdf5Lock lock;
+  try {
+    return File(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access_properties), "H5Fcreate"));
+  } catch (const Failure& failure) {
+    const auto& problem = failure.storage_problem();
+    throw_user_error("{} cannot be created: {}", path.string(), problem.empty() ? failure.reason() : problem);
+  }
+}
+
+std::string file_name(hid_t object) {
+  const Hdf5Lock lock;
+  const auto length = H5Fget_name(object, nullptr, 0);
+  if (length <= 0) return "HDF5 file";
+  std::string name(static_cast<std::size_t>(length) + 1, '\0');
+  check(H5Fget_name(object, name.data(), name.size()), "H5Fget_name");
+  name.pop_back();
+  return name;
+}
+
+std::vector<std::string> links(hid_t group) {
+  const Hdf5Lock lock;
+  H5G_info_t info;
+  check(H5Gget_info(group, &info), "H5Gget_info");
+  std::vector<std::string> names;
+  for (hsize_t i = 0; i < info.nlinks; ++i) {
+    const auto length =
+        check(H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT),
+              "H5Lget_name_by_idx");
+    std::string name(static_cast<std::size_t>(length) + 1, '\0');
+    check(
+        H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT),
+        "H5Lget_name_by_idx");
+    name.pop_back();
+    names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+namespace {
+
+/// Kind of the object that a path leads to. By opening it: H5Oget_info has other arguments in each version of
+/// HDF5.
+H5I_type_t kind_of(hid_t group, const std::string& path) {
+  const Handle<H5Oclose> object(check(H5Oopen(group, path.c_str(), H5P_DEFAULT), "H5Oopen"));
+  return H5Iget_type(object.id());
+}
+
+void require_object(hid_t group, const std::string& path, H5I_type_t wanted, const char* word) {
+  if (has_link(group, path) && kind_of(group, path) == wanted) return;
+  throw_user_error("{} has no {} '{}'", file_name(group), word, path);
+}
+
+}  // namespace
+
+bool has_link(hid_t group, const std::string& path) {
+  const Hdf5Lock lock;
+  for (std::size_t end = path.find('/', 1);; end = path.find('/', end + 1)) {
+    const auto step = path.substr(0, end);
+    if (check(H5Lexists(group, step.c_str(), H5P_DEFAULT), "H5Lexists") == 0) return false;
+    if (check(H5Oexists_by_name(group, step.c_str(), H5P_DEFAULT), "H5Oexists_by_name") == 0) return false;
+    if (end == std::string::npos) return true;
+    if (kind_of(group, step) != H5I_GROUP) return false;  // nothing lies below a dataset
+  }
+}
+
+Dataset open_dataset(hid_t group, const std::string& path) {
+  const Hdf5Lock lock;
+  require_object(group, path, H5I_DATASET, "dataset");
+  return Dataset(check(H5Dopen2(group, path.c_str(), H5P_DEFAULT), "H5Dopen2"));
+}
+
+Group open_group(hid_t group, const std::string& path) {
+  const Hdf5Lock lock;
+  require_object(group, path, H5I_GROUP, "group");
+  return Group(check(H5Gopen2(group, path.c_str(), H5P_DEFAULT), "H5Gopen2"));
+}
+
+std::vector<std::int64_t> shape(hid_t dataset) {
+  const Hdf5Lock lock;
+  const Dataspace space(check(H5Dget_space(dataset), "H5Dget_space"));
+  const int rank = check(H5Sget_simple_extent_ndims(space.id()), "H5Sget_simple_extent_ndims");
+  std::vector<hsize_t> extents(static_cast<std::size_t>(rank));
+  check(H5Sget_simple_extent_dims(space.id(), extents.data(), nullptr), "H5Sget_simple_extent_dims");
+  return {extents.begin(), extents.end()};
+}
+
+ElementType element_type(hid_t dataset) {
+  const Hdf5Lock lock;
+  const Type type(check(H5Dget_type(dataset), "H5Dget_type"));
+  ElementType result;
+  result.kind = H5Tget_class(type.id());
+  result.bytes = static_cast<int>(H5Tget_size(type.id()));
+  if (result.kind != H5T_INTEGER && result.kind != H5T_FLOAT) return result;
+  result.is_signed = result.kind == H5T_INTEGER && H5Tget_sign(type.id()) == H5T_SGN_2;
+  // Equality covers precision, offset and order, so that an odd type (12 bits in 16) is not taken for a plain
+  // one.
+  const std::array natives{H5T_NATIVE_INT8,  H5T_NATIVE_UINT8,  H5T_NATIVE_INT16, H5T_NATIVE_UINT16,
+                           H5T_NATIVE_INT32, H5T_NATIVE_UINT32, H5T_NATIVE_INT64, H5T_NATIVE_UINT64,
+                           H5T_NATIVE_FLOAT, H5T_NATIVE_DOUBLE};
+  result.is_native = std::any_of(natives.begin(), natives.end(), [&](hid_t native) {
+    return check(H5Tequal(type.id(), native), "H5Tequal") > 0;
+  });
+  return result;
+}
+
+std::string ElementType::name() const {
+  if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
+    const char* word = kind == H5T_FLOAT ? "float" : is_signed ? "int" : "uint";
+    return fmt::format("{}{}{}", word, 8 * bytes, is_native ? "" : " in another byte order or layout");
+  }
+  switch (kind) {
+    case H5T_STRING:
+      return "string";
+    case H5T_ENUM:
+      return "enumeration";
+    case H5T_COMPOUND:
+      return "compound";
+    default:
+      return "another kind";
+  }
+}
+
+std::optional<std::uint64_t> contiguous_offset(hid_t dataset) {
+  const Hdf5Lock lock;
+  const PropertyList properties(check(H5Dget_create_plist(dataset), "H5Dget_create_plist"));
+  if (H5Pget_layout(properties.id()) != H5D_CONTIGUOUS) return {};
+  if (check(H5Pget_external_count(properties.id()), "H5Pget_external_count") > 0) return {};
+  const haddr_t offset = H5Dget_offset(dataset);  // the size of a user block is included
+  if (offset == HADDR_UNDEF) return {};           // nothing was ever written
+  return offset;
+}
+
+}  // namespace hdf5
+}  // namespace llampi

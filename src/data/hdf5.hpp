@@ -1,0 +1,165 @@
+// HDF5 for `data` and `checkpoint`: the lock, owned handles, errors, and small readers and writers. Private
+// to the library.
+//
+// Every function here takes the lock itself. Code that calls HDF5 directly holds a Hdf5Lock around it:
+//
+//   const Hdf5Lock lock;
+//   const auto file = hdf5::open_file(path);
+//   const hdf5::Dataset tokens(hdf5::check(H5Dopen2(file.id(), "/tokens", H5P_DEFAULT), "H5Dopen2"));
+#pragma once
+
+#include <hdf5.h>
+
+#include <concepts>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+
+/// The gate to HDF5: a scoped lock of the one mutex that every use of the library takes, because the library
+/// is not thread-safe. A thread may take it again while it holds it. The first one switches HDF5's own
+/// printing of errors off. Never hold it while waiting for training communication.
+class Hdf5Lock {
+ public:
+  Hdf5Lock();
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+};
+
+namespace hdf5 {
+
+/// A failed HDF5 call, with the library's innermost description of it.
+class Failure : public CallError {
+ public:
+  Failure(const std::string& call, const std::string& reason, std::string storage_problem,
+          std::source_location where)
+      : CallError(call, reason, where), reason_(reason), storage_problem_(std::move(storage_problem)) {}
+
+  const std::string& reason() const { return reason_; }  ///< without the call and its place
+  /// "no space left on the device", "permission denied", ... if that is what made the call fail, so that it
+  /// can be reported as the user's; else empty.
+  const std::string& storage_problem() const { return storage_problem_; }
+
+ private:
+  std::string reason_, storage_problem_;
+};
+
+/// Throws Failure from HDF5's error stack.
+[[noreturn]] void fail(const char* call, std::source_location where);
+
+/// `result` if it is not negative, which is how every HDF5 call reports failure. @throws Failure
+template <std::signed_integral T>
+T check(T result, const char* call, std::source_location where = std::source_location::current()) {
+  if (result < 0) fail(call, where);
+  return result;
+}
+
+/// Owns an identifier; the destructor closes it under the lock and ignores failures: call close() where they
+/// matter.
+template <herr_t (*kClose)(hid_t)>
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(hid_t id) : id_(id) {}
+  ~Handle() { release(); }
+  Handle(Handle&& other) noexcept : id_(std::exchange(other.id_, H5I_INVALID_HID)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    if (this != &other) {
+      release();
+      id_ = std::exchange(other.id_, H5I_INVALID_HID);
+    }
+    return *this;
+  }
+
+  hid_t id() const { return id_; }
+  explicit operator bool() const { return id_ >= 0; }
+  /// @throws Failure
+  void close(std::source_location where = std::source_location::current()) {
+    const Hdf5Lock lock;
+    if (id_ >= 0) check(kClose(std::exchange(id_, H5I_INVALID_HID)), "closing an HDF5 handle", where);
+  }
+
+ private:
+  void release() noexcept {
+    if (id_ < 0) return;
+    const Hdf5Lock lock;
+    kClose(std::exchange(id_, H5I_INVALID_HID));
+  }
+  hid_t id_ = H5I_INVALID_HID;
+};
+
+using File = Handle<H5Fclose>;
+using Group = Handle<H5Gclose>;
+using Dataset = Handle<H5Dclose>;
+using Dataspace = Handle<H5Sclose>;
+using PropertyList = Handle<H5Pclose>;
+using Attribute = Handle<H5Aclose>;
+using Type = Handle<H5Tclose>;
+
+/// File access properties with the format of HDF5 1.10, whose metadata carries checksums; for files that are
+/// created.
+PropertyList file_access();
+
+/// Opens a file for reading. @param access file access properties (for example with MPI-IO)
+/// @throws UserError, one sentence that names the file: missing, not readable, no HDF5 file, truncated
+File open_file(const std::filesystem::path& path, hid_t access = H5P_DEFAULT);
+
+/// Creates or replaces a file. @param access file access properties, from file_access()
+/// @throws UserError: the folder is missing, permission denied, no space left
+File create_file(const std::filesystem::path& path, hid_t access);
+
+/// Name of the file in which an object lies, for messages.
+std::string file_name(hid_t object);
+
+// Scalar attributes. Strings are written with fixed length in UTF-8 and read with fixed or variable length; a
+// bool is written as h5py does and read from that or an integer. Readers throw UserError, naming file and
+// attribute, if it is missing or of another kind.
+bool has_attribute(hid_t object, const std::string& name);
+void write_string(hid_t object, const std::string& name, const std::string& value);
+void write_int64(hid_t object, const std::string& name, std::int64_t value);
+void write_double(hid_t object, const std::string& name, double value);
+void write_bool(hid_t object, const std::string& name, bool value);
+std::string read_string(hid_t object, const std::string& name);
+std::int64_t read_int64(hid_t object, const std::string& name);
+double read_double(hid_t object, const std::string& name);
+bool read_bool(hid_t object, const std::string& name);
+
+/// Names of the links of a group (file: of its root group), in alphabetical order.
+std::vector<std::string> links(hid_t group);
+/// Whether a path such as "model/a.weight" leads to something; a missing step on the way is no error.
+bool has_link(hid_t group, const std::string& path);
+/// @throws UserError, naming file and path, if there is no such dataset or group
+Dataset open_dataset(hid_t group, const std::string& path);
+Group open_group(hid_t group, const std::string& path);
+
+/// Extents of a dataset; empty for a scalar.
+std::vector<std::int64_t> shape(hid_t dataset);
+
+/// What the elements of a dataset are in the file.
+struct ElementType {
+  H5T_class_t kind = H5T_NO_CLASS;
+  int bytes = 0;
+  bool is_signed = false;  ///< integers
+  bool is_native = false;  ///< one of this machine's own numbers, byte order included, so that it can be read
+                           ///< as it lies in the file
+
+  std::string name() const;  ///< "uint16", "float32 (other byte order)", "string", ...
+  bool is_float32() const { return kind == H5T_FLOAT && bytes == 4; }
+};
+ElementType element_type(hid_t dataset);
+
+/// Where the bytes of a dataset begin in the file if they lie there as one piece, in order, and unfiltered;
+/// else nothing.
+std::optional<std::uint64_t> contiguous_offset(hid_t dataset);
+
+}  // namespace hdf5
+}  // namespace llampi

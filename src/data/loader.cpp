@@ -1,0 +1,170 @@
+#include "llampi/data/loader.hpp"
+
+#include <algorithm>
+#include <future>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+/// Tokens [begin, begin + ids.size()), all of them in the vocabulary.
+void read_checked(const TokenFile& file, std::int64_t begin, std::int64_t vocabulary,
+                  std::span<std::int32_t> ids) {
+  file.read(begin, ids);
+  const auto bad =
+      std::find_if(ids.begin(), ids.end(), [&](std::int32_t id) { return id < 0 || id >= vocabulary; });
+  if (bad == ids.end()) return;
+  throw_user_error(
+      "{}: token {} at position {} is outside the model's vocabulary of {}: tokenize with the model's "
+      "tokenizer, or use a "
+      "model with a larger vocab_size",
+      file.path().string(), *bad, begin + (bad - ids.begin()), vocabulary);
+}
+
+/// Where documents start in (begin, end], relative to begin, each position once: empty documents share theirs
+/// with the next.
+std::vector<std::int64_t> document_starts(const TokenFile& file, std::int64_t begin, std::int64_t end) {
+  const auto& documents = file.documents();
+  std::vector<std::int64_t> starts;
+  auto next = std::upper_bound(documents.begin(), documents.end(), static_cast<std::uint64_t>(begin));
+  for (; next != documents.end() && *next <= static_cast<std::uint64_t>(end); ++next) {
+    const auto start = static_cast<std::int64_t>(*next) - begin;
+    if (starts.empty() || starts.back() != start) starts.push_back(start);
+  }
+  return starts;
+}
+
+/// Fills one sequence of a micro-batch after the other.
+class BatchBuilder {
+ public:
+  BatchBuilder(const TokenFile& file, const BatchOptions& options)
+      : file_(file),
+        options_(options),
+        batch_(options.seq_len * options.micro_batch),
+        ids_(static_cast<std::size_t>(options.seq_len) + 1),
+        mask_(ids_.size()) {}
+
+  void add_empty() {
+    std::fill_n(batch_.labels().begin() + filled_, options_.seq_len, -1);
+    add_segment(options_.seq_len);
+  }
+
+  void add_sample(std::int64_t sample) {
+    const std::int64_t length = options_.seq_len;
+    require(sample >= 0 && sample < file_.samples(length), "a sample beyond the token file");
+    const std::int64_t begin = sample * length;
+    read_checked(file_, begin, options_.vocabulary, ids_);
+    file_.read_mask(begin, mask_);
+    std::vector<std::int64_t> starts;
+    if (options_.document_mask) starts = document_starts(file_, begin, begin + length);
+    for (const auto start : starts) mask_[static_cast<std::size_t>(start)] = 0;
+
+    std::copy_n(ids_.begin(), length, batch_.tokens().begin() + filled_);
+    const auto labels = batch_.labels().subspan(static_cast<std::size_t>(filled_), ids_.size() - 1);
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      const bool valid = mask_[i + 1] != 0;  // the mask of the position that is predicted
+      labels[i] = valid ? ids_[i + 1] : -1;
+      batch_.valid_labels += valid ? 1 : 0;
+    }
+
+    const std::int64_t sequence = filled_;
+    for (const auto start : starts) {
+      if (start < length) add_segment(sequence + start - filled_);
+    }
+    add_segment(sequence + length - filled_);
+  }
+
+  HostBatch finish() {
+    require(filled_ == batch_.token_count(), "a micro-batch with another number of samples than micro_batch");
+    return std::move(batch_);
+  }
+
+ private:
+  void add_segment(std::int64_t tokens) {
+    for (std::int64_t i = 0; i < tokens; ++i) batch_.positions()[filled_ + i] = static_cast<std::int32_t>(i);
+    filled_ += tokens;
+    batch_.segment_offsets()[++batch_.segments] = static_cast<std::int32_t>(filled_);
+  }
+
+  const TokenFile& file_;
+  const BatchOptions& options_;
+  HostBatch batch_;
+  std::int64_t filled_ = 0;  // tokens of the batch that have their segment
+  std::vector<std::int32_t> ids_;
+  std::vector<std::uint8_t> mask_;
+};
+
+}  // namespace
+
+HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
+                     const std::vector<std::int64_t>& samples) {
+  require(options.seq_len > 0 && options.vocabulary > 0, "sizes of a batch");
+  require(static_cast<std::int64_t>(samples.size()) == options.micro_batch, "samples of a micro-batch");
+  BatchBuilder builder(file, options);
+  for (const auto sample : samples) {
+    if (sample < 0) {
+      builder.add_empty();
+    } else {
+      builder.add_sample(sample);
+    }
+  }
+  return builder.finish();
+}
+
+class Loader::Impl {
+ public:
+  Impl(const TokenFile& file, const BatchOptions& options, const Sampler& sampler, std::int64_t global_batch,
+       int rank, int ranks)
+      : file_(file), options_(options), sampler_(sampler), rank_(rank), ranks_(ranks) {
+    require(rank >= 0 && rank < ranks, "rank of a loader");
+    require(options.micro_batch > 0 && global_batch % (ranks * options.micro_batch) == 0,
+            "the global batch must be a multiple of ranks * micro_batch");
+    micro_batches_ = global_batch / (ranks * options.micro_batch);
+  }
+
+  std::vector<HostBatch> next(std::int64_t step) {
+    if (!ahead_.valid() || ahead_step_ != step) start(step);
+    auto batches = ahead_.get();
+    start(step + 1);
+    return batches;
+  }
+
+ private:
+  // One short-lived thread per step costs less than 0.1 ms; the future carries its exceptions, and replacing
+  // or destroying it waits for the thread, so there is never more than one and none outlives the loader.
+  void start(std::int64_t step) {
+    ahead_ = {};
+    ahead_step_ = step;
+    ahead_ = std::async(std::launch::async, [this, step] { return read(step); });
+  }
+
+  std::vector<HostBatch> read(std::int64_t step) const {
+    std::vector<HostBatch> batches;
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(options_.micro_batch));
+    for (std::int64_t micro = 0; micro < micro_batches_; ++micro) {
+      std::int64_t index = (micro * ranks_ + rank_) * options_.micro_batch;
+      for (auto& sample : samples) sample = sampler_.sample(step, index++);
+      batches.push_back(make_batch(file_, options_, samples));
+    }
+    return batches;
+  }
+
+  const TokenFile& file_;
+  const BatchOptions options_;
+  const Sampler sampler_;
+  const int rank_, ranks_;
+  std::int64_t micro_batches_ = 0;
+  std::int64_t ahead_step_ = 0;
+  std::future<std::vector<HostBatch>> ahead_;  // last: its thread uses the members above
+};
+
+Loader::Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+               std::int64_t global_batch, int rank, int ranks)
+    : impl_(std::make_unique<Impl>(file, options, sampler, global_batch, rank, ranks)) {}
+
+Loader::~Loader() = default;
+
+std::vector<HostBatch> Loader::next(std::int64_t step) { return impl_->next(step); }
+
+}  // namespace llampi

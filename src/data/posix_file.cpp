@@ -1,0 +1,111 @@
+#include "data/posix_file.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+/// Throws for the current errno. `action`: "read", "written", ...
+[[noreturn]] void fail(const std::filesystem::path& path, const char* call, const char* action) {
+  const int error = errno;
+  const auto reason = std::generic_category().message(error);
+  static constexpr std::array kUsers{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM,        EROFS,  ENOSPC,
+                                     EDQUOT, EFBIG,   ELOOP,  ENXIO,  ENAMETOOLONG, EMFILE, ENFILE};
+  for (const int users : kUsers) {
+    if (error == users) throw_user_error("{} cannot be {}: {}", path.string(), action, reason);
+  }
+  throw CallError(call, fmt::format("{}: {}", path.string(), reason));
+}
+
+/// `call` again for as long as a signal interrupts it.
+template <class Call>
+auto retry(Call call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+}  // namespace
+
+PosixFile::PosixFile(const std::filesystem::path& path, int flags, const char* action) : path_(path) {
+  descriptor_ = retry([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  if (descriptor_ < 0) fail(path, "open", action);
+}
+
+PosixFile PosixFile::open_for_reading(const std::filesystem::path& path) { return {path, O_RDONLY, "read"}; }
+
+PosixFile PosixFile::open_for_writing(const std::filesystem::path& path) {
+  return {path, O_WRONLY, "written"};
+}
+
+PosixFile PosixFile::create(const std::filesystem::path& path) {
+  return {path, O_RDWR | O_CREAT | O_TRUNC, "created"};
+}
+
+PosixFile::~PosixFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+std::int64_t PosixFile::size() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0) fail(path_, "fstat", "read");
+  return status.st_size;
+}
+
+std::size_t PosixFile::read(std::span<std::byte> bytes) const {
+  const auto count = retry([&] { return ::read(descriptor_, bytes.data(), bytes.size()); });
+  if (count < 0) fail(path_, "read", "read");
+  return static_cast<std::size_t>(count);
+}
+
+std::size_t PosixFile::read_at(std::int64_t offset, std::span<std::byte> bytes) const {
+  std::size_t done = 0;
+  while (done < bytes.size()) {  // one pread moves 2 GiB at most
+    const auto rest = bytes.subspan(done);
+    const auto count = retry([&] {
+      return pread(descriptor_, rest.data(), rest.size(), offset + static_cast<std::int64_t>(done));
+    });
+    if (count < 0) fail(path_, "pread", "read");
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
+void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const auto count = retry([&] { return pwrite(descriptor_, bytes.data(), bytes.size(), offset); });
+    if (count < 0) fail(path_, "pwrite", "written");
+    offset += count;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void PosixFile::sync() const {
+  if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
+}
+
+void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
+  const auto folder = to.has_parent_path() ? to.parent_path() : std::filesystem::path(".");
+  PosixFile::open_for_reading(folder).sync();
+}
+
+}  // namespace llampi

@@ -1,0 +1,44 @@
+// Plain files by descriptor: reads at an offset from any thread, and writes that end up on disk. Private to
+// the library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <utility>
+
+namespace llampi {
+
+/// An open file. Failures that the user can mend (no permission, no space, no such folder, ...) are
+/// UserErrors that name the file, others CallErrors. The destructor closes without a check: what matters is
+/// synced before.
+class PosixFile {
+ public:
+  PosixFile() = default;
+  static PosixFile open_for_reading(const std::filesystem::path& path);
+  static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
+  static PosixFile create(const std::filesystem::path& path);            ///< or replace
+  ~PosixFile();
+  PosixFile(PosixFile&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+  PosixFile& operator=(PosixFile&& other) noexcept;
+
+  std::int64_t size() const;
+  /// Reads up to bytes.size() from the current position; returns how many, 0 at the end of the file.
+  std::size_t read(std::span<std::byte> bytes) const;
+  /// The same from `offset`, and fewer bytes only where the file ends.
+  std::size_t read_at(std::int64_t offset, std::span<std::byte> bytes) const;
+  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
+  void sync() const;
+
+ private:
+  PosixFile(const std::filesystem::path& path, int flags, const char* action);
+  int descriptor_ = -1;
+  std::filesystem::path path_;
+};
+
+/// Gives a synced file its final name, for good: the folder is synced as well.
+void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);
+
+}  // namespace llampi

@@ -1,0 +1,243 @@
+#include "llampi/data/token_file.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "data/hdf5.hpp"
+#include "data/posix_file.hpp"
+#include "data/token_format.hpp"
+
+namespace llampi {
+namespace {
+
+/// A one-dimensional dataset of integers that any thread can read without HDF5: in the file, or a copy in
+/// memory where the file's bytes are not the elements themselves.
+class Column {
+ public:
+  Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name);
+
+  std::int64_t size() const { return size_; }
+  /// Calls convert(i, element) for elements [begin, begin + count).
+  template <class Convert>
+  void read(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
+  void require_inside(std::int64_t file_bytes) const {
+    if (copy_.empty() && size_ > 0 && size_ > (file_bytes - offset_) / width_) refuse_truncated();
+  }
+
+ private:
+  [[noreturn]] void refuse_truncated() const {
+    throw_user_error("{} is truncated: it ends inside '/{}'; write it again", path_.string(), name_);
+  }
+  void read_copy(const hdf5::Dataset& dataset);
+  template <class T, class Convert>
+  void read_as(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
+
+  std::filesystem::path path_;
+  std::string name_;
+  std::int64_t size_ = 0;
+  std::int64_t width_ = 0;  // bytes of an element
+  bool is_signed_ = false;
+  std::int64_t offset_ = 0;
+  std::vector<std::byte> copy_;
+};
+
+Column::Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name)
+    : path_(path), name_(name) {
+  const auto shape = hdf5::shape(dataset.id());
+  if (shape.size() != 1) {
+    throw_user_error("{}: '/{}' has {} dimensions; a token file has one there", path.string(), name,
+                     shape.size());
+  }
+  const auto type = hdf5::element_type(dataset.id());
+  const bool is_flag = type.kind == H5T_ENUM && type.bytes == 1;  // h5py's bool
+  const bool has_integer_size = type.bytes == 1 || type.bytes == 2 || type.bytes == 4 || type.bytes == 8;
+  if (!is_flag && (type.kind != H5T_INTEGER || !has_integer_size)) {
+    throw_user_error("{}: '/{}' holds elements of type {}; a token file has unsigned integers there",
+                     path.string(), name, type.name());
+  }
+  size_ = shape[0];
+  width_ = type.bytes;
+  is_signed_ = type.is_signed;
+  const auto offset = hdf5::contiguous_offset(dataset.id());
+  if (offset && (type.is_native || is_flag)) {
+    offset_ = static_cast<std::int64_t>(*offset);
+  } else {
+    read_copy(dataset);
+  }
+}
+
+void Column::read_copy(const hdf5::Dataset& dataset) {
+  const hdf5::Type stored(hdf5::check(H5Dget_type(dataset.id()), "H5Dget_type"));
+  const hdf5::Type native(
+      hdf5::check(H5Tget_native_type(stored.id(), H5T_DIR_DEFAULT), "H5Tget_native_type"));
+  require(static_cast<std::int64_t>(H5Tget_size(native.id())) == width_, "a native type of another width");
+  if (size_ == 0) return;
+  try {
+    copy_.resize(static_cast<std::size_t>(size_) * static_cast<std::size_t>(width_));
+    hdf5::check(H5Dread(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, copy_.data()), "H5Dread");
+  } catch (const hdf5::Failure& failure) {
+    throw_user_error("{}: '/{}' cannot be read ({})", path_.string(), name_, failure.reason());
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    throw_user_error(
+        "{}: '/{}' is chunked or compressed and too large to be held in memory: store it contiguous, "
+        "little-endian and "
+        "uncompressed",
+        path_.string(), name_);
+  }
+}
+
+template <class T, class Convert>
+void Column::read_as(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const {
+  std::vector<T> elements(static_cast<std::size_t>(count));
+  const auto bytes = std::as_writable_bytes(std::span(elements));
+  if (copy_.empty()) {
+    if (file.read_at(offset_ + begin * width_, bytes) != bytes.size()) refuse_truncated();
+  } else {
+    std::copy_n(copy_.begin() + begin * width_, bytes.size(), bytes.begin());
+  }
+  for (std::size_t i = 0; i < elements.size(); ++i) convert(i, elements[i]);
+}
+
+template <class Convert>
+void Column::read(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const {
+  require(begin >= 0 && count >= 0 && begin <= size_ - count, "a read beyond the end of a token file");
+  switch (width_) {
+    case 1:
+      return is_signed_ ? read_as<std::int8_t>(file, begin, count, convert)
+                        : read_as<std::uint8_t>(file, begin, count, convert);
+    case 2:
+      return is_signed_ ? read_as<std::int16_t>(file, begin, count, convert)
+                        : read_as<std::uint16_t>(file, begin, count, convert);
+    case 4:
+      return is_signed_ ? read_as<std::int32_t>(file, begin, count, convert)
+                        : read_as<std::uint32_t>(file, begin, count, convert);
+    default:
+      return is_signed_ ? read_as<std::int64_t>(file, begin, count, convert)
+                        : read_as<std::uint64_t>(file, begin, count, convert);
+  }
+}
+
+}  // namespace
+
+class TokenFile::Impl {
+ public:
+  explicit Impl(const std::filesystem::path& path);
+
+  std::filesystem::path path;
+  std::int64_t vocabulary = 0;
+  std::string tokenizer;
+  PosixFile file;
+  std::optional<Column> tokens, mask;
+  std::vector<std::uint64_t> documents;
+
+ private:
+  void refuse_other_formats(const hdf5::File& hdf5_file) const;
+  void read_documents(const Column& column);
+};
+
+TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
+  const Hdf5Lock lock;
+  const auto hdf5_file = hdf5::open_file(path);
+  try {
+    refuse_other_formats(hdf5_file);
+    if (hdf5::has_attribute(hdf5_file.id(), "vocab_size")) {
+      vocabulary = hdf5::read_int64(hdf5_file.id(), "vocab_size");
+    }
+    if (hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
+      tokenizer = hdf5::read_string(hdf5_file.id(), "tokenizer");
+    file = PosixFile::open_for_reading(path);
+    tokens.emplace(hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
+    tokens->require_inside(file.size());
+    const Column starts(hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
+    starts.require_inside(file.size());
+    read_documents(starts);
+    if (!hdf5::has_link(hdf5_file.id(), "loss_mask")) return;
+    mask.emplace(hdf5::open_dataset(hdf5_file.id(), "loss_mask"), path, "loss_mask");
+    mask->require_inside(file.size());
+  } catch (const hdf5::Failure& failure) {
+    throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
+  }
+  if (mask->size() != tokens->size()) {
+    throw_user_error("{}: '/loss_mask' has {} entries but '/tokens' has {}; both must have the same length",
+                     path.string(), mask->size(), tokens->size());
+  }
+}
+
+void TokenFile::Impl::refuse_other_formats(const hdf5::File& hdf5_file) const {
+  if (hdf5::has_attribute(hdf5_file.id(), "format")) {
+    const auto format = hdf5::read_string(hdf5_file.id(), "format");
+    if (format != token_format::kFormat) {
+      throw_user_error("{} is a file of format \"{}\", not a token file: make one with `llampi tokenize`",
+                       path.string(), format);
+    }
+  }
+  if (hdf5::has_attribute(hdf5_file.id(), "format_version")) {
+    const auto version = hdf5::read_int64(hdf5_file.id(), "format_version");
+    if (version != token_format::kVersion) {
+      throw_user_error(
+          "{} has version {} of the token file format, and this program reads version {}: tokenize again",
+          path.string(), version, token_format::kVersion);
+    }
+  }
+  for (const char* name : {"tokens", "documents"}) {
+    if (!hdf5::has_link(hdf5_file.id(), name)) {
+      throw_user_error(
+          "{} is an HDF5 file but not a token file: it has no '/{}'; make one with `llampi tokenize`",
+          path.string(), name);
+    }
+  }
+}
+
+void TokenFile::Impl::read_documents(const Column& column) {
+  documents.resize(static_cast<std::size_t>(column.size()));
+  bool negative = false;
+  column.read(file, 0, column.size(), [&](std::size_t i, auto start) {
+    if (std::cmp_less(start, 0)) negative = true;
+    documents[i] = static_cast<std::uint64_t>(start);
+  });
+  if (negative || documents.empty() || documents.front() != 0 ||
+      !std::is_sorted(documents.begin(), documents.end()) ||
+      std::cmp_not_equal(documents.back(), tokens->size())) {
+    throw_user_error(
+        "{}: '/documents' must hold the start of each document in rising order, from 0, and last the number "
+        "of tokens, {}",
+        path.string(), tokens->size());
+  }
+}
+
+TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {}
+TokenFile::~TokenFile() = default;
+TokenFile::TokenFile(TokenFile&&) noexcept = default;
+TokenFile& TokenFile::operator=(TokenFile&&) noexcept = default;
+
+const std::filesystem::path& TokenFile::path() const { return impl_->path; }
+std::int64_t TokenFile::tokens() const { return impl_->tokens->size(); }
+std::int64_t TokenFile::vocabulary() const { return impl_->vocabulary; }
+std::string TokenFile::tokenizer() const { return impl_->tokenizer; }
+bool TokenFile::has_loss_mask() const { return impl_->mask.has_value(); }
+const std::vector<std::uint64_t>& TokenFile::documents() const { return impl_->documents; }
+
+std::int64_t TokenFile::samples(std::int64_t seq_len) const {
+  require(seq_len > 0, "sequence length");
+  return std::max<std::int64_t>(tokens() - 1, 0) / seq_len;
+}
+
+void TokenFile::read(std::int64_t begin, std::span<std::int32_t> ids) const {
+  constexpr auto kLargest = std::numeric_limits<std::int32_t>::max();
+  impl_->tokens->read(impl_->file, begin, static_cast<std::int64_t>(ids.size()), [&](std::size_t i, auto id) {
+    ids[i] = std::cmp_less(id, 0)             ? -1
+             : std::cmp_greater(id, kLargest) ? kLargest
+                                              : static_cast<std::int32_t>(id);
+  });
+}
+
+void TokenFile::read_mask(std::int64_t begin, std::span<std::uint8_t> mask) const {
+  if (!impl_->mask) {
+    std::fill(mask.begin(), mask.end(), std::uint8_t{1});
+    return;
+  }
+  impl_->mask->read(impl_->file, begin, static_cast<std::int64_t>(mask.size()),
+                    [&](std::size_t i, auto flag) { mask[i] = flag != 0 ? 1 : 0; });
+}
+
+}  // namespace llampi

@@ -1,0 +1,111 @@
+// What the tests of `data` share.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "llampi/core/error.hpp"
+#include "llampi/data/token_file.hpp"
+
+namespace llampi::testing {
+
+/// A folder that is removed with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "llampi-data-XXXXXX").string();
+    if (mkdtemp(name.data()) == nullptr) throw Error("mkdtemp failed");
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+/// For its lifetime the process may do nothing in `folder`. Root may write everywhere, so it becomes another
+/// user.
+class AsNobody {
+ public:
+  explicit AsNobody(const std::filesystem::path& folder) : folder_(folder), user_(geteuid()) {
+    std::filesystem::permissions(folder, std::filesystem::perms::none);
+    if (user_ == 0 && seteuid(65534) != 0) throw Error("seteuid failed");
+  }
+  ~AsNobody() {
+    EXPECT_EQ(seteuid(user_), 0);
+    std::filesystem::permissions(folder_, std::filesystem::perms::owner_all);
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+
+ private:
+  std::filesystem::path folder_;
+  uid_t user_;
+};
+
+inline std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(LLAMPI_TEST_DATA) / "data" / "fixtures" / name;
+}
+
+inline void write_text(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+inline std::string read_text(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline std::filesystem::path write_tokens(const std::filesystem::path& path, std::int64_t vocabulary,
+                                          const std::vector<std::vector<std::int32_t>>& documents) {
+  TokenFileWriter writer(path, vocabulary, "test");
+  for (const auto& document : documents) writer.append_document(document);
+  writer.close();
+  return path;
+}
+
+inline std::vector<std::int32_t> read_all(const TokenFile& file) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens()));
+  file.read(0, ids);
+  return ids;
+}
+
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// The message of the UserError that `action` must throw; it must be one line.
+inline std::string user_error(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const UserError& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no UserError was thrown";
+  return {};
+}
+
+}  // namespace llampi::testing

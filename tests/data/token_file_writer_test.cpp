@@ -1,0 +1,126 @@
+#include "data/hdf5.hpp"
+#include "data_testing.hpp"
+
+namespace llampi::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(TokenFileWriter, WritesWhatTheContractSays) {
+  const TemporaryFolder folder;
+  struct Case {
+    std::int64_t vocabulary;
+    const char* type;
+  };
+  for (const auto& [vocabulary, type] : {Case{1, "uint8"},
+                                         {256, "uint8"},
+                                         {257, "uint16"},
+                                         {65536, "uint16"},
+                                         {65537, "uint32"},
+                                         {128256, "uint32"}}) {
+    const auto largest = static_cast<std::int32_t>(vocabulary - 1);
+    write_tokens(folder / "a.h5", vocabulary, {{0, largest, 0}, {}, {largest}});
+    {
+      const Hdf5Lock lock;
+      const auto file = hdf5::open_file(folder / "a.h5");
+      EXPECT_EQ(hdf5::read_string(file.id(), "format"), "llampi-tokens");
+      EXPECT_EQ(hdf5::read_int64(file.id(), "format_version"), 1);
+      const auto tokens = hdf5::open_dataset(file.id(), "tokens");
+      EXPECT_EQ(hdf5::element_type(tokens.id()).name(), type) << vocabulary;
+      EXPECT_THAT(hdf5::shape(tokens.id()), ElementsAre(4));
+      EXPECT_TRUE(hdf5::contiguous_offset(tokens.id()).has_value());
+      const auto documents = hdf5::open_dataset(file.id(), "documents");
+      EXPECT_EQ(hdf5::element_type(documents.id()).name(), "uint64");
+      // What HDF5 itself reads, not only our own reader.
+      std::vector<std::int64_t> values(4);
+      hdf5::check(H5Dread(tokens.id(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+                  "H5Dread");
+      EXPECT_THAT(values, ElementsAre(0, largest, 0, largest));
+    }
+    const TokenFile file(folder / "a.h5");
+    EXPECT_EQ(file.vocabulary(), vocabulary);
+    EXPECT_EQ(file.tokenizer(), "test");
+    EXPECT_FALSE(file.has_loss_mask());
+    EXPECT_THAT(file.documents(), ElementsAre(0, 3, 3, 4));
+    EXPECT_THAT(read_all(file), ElementsAre(0, largest, 0, largest));
+  }
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+}
+
+TEST(TokenFileWriter, WritesMoreThanItBuffers) {
+  const TemporaryFolder folder;
+  std::vector<std::int32_t> document;
+  for (int i = 0; i < 500'001; ++i) document.push_back(static_cast<std::int32_t>(i * 2654435761U % 70'000));
+  const TokenFile file(
+      write_tokens(folder / "a.h5", 70'000, {document, document}));  // 4 MB in pieces of 1 MiB
+  ASSERT_EQ(file.tokens(), 1'000'002);
+  document.insert(document.end(), document.begin(), document.begin() + 500'001);
+  EXPECT_EQ(read_all(file), document);
+}
+
+TEST(TokenFileWriter, AppendsPiecesOfADocument) {
+  const TemporaryFolder folder;
+  TokenFileWriter writer(folder / "a.h5", 256, "bytes");
+  writer.append(std::vector<std::int32_t>{1, 2});
+  writer.append(std::vector<std::int32_t>{3});
+  writer.end_document();
+  writer.append(std::vector<std::int32_t>{4});
+  writer.close();
+  EXPECT_THAT(TokenFile(folder / "a.h5").documents(), ElementsAre(0, 3, 4));
+}
+
+TEST(TokenFileWriter, WritesAFileWithoutTokens) {
+  const TemporaryFolder folder;
+  const TokenFile file(write_tokens(folder / "a.h5", 256, {}));
+  EXPECT_EQ(file.tokens(), 0);
+  EXPECT_EQ(file.samples(1), 0);
+  EXPECT_THAT(file.documents(), ElementsAre(0));
+  EXPECT_TRUE(read_all(file).empty());
+}
+
+TEST(TokenFileWriter, LeavesTheOldFileUntilTheNewOneIsComplete) {
+  const TemporaryFolder folder;
+  write_tokens(folder / "a.h5", 256, {{1, 2, 3}});
+  const auto old = read_text(folder / "a.h5");
+  {
+    TokenFileWriter writer(folder / "a.h5", 256, "test");
+    writer.append_document(std::vector<std::int32_t>{4, 5});
+    EXPECT_EQ(read_text(folder / "a.h5"), old);
+  }
+  EXPECT_EQ(read_text(folder / "a.h5"), old) << "never closed";
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+}
+
+TEST(TokenFileWriter, RefusesIdsOutsideItsVocabulary) {
+  const TemporaryFolder folder;
+  TokenFileWriter writer(folder / "a.h5", 100, "test");
+  EXPECT_THROW(writer.append(std::vector<std::int32_t>{100}), Error);
+  EXPECT_THROW(writer.append(std::vector<std::int32_t>{-1}), Error);
+}
+
+TEST(TokenFileWriter, SaysWhyItCannotWrite) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(user_error([&] { TokenFileWriter(folder / "none/a.h5", 256, "test"); }),
+              AllOf(HasSubstr("none/a.h5"), HasSubstr("No such file or directory")));
+  EXPECT_THAT(user_error([&] { TokenFileWriter(folder.path(), 256, "test"); }), HasSubstr("is a folder"));
+  const AsNobody nobody(folder.path());
+  EXPECT_THAT(user_error([&] { TokenFileWriter(folder / "a.h5", 256, "test"); }),
+              HasSubstr("Permission denied"));
+}
+
+// A temporary file that is /dev/full is a full disk without a disk.
+TEST(TokenFileWriter, SaysThatTheDiskIsFull) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  const TemporaryFolder folder;
+  write_tokens(folder / "a.h5", 256, {{1, 2, 3}});
+  const auto old = read_text(folder / "a.h5");
+  std::filesystem::create_symlink("/dev/full", folder / "a.h5.tokens.tmp");
+  const auto message = user_error([&] { write_tokens(folder / "a.h5", 256, {{4, 5}}); });
+  EXPECT_THAT(message, HasSubstr("No space left on device"));
+  EXPECT_EQ(read_text(folder / "a.h5"), old);
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+}
+
+}  // namespace
+}  // namespace llampi::testing

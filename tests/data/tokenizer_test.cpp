@@ -1,0 +1,35 @@
+#include "llampi/data/tokenizer.hpp"
+
+#include "data_testing.hpp"
+
+namespace llampi::testing {
+namespace {
+
+TEST(Tokenizer, BytesGoThereAndBack) {
+  const auto tokenizer = make_tokenizer("bytes");
+  EXPECT_EQ(tokenizer->name(), "bytes");
+  EXPECT_EQ(tokenizer->vocabulary(), 256);
+  std::string text;
+  for (int byte = 0; byte < 256; ++byte) text.push_back(static_cast<char>(byte));
+  const auto ids = tokenizer->encode(text);
+  ASSERT_EQ(ids.size(), 256U);
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(ids[static_cast<std::size_t>(byte)], byte);
+  EXPECT_EQ(tokenizer->decode(ids), text);
+  EXPECT_TRUE(tokenizer->encode("").empty());
+}
+
+TEST(Tokenizer, RefusesIdsThatAreNoBytes) {
+  const auto tokenizer = make_tokenizer("bytes");
+  for (const std::int32_t id : {-1, 256, 128000}) {
+    const std::vector<std::int32_t> ids{65, id};
+    EXPECT_THAT(user_error([&] { tokenizer->decode(ids); }), ::testing::HasSubstr(std::to_string(id)));
+  }
+}
+
+TEST(Tokenizer, RefusesOthers) {
+  EXPECT_THAT(user_error([] { make_tokenizer("tokenizer.json"); }),
+              ::testing::HasSubstr("\"tokenizer.json\""));
+}
+
+}  // namespace
+}  // namespace llampi::testing
