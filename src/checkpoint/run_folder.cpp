@@ -1,0 +1,77 @@
+// Names of checkpoints in a run folder.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
+
+std::string file_name(std::int64_t step) { return fmt::format("step-{:08}.h5", step); }
+
+/// The step in "step-00000100.h5"; nothing for any other name.
+std::optional<std::int64_t> step_of(std::string_view name) {
+  constexpr std::string_view kBefore = "step-", kBehind = ".h5";
+  if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() < kBefore.size() + kBehind.size()) return {};
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size() - kBehind.size();
+  const auto parsed = std::from_chars(name.data() + kBefore.size(), end, step);
+  if (parsed.ec != std::errc{} || parsed.ptr != end || step < 0 || file_name(step) != name) return {};
+  return step;
+}
+
+std::vector<fs::path> entries_of(const fs::path& run_dir) {
+  std::vector<fs::path> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_of(run_dir), error), end; !error && entry != end; entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw_user_error("cannot read the folder {}: {}", folder_of(run_dir).string(), error.message());
+  }
+  return entries;
+}
+
+void remove_file(const fs::path& file) {
+  std::error_code error;
+  fs::remove(file, error);
+  if (error) throw_user_error("cannot delete {}: {}", file.string(), error.message());
+}
+
+}  // namespace
+
+fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) { return folder_of(run_dir) / file_name(step); }
+
+std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const auto& entry : entries_of(run_dir)) {
+    std::error_code ignored;
+    const auto step = step_of(entry.filename().string());
+    if (step && fs::is_regular_file(entry, ignored)) found.emplace_back(*step, entry);
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<fs::path> checkpoints;
+  for (auto& [step, path] : found) checkpoints.push_back(std::move(path));
+  return checkpoints;
+}
+
+void prune_checkpoints(const fs::path& run_dir, int keep) {
+  require(keep >= 1, "at least one checkpoint is kept");
+  for (const auto& entry : entries_of(run_dir)) {
+    if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
+  }
+  const auto checkpoints = list_checkpoints(run_dir);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < checkpoints.size(); ++i) remove_file(checkpoints[i]);
+}
+
+}  // namespace llampi

@@ -1,0 +1,244 @@
+// Writing a checkpoint. Ranks do three kinds of things: what only rank 0 does, what HDF5 wants from all ranks together (the
+// file and its metadata), and the values, which each rank writes by itself.
+//
+// The values are written independently, not collectively, because HDF5 and MPI-IO go on with collective calls after
+// a write: a rank whose write failed (full disk) leaves them, and the others wait for ever. Nothing is lost: a
+// rank's pieces are long runs of bytes in the file. So a failure of a rank is known to all before the next collective call.
+#include "checkpoint/save.hpp"
+
+#include <fmt/chrono.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <limits>
+
+#include "checkpoint/tensor_list.hpp"
+#include "checkpoint/transfer.hpp"
+#include "comm/mpi/mpi_world.hpp"
+#include "data/posix_file.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// All that one save needs to know.
+struct Job {
+  World& world;
+  fs::path file, temporary;
+  const std::vector<TensorInfo>& tensors;
+  const std::vector<TensorPiece>& pieces;
+  TrainingState state;
+  CheckpointTexts texts;
+  std::string created;
+  std::size_t roles = 0;
+  const SaveOptions& options;
+
+  std::size_t datasets() const { return roles * tensors.size(); }
+};
+
+/// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an int64.
+std::int64_t mix(std::int64_t index) {
+  auto z = static_cast<std::uint64_t>(index) + 0x9E3779B97F4A7C15U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return static_cast<std::int64_t>((z ^ (z >> 31)) >> 24);
+}
+
+/// Checks that each element is in exactly one piece. Walking along a tensor, the number of pieces above an element changes by the
+/// pieces that begin there less those that end there; if beginnings and ends cancel everywhere but at the tensor's own
+/// ends, it is one throughout. The sums are over mixed indices, so that different places do not cancel.
+void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
+                           const std::vector<TensorPiece>& pieces) {
+  std::vector<std::int64_t> sums(tensors.size(), 0);
+  for (const auto& piece : pieces) sums[piece.tensor] += mix(piece.begin) - mix(piece.begin + piece.elements);
+  world.sum(sums);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (sums[i] == mix(0) - mix(elements_of(tensors[i].shape))) continue;
+    throw Error(fmt::format("internal error: the ranks' pieces of {} do not cover each element once", tensors[i].name));
+  }
+}
+
+/// Roles to write: all or only the model; the same for all pieces of all ranks.
+std::size_t roles_to_write(World& world, const std::vector<TensorPiece>& pieces) {
+  std::int64_t with_and_without[2] = {0, 0};
+  for (const auto& piece : pieces) {
+    if (piece.elements > 0) with_and_without[piece.exp_avg == nullptr ? 1 : 0] = 1;
+  }
+  world.max(std::span<std::int64_t>(with_and_without));
+  require(with_and_without[0] + with_and_without[1] < 2, "pieces with and without optimizer state");
+  return with_and_without[0] != 0 ? kRoles.size() : kRolesWithoutOptimizer;
+}
+
+/// The bytes of a state on rank 0: metadata must be the same on all ranks.
+TrainingState from_rank_0(World& world, const TrainingState& state) {
+  static_assert(std::is_trivially_copyable_v<TrainingState>);
+  const std::string bytes = world.broadcast({reinterpret_cast<const char*>(&state), sizeof state}, 0);
+  TrainingState result;
+  std::memcpy(&result, bytes.data(), sizeof result);
+  return result;
+}
+
+std::string now_utc() {
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+}
+
+std::int64_t needed_bytes(const Job& job) {
+  std::int64_t bytes = metadata_bytes(job.datasets(), job.texts);
+  for (const auto& tensor : job.tensors) {
+    bytes += static_cast<std::int64_t>(job.roles) *
+             (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) + job.options.hdf5.alignment_bytes);
+  }
+  return bytes;
+}
+
+void require_free_space(const Job& job, const fs::path& folder) {
+  struct statvfs status {};
+  // No number (not every file system has one) is no reason to refuse; if the space is short, writing tells.
+  if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return;
+  const auto free = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+  const std::int64_t needed = needed_bytes(job);
+  if (needed > free) throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(free));
+}
+
+/// Rank 0: everything that can be known to fail before HDF5 is at it, because an HDF5 file whose metadata cannot be written
+/// can neither be closed nor left open. So this writes as many bytes as the metadata takes.
+void prepare(const Job& job) {
+  const fs::path folder = job.file.has_parent_path() ? job.file.parent_path() : fs::path(".");
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) throw_user_error("there is no folder {}", folder.string());
+  if (fs::is_directory(job.file, error)) throw_user_error("there is a folder of that name");
+  fs::remove(job.temporary, error);  // left by a job that was killed
+  if (job.options.check_free_space) require_free_space(job, folder);
+  const auto probe = PosixFile::create(job.temporary);
+  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.datasets(), job.texts))));
+  probe.sync();
+}
+
+/// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes behind the file's
+/// end. @throws UserError with it, if it fails too
+void write_more(const fs::path& file) {
+  const auto out = PosixFile::open_for_writing(file);
+  out.write_at(out.size(), std::vector<std::byte>(1 << 20));
+  out.sync();
+}
+
+void write_values(const Job& job, const std::vector<std::vector<hdf5::Dataset>>& datasets) {
+  const std::int64_t most = job.options.hdf5.transfer_elements;
+  for (std::size_t role = 0; role < job.roles; ++role) {
+    for (const auto& piece : job.pieces) {
+      for (std::int64_t done = 0; done < piece.elements; done += most) {
+        write_range(datasets[role][piece.tensor].id(), job.tensors[piece.tensor].shape, piece.begin + done,
+                    std::min(most, piece.elements - done), piece.*kRoles[role].values + done);
+      }
+    }
+  }
+  // Some file systems notice only now that the space is short.
+  PosixFile::open_for_writing(job.temporary).sync();
+}
+
+/// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the remedy.
+void agree_on(const Job& job, const std::function<void()>& work) {
+  const auto explained = [&] {
+    try {
+      work();
+    } catch (const hdf5::Failure& failure) {
+      if (!failure.storage_problem().empty()) throw UserError(failure.storage_problem());
+      write_more(job.temporary);
+      throw;
+    }
+  };
+  agree(job.world, [&] {
+    try {
+      explained();
+    } catch (const UserError& error) {
+      throw_user_error("cannot write the checkpoint {}: {}; make room there, or set run.dir to another place",
+                       job.file.string(), error.what());
+    }
+  });
+}
+
+void write_temporary(const Job& job) {
+  const auto flush = [](const hdf5::File& file) {
+    const Hdf5Lock lock;
+    hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "H5Fflush");
+  };
+  hdf5::File out;
+  std::vector<std::vector<hdf5::Dataset>> datasets;
+  try {
+    agree_on(job, [&] {
+      // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts as well, and
+      // they may have no room.
+      const auto access = parallel_access(mpi_communicator(job.world), job.options.hdf5,
+                                          metadata_block_bytes(job.datasets(), job.texts));
+      out = hdf5::create_file(job.temporary, access.id());
+      write_attributes(out.id(), job.state, job.texts, job.created);
+      datasets = create_datasets(out.id(), job.roles, job.tensors);
+      flush(out);  // while there is room for the metadata
+    });
+    agree_on(job, [&] { write_values(job, datasets); });
+    agree_on(job, [&] {
+      datasets.clear();
+      flush(out);
+      out.close();
+    });
+  } catch (...) {
+    // Closing writes metadata again; giving the values' space back makes room for it. All ranks are here: agree() saw to it.
+    if (job.world.rank() == 0 && ::truncate(job.temporary.c_str(), 0) != 0) {
+      // Then closing may fail too; there is nothing better to do.
+    }
+    job.world.barrier();
+    throw;
+  }
+}
+
+}  // namespace
+
+void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
+                     const std::vector<TensorPiece>& pieces, const TrainingState& state, const CheckpointTexts& texts,
+                     const SaveOptions& options) {
+  agree(world, [&] { require_valid_pieces(tensors, pieces); });
+  require_full_coverage(world, tensors, pieces);
+  fs::path temporary = file;
+  temporary += ".tmp";
+  const Job job{world,
+                file,
+                temporary,
+                tensors,
+                pieces,
+                from_rank_0(world, state),
+                {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
+                world.broadcast(now_utc(), 0),
+                roles_to_write(world, pieces),
+                options};
+  const auto on_rank_0 = [&](const std::function<void()>& work) {
+    agree_on(job, [&] {
+      if (world.rank() == 0) work();
+    });
+  };
+  try {
+    on_rank_0([&] { prepare(job); });
+    write_temporary(job);
+    // A sync per node, each rank's being the simple way to it; almost nothing is left to write.
+    agree_on(job, [&] { PosixFile::open_for_writing(temporary).sync(); });
+    on_rank_0([&] { rename_into_place(temporary, file); });
+  } catch (...) {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove(temporary, ignored);
+    world.barrier();
+    throw;
+  }
+}
+
+void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
+                     const std::vector<TensorPiece>& pieces, const TrainingState& state, const CheckpointTexts& texts) {
+  save_checkpoint(world, file, tensors, pieces, state, texts, SaveOptions{});
+}
+
+}  // namespace llampi

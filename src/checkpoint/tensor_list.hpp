@@ -1,0 +1,26 @@
+// What the readers of weights share: sizes, and the comparison of a file's tensors with the model's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+
+namespace llampi {
+
+/// Product of the extents. @throws Error if it does not fit
+std::int64_t elements_of(const std::vector<std::int64_t>& shape);
+
+/// "[331, 80]"
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// @param source what holds `found`, for the message
+/// @throws UserError, one sentence with all missing, unexpected and misshaped names (the first few of each by name)
+void require_same_tensors(const std::string& source, const std::vector<TensorInfo>& expected,
+                          const std::vector<TensorInfo>& found);
+
+/// Checks that each piece lies in its tensor and has memory. @throws Error
+void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces);
+
+}  // namespace llampi
