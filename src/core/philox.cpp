@@ -9,7 +9,8 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t product0 = std::uint64_t{0xD2511F53} * counter[0];
     const std::uint64_t product1 = std::uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(product1),
+    counter = {static_cast<std::uint32_t>(product1 >> 32) ^ counter[1] ^ key[0],
+               static_cast<std::uint32_t>(product1),
                static_cast<std::uint32_t>(product0 >> 32) ^ counter[3] ^ key[1],
                static_cast<std::uint32_t>(product0)};
     key[0] += 0x9E3779B9;
@@ -19,8 +20,10 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
 }
 
 RandomStream::RandomStream(std::uint64_t seed, std::string_view purpose)
-    : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)}, purpose_(14695981039346656037U) {
-  for (const char c : purpose) purpose_ = (purpose_ ^ static_cast<unsigned char>(c)) * 1099511628211U;  // FNV-1a
+    : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
+      purpose_(14695981039346656037U) {
+  for (const char c : purpose)
+    purpose_ = (purpose_ ^ static_cast<unsigned char>(c)) * 1099511628211U;  // FNV-1a
 }
 
 std::uint64_t RandomStream::bits(std::uint64_t index) const {

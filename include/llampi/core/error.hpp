@@ -1,4 +1,5 @@
-// Errors. The library never prints and never exits: it throws one of these, and `cli` turns it into an exit status.
+// Errors. The library never prints and never exits: it throws one of these, and `cli` turns it into an exit
+// status.
 #pragma once
 
 #include <fmt/format.h>
@@ -41,7 +42,8 @@ template <class... Args>
 /// Throws Error if `condition` is false: for broken invariants of our own, not for the user's mistakes.
 inline void require(bool condition, const char* what,
                     std::source_location where = std::source_location::current()) {
-  if (!condition) throw Error(fmt::format("internal error: {} ({}:{})", what, where.file_name(), where.line()));
+  if (!condition)
+    throw Error(fmt::format("internal error: {} ({}:{})", what, where.file_name(), where.line()));
 }
 
 }  // namespace llampi

@@ -1,4 +1,5 @@
-// Where messages go. Parts below `cli` never print: they are given a Log, which on every rank but 0 is silent.
+// Where messages go. Parts below `cli` never print: they are given a Log, which on every rank but 0 is
+// silent.
 #pragma once
 
 #include <fmt/format.h>

@@ -13,8 +13,8 @@ struct ParameterGroup {
   double learning_rate_factor = 1;
 };
 
-/// One entry per parameter: no decay where `no_decay` (a regular expression, ECMAScript, searched in the name) matches; if it is
-/// empty, for every 1-D parameter. Embeddings decay.
+/// One entry per parameter: no decay where `no_decay` (a regular expression, ECMAScript, searched in the
+/// name) matches; if it is empty, for every 1-D parameter. Embeddings decay.
 /// @throws UserError for a malformed expression
 std::vector<ParameterGroup> parameter_groups(const std::vector<Parameter>& parameters, double weight_decay,
                                              const std::string& no_decay);

@@ -7,8 +7,8 @@ namespace llampi {
 
 enum class Decay : std::uint8_t { cosine, linear, constant };
 
-/// At step t, from 1: warm-up gives lr * t / warmup_steps for t <= warmup_steps; after it the rate falls from lr at
-/// t = warmup_steps to min_lr at t = total_steps.
+/// At step t, from 1: warm-up gives lr * t / warmup_steps for t <= warmup_steps; after it the rate falls from
+/// lr at t = warmup_steps to min_lr at t = total_steps.
 struct LearningRateSchedule {
   Decay decay = Decay::cosine;
   double lr = 0;

@@ -1,0 +1,27 @@
+#include <gtest/gtest.h>
+
+#include "llampi/core/text.hpp"
+
+namespace llampi {
+namespace {
+
+TEST(Text, Bytes) {
+  EXPECT_EQ(format_bytes(7), "7 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes(std::int64_t{3} << 30), "3.00 GiB");
+}
+
+TEST(Text, Duration) {
+  EXPECT_EQ(format_duration(12.4), "12s");
+  EXPECT_EQ(format_duration(200), "3m 20s");
+  EXPECT_EQ(format_duration(3720), "1h 02m");
+  EXPECT_EQ(format_duration(-1), "0s");
+}
+
+TEST(Text, NearestWord) {
+  EXPECT_EQ(nearest("optimiser.lr", {"optimizer.eps", "optimizer.lr", "run.dir"}), "optimizer.lr");
+  EXPECT_EQ(nearest("x", {}), "");
+}
+
+}  // namespace
+}  // namespace llampi
