@@ -1,9 +1,9 @@
 // FSDP units: sets of parameters that are gathered and freed together, and how each lies in one flat buffer.
 //
-// A unit's flat buffer holds its parameters one after another, each aligned to kAlignment elements (128 bytes in the
-// narrowest dtype) except where one joins the one before it; it is padded so that it divides into equal shards, one per
-// rank of the shard group: an all-gather lands where kernels read, a reduce-scatter starts from where they wrote.
-// Offsets count elements and do not depend on the dtype.
+// A unit's flat buffer holds its parameters one after another, each aligned to kAlignment elements (128 bytes
+// in the narrowest dtype) except where one joins the one before it; it is padded so that it divides into
+// equal shards, one per rank of the shard group: an all-gather lands where kernels read, a reduce-scatter
+// starts from where they wrote. Offsets count elements and do not depend on the dtype.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace llampi {
 inline constexpr std::int64_t kAlignment = 64;
 
 struct UnitParameter {
-  int parameter = 0;          ///< index into Model::parameters()
-  std::int64_t offset = 0;    ///< of its first element in the flat buffer
+  int parameter = 0;        ///< index into Model::parameters()
+  std::int64_t offset = 0;  ///< of its first element in the flat buffer
   std::int64_t elements = 0;
 };
 
@@ -34,20 +34,21 @@ struct Unit {
 /// The part of a parameter that lies in one shard.
 struct ShardPiece {
   int parameter = 0;
-  std::int64_t begin = 0;         ///< first logical element
+  std::int64_t begin = 0;  ///< first logical element
   std::int64_t elements = 0;
   std::int64_t shard_offset = 0;  ///< of that element in the shard
 };
 
 /// Lays a set of parameters out over `shards` equal shards.
-Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<Parameter>& all, int shards);
+Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<Parameter>& all,
+               int shards);
 
 /// The pieces of shard `shard`, in order; none if it is all padding.
 std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard);
 
-/// Wrap policy `transformer`: one unit per block (Model::block_type()), and one each for what stands before and behind
-/// the blocks in the order of the stages. A parameter used on both sides (a tied head) draws the two sides into one unit.
-std::vector<Unit> wrap_transformer(const Model& model, int shards, BatchShape batch, DType compute,
-                                   const OperationSizes& sizes);
+/// Wrap policy `transformer`: one unit per block (Model::block_type()), and one each for what stands before
+/// and behind the blocks in the order of the stages. A parameter used on both sides (a tied head) draws the
+/// two sides into one unit.
+std::vector<Unit> wrap_transformer(const Model& model, const std::vector<StageSpec>& specs, int shards);
 
 }  // namespace llampi

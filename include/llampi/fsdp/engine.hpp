@@ -1,0 +1,152 @@
+// The interpreter of the list of actions: the only code that calls stages and groups while a model trains.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/memory_plan.hpp"
+#include "llampi/fsdp/schedule.hpp"
+#include "llampi/fsdp/unit.hpp"
+#include "llampi/model/model.hpp"
+#include "llampi/optim/parameter_groups.hpp"
+
+namespace llampi {
+
+enum class Strategy : std::uint8_t {
+  full_shard,  ///< parameters, gradients and optimizer state are sharded over all ranks
+  no_shard,    ///< every rank keeps everything; gradients are all-reduced (DDP)
+};
+
+struct EngineOptions {
+  BatchShape batch;       ///< of a micro-batch
+  int micro_batches = 1;  ///< per step
+  bool training = true;   ///< false: forward only, no moments, no gradients
+  Strategy strategy = Strategy::full_shard;
+  Prefetch backward_prefetch = Prefetch::pre;
+  bool forward_prefetch = true;
+  int limit_all_gathers = 2;
+  Precision precision;
+  AdamWConstants adamw;
+  double clip_grad_norm = 0;           ///< 0: off
+  std::vector<ParameterGroup> groups;  ///< one per parameter; training only
+};
+
+/// Everything that follows from (model, options, ranks) without a device: units, stages' specs, lists, plans.
+struct CompiledModel {
+  std::vector<StageSpec> specs;
+  std::vector<Unit> units;
+  std::vector<BufferSpec> constants;
+  std::vector<Action> step;        ///< empty if not training
+  std::vector<Action> evaluation;  ///< one micro-batch, forward only
+  MemoryPlan step_plan, evaluation_plan;
+  std::array<std::int64_t, kArenas> arena_bytes{};
+};
+CompiledModel compile_model(const Model& model, const EngineOptions& options, int ranks,
+                            const OperationSizes& sizes);
+
+struct StepInputs {
+  double learning_rate = 0;
+  std::int64_t optimizer_step = 1;  ///< updates so far, this one included: the t of the bias corrections
+  std::int64_t valid_labels = 0;    ///< of the global batch; at least 1
+};
+
+struct StepResult {
+  double loss_sum = 0;   ///< of this rank
+  double grad_norm = 0;  ///< global, before clipping
+};
+
+/// A piece of a parameter and its optimizer state in this rank's memory (device memory).
+struct StatePiece {
+  int parameter = 0;
+  std::int64_t begin = 0;              ///< first logical element
+  Tensor master, exp_avg, exp_avg_sq;  ///< equal lengths; moments are empty without optimizer state
+};
+
+class Engine {
+ public:
+  /// Collective. Allocates the arenas; parameters and moments are zero. `model`, `device` and `world` must
+  /// outlive it.
+  /// @throws UserError if the arenas do not fit
+  Engine(const Model& model, Device& device, World& world, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Initial values by Philox, keyed by (seed, name, element): the same for every world size and strategy.
+  void initialise(std::uint64_t seed);
+
+  /// One optimizer step over this rank's micro-batches. Collective.
+  StepResult step(std::span<const HostBatch> micro_batches, const StepInputs& inputs);
+  /// Sum of the token losses of one micro-batch of this rank. Collective: every rank calls it equally often.
+  double evaluate(const HostBatch& batch);
+  /// Logits [V] of the token at `row` of the micro-batch, in float64. Collective.
+  std::vector<double> logits(const HostBatch& batch, std::int64_t row);
+
+  /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
+  std::vector<StatePiece> pieces_to_save() const;
+  /// What this rank must be given: as above, but replicas need everything that they hold.
+  std::vector<StatePiece> pieces_to_load() const;
+
+  const CompiledModel& compiled() const { return compiled_; }
+  const Model& model() const { return model_; }
+  /// Called with each action when it is issued.
+  void observe(std::function<void(const Action&)> observer) { observer_ = std::move(observer); }
+  /// For tests: overwrites everything that is not persistent with bytes of NaN.
+  void poison_transients();
+
+ private:
+  /// The views of one forward or backward action.
+  struct Bound {
+    std::vector<Tensor> parameters, gradients, saved, scratch;
+    Tensor input, output;
+  };
+  struct Execution {  ///< a list, ready to run
+    const std::vector<Action>* actions;
+    const MemoryPlan* plan;
+    std::vector<Bound> bound;
+    std::vector<bool> awaited;  ///< some action of another stream waits for it
+  };
+  struct Running;  ///< the state of one run of a list
+
+  Execution bind(const std::vector<Action>& actions, const MemoryPlan& plan) const;
+  Bound bind_stage(const Action& action, const MemoryPlan& plan) const;
+  void run(const Execution& execution, std::span<const HostBatch> micro_batches, std::int64_t logits_row);
+  void issue(Running& running, int index);
+  void compute(Running& running, int index);
+  void collective(Running& running, int index);
+  void compute_norm(Running& running);
+  void update(const Running& running, int unit);
+  void wait_for(Running& running, int index, Stream stream);
+
+  Tensor view(const MemoryPlan& plan, DType dtype, std::int64_t rows, std::int64_t cols, Role role,
+              int owner = 0, int item = 0) const;
+  Tensor flat(const MemoryPlan& plan, DType dtype, Role role, int unit, int item = 0) const;
+  Tensor shard_of(Role role, int unit) const;
+  Tensor gradient_shard(const MemoryPlan& plan, int unit) const;
+  std::vector<StatePiece> pieces(bool divide_replicas) const;
+  void write_scalars(const StepScalars& scalars);
+  StepScalars read_scalars();
+
+  const Model& model_;
+  Device& device_;
+  EngineOptions options_;
+  std::unique_ptr<Group> shards_;    ///< ranks among which a unit is sharded
+  std::unique_ptr<Group> replicas_;  ///< ranks that hold the same shard
+  CompiledModel compiled_;
+  std::array<Memory, kArenas> arenas_;
+  std::vector<int> unit_of_;
+  std::vector<std::vector<UpdateRange>> ranges_;  ///< per unit: the real elements of this rank's shard
+  std::vector<Tensor> constants_;
+  StepScalars* scalars_ = nullptr;  ///< device memory
+  Execution step_, evaluation_;
+  std::function<void(const Action&)> observer_;
+};
+
+}  // namespace llampi

@@ -1,0 +1,98 @@
+// Where everything lies: lifetimes read off the list of actions, placed in one arena per kind of memory.
+// The arenas are allocated once; nothing is allocated inside a step.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/schedule.hpp"
+
+namespace llampi {
+
+/// dtypes by role. Master parameters and moments are kept on each rank's shard.
+struct Precision {
+  DType param = DType::float32;   ///< gathered and computed with
+  DType reduce = DType::float32;  ///< gradients
+  DType master = DType::float32;
+  DType moment = DType::float32;
+};
+
+/// `communication` is allocated by `comm` (what travels), `device` by the device.
+enum class Arena : std::uint8_t { device, communication };
+inline constexpr int kArenas = 2;
+
+enum class Role : std::uint8_t {
+  parameter_shard,  ///< of unit `owner`, in the dtype that is gathered
+  master,           ///< likewise; the same buffer as parameter_shard where the dtypes are equal
+  exp_avg,
+  exp_avg_sq,
+  constant,  ///< `item` of the model's tables
+  step_scalars,
+  norm_scalars,  ///< largest magnitude and limbs
+  inputs,        ///< HostBatch of micro-batch `owner`
+  logits,
+  gathered,          ///< parameters of unit `owner`, of pass `item`
+  whole_gradient,    ///< of unit `owner`, before its reduction
+  sharded_gradient,  ///< of unit `owner`
+  activation,        ///< output of stage `owner`
+  residual_gradient,
+  saved,  ///< `item` of stage `owner`
+  forward_scratch,
+  backward_scratch,
+  collective_workspace,
+};
+const char* to_string(Role role);
+
+/// A stretch of the list during which a buffer holds something: actions [first, last]. `user` is the last
+/// action that touches it (it may be before `last`, where the end of a collective is only known later).
+struct Life {
+  int first = 0;
+  int last = 0;
+  int user = 0;
+};
+
+struct Buffer {
+  Role role = Role::inputs;
+  int owner = 0;
+  int item = 0;
+  Arena arena = Arena::device;
+  std::int64_t bytes = 0;
+  std::vector<Life> lives = {};  ///< in order, disjoint; empty: always
+  std::int64_t offset = 0;
+
+  bool persistent() const { return lives.empty(); }
+};
+
+struct MemoryPlan {
+  std::vector<Buffer> buffers;
+  std::map<std::tuple<Role, int, int>, int> index;  ///< of the buffer with (role, owner, item)
+  std::int64_t arena_bytes[kArenas] = {};
+
+  /// The buffer with this role. @throws Error if there is none
+  const Buffer& find(Role role, int owner = 0, int item = 0) const;
+  bool has(Role role, int owner = 0, int item = 0) const;
+  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
+};
+
+struct PlanInput {
+  const std::vector<StageSpec>& specs;
+  const std::vector<Unit>& units;
+  const std::vector<BufferSpec>& constants;
+  BatchShape batch;
+  Precision precision;
+  int ranks = 1;                ///< of the group that gradients are reduced over
+  int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
+  bool optimizer_state = true;  ///< moments
+  std::int64_t vocabulary = 0;
+};
+
+/// Persistent buffers come first and lie alike in every plan of equal input, so that the plans of a training
+/// step and of an evaluation can share one arena, as large as the larger of the two. The greatest buffers are
+/// placed first, each at the lowest offset that is free during all of its lives.
+MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input);
+
+}  // namespace llampi

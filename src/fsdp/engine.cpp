@@ -1,0 +1,473 @@
+#include "llampi/fsdp/engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "llampi/core/philox.hpp"
+
+namespace llampi {
+namespace {
+
+std::vector<int> all_ranks(const World& world) {
+  std::vector<int> ranks(world.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+CompiledModel compile_model(const Model& model, const EngineOptions& options, int ranks,
+                            const OperationSizes& sizes) {
+  CompiledModel compiled;
+  for (const auto& stage : model.stages()) {
+    compiled.specs.push_back(stage->spec(options.batch, options.precision.param, sizes));
+  }
+  const int shards = options.strategy == Strategy::full_shard ? ranks : 1;
+  compiled.units = wrap_transformer(model, compiled.specs, shards);
+  compiled.constants = model.constants(options.batch.seq_len, options.precision.param);
+
+  ScheduleOptions schedule{.micro_batches = options.micro_batches,
+                           .replicas = ranks / shards,
+                           .backward_prefetch = options.backward_prefetch,
+                           .forward_prefetch = options.forward_prefetch,
+                           .limit_all_gathers = options.limit_all_gathers};
+  if (options.training) compiled.step = compile(compiled.specs, compiled.units, schedule);
+  schedule.forward_only = true;
+  schedule.micro_batches = 1;
+  compiled.evaluation = compile(compiled.specs, compiled.units, schedule);
+
+  const PlanInput input{.specs = compiled.specs,
+                        .units = compiled.units,
+                        .constants = compiled.constants,
+                        .batch = options.batch,
+                        .precision = options.precision,
+                        .ranks = ranks,
+                        .micro_batches = options.training ? options.micro_batches : 1,
+                        .optimizer_state = options.training,
+                        .vocabulary = model.vocabulary()};
+  if (options.training) compiled.step_plan = place(compiled.step, input);
+  compiled.evaluation_plan = place(compiled.evaluation, input);
+  for (int a = 0; a < kArenas; ++a) {
+    compiled.arena_bytes[a] =
+        std::max(compiled.step_plan.arena_bytes[a], compiled.evaluation_plan.arena_bytes[a]);
+  }
+  return compiled;
+}
+
+// ---- setting up ----
+
+Engine::Engine(const Model& model, Device& device, World& world, const EngineOptions& options)
+    : model_(model), device_(device), options_(options) {
+  const bool sharded = options.strategy == Strategy::full_shard;
+  shards_ = world.group(sharded ? all_ranks(world) : std::vector<int>{world.rank()});
+  replicas_ = world.group(sharded ? std::vector<int>{world.rank()} : all_ranks(world));
+  compiled_ = compile_model(model, options, world.size(), device);
+  unit_of_ = unit_of_parameter(compiled_.units, model.parameters().size());
+  agree(world, [&] {
+    arenas_[static_cast<int>(Arena::device)] =
+        device.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
+    arenas_[static_cast<int>(Arena::communication)] =
+        world.allocate(compiled_.arena_bytes[static_cast<int>(Arena::communication)]);
+  });
+
+  for (const auto& unit : compiled_.units) {
+    auto& ranges = ranges_.emplace_back();
+    for (const auto& piece : shard_pieces(unit, shards_->rank())) {
+      const ParameterGroup group = options.training ? options.groups.at(piece.parameter) : ParameterGroup{};
+      ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
+                        group.learning_rate_factor});
+    }
+  }
+  const auto& plan = compiled_.evaluation_plan;
+  for (int c = 0; c < static_cast<int>(compiled_.constants.size()); ++c) {
+    const auto& spec = compiled_.constants[c];
+    std::vector<std::byte> table(spec.bytes());
+    model.fill_constant(c, spec, table.data());
+    constants_.push_back(view(plan, spec.dtype, spec.rows, spec.cols, Role::constant, c));
+    device.upload(constants_.back(), table.data(), Stream::compute);
+    device.synchronize(Stream::compute);
+  }
+  const auto& scalars = plan.find(Role::step_scalars);
+  scalars_ = reinterpret_cast<StepScalars*>(arenas_[static_cast<int>(scalars.arena)].data() + scalars.offset);
+  if (options.training) step_ = bind(compiled_.step, compiled_.step_plan);
+  evaluation_ = bind(compiled_.evaluation, compiled_.evaluation_plan);
+}
+
+Engine::~Engine() = default;
+
+Tensor Engine::view(const MemoryPlan& plan, DType dtype, std::int64_t rows, std::int64_t cols, Role role,
+                    int owner, int item) const {
+  const auto& buffer = plan.find(role, owner, item);
+  return {arenas_[static_cast<int>(buffer.arena)].data() + buffer.offset, dtype, rows, cols};
+}
+
+Tensor Engine::flat(const MemoryPlan& plan, DType dtype, Role role, int unit, int item) const {
+  return view(plan, dtype, 1, compiled_.units[unit].flat_elements(), role, unit, item);
+}
+
+/// Persistent buffers lie alike in both plans.
+Tensor Engine::shard_of(Role role, int unit) const {
+  const auto& precision = options_.precision;
+  const DType dtype = role == Role::parameter_shard
+                          ? precision.param
+                          : (role == Role::master ? precision.master : precision.moment);
+  const bool has_master = compiled_.evaluation_plan.has(Role::master, unit);
+  return view(compiled_.evaluation_plan, dtype, 1, compiled_.units[unit].shard_elements,
+              role == Role::master && !has_master ? Role::parameter_shard : role, unit);
+}
+
+Tensor Engine::gradient_shard(const MemoryPlan& plan, int unit) const {
+  return view(plan, options_.precision.reduce, 1, compiled_.units[unit].shard_elements,
+              Role::sharded_gradient, unit);
+}
+
+Engine::Execution Engine::bind(const std::vector<Action>& actions, const MemoryPlan& plan) const {
+  Execution execution{&actions, &plan, {}, std::vector<bool>(actions.size(), false)};
+  for (const auto& action : actions) {
+    for (const int w : action.waits) execution.awaited[w] = true;
+    const bool stage = action.op == Op::forward || action.op == Op::backward;
+    execution.bound.push_back(stage ? bind_stage(action, plan) : Bound{});
+  }
+  return execution;
+}
+
+Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) const {
+  const bool backward = action.op == Op::backward;
+  const auto& spec = compiled_.specs[action.stage];
+  const bool reduced = shards_->size() * replicas_->size() > 1;
+  Bound bound;
+  for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
+    const auto& parameter = model_.parameters()[spec.parameters[i].parameter];
+    const int u = unit_of_[spec.parameters[i].parameter];
+    const auto& unit = compiled_.units[u];
+    const auto place = std::find_if(unit.parameters.begin(), unit.parameters.end(), [&](const auto& p) {
+      return p.parameter == spec.parameters[i].parameter;
+    });
+    const auto in = [&](Tensor buffer) {
+      Tensor t = buffer.slice(place->offset, place->offset + place->elements);
+      if (parameter.shape.size() == 2) t.rows = parameter.shape[0], t.cols = parameter.shape[1];
+      return t;
+    };
+    // A parameter that this pass does not read has no gathered copy then.
+    const int pass = static_cast<int>(action.copies[i]);
+    if (unit.shards == 1) {
+      bound.parameters.push_back(in(shard_of(Role::parameter_shard, u)));
+    } else {
+      bound.parameters.push_back(plan.has(Role::gathered, u, pass)
+                                     ? in(flat(plan, options_.precision.param, Role::gathered, u, pass))
+                                     : Tensor{});
+    }
+    if (backward) {
+      bound.gradients.push_back(in(reduced ? flat(plan, options_.precision.reduce, Role::whole_gradient, u)
+                                           : gradient_shard(plan, u)));
+    }
+  }
+  const auto bind_items = [&](const std::vector<BufferSpec>& items, Role role, std::vector<Tensor>& views) {
+    for (int k = 0; k < static_cast<int>(items.size()); ++k) {
+      views.push_back(view(plan, items[k].dtype, items[k].rows, items[k].cols, role, action.stage, k));
+    }
+  };
+  const bool is_loss = action.stage + 1 == static_cast<int>(compiled_.specs.size());
+  if (!(backward && is_loss)) bind_items(spec.saved, Role::saved, bound.saved);
+  bind_items(backward ? spec.backward_scratch : spec.forward_scratch,
+             backward ? Role::backward_scratch : Role::forward_scratch, bound.scratch);
+  const auto activation = [&](int stage) {
+    const auto& output = compiled_.specs[stage].output;
+    return view(plan, output.dtype, output.rows, output.cols, Role::activation, stage);
+  };
+  if (action.stage > 0) bound.input = activation(action.stage - 1);
+  if (!backward && spec.output.rows > 0) bound.output = activation(action.stage);
+  return bound;
+}
+
+void Engine::initialise(std::uint64_t seed) {
+  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
+  for (const auto& piece : pieces_to_load()) {
+    const auto& parameter = model_.parameters()[piece.parameter];
+    const RandomStream random(seed, "init " + parameter.name);
+    for (std::int64_t begin = 0; begin < piece.master.elements(); begin += kChunk) {
+      const std::int64_t count = std::min(kChunk, piece.master.elements() - begin);
+      std::vector<double> values(count, 1.0);
+      if (parameter.initializer.kind == Initializer::Kind::normal) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          values[i] = parameter.initializer.standard_deviation * random.normal(piece.begin + begin + i);
+        }
+      }
+      const Tensor target = piece.master.slice(begin, begin + count);
+      const std::vector<float> narrow(values.begin(), values.end());
+      device_.upload(target,
+                     target.dtype == DType::float64 ? static_cast<const void*>(values.data()) : narrow.data(),
+                     Stream::compute);
+      device_.synchronize(Stream::compute);
+    }
+  }
+}
+
+std::vector<StatePiece> Engine::pieces(bool divide_replicas) const {
+  const int parts = divide_replicas ? replicas_->size() : 1;
+  const int part = divide_replicas ? replicas_->rank() : 0;
+  std::vector<StatePiece> result;
+  for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
+    const Tensor master = shard_of(Role::master, u);
+    // Replicas hold the same shard: each answers for an equal slice of it.
+    const std::int64_t begin = compiled_.units[u].shard_elements * part / parts;
+    const std::int64_t end = compiled_.units[u].shard_elements * (part + 1) / parts;
+    for (const auto& piece : shard_pieces(compiled_.units[u], shards_->rank())) {
+      const std::int64_t from = std::max(begin, piece.shard_offset);
+      const std::int64_t to = std::min(end, piece.shard_offset + piece.elements);
+      if (from >= to) continue;
+      StatePiece state{
+          piece.parameter, piece.begin + from - piece.shard_offset, master.slice(from, to), {}, {}};
+      if (options_.training) {
+        state.exp_avg = shard_of(Role::exp_avg, u).slice(from, to);
+        state.exp_avg_sq = shard_of(Role::exp_avg_sq, u).slice(from, to);
+      }
+      result.push_back(state);
+    }
+  }
+  return result;
+}
+
+std::vector<StatePiece> Engine::pieces_to_save() const { return pieces(true); }
+std::vector<StatePiece> Engine::pieces_to_load() const { return pieces(false); }
+
+void Engine::poison_transients() {
+  for (const MemoryPlan* plan : {&compiled_.step_plan, &compiled_.evaluation_plan}) {
+    for (const auto& buffer : plan->buffers) {
+      if (buffer.persistent()) continue;
+      std::byte* data = arenas_[static_cast<int>(buffer.arena)].data() + buffer.offset;
+      const std::vector<unsigned char> ones(buffer.bytes, 0xFF);
+      device_.upload({data, DType::int32, 1, buffer.bytes / 4}, ones.data(), Stream::compute);
+      device_.synchronize(Stream::compute);
+    }
+  }
+}
+
+// ---- running ----
+
+struct Engine::Running {
+  const Execution& execution;
+  std::span<const HostBatch> micro_batches;
+  std::int64_t logits_row = -1;
+  std::vector<std::unique_ptr<Work>> works;  ///< per action; collectives
+  std::vector<Event> events;                 ///< per action; compute and copies
+  std::vector<Work*> in_flight;
+
+  void progress() {
+    std::erase_if(in_flight, [](Work* work) { return work->progress(); });
+  }
+};
+
+StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInputs& inputs) {
+  require(static_cast<int>(micro_batches.size()) == options_.micro_batches, "number of micro-batches");
+  require(inputs.valid_labels > 0, "a step without valid labels");
+  const auto t = static_cast<double>(inputs.optimizer_step);
+  write_scalars({.inverse_tokens = 1.0 / static_cast<double>(inputs.valid_labels),
+                 .learning_rate = inputs.learning_rate,
+                 .bias_correction1 = 1 - std::pow(options_.adamw.beta1, t),
+                 .bias_correction2 = 1 - std::pow(options_.adamw.beta2, t)});
+  run(step_, micro_batches, -1);
+  const auto scalars = read_scalars();
+  return {scalars.loss_sum, scalars.grad_norm};
+}
+
+double Engine::evaluate(const HostBatch& batch) {
+  write_scalars({});
+  run(evaluation_, {&batch, 1}, -1);
+  return read_scalars().loss_sum;
+}
+
+std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
+  write_scalars({});
+  run(evaluation_, {&batch, 1}, row);
+  const Tensor device_logits =
+      view(compiled_.evaluation_plan, options_.precision.param, 1, model_.vocabulary(), Role::logits);
+  std::vector<double> wide(model_.vocabulary());
+  if (device_logits.dtype == DType::float64) {
+    device_.download(wide.data(), device_logits, Stream::compute);
+    device_.synchronize(Stream::compute);
+    return wide;
+  }
+  std::vector<float> values(model_.vocabulary());
+  device_.download(values.data(), device_logits, Stream::compute);
+  device_.synchronize(Stream::compute);
+  std::copy(values.begin(), values.end(), wide.begin());
+  return wide;
+}
+
+void Engine::run(const Execution& execution, std::span<const HostBatch> micro_batches,
+                 std::int64_t logits_row) {
+  const auto count = execution.actions->size();
+  Running running{.execution = execution,
+                  .micro_batches = micro_batches,
+                  .logits_row = logits_row,
+                  .works = std::vector<std::unique_ptr<Work>>(count),
+                  .events = std::vector<Event>(count),
+                  .in_flight = {}};
+  device_.set_progress([&running] { running.progress(); });
+  try {
+    for (int i = 0; i < static_cast<int>(count); ++i) issue(running, i);
+    for (auto& work : running.works) {
+      if (work) work->wait(Stream::compute);
+    }
+  } catch (...) {
+    // The job is about to end: waiting for collectives that other ranks may never join would hang it.
+    for (auto& work : running.works) static_cast<void>(work.release());
+    device_.set_progress({});
+    throw;
+  }
+  device_.set_progress({});
+}
+
+void Engine::wait_for(Running& running, int index, Stream stream) {
+  if (const auto& work = running.works[index]) {
+    work->wait(stream);
+  } else {
+    device_.wait(stream, running.events[index]);
+  }
+}
+
+void Engine::issue(Running& running, int index) {
+  const Action& action = (*running.execution.actions)[index];
+  for (const int w : action.waits) wait_for(running, w, action.stream);
+  if (observer_) observer_(action);
+  switch (action.op) {
+    case Op::copy_in: {
+      const auto& batch = running.micro_batches[action.micro_batch];
+      device_.upload(view(*running.execution.plan, DType::int32, 1,
+                          static_cast<std::int64_t>(batch.values().size()), Role::inputs, action.micro_batch),
+                     batch.values().data(), Stream::copy);
+      break;
+    }
+    case Op::forward:
+    case Op::backward:
+      compute(running, index);
+      break;
+    case Op::unshard:
+    case Op::reduce:
+    case Op::replica_reduce:
+      collective(running, index);
+      break;
+    case Op::norm:
+      compute_norm(running);
+      break;
+    case Op::update:
+      update(running, action.unit);
+      break;
+    case Op::reshard:
+      break;  // the memory belongs to the next life from here on
+  }
+  const bool on_device = action.stream == Stream::compute || action.stream == Stream::copy;
+  if (on_device && running.execution.awaited[index]) running.events[index] = device_.record(action.stream);
+  running.progress();
+}
+
+void Engine::compute(Running& running, int index) {
+  const Action& action = (*running.execution.actions)[index];
+  const Bound& bound = running.execution.bound[index];
+  const MemoryPlan& plan = *running.execution.plan;
+  const bool backward = action.op == Op::backward;
+
+  const std::int64_t tokens = options_.batch.tokens();
+  const Tensor inputs =
+      view(plan, DType::int32, 1, HostBatch::elements(tokens), Role::inputs, action.micro_batch);
+  const Batch batch{.tokens = inputs.slice(0, tokens),
+                    .labels = inputs.slice(tokens, 2 * tokens),
+                    .positions = inputs.slice(2 * tokens, 3 * tokens),
+                    .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
+                    .segments = running.micro_batches[action.micro_batch].segments};
+  StageContext context{.device = device_,
+                       .batch = batch,
+                       .seq_len = options_.batch.seq_len,
+                       .input = bound.input,
+                       .output = bound.output,
+                       .gradient = {},
+                       .parameters = bound.parameters,
+                       .parameter_gradients = bound.gradients,
+                       .accumulate = action.accumulate,
+                       .saved = bound.saved,
+                       .scratch = bound.scratch,
+                       .constants = constants_,
+                       .scalars = scalars_,
+                       .logits = {},
+                       .logits_row = 0};
+  const Stage& stage = *model_.stages()[action.stage];
+  if (backward) {
+    const auto& stream = compiled_.specs.front().output;
+    context.gradient = view(plan, stream.dtype, stream.rows, stream.cols, Role::residual_gradient);
+    stage.backward(context);
+    return;
+  }
+  if (running.logits_row >= 0) {
+    context.logits = view(plan, options_.precision.param, 1, model_.vocabulary(), Role::logits);
+    context.logits_row = running.logits_row;
+  }
+  stage.forward(context);
+}
+
+void Engine::collective(Running& running, int index) {
+  const Action& action = (*running.execution.actions)[index];
+  const MemoryPlan& plan = *running.execution.plan;
+  const auto& precision = options_.precision;
+  auto& work = running.works[index];
+  if (action.op == Op::unshard) {
+    work = shards_->all_gather(
+        shard_of(Role::parameter_shard, action.unit),
+        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass)),
+        action.stream);
+  } else {
+    const auto& buffer = plan.find(Role::collective_workspace);
+    const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
+    const Tensor whole = flat(plan, precision.reduce, Role::whole_gradient, action.unit);
+    const Tensor shard = gradient_shard(plan, action.unit);
+    const Accumulate accumulate = action.accumulate.front();
+    work = action.op == Op::reduce
+               ? shards_->reduce_scatter(whole, shard, accumulate, workspace, action.stream)
+               : replicas_->all_reduce(whole, shard, ReduceOp::sum, accumulate, workspace, action.stream);
+  }
+  running.in_flight.push_back(work.get());
+}
+
+/// Squares are summed over the shard group only: replicas hold equal gradients.
+void Engine::compute_norm(Running& running) {
+  const MemoryPlan& plan = *running.execution.plan;
+  const auto& buffer = plan.find(Role::collective_workspace);
+  const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
+  const Tensor limbs = view(plan, DType::int64, 1, 2, Role::norm_scalars);
+  const Tensor maximum{limbs.as<std::int64_t>() + 2, DType::int32, 1, 1};
+  const auto over_shards = [&](Tensor values, ReduceOp op) {
+    device_.synchronize(Stream::compute);
+    shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce)->wait(Stream::compute);
+  };
+  const int units = static_cast<int>(compiled_.units.size());
+  device_.zero(limbs);
+  device_.zero(maximum);
+  for (int u = 0; u < units; ++u) device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
+  over_shards(maximum, ReduceOp::max);
+  for (int u = 0; u < units; ++u) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
+  over_shards(limbs, ReduceOp::sum);
+  device_.finish_norm(maximum, limbs, options_.clip_grad_norm, scalars_);
+}
+
+void Engine::update(const Running& running, int unit) {
+  device_.adamw(gradient_shard(*running.execution.plan, unit), ranges_[unit], options_.adamw, scalars_,
+                shard_of(Role::master, unit), shard_of(Role::exp_avg, unit), shard_of(Role::exp_avg_sq, unit),
+                shard_of(Role::parameter_shard, unit));
+}
+
+void Engine::write_scalars(const StepScalars& scalars) {
+  device_.upload({scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)}, &scalars,
+                 Stream::compute);
+  device_.synchronize(Stream::compute);
+}
+
+StepScalars Engine::read_scalars() {
+  StepScalars scalars;
+  device_.download(&scalars, {scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)},
+                   Stream::compute);
+  device_.synchronize(Stream::compute);
+  return scalars;
+}
+
+}  // namespace llampi

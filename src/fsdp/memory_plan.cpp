@@ -1,0 +1,297 @@
+#include "llampi/fsdp/memory_plan.hpp"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace llampi {
+namespace {
+
+constexpr std::int64_t kBufferAlignment = 256;
+
+std::int64_t round_up(std::int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
+
+/// Reads lifetimes off the list.
+class Lifetimes {
+ public:
+  Lifetimes(const std::vector<Action>& actions, const PlanInput& input) : actions_(actions), input_(input) {}
+
+  MemoryPlan run() {
+    add_persistent();
+    unit_of_ = unit_of_parameter(input_.units, parameter_count());
+    for (int i = 0; i < static_cast<int>(actions_.size()); ++i) visit(i);
+    return std::move(plan_);
+  }
+
+ private:
+  std::size_t parameter_count() const {
+    std::size_t count = 0;
+    for (const auto& unit : input_.units) {
+      for (const auto& p : unit.parameters) count = std::max<std::size_t>(count, p.parameter + 1U);
+    }
+    return count;
+  }
+
+  void add_persistent() {
+    const auto& precision = input_.precision;
+    for (int u = 0; u < static_cast<int>(input_.units.size()); ++u) {
+      const std::int64_t n = input_.units[u].shard_elements;
+      add(Role::parameter_shard, u, 0, Arena::communication, n * size_of(precision.param));
+      if (precision.master != precision.param)
+        add(Role::master, u, 0, Arena::device, n * size_of(precision.master));
+      if (!input_.optimizer_state) continue;
+      add(Role::exp_avg, u, 0, Arena::device, n * size_of(precision.moment));
+      add(Role::exp_avg_sq, u, 0, Arena::device, n * size_of(precision.moment));
+    }
+    for (int c = 0; c < static_cast<int>(input_.constants.size()); ++c) {
+      add(Role::constant, c, 0, Arena::device, input_.constants[c].bytes());
+    }
+    add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
+    add(Role::norm_scalars, 0, 0, Arena::communication, kBufferAlignment);
+    for (int m = 0; m < input_.micro_batches; ++m) {
+      add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
+    }
+    add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.param));
+  }
+
+  int add(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
+    const int number = static_cast<int>(buffers_.size());
+    buffers_.push_back({.role = role, .owner = owner, .item = item, .arena = arena, .bytes = bytes});
+    plan_.index[{role, owner, item}] = number;
+    return number;
+  }
+
+  int transient(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
+    const auto known = plan_.index.find({role, owner, item});
+    return known != plan_.index.end() ? known->second : add(role, owner, item, arena, bytes);
+  }
+
+  void open(int buffer, int action) { buffers_[buffer].lives.push_back({action, action, action}); }
+  void extend(int buffer, int action) {
+    buffers_[buffer].lives.back().last = buffers_[buffer].lives.back().user = action;
+  }
+
+  void visit(int i) {
+    const Action& action = actions_[i];
+    follow_travelling(action, i);
+    switch (action.op) {
+      case Op::unshard:
+        open(gathered(action), i);
+        break;
+      case Op::reshard:
+        extend(gathered(action), i);
+        break;
+      case Op::forward:
+        visit_forward(action, i);
+        break;
+      case Op::backward:
+        visit_backward(action, i);
+        break;
+      case Op::reduce:
+      case Op::replica_reduce:
+        visit_reduce(action, i);
+        break;
+      case Op::norm:
+        extend_workspace(i);
+        break;
+      case Op::update:
+        extend(sharded_gradient(action.unit), i);
+        break;
+      case Op::copy_in:
+        break;
+    }
+  }
+
+  int gathered(const Action& action) {
+    return transient(Role::gathered, action.unit, static_cast<int>(action.pass), Arena::communication,
+                     input_.units[action.unit].flat_elements() * size_of(input_.precision.param));
+  }
+  int sharded_gradient(int unit) {
+    return transient(Role::sharded_gradient, unit, 0, Arena::communication,
+                     input_.units[unit].shard_elements * size_of(input_.precision.reduce));
+  }
+
+  void visit_forward(const Action& action, int i) {
+    const int s = action.stage;
+    const auto& spec = input_.specs[s];
+    if (spec.output.rows > 0) {
+      open(transient(Role::activation, s, 0, Arena::device, spec.output.bytes()), i);
+    }
+    if (s > 0) extend(transient(Role::activation, s - 1, 0, Arena::device, 0), i);
+    open_items(Role::saved, s, spec.saved, i);
+    open_items(Role::forward_scratch, s, spec.forward_scratch, i);
+  }
+
+  void visit_backward(const Action& action, int i) {
+    const int s = action.stage;
+    const auto& spec = input_.specs[s];
+    const bool is_loss = s + 1 == static_cast<int>(input_.specs.size());
+    const auto& stream = input_.specs.front().output;  // the residual stream
+    const int gradient = transient(Role::residual_gradient, 0, 0, Arena::device, stream.bytes());
+    if (is_loss) {
+      open(gradient, i);
+    } else {
+      extend(gradient, i);
+      for (int k = 0; k < static_cast<int>(spec.saved.size()); ++k)
+        extend(transient(Role::saved, s, k, Arena::device, 0), i);
+    }
+    if (s > 0 && (is_loss || spec.keeps_input))
+      extend(transient(Role::activation, s - 1, 0, Arena::device, 0), i);
+    open_items(Role::backward_scratch, s, spec.backward_scratch, i);
+    for (const auto& use : spec.parameters) visit_gradient(unit_of_[use.parameter], i);
+  }
+
+  void open_items(Role role, int stage, const std::vector<BufferSpec>& items, int i) {
+    for (int k = 0; k < static_cast<int>(items.size()); ++k) {
+      open(transient(role, stage, k, Arena::device, items[k].bytes()), i);
+    }
+  }
+
+  void visit_gradient(int unit, int i) {
+    if (input_.ranks == 1) {  // written where it is kept
+      const int buffer = sharded_gradient(unit);
+      if (buffers_[buffer].lives.empty()) open(buffer, i);
+      extend(buffer, i);
+      return;
+    }
+    const int buffer = transient(Role::whole_gradient, unit, 0, Arena::communication,
+                                 input_.units[unit].flat_elements() * size_of(input_.precision.reduce));
+    const auto open_one =
+        std::find_if(whole_.begin(), whole_.end(), [&](const auto& w) { return w.unit == unit; });
+    if (open_one == whole_.end() || open_one->reduce >= 0) {
+      open(buffer, i);
+      whole_.push_back({unit, buffer, -1});
+    } else {
+      extend(buffer, i);
+    }
+  }
+
+  void visit_reduce(const Action& action, int i) {
+    const int shard = sharded_gradient(action.unit);
+    if (buffers_[shard].lives.empty()) open(shard, i);
+    for (auto& whole : whole_) {
+      if (whole.unit != action.unit || whole.reduce >= 0) continue;
+      whole.reduce = i;
+      extend(whole.buffer, i);
+    }
+    const auto bytes = action.op == Op::reduce
+                           ? reduce_scatter_workspace(action.elements, input_.ranks, input_.precision.reduce)
+                           : all_reduce_workspace(action.elements, input_.ranks, input_.precision.reduce);
+    const bool first = workspace_ < 0;
+    workspace_ = transient(Role::collective_workspace, 0, 0, Arena::communication, bytes);
+    if (first) open(workspace_, i);
+    buffers_[workspace_].bytes = std::max(buffers_[workspace_].bytes, bytes);
+    extend(workspace_, i);
+  }
+
+  void extend_workspace(int i) {
+    const auto bytes = all_reduce_workspace(2, input_.ranks, DType::int64);
+    if (workspace_ < 0) {
+      workspace_ = add(Role::collective_workspace, 0, 0, Arena::communication, bytes);
+      open(workspace_, i);
+    }
+    buffers_[workspace_].bytes = std::max(buffers_[workspace_].bytes, bytes);
+    extend(workspace_, i);
+  }
+
+  /// A whole gradient whose reduction is under way is free when an action of the compute stream has waited
+  /// for it.
+  void follow_travelling(const Action& action, int i) {
+    int known = -1;
+    for (const int w : action.waits) {
+      if (action.stream == Stream::compute && actions_[w].stream == Stream::reduce)
+        known = std::max(known, w);
+    }
+    std::erase_if(whole_, [&](const auto& whole) { return whole.reduce >= 0 && whole.reduce <= known; });
+    for (const auto& whole : whole_) {
+      if (whole.reduce >= 0) buffers_[whole.buffer].lives.back().last = i;
+    }
+  }
+
+  struct WholeGradient {
+    int unit, buffer, reduce;
+  };
+  const std::vector<Action>& actions_;
+  const PlanInput& input_;
+  MemoryPlan plan_;
+  std::vector<Buffer>& buffers_ = plan_.buffers;
+  std::vector<int> unit_of_;
+  std::vector<WholeGradient> whole_;
+  int workspace_ = -1;
+};
+
+bool alive_together(const Buffer& a, const Buffer& b) {
+  if (a.persistent() || b.persistent()) return true;
+  std::size_t i = 0, j = 0;
+  while (i < a.lives.size() && j < b.lives.size()) {
+    if (a.lives[i].last < b.lives[j].first) {
+      ++i;
+    } else if (b.lives[j].last < a.lives[i].first) {
+      ++j;
+    } else {
+      return true;
+    }
+  }
+  return false;
+}
+
+/// The lowest offset at which `buffer` meets none of `placed`.
+std::int64_t lowest_free(const Buffer& buffer, const std::vector<const Buffer*>& placed) {
+  std::vector<const Buffer*> others;
+  for (const auto* other : placed) {
+    if (other->arena == buffer.arena && alive_together(*other, buffer)) others.push_back(other);
+  }
+  std::sort(others.begin(), others.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  std::int64_t offset = 0;
+  for (const auto* other : others) {
+    if (offset + buffer.bytes <= other->offset) break;
+    offset = std::max(offset, other->offset + round_up(other->bytes));
+  }
+  return offset;
+}
+
+}  // namespace
+
+const char* to_string(Role role) {
+  constexpr std::array kNames = {
+      "parameter shard",  "master parameters",   "exp_avg",          "exp_avg_sq",
+      "constant table",   "step scalars",        "norm scalars",     "inputs",
+      "logits",           "gathered parameters", "whole gradient",   "sharded gradient",
+      "activation",       "residual gradient",   "saved activation", "forward scratch",
+      "backward scratch", "collective workspace"};
+  return kNames.at(static_cast<std::size_t>(role));
+}
+
+bool MemoryPlan::has(Role role, int owner, int item) const { return index.count({role, owner, item}) > 0; }
+
+const Buffer& MemoryPlan::find(Role role, int owner, int item) const {
+  const auto known = index.find({role, owner, item});
+  if (known != index.end()) return buffers[known->second];
+  throw Error(
+      fmt::format("internal error: no buffer '{}' {} {} in the memory plan", to_string(role), owner, item));
+}
+
+MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input) {
+  MemoryPlan plan = Lifetimes(actions, input).run();
+
+  std::vector<std::size_t> order(plan.buffers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    const auto &x = plan.buffers[a], &y = plan.buffers[b];
+    if (x.persistent() != y.persistent()) return x.persistent();
+    return !x.persistent() && x.bytes > y.bytes;
+  });
+  std::vector<const Buffer*> placed;
+  for (const auto index : order) {
+    auto& buffer = plan.buffers[index];
+    auto& end = plan.arena_bytes[static_cast<std::size_t>(buffer.arena)];
+    buffer.offset = buffer.persistent() ? end : lowest_free(buffer, placed);
+    end = std::max(end, buffer.offset + round_up(buffer.bytes));
+    placed.push_back(&buffer);
+  }
+  return plan;
+}
+
+}  // namespace llampi

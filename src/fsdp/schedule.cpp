@@ -1,0 +1,305 @@
+#include "llampi/fsdp/schedule.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+namespace llampi {
+namespace {
+
+/// A compute event: one stage, forward or backward, in the order in which they run.
+struct Event {
+  int stage;
+  int micro_batch;
+  bool backward;
+};
+
+/// A stretch of events during which a unit is gathered.
+struct Residency {
+  int unit;
+  Pass pass;
+  int first, last;  // events
+  bool in_backward;
+  int issue = 0;  // 2 * e: before event e; 2 * e + 1: behind it
+};
+
+class Compiler {
+ public:
+  Compiler(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+           const ScheduleOptions& options)
+      : specs_(specs), units_(units), options_(options), stages_(static_cast<int>(specs.size())) {
+    std::size_t parameters = 0;
+    for (const auto& unit : units) {
+      for (const auto& p : unit.parameters) parameters = std::max<std::size_t>(parameters, p.parameter + 1U);
+    }
+    unit_of_ = unit_of_parameter(units, parameters);
+    for (int m = 0; m < options.micro_batches; ++m) add_events(m);
+  }
+
+  std::vector<Action> run() {
+    for (int m = 0; m < options_.micro_batches; ++m) add_residencies(m);
+    std::stable_sort(residencies_.begin(), residencies_.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    choose_issue_points();
+    unshard_of_.resize(residencies_.size(), -1);
+    for (int e = 0; e < static_cast<int>(events_.size()); ++e) emit_event(e);
+    if (!options_.forward_only) emit_update();
+    return std::move(actions_);
+  }
+
+ private:
+  int events_per_micro_batch() const { return options_.forward_only ? stages_ : 2 * stages_ - 1; }
+
+  void add_events(int m) {
+    const int forwards = options_.forward_only ? stages_ : stages_ - 1;
+    for (int s = 0; s < forwards; ++s) events_.push_back({s, m, false});
+    if (options_.forward_only) return;
+    for (int s = stages_ - 1; s >= 0; --s) events_.push_back({s, m, true});
+  }
+
+  bool reads(const Event& event, int unit) const {
+    const bool fused = event.backward && event.stage == stages_ - 1;
+    for (const auto& use : specs_[event.stage].parameters) {
+      const bool read = fused ? use.forward || use.backward : (event.backward ? use.backward : use.forward);
+      if (read && unit_of_[use.parameter] == unit) return true;
+    }
+    return false;
+  }
+
+  bool writes_gradient(const Event& event, int unit) const {
+    if (!event.backward) return false;
+    const auto& uses = specs_[event.stage].parameters;
+    return std::any_of(uses.begin(), uses.end(),
+                       [&](const auto& use) { return unit_of_[use.parameter] == unit; });
+  }
+
+  /// The loss event stands between forward and backward and belongs to both.
+  void add_residencies(int m) {
+    const int begin = m * events_per_micro_batch(), end = begin + events_per_micro_batch();
+    const int loss = begin + stages_ - 1;
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+      if (units_[u].shards == 1) continue;
+      std::vector<int> used;
+      for (int e = begin; e < end; ++e) {
+        if (reads(events_[e], u)) used.push_back(e);
+      }
+      if (used.empty()) continue;
+      const auto split =
+          std::upper_bound(used.begin(), used.end(), loss);  // first use in the backward pass proper
+      const bool spans_loss = split != used.begin() && *(split - 1) == loss;
+      if (!options_.reshard_after_forward || spans_loss || split == used.begin() || split == used.end()) {
+        residencies_.push_back({u, Pass::forward, used.front(), used.back(), used.front() > loss});
+      } else {
+        residencies_.push_back({u, Pass::forward, used.front(), *(split - 1), false});
+        residencies_.push_back({u, Pass::backward, *split, used.back(), true});
+      }
+    }
+  }
+
+  /// With prefetch, a unit is gathered as soon as the limit allows: while the limit - 1 units before it are
+  /// in use; but not before its own copy of the micro-batch before is given up.
+  void choose_issue_points() {
+    int earliest = 0;  // gathers are issued in the order of use
+    std::map<std::pair<int, Pass>, int> given_up;
+    for (int i = 0; i < static_cast<int>(residencies_.size()); ++i) {
+      auto& r = residencies_[i];
+      const Prefetch mode = r.in_backward ? options_.backward_prefetch
+                                          : (options_.forward_prefetch ? Prefetch::pre : Prefetch::none);
+      r.issue = 2 * r.first;
+      if (mode == Prefetch::pre)
+        r.issue = 2 * residencies_[std::max(0, i - (options_.limit_all_gathers - 1))].first;
+      if (mode == Prefetch::post && r.first > 0) r.issue = 2 * (r.first - 1) + 1;
+      const auto before = given_up.find({r.unit, r.pass});
+      if (before != given_up.end()) earliest = std::max(earliest, before->second);
+      earliest = r.issue = std::max(earliest, r.issue);
+      given_up[{r.unit, r.pass}] = 2 * r.last + 1;
+    }
+  }
+
+  int push(Action action) {
+    const int index = static_cast<int>(actions_.size());
+    if (action.stream == Stream::compute) last_compute_ = index;
+    actions_.push_back(std::move(action));
+    return index;
+  }
+
+  void emit_event(int e) {
+    const Event& event = events_[e];
+    if (e % events_per_micro_batch() == 0) {
+      copy_in_ = push({.op = Op::copy_in, .stream = Stream::copy, .micro_batch = event.micro_batch});
+    }
+    emit_unshards(2 * e);
+    emit_compute(e);
+    for (std::size_t i = 0; i < residencies_.size(); ++i) {
+      const auto& r = residencies_[i];
+      if (r.last != e) continue;
+      push({.op = Op::reshard, .unit = r.unit, .micro_batch = event.micro_batch, .pass = r.pass});
+    }
+    emit_unshards(2 * e + 1);
+    emit_reductions(e);
+  }
+
+  /// The memory of a gather may have been given up by any action on the compute stream before it in the list.
+  void emit_unshards(int issue) {
+    for (std::size_t i = 0; i < residencies_.size(); ++i) {
+      const auto& r = residencies_[i];
+      if (r.issue != issue) continue;
+      Action action{.op = Op::unshard,
+                    .stream = Stream::unshard,
+                    .unit = r.unit,
+                    .micro_batch = events_[r.first].micro_batch,
+                    .pass = r.pass,
+                    .elements = units_[r.unit].flat_elements()};
+      if (last_compute_ >= 0) action.waits.push_back(last_compute_);
+      unshard_of_[i] = push(std::move(action));
+    }
+  }
+
+  void emit_compute(int e) {
+    const Event& event = events_[e];
+    Action action{.op = event.backward ? Op::backward : Op::forward,
+                  .stage = event.stage,
+                  .micro_batch = event.micro_batch};
+    if (e % events_per_micro_batch() == 0) action.waits.push_back(copy_in_);
+    for (std::size_t i = 0; i < residencies_.size(); ++i) {
+      if (residencies_[i].first == e) action.waits.push_back(unshard_of_[i]);
+    }
+    for (const auto& use : specs_[event.stage].parameters) {
+      action.copies.push_back(copy_at(unit_of_[use.parameter], e));
+      if (event.backward) action.accumulate.push_back(write_gradient(use.parameter, event, action.waits));
+    }
+    push(std::move(action));
+  }
+
+  Pass copy_at(int unit, int e) const {
+    for (const auto& r : residencies_) {
+      if (r.unit == unit && r.first <= e && e <= r.last) return r.pass;
+    }
+    return Pass::forward;  // kept whole, or not read by this event
+  }
+
+  /// A unit whose gradient is reduced has a whole gradient that lives from its first write to its reduction;
+  /// one that is not is written where it is kept, and micro-batches add up there.
+  bool reduced(int unit) const { return units_[unit].shards > 1 || options_.replicas > 1; }
+
+  Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
+    const int unit = unit_of_[parameter];
+    if (reduced(unit) && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
+    const std::pair<int, int> key{parameter, reduced(unit) ? event.micro_batch : 0};
+    return written_.insert(key).second ? Accumulate::no : Accumulate::yes;
+  }
+
+  /// One gradient may still be travelling while the next is computed, unless it is of the same unit; those
+  /// before it must have left.
+  void wait_for_travelling(int unit, std::vector<int>& waits) {
+    if (travelling_.empty()) return;
+    const auto kept = actions_[travelling_.back()].unit == unit ? travelling_.end() : travelling_.end() - 1;
+    if (kept == travelling_.begin()) return;
+    waits.push_back(*(kept - 1));
+    travelling_.erase(travelling_.begin(), kept);
+  }
+
+  void emit_reductions(int e) {
+    const Event& event = events_[e];
+    const int end = (event.micro_batch + 1) * events_per_micro_batch();
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+      if (!reduced(u) || !writes_gradient(event, u)) continue;
+      bool last = true;
+      for (int later = e + 1; later < end && last; ++later) last = !writes_gradient(events_[later], u);
+      if (!last) continue;
+      live_gradients_.erase(u);
+      travelling_.push_back(push({.op = units_[u].shards > 1 ? Op::reduce : Op::replica_reduce,
+                                  .stream = Stream::reduce,
+                                  .unit = u,
+                                  .micro_batch = event.micro_batch,
+                                  .accumulate = {event.micro_batch > 0 ? Accumulate::yes : Accumulate::no},
+                                  .waits = {last_compute_},
+                                  .elements = units_[u].flat_elements()}));
+    }
+  }
+
+  void emit_update() {
+    Action norm{.op = Op::norm};
+    if (!travelling_.empty()) norm.waits.push_back(travelling_.back());
+    push(std::move(norm));
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) push({.op = Op::update, .unit = u});
+  }
+
+  const std::vector<StageSpec>& specs_;
+  const std::vector<Unit>& units_;
+  const ScheduleOptions& options_;
+  int stages_;
+  std::vector<int> unit_of_;
+  std::vector<Event> events_;
+  std::vector<Residency> residencies_;
+  std::vector<int> unshard_of_;  // per residency
+  std::vector<Action> actions_;
+  std::set<int> live_gradients_;           // units whose whole gradient is being written
+  std::vector<int> travelling_;            // reductions that nothing has waited for yet
+  std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
+  int last_compute_ = -1;
+  int copy_in_ = -1;
+};
+
+}  // namespace
+
+const char* to_string(Op op) {
+  constexpr std::array kNames = {"copy_in", "unshard",        "forward", "backward", "reshard",
+                                 "reduce",  "replica_reduce", "norm",    "update"};
+  return kNames.at(static_cast<std::size_t>(op));
+}
+
+std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+                            const ScheduleOptions& options) {
+  require(!specs.empty() && options.micro_batches >= 1 && options.limit_all_gathers >= 1, "schedule options");
+  require(options.replicas == 1 || units.empty() || units.front().shards == 1,
+          "hybrid strategies are not built yet");
+  return Compiler(specs, units, options).run();
+}
+
+std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters) {
+  std::vector<int> result(parameters, -1);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const auto& p : units[u].parameters) result[p.parameter] = static_cast<int>(u);
+  }
+  return result;
+}
+
+std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
+                      const std::vector<Unit>& units) {
+  std::string text = to_string(action.op);
+  if (action.micro_batch >= 0) text += fmt::format(" mb{}", action.micro_batch);
+  if (action.stage >= 0) text += fmt::format(" stage {} ({})", action.stage, specs[action.stage].module);
+  if (action.unit >= 0) text += fmt::format(" unit {} ({})", action.unit, units[action.unit].name);
+  if (action.op == Op::unshard || action.op == Op::reshard)
+    text += action.pass == Pass::forward ? " fwd" : " bwd";
+  if (!action.waits.empty()) text += fmt::format(" after [{}]", fmt::join(action.waits, ","));
+  return text;
+}
+
+HappensBefore::HappensBefore(const std::vector<Action>& actions) {
+  std::vector<int> last(kStreams, -1);  // per stream: its latest action
+  for (const auto& action : actions) {
+    const int index = static_cast<int>(known_.size());
+    const auto stream = static_cast<std::size_t>(action.stream);
+    std::vector<int> known(kStreams, -1);
+    const auto learn = [&](int other) {
+      if (other < 0) return;
+      for (std::size_t s = 0; s < kStreams; ++s) known[s] = std::max(known[s], known_[other][s]);
+      auto& own = known[static_cast<std::size_t>(streams_[other])];
+      own = std::max(own, other);
+    };
+    learn(last[stream]);
+    for (const int w : action.waits) learn(w);
+    known_.push_back(std::move(known));
+    streams_.push_back(action.stream);
+    last[stream] = index;
+  }
+}
+
+bool HappensBefore::operator()(int earlier, int later) const {
+  return known_[later][static_cast<std::size_t>(streams_[earlier])] >= earlier;
+}
+
+}  // namespace llampi

@@ -1,0 +1,47 @@
+// Small Llamas and their compiled lists, for tests that run nothing.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi {
+
+struct ListCase {
+  int layers = 3;
+  bool tied = false;
+  int ranks = 2;
+  Strategy strategy = Strategy::full_shard;
+  int micro_batches = 1;
+  Prefetch backward_prefetch = Prefetch::pre;
+  bool forward_prefetch = true;
+  int limit = 2;
+  bool reshard_after_forward = true;
+
+  std::string name() const;
+};
+
+void PrintTo(const ListCase& options, std::ostream* out);  ///< GoogleTest's way to print a value
+
+/// A spread of all of them.
+std::vector<ListCase> list_cases();
+
+struct Lists {
+  std::unique_ptr<Model> model;
+  ListCase options;
+  std::vector<StageSpec> specs;
+  std::vector<Unit> units;
+  std::vector<BufferSpec> constants;
+  std::vector<Action> step, evaluation;
+  std::vector<int> unit_of;
+
+  PlanInput plan_input() const;
+  bool last_stage(int stage) const { return stage + 1 == static_cast<int>(specs.size()); }
+};
+Lists make_lists(const ListCase& options);
+
+}  // namespace llampi

@@ -1,0 +1,218 @@
+// Properties of the list of actions, for every combination of list_cases(), without running it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lists.hpp"
+
+namespace llampi {
+namespace {
+
+using Key = std::pair<int, Pass>;  // unit and gathered copy
+
+class EveryList : public ::testing::TestWithParam<ListCase> {
+ protected:
+  EveryList() : lists_(make_lists(GetParam())), happens_before_(lists_.step) {}
+
+  const std::vector<Action>& step() const { return lists_.step; }
+  int size() const { return static_cast<int>(step().size()); }
+  const Action& at(int i) const { return step()[static_cast<std::size_t>(i)]; }
+  bool sharded(int unit) const { return lists_.units[static_cast<std::size_t>(unit)].shards > 1; }
+
+  bool reads(const Action& action, std::size_t use) const {
+    const auto& u = lists_.specs[static_cast<std::size_t>(action.stage)].parameters[use];
+    if (action.op == Op::forward) return u.forward;
+    return u.backward || lists_.last_stage(action.stage);
+  }
+  bool uses_unit(const Action& action, int unit) const {
+    if (action.op != Op::forward && action.op != Op::backward) return false;
+    for (const auto& use : lists_.specs[static_cast<std::size_t>(action.stage)].parameters) {
+      if (lists_.unit_of[static_cast<std::size_t>(use.parameter)] == unit) return true;
+    }
+    return false;
+  }
+
+  Lists lists_;
+  HappensBefore happens_before_;
+};
+
+TEST_P(EveryList, StagesRunInOrder) {
+  std::vector<std::pair<Op, int>> expected, actual;
+  const int stages = static_cast<int>(lists_.specs.size());
+  for (int m = 0; m < GetParam().micro_batches; ++m) {
+    for (int s = 0; s + 1 < stages; ++s) expected.emplace_back(Op::forward, s);
+    for (int s = stages - 1; s >= 0; --s) expected.emplace_back(Op::backward, s);
+  }
+  for (const auto& action : step()) {
+    if (action.op == Op::forward || action.op == Op::backward) actual.emplace_back(action.op, action.stage);
+  }
+  EXPECT_EQ(actual, expected);
+}
+
+TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
+  std::map<Key, int> gathered;  // to the action that gathered it
+  for (int i = 0; i < size(); ++i) {
+    const auto& action = at(i);
+    const Key key{action.unit, action.pass};
+    if (action.op == Op::unshard) {
+      EXPECT_TRUE(gathered.emplace(key, i).second)
+          << "gathered twice: " << to_string(action, lists_.specs, lists_.units);
+    }
+    if (action.op == Op::reshard) {
+      EXPECT_EQ(gathered.erase(key), 1U);
+    }
+    if (action.op != Op::forward && action.op != Op::backward) continue;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    ASSERT_EQ(action.copies.size(), uses.size());
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
+      if (!sharded(unit) || !reads(action, u)) continue;
+      const auto source = gathered.find({unit, action.copies[u]});
+      ASSERT_NE(source, gathered.end()) << to_string(action, lists_.specs, lists_.units);
+      EXPECT_TRUE(happens_before_(source->second, i));
+    }
+  }
+  EXPECT_TRUE(gathered.empty()) << "left gathered at the end of the step";
+}
+
+TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
+  std::map<int, int> count;
+  for (const auto& action : step()) count[action.unit] += action.op == Op::unshard ? 1 : 0;
+  const int units = static_cast<int>(lists_.units.size());
+  for (int u = 0; u < units; ++u) {
+    // Blocks once per pass; the embedding is not read in the backward pass, the head's passes are one.
+    const bool block = lists_.units[static_cast<std::size_t>(u)].parameters.size() == 9;
+    const int per_micro_batch = !sharded(u) ? 0 : (block && GetParam().reshard_after_forward ? 2 : 1);
+    EXPECT_EQ(count[u], per_micro_batch * GetParam().micro_batches)
+        << lists_.units[static_cast<std::size_t>(u)].name;
+  }
+}
+
+TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
+  if (!GetParam().reshard_after_forward) return;  // the strategy keeps everything
+  std::set<Key> passing;
+  for (const auto& action : step()) {
+    // With a tied head the embedding's unit spans the whole pass, which the limit does not count.
+    const bool spans = GetParam().tied && action.unit == 0;
+    if (action.op == Op::unshard && !spans) passing.insert({action.unit, action.pass});
+    if (action.op == Op::reshard) passing.erase({action.unit, action.pass});
+    EXPECT_LE(static_cast<int>(passing.size()), GetParam().limit);
+  }
+}
+
+TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
+  const bool reduced = GetParam().ranks > 1;
+  for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
+    for (int m = 0; m < GetParam().micro_batches; ++m) {
+      int last_write = -1;
+      std::vector<int> reductions;
+      for (int i = 0; i < size(); ++i) {
+        if (at(i).micro_batch != m) continue;
+        if (at(i).op == Op::backward && uses_unit(at(i), u)) last_write = i;
+        if ((at(i).op == Op::reduce || at(i).op == Op::replica_reduce) && at(i).unit == u)
+          reductions.push_back(i);
+      }
+      ASSERT_GE(last_write, 0);
+      ASSERT_EQ(reductions.size(), reduced ? 1U : 0U);
+      if (!reduced) continue;
+      const auto& reduction = at(reductions.front());
+      EXPECT_TRUE(happens_before_(last_write, reductions.front()));
+      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::replica_reduce);
+      EXPECT_EQ(reduction.accumulate.front(), m == 0 ? Accumulate::no : Accumulate::yes);
+    }
+  }
+}
+
+TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
+  std::set<std::pair<int, int>> written;
+  for (const auto& action : step()) {
+    if (action.op != Op::backward) continue;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      const int epoch =
+          GetParam().ranks > 1 ? action.micro_batch : 0;  // unreduced gradients add up over the step
+      const bool first = written.emplace(uses[u].parameter, epoch).second;
+      EXPECT_EQ(action.accumulate[u], first ? Accumulate::no : Accumulate::yes);
+    }
+  }
+}
+
+TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
+  const auto norm =
+      std::find_if(step().begin(), step().end(), [](const auto& a) { return a.op == Op::norm; });
+  ASSERT_NE(norm, step().end());
+  const int n = static_cast<int>(norm - step().begin());
+  std::set<int> updated;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).op == Op::update) {
+      EXPECT_TRUE(happens_before_(n, i));
+      EXPECT_TRUE(updated.insert(at(i).unit).second);
+    } else if (at(i).op != Op::norm) {
+      EXPECT_TRUE(happens_before_(i, n) || at(i).op == Op::reshard)
+          << to_string(at(i), lists_.specs, lists_.units);
+    }
+  }
+  EXPECT_EQ(updated.size(), lists_.units.size());
+}
+
+TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
+  const auto& options = GetParam();
+  if (options.limit != 2 || options.tied || !options.reshard_after_forward) return;
+  for (int i = 0; i < size(); ++i) {
+    const auto& action = at(i);
+    if (action.op != Op::unshard || action.pass != Pass::backward) continue;
+    int use = i;
+    while (!uses_unit(at(use), action.unit) || at(use).op != Op::backward) ++use;
+    int before = use - 1;  // the compute action before its first use
+    while (at(before).op != Op::forward && at(before).op != Op::backward) --before;
+    if (options.backward_prefetch == Prefetch::none) {
+      EXPECT_GT(i, before) << "gathered only when it is needed";
+    } else if (options.backward_prefetch == Prefetch::post) {
+      EXPECT_GT(i, before) << "after the gradients of the unit before it";
+      for (int r = before; r < i; ++r) EXPECT_NE(at(r).op, Op::reduce) << "but before their reduction";
+    } else {
+      EXPECT_LT(i, before) << "before the gradients of the unit before it";
+    }
+  }
+}
+
+TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
+  for (const auto& action : lists_.evaluation) {
+    EXPECT_TRUE(action.op == Op::copy_in || action.op == Op::unshard || action.op == Op::forward ||
+                action.op == Op::reshard);
+  }
+  const auto forwards = std::count_if(lists_.evaluation.begin(), lists_.evaluation.end(),
+                                      [](const auto& a) { return a.op == Op::forward; });
+  EXPECT_EQ(static_cast<std::size_t>(forwards), lists_.specs.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedule, EveryList, ::testing::ValuesIn(list_cases()));
+
+TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
+  const auto lists = make_lists({.layers = 2});
+  std::vector<std::string> lines;
+  for (const auto& a : lists.step) {
+    std::string line = to_string(a.op);
+    if (a.stage >= 0) line += fmt::format(" s{}", a.stage);
+    if (a.unit >= 0) line += fmt::format(" u{}", a.unit);
+    lines.push_back(line);
+  }
+  // Stages: 0 embedding, 1 and 2 block 0, 3 and 4 block 1, 5 norm, head and loss. Units: 0 embedding, 1, 2
+  // blocks, 3 head.
+  const std::vector<std::string> expected = {"copy_in",     "unshard u0",  "unshard u1",                //
+                                             "forward s0",  "reshard u0",  "unshard u2",                //
+                                             "forward s1",  "forward s2",  "reshard u1", "unshard u3",  //
+                                             "forward s3",  "forward s4",  "reshard u2", "unshard u2",  //
+                                             "backward s5", "reshard u3",  "reduce u3",  "unshard u1",  //
+                                             "backward s4", "backward s3", "reshard u2", "reduce u2",   //
+                                             "backward s2", "backward s1", "reshard u1", "reduce u1",   //
+                                             "backward s0", "reduce u0",                                //
+                                             "norm",        "update u0",   "update u1",  "update u2",
+                                             "update u3"};
+  EXPECT_EQ(lines, expected);
+}
+
+}  // namespace
+}  // namespace llampi
