@@ -1,4 +1,7 @@
-// The resolved configuration of a run: one member per key of the contract.
+// The resolved configuration of a run: one member per key of the contract, `section.key` in `section.key`.
+// What the keys mean and which values they take is said in one place, the option table
+// (src/cli/option_table.cpp). Members whose only value is the default belong to features that are not built
+// yet.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +18,10 @@ struct Config {
     std::uint64_t seed = 0;
     std::string resume = "auto";
     bool resume_with_changes = false;
-    double max_hours = 0;
+    double max_hours = 0;  ///< 0: none
+    double watchdog_seconds = 0;
+    bool share_gpu = false;
+    bool deterministic = true;
     int threads = 0;  ///< per rank; 0: cores / ranks on the node
   } run;
   struct {
@@ -29,7 +35,7 @@ struct Config {
     bool document_mask = true;
   } data;
   struct {
-    std::int64_t steps = 0;   ///< 0: from epochs
+    std::int64_t steps = 0;  ///< 0: from epochs; exactly one of the two is positive
     double epochs = 0;
     std::int64_t micro_batch = 1;
     std::int64_t global_batch = 8;
@@ -41,20 +47,32 @@ struct Config {
     std::int64_t warmup_steps = 0;
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_grad_norm = 1.0;
     std::string no_decay;  ///< regular expression; empty: every 1-D tensor
+    std::string master_dtype = "float32", moment_dtype = "float32";
   } optimizer;
   struct {
     std::string strategy = "full_shard";
     std::string wrap = "transformer";
+    std::int64_t wrap_min_params = 0;
+    std::string wrap_modules;
+    std::string shard_group_size = "node";
     std::string backward_prefetch = "pre";
     bool forward_prefetch = true;
     int limit_all_gathers = 2;
+    std::string param_dtype = "float32", reduce_dtype = "float32";
+    std::string cpu_offload = "none";
   } fsdp;
   struct {
-    std::int64_t every = 0;
+    std::string checkpointing = "none";
+  } activation;
+  struct {
+    std::int64_t every = 0;  ///< 0: only at the end
     int keep = 3;
+    bool async = false;
   } checkpoint;
   struct {
     std::int64_t every = 1;
+    std::string trace;  ///< steps to trace
+    bool tensorboard = false;
   } log;
 };
 

@@ -38,11 +38,13 @@ struct GenerateOptions {
   int threads = 0;
 };
 
-/// Continues the prompt; `emit` gets each piece of text on rank 0 as it is made. Collective. Returns the whole text.
+/// Continues the prompt; `emit` gets each piece of text on rank 0 as it is made. Collective. Returns the
+/// whole text.
 std::string generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
                      const std::function<void(const std::string&)>& emit, const Log& log);
 
-/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() saves at the next step and returns Outcome::stopped.
+/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() saves at the next step and returns
+/// Outcome::stopped.
 void request_stop();
 
 }  // namespace llampi

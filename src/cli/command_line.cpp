@@ -1,0 +1,129 @@
+#include "cli/command_line.hpp"
+
+#include <algorithm>
+#include <boost/program_options.hpp>
+#include <set>
+#include <sstream>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr unsigned kHelpColumns = 110;
+constexpr unsigned kHelpTextColumns = 64;
+
+void add(po::options_description& description, const Option& option) {
+  const std::string help = full_help(option);
+  if (option.flag) {
+    description.add_options()(option.key.c_str(), help.c_str());
+    return;
+  }
+  auto* value = po::value<std::string>()->value_name(value_name(option));
+  if (const auto text = value_text(option); !text.empty()) value->default_value(text);
+  description.add_options()(option.key.c_str(), value, help.c_str());
+}
+
+/// "train" of "train.steps"; nothing of "max-tokens".
+std::string section_of(const std::string& key) {
+  const auto dot = key.find('.');
+  return dot == std::string::npos ? "" : key.substr(0, dot);
+}
+
+/// Boost takes `--key=` for a mistake; here it is the empty text.
+Arguments split_empty_values(const Arguments& arguments) {
+  Arguments split;
+  for (const auto& argument : arguments) {
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      split.push_back(argument.substr(0, argument.size() - 1));
+      split.emplace_back();
+    } else {
+      split.push_back(argument);
+    }
+  }
+  return split;
+}
+
+std::vector<po::option> run_parser(const Arguments& arguments, const std::vector<Option>& options) {
+  po::options_description description;
+  for (const auto& option : options) add(description, option);
+  namespace style = po::command_line_style;
+  try {
+    return po::command_line_parser(split_empty_values(arguments))
+        .options(description)
+        .style(style::allow_long | style::long_allow_adjacent | style::long_allow_next)
+        .allow_unregistered()
+        .run()
+        .options;
+  } catch (const po::invalid_command_line_syntax& error) {
+    const bool extra = error.kind() == po::invalid_command_line_syntax::extra_parameter;
+    throw_user_error("the option {} {}", error.get_option_name(), extra ? "takes no value" : "needs a value");
+  } catch (const po::error& error) {
+    throw_user_error("the command line cannot be understood: {}", error.what());
+  }
+}
+
+}  // namespace
+
+CommandLine parse_command_line(const Arguments& arguments, const std::vector<Option>& options) {
+  CommandLine line;
+  std::set<std::string> seen;
+  for (const auto& given : run_parser(arguments, options)) {
+    if (given.position_key != -1) {
+      line.positional.push_back(given.value.front());
+      continue;
+    }
+    if (find_option(options, given.string_key) == nullptr) {
+      throw_user_error("unknown option --{} on the command line; did you mean --{}?", given.string_key,
+                       nearest(given.string_key, keys_of(options)));
+    }
+    if (!seen.insert(given.string_key).second) {
+      throw_user_error("the option --{} is given twice on the command line; give it once", given.string_key);
+    }
+    const std::string value = given.value.empty() ? "" : given.value.front();
+    if (given.original_tokens.size() > 1 &&
+        value.starts_with("--")) {  // Boost takes the next option for the value
+      throw_user_error("the option --{} needs a value", given.string_key);
+    }
+    line.settings.push_back({given.string_key, value, "command line"});
+  }
+  return line;
+}
+
+std::vector<std::string> assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
+                                             std::size_t max_positional) {
+  CommandLine line = parse_command_line(arguments, options);
+  if (line.positional.size() > max_positional) {
+    throw_user_error("unexpected argument \"{}\"; options are written --name=value",
+                     line.positional[max_positional]);
+  }
+  for (const auto& setting : line.settings) assign(*find_option(options, setting.key), setting);
+  return line.positional;
+}
+
+bool asks_for_help(const Arguments& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(),
+                     [](const auto& argument) { return argument == "--help" || argument == "-h"; });
+}
+
+std::string options_help(const std::vector<Option>& options) {
+  po::options_description all(kHelpColumns, kHelpTextColumns);
+  for (auto option = options.begin(); option != options.end();) {
+    const std::string section = section_of(option->key);
+    po::options_description group(section.empty() ? "options" : section, kHelpColumns, kHelpTextColumns);
+    for (; option != options.end() && section_of(option->key) == section; ++option) add(group, *option);
+    all.add(group);
+  }
+  std::ostringstream text;
+  text << all;
+  return text.str();
+}
+
+void require_option(bool given, const std::string& command, const std::string& option) {
+  if (!given) throw_user_error("{} needs --{}; see llampi {} --help", command, option, command);
+}
+
+}  // namespace llampi::cli

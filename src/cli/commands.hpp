@@ -1,0 +1,40 @@
+// The subcommands. Each takes what stands behind its name and returns the exit status; what goes wrong is
+// thrown and becomes an exit status in run_program() or run_on_ranks().
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command_line.hpp"
+
+namespace llampi::cli {
+
+inline constexpr int kDone = 0;
+inline constexpr int kFailed = 1;
+inline constexpr int kWrongInput = 2;
+inline constexpr int kStopped = 75;
+
+// With MPI, under mpirun or alone.
+int train_command(const Arguments& arguments);
+int evaluate_command(const Arguments& arguments);
+int generate_command(const Arguments& arguments);
+
+// One process, without MPI.
+int tokenize_command(const Arguments& arguments);
+int inspect_command(const Arguments& arguments);
+
+struct Command {
+  std::string name;
+  std::string summary;
+  int (*run)(const Arguments&) = nullptr;  ///< null: not built yet
+};
+const std::vector<Command>& commands();
+
+/// The versions of the program and of what it is built on. Needs neither MPI's initialisation nor mpirun.
+std::string version_text();
+
+/// The whole program but for its environment; `arguments` stand behind the program's name. Returns the exit
+/// status.
+int run_program(const Arguments& arguments);
+
+}  // namespace llampi::cli

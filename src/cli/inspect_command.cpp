@@ -1,0 +1,171 @@
+// llampi inspect
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/data/token_file.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+constexpr const char* kUsage =
+    "Usage: llampi inspect FILE [--json]\n\n"
+    "What is in a checkpoint, a token file, or a Hugging Face folder.\n";
+
+struct Request {
+  std::string file;
+  bool json = false;
+  bool verify = false;
+};
+
+std::vector<Option> options_of(Request& r) {
+  return {
+      {"json", &r.json, "print one JSON object", {}, true},
+      {"verify", &r.verify, "compare the checksums", {.built = {"false"}}, true},
+  };
+}
+
+Request parse(const Arguments& arguments) {
+  Request request;
+  const auto files = assign_command_line(arguments, options_of(request), 1);
+  if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
+  request.file = files[0];
+  return request;
+}
+
+/// Null where it cannot be told.
+Json file_bytes(const fs::path& file) {
+  std::error_code error;
+  const auto bytes = fs::file_size(file, error);
+  return error ? Json() : Json(bytes);
+}
+
+Json describe_model(const LlamaConfig& config) {
+  const auto model = make_llama(config);
+  std::int64_t parameters = 0;
+  for (const auto& parameter : model->parameters()) parameters += parameter.elements();
+  return {{"parameters", parameters},
+          {"vocab_size", config.vocab_size},
+          {"hidden_size", config.hidden_size},
+          {"intermediate_size", config.intermediate_size},
+          {"num_hidden_layers", config.layers},
+          {"num_attention_heads", config.query_heads},
+          {"num_key_value_heads", config.key_value_heads},
+          {"head_dim", config.head_dim},
+          {"max_position_embeddings", config.max_position_embeddings},
+          {"rope_theta", config.rope_theta},
+          {"rope_scaling", config.rope_scaling ? "llama3" : "none"},
+          {"rms_norm_eps", config.rms_norm_eps},
+          {"tie_word_embeddings", config.tie_word_embeddings}};
+}
+
+Json describe_state(const TrainingState& state) {
+  return {{"step", state.step},
+          {"optimizer_steps", state.optimizer_steps},
+          {"epoch", state.epoch},
+          {"tokens_seen", state.tokens_seen},
+          {"samples_consumed", state.samples_consumed},
+          {"seed", state.seed},
+          {"seq_len", state.seq_len},
+          {"global_batch", state.global_batch},
+          {"data_tokens", state.data_tokens},
+          {"shuffle", state.shuffle}};
+}
+
+Json describe_tensors(const CheckpointSummary& summary) {
+  std::int64_t parameters = 0;
+  for (const auto& tensor : summary.tensors) {
+    parameters +=
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
+  }
+  const int copies = summary.has_optimizer ? 3 : 1;  // with the two moments of AdamW
+  return {{"count", summary.tensors.size()},
+          {"parameters", parameters},
+          {"optimizer", summary.has_optimizer},
+          {"bytes", parameters * static_cast<std::int64_t>(sizeof(float)) * copies}};
+}
+
+Json describe_checkpoint(const fs::path& file) {
+  const CheckpointSummary summary = read_checkpoint_summary(file);
+  return {{"kind", "checkpoint"},
+          {"file_bytes", file_bytes(file)},
+          {"created", summary.created},
+          {"program_version", summary.program_version},
+          {"git_sha", summary.git_sha},
+          {"state", describe_state(summary.state)},
+          {"tensors", describe_tensors(summary)},
+          {"model", describe_model(LlamaConfig::parse(summary.texts.model_config, file.string()))}};
+}
+
+Json describe_tokens(const fs::path& path) {
+  const TokenFile file(path);
+  const auto vocabulary = file.vocabulary();
+  const auto tokenizer = file.tokenizer();
+  return {{"kind", "tokens"},
+          {"file_bytes", file_bytes(path)},
+          {"tokens", file.tokens()},
+          {"documents", file.documents().empty() ? 0 : file.documents().size() - 1},
+          {"vocab_size", vocabulary == 0 ? Json() : Json(vocabulary)},
+          {"tokenizer", tokenizer.empty() ? Json() : Json(tokenizer)},
+          {"loss_mask", file.has_loss_mask()}};
+}
+
+Json describe_folder(const fs::path& folder) {
+  return {{"kind", "Hugging Face folder"},
+          {"weights_bytes", file_bytes(folder / "model.safetensors")},
+          {"model", describe_model(LlamaConfig::read(folder))}};
+}
+
+Json describe(const fs::path& path) {
+  switch (identify(path)) {
+    case FileKind::checkpoint:
+      return describe_checkpoint(path);
+    case FileKind::tokens:
+      return describe_tokens(path);
+    case FileKind::huggingface_folder:
+      return describe_folder(path);
+  }
+  throw Error("internal error: a kind of file that inspect does not know");
+}
+
+/// One line per value, inner objects indented.
+std::string for_people(const Json& object, int indent) {
+  std::string text;
+  for (const auto& [key, value] : object.items()) {
+    const std::string margin(static_cast<std::size_t>(indent), ' ');
+    if (value.is_object()) {
+      text += fmt::format("{}{}\n{}", margin, key, for_people(value, indent + 2));
+      continue;
+    }
+    std::string shown = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_null()) shown = "unknown";
+    if (key.ends_with("bytes") && value.is_number()) shown += fmt::format(" ({})", format_bytes(value));
+    text += fmt::format("{}{:<{}} {}\n", margin, key, 26 - indent, shown);
+  }
+  return text;
+}
+
+}  // namespace
+
+int inspect_command(const Arguments& arguments) {
+  Request request;
+  if (asks_for_help(arguments)) {
+    print(kUsage + options_help(options_of(request)));
+    return kDone;
+  }
+  request = parse(arguments);
+  const Json description = describe(request.file);
+  print(request.json ? description.dump() + "\n" : request.file + "\n" + for_people(description, 2));
+  return kDone;
+}
+
+}  // namespace llampi::cli

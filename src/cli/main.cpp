@@ -1,0 +1,7 @@
+#include "cli/commands.hpp"
+#include "device/cpu/gemm_environment.hpp"
+
+int main(int argc, char** argv) {
+  llampi::prepare_gemm_environment(argv);
+  return llampi::cli::run_program({argv + 1, argv + argc});
+}

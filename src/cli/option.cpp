@@ -1,0 +1,151 @@
+#include "cli/option.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <type_traits>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::cli {
+namespace {
+
+bool contains(const std::vector<std::string>& values, const std::string& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::string lower_case(std::string text) {
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text;
+}
+
+/// "use a", "use a or b", "use a, b or c" for the values that can be used today.
+std::string advice(const Values& values) {
+  std::vector<std::string> usable;
+  for (const auto& value : values.built.empty() ? values.one_of : values.built) {
+    if (!value.empty()) usable.push_back(value);
+  }
+  if (usable.empty()) return "leave it empty";
+  std::string text = "use " + usable[0];
+  for (std::size_t i = 1; i < usable.size(); ++i) {
+    text += (i + 1 == usable.size() ? " or " : ", ") + usable[i];
+  }
+  return text;
+}
+
+std::string describe(const Range& range) {
+  std::string text;
+  if (std::isfinite(range.low))
+    text = fmt::format("{} {}", range.includes_low ? "at least" : "above", range.low);
+  if (std::isfinite(range.high)) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : " and ", range.includes_high ? "at most" : "below",
+                        range.high);
+  }
+  return text;
+}
+
+bool includes(const Range& range, double value) {
+  return (range.includes_low ? value >= range.low : value > range.low) &&
+         (range.includes_high ? value <= range.high : value < range.high);
+}
+
+[[noreturn]] void refuse(const Setting& setting, const std::string& problem) {
+  const std::string where = setting.where.empty() ? "" : fmt::format(" ({})", setting.where);
+  throw_user_error("{} = {}{} {}", setting.key, setting.value, where, problem);
+}
+
+template <class Number>
+Number parse_number(const Option& option, const Setting& setting) {
+  constexpr bool kWhole = std::is_integral_v<Number>;
+  const char* end = setting.value.data() + setting.value.size();
+  Number number{};
+  const auto [stopped, error] = std::from_chars(setting.value.data(), end, number);
+  bool finite = true;
+  if constexpr (!kWhole) finite = std::isfinite(number);
+  if (error == std::errc::result_out_of_range) refuse(setting, "is too large or too small a number");
+  if (error != std::errc() || stopped != end || !finite) {
+    refuse(setting, kWhole ? "is not a whole number" : "is not a number");
+  }
+  if (!includes(option.values.range, static_cast<double>(number))) {
+    refuse(setting, "is out of range; it must be " + describe(option.values.range));
+  }
+  return number;
+}
+
+void parse(const Option& option, const Setting& setting, bool& target) {
+  if (option.flag && setting.value.empty()) {
+    target = true;
+  } else if (setting.value == "true" || setting.value == "false") {
+    target = setting.value == "true";
+  } else {
+    refuse(setting, "is neither true nor false");
+  }
+}
+
+void parse(const Option& option, const Setting& setting, std::string& target) {
+  if (!option.values.one_of.empty()) {
+    const std::string value = lower_case(setting.value);
+    if (!contains(option.values.one_of, value)) {
+      refuse(setting, "is not known; " + advice(option.values));
+    }
+    target = value;
+  } else {
+    target = setting.value;
+  }
+}
+
+template <class Number>
+void parse(const Option& option, const Setting& setting, Number& target) {
+  target = parse_number<Number>(option, setting);
+}
+
+}  // namespace
+
+void assign(const Option& option, const Setting& setting) {
+  std::visit([&](auto* target) { parse(option, setting, *target); }, option.target);
+  const auto& built = option.values.built;
+  if (!built.empty() && !contains(built, value_text(option))) {
+    if (option.flag) throw_user_error("the option --{} is not built yet; leave it out", option.key);
+    refuse(setting, "is not built yet; " + advice(option.values));
+  }
+}
+
+std::string value_text(const Option& option) {
+  return std::visit([](const auto* target) { return fmt::format("{}", *target); }, option.target);
+}
+
+std::string value_name(const Option& option) {
+  if (!option.values.name.empty()) return option.values.name;
+  if (!option.values.one_of.empty()) return fmt::format("{}", fmt::join(option.values.one_of, "|"));
+  if (std::holds_alternative<bool*>(option.target)) return "true|false";
+  if (std::holds_alternative<double*>(option.target)) return "X";
+  return std::holds_alternative<std::string*>(option.target) ? "TEXT" : "N";
+}
+
+std::string full_help(const Option& option) {
+  if (option.values.built.empty()) return option.help;
+  const bool is_bool = std::holds_alternative<bool*>(option.target);
+  std::vector<std::string> missing;
+  for (const auto& value : is_bool ? std::vector<std::string>{"true", "false"} : option.values.one_of) {
+    if (!contains(option.values.built, value)) missing.push_back(value);
+  }
+  return fmt::format("{}; not built yet{}{}", option.help, missing.empty() ? "" : ": ",
+                     fmt::join(missing, ", "));
+}
+
+std::vector<std::string> keys_of(const std::vector<Option>& options) {
+  std::vector<std::string> keys;
+  for (const auto& option : options) keys.push_back(option.key);
+  return keys;
+}
+
+const Option* find_option(const std::vector<Option>& options, const std::string& key) {
+  const auto found =
+      std::find_if(options.begin(), options.end(), [&](const auto& o) { return o.key == key; });
+  return found == options.end() ? nullptr : &*found;
+}
+
+}  // namespace llampi::cli

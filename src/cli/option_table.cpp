@@ -1,0 +1,209 @@
+#include "cli/option_table.hpp"
+
+#include <iterator>
+#include <utility>
+
+namespace llampi::cli {
+namespace {
+
+using Table = std::vector<Option>;
+
+Table run_options(Config& c) {
+  return {
+      {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
+      {"run.device",
+       &c.run.device,
+       "what computes",
+       {.one_of = {"auto", "cpu", "cuda"}, .built = {"auto", "cpu"}}},
+      {"run.threads",
+       &c.run.threads,
+       "threads per rank; 0: cores / ranks on the node",
+       {.range = kAtLeastZero}},
+      {"run.seed", &c.run.seed, "of initial weights and data order"},
+      {"run.resume",
+       &c.run.resume,
+       "auto: continue from the newest checkpoint of run.dir; never: refuse a folder with checkpoints; or "
+       "the checkpoint to continue from",
+       {.name = "auto|never|FILE"}},
+      {"run.resume_with_changes", &c.run.resume_with_changes,
+       "resume although data, sequence length or global batch differ from the checkpoint's"},
+      {"run.max_hours",
+       &c.run.max_hours,
+       "stop with a checkpoint, status 75, before so many hours have passed; 0: no limit",
+       {.range = kAtLeastZero}},
+      {"run.watchdog_seconds",
+       &c.run.watchdog_seconds,
+       "end the job if a rank waits so long; 0: off",
+       {.built = {"0"}, .range = kAtLeastZero}},
+      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU", {.built = {"false"}}},
+      {"run.deterministic", &c.run.deterministic, "equal bits in repeated runs", {.built = {"true"}}},
+  };
+}
+
+Table model_options(Config& c) {
+  return {
+      {"model.config",
+       &c.model.config,
+       "Hugging Face config.json, or the folder that holds it; required",
+       {.name = "FILE|FOLDER"}},
+      {"model.weights",
+       &c.model.weights,
+       "what to start from: random, a folder with safetensors, or a llampi checkpoint",
+       {.name = "random|FOLDER|FILE"}},
+  };
+}
+
+Table data_options(Config& c) {
+  return {
+      {"data.train", &c.data.train, "token file to train on; required", {.name = "FILE"}},
+      {"data.eval", &c.data.eval, "token file for evaluation", {.name = "FILE"}},
+      {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
+      {"data.shuffle", &c.data.shuffle, "a new order in each epoch; false: samples in file order"},
+      {"data.document_mask", &c.data.document_mask,
+       "attention and positions restart at each document of a packed sequence"},
+  };
+}
+
+Table train_options(Config& c) {
+  return {
+      {"train.steps",
+       &c.train.steps,
+       "optimizer steps of the whole run, resumed or not; either this or train.epochs is required",
+       {.range = kAtLeastZero}},
+      {"train.epochs",
+       &c.train.epochs,
+       "passes over the data instead of train.steps; an epoch has samples / global_batch steps, rounded down",
+       {.range = kAtLeastZero}},
+      {"train.micro_batch",
+       &c.train.micro_batch,
+       "sequences per rank and forward pass",
+       {.range = kAtLeastOne}},
+      {"train.global_batch",
+       &c.train.global_batch,
+       "sequences per step over all ranks, a multiple of ranks x micro_batch; gradients accumulate over "
+       "the quotient",
+       {.range = kAtLeastOne}},
+      {"train.eval_every",
+       &c.train.eval_every,
+       "steps between evaluations on data.eval; 0: never",
+       {.range = kAtLeastZero}},
+  };
+}
+
+Table optimizer_options(Config& c) {
+  constexpr Range kBeta{.low = 0, .high = 1, .includes_high = false};
+  const std::vector<std::string> dtypes = {"float32", "bfloat16"};
+  return {
+      {"optimizer.lr", &c.optimizer.lr, "largest learning rate", {.range = kPositive}},
+      {"optimizer.min_lr", &c.optimizer.min_lr, "learning rate of the last step", {.range = kAtLeastZero}},
+      {"optimizer.schedule",
+       &c.optimizer.schedule,
+       "how the learning rate falls after warm-up",
+       {.one_of = {"cosine", "linear", "constant"}}},
+      {"optimizer.warmup_steps",
+       &c.optimizer.warmup_steps,
+       "at step t, from 1, the learning rate is lr t / warmup_steps until it is lr",
+       {.range = kAtLeastZero}},
+      {"optimizer.beta1", &c.optimizer.beta1, "AdamW's", {.range = kBeta}},
+      {"optimizer.beta2", &c.optimizer.beta2, "AdamW's", {.range = kBeta}},
+      {"optimizer.eps", &c.optimizer.eps, "AdamW's, added to the corrected root", {.range = kPositive}},
+      {"optimizer.weight_decay", &c.optimizer.weight_decay, "decoupled", {.range = kAtLeastZero}},
+      {"optimizer.clip_grad_norm",
+       &c.optimizer.clip_grad_norm,
+       "largest global gradient norm; 0: no clipping",
+       {.range = kAtLeastZero}},
+      {"optimizer.no_decay",
+       &c.optimizer.no_decay,
+       "regular expression, searched in parameter names, of those that do not decay; empty: every 1-D tensor",
+       {.name = "REGEX"}},
+      {"optimizer.master_dtype",
+       &c.optimizer.master_dtype,
+       "of the sharded parameters",
+       {.one_of = dtypes, .built = {"float32"}}},
+      {"optimizer.moment_dtype",
+       &c.optimizer.moment_dtype,
+       "of the sharded moments",
+       {.one_of = dtypes, .built = {"float32"}}},
+  };
+}
+
+Table fsdp_options(Config& c) {
+  const std::vector<std::string> dtypes = {"float32", "bfloat16", "float16"};
+  return {
+      {"fsdp.strategy",
+       &c.fsdp.strategy,
+       "what is sharded: full_shard: parameters, gradients and optimizer state; no_shard: nothing; upper "
+       "case is accepted",
+       {.one_of = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
+        .built = {"full_shard", "no_shard"}}},
+      {"fsdp.wrap",
+       &c.fsdp.wrap,
+       "what becomes an FSDP unit: transformer: embedding, each block, final norm with head",
+       {.one_of = {"transformer", "size", "modules", "none"}, .built = {"transformer"}}},
+      {"fsdp.wrap_min_params",
+       &c.fsdp.wrap_min_params,
+       "smallest unit of fsdp.wrap = size",
+       {.built = {"0"}, .range = kAtLeastZero}},
+      {"fsdp.wrap_modules",
+       &c.fsdp.wrap_modules,
+       "units of fsdp.wrap = modules",
+       {.built = {""}, .name = "NAMES"}},
+      {"fsdp.shard_group_size",
+       &c.fsdp.shard_group_size,
+       "ranks of a shard group of the hybrid strategies",
+       {.built = {"node", ""}, .name = "node|N"}},
+      {"fsdp.backward_prefetch",
+       &c.fsdp.backward_prefetch,
+       "the next unit is gathered before (pre) or after (post) the backward pass of the current one",
+       {.one_of = {"pre", "post", "none"}}},
+      {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,
+       "the next unit is gathered while the current one computes"},
+      {"fsdp.limit_all_gathers",
+       &c.fsdp.limit_all_gathers,
+       "units gathered for passing use at one time",
+       {.range = kAtLeastOne}},
+      {"fsdp.param_dtype",
+       &c.fsdp.param_dtype,
+       "parameters are gathered and multiplied in",
+       {.one_of = dtypes, .built = {"float32"}}},
+      {"fsdp.reduce_dtype",
+       &c.fsdp.reduce_dtype,
+       "gradients are reduced in",
+       {.one_of = dtypes, .built = {"float32"}}},
+      {"fsdp.cpu_offload",
+       &c.fsdp.cpu_offload,
+       "what is kept in host memory",
+       {.one_of = {"none", "optimizer", "params"}, .built = {"none"}}},
+  };
+}
+
+Table other_options(Config& c) {
+  return {
+      {"activation.checkpointing",
+       &c.activation.checkpointing,
+       "which activations are recomputed in the backward pass",
+       {.one_of = {"none", "full", "selective"}, .built = {"none"}}},
+      {"checkpoint.every",
+       &c.checkpoint.every,
+       "steps between checkpoints; 0: only at the end",
+       {.range = kAtLeastZero}},
+      {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints that are kept", {.range = kAtLeastOne}},
+      {"checkpoint.async", &c.checkpoint.async, "write while training continues", {.built = {"false"}}},
+      {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
+      {"log.trace", &c.log.trace, "steps to trace; 0 or empty: none", {.built = {"", "0"}, .name = "STEPS"}},
+      {"log.tensorboard", &c.log.tensorboard, "write event files", {.built = {"false"}}},
+  };
+}
+
+}  // namespace
+
+std::vector<Option> option_table(Config& config) {
+  Table table;
+  for (Table part : {run_options(config), model_options(config), data_options(config), train_options(config),
+                     optimizer_options(config), fsdp_options(config), other_options(config)}) {
+    std::move(part.begin(), part.end(), std::back_inserter(table));
+  }
+  return table;
+}
+
+}  // namespace llampi::cli

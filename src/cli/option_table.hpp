@@ -1,0 +1,16 @@
+// The one table of the keys of `llampi train`: command line, environment, configuration file, help and the
+// resolved configuration are all readings of it.
+#pragma once
+
+#include <vector>
+
+#include "cli/option.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi::cli {
+
+/// Every key `section.key`, section by section, bound to the members of `config`, which must outlive the
+/// table.
+std::vector<Option> option_table(Config& config);
+
+}  // namespace llampi::cli

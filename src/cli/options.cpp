@@ -1,0 +1,211 @@
+#include "cli/options.hpp"
+
+#include <boost/program_options.hpp>
+#include <cctype>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "cli/option_table.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi::cli {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kPrefix = "LLAMPI_";
+
+/// Variables that the job scripts use, on their way to the ranks with the rest of the job's environment.
+const std::set<std::string> kJobScriptVariables = {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT",
+                                                   "LLAMPI_SITE"};
+
+/// LLAMPI_TRAIN_STEPS of train.steps.
+std::string variable_of(const std::string& key) {
+  std::string variable = kPrefix;
+  for (const char c : key) {
+    variable += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  }
+  return variable;
+}
+
+std::vector<Setting> environment_settings(const std::vector<Option>& table) {
+  std::map<std::string, std::string> keys;
+  std::vector<std::string> variables;
+  for (const auto& option : table) {
+    variables.push_back(variable_of(option.key));
+    keys[variables.back()] = option.key;
+  }
+  const auto key_of = [&](const std::string& variable) -> std::string {
+    if (!variable.starts_with(kPrefix) || kJobScriptVariables.contains(variable)) return {};
+    const auto found = keys.find(variable);
+    if (found != keys.end()) return found->second;
+    throw_user_error("unknown variable {} in the environment; did you mean {}?", variable,
+                     nearest(variable, variables));
+  };
+  std::vector<Setting> settings;
+  const boost::function1<std::string, std::string> mapper = key_of;
+  for (const auto& given : po::parse_environment(po::options_description(), mapper).options) {
+    settings.push_back({given.string_key, given.value.front(), variable_of(given.string_key)});
+  }
+  return settings;
+}
+
+/// For messages: what somebody else's file may hold, on one short line.
+std::string printable(std::string text) {
+  constexpr std::size_t kLongest = 60;
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  for (char& c : text) {
+    if (!std::isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return text;
+}
+
+std::vector<Setting> ini_settings(const std::string& text, const std::string& name,
+                                  const std::vector<Option>& table) {
+  std::vector<Setting> settings;
+  std::set<std::string> seen;
+  std::istringstream stream(text);
+  try {
+    for (const auto& given : po::parse_config_file(stream, po::options_description(), true).options) {
+      const std::string& key = given.string_key;
+      if (find_option(table, key) == nullptr) {
+        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), name,
+                         nearest(key, keys_of(table)));
+      }
+      if (!seen.insert(key).second) throw_user_error("{} is given twice in {}; give it once", key, name);
+      settings.push_back({key, given.value.front(), name});
+    }
+  } catch (const po::invalid_config_file_syntax& error) {
+    throw_user_error("{} holds the line \"{}\", which is neither [section] nor key = value", name,
+                     printable(error.tokens()));
+  }
+  return settings;
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  if (std::filesystem::is_directory(path)) {
+    throw_user_error("the configuration file {} is a folder; give the file in it", path.string());
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file)
+    throw_user_error("cannot read the configuration file {}: {}", path.string(), std::strerror(errno));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// A text that the resolved configuration could not give back: the file format has no quotes.
+void refuse_what_ini_cannot_hold(const Setting& setting) {
+  const auto& value = setting.value;
+  const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  const bool padded = !value.empty() && (is_space(value.front()) || is_space(value.back()));
+  if (!padded && value.find_first_of("#\r\n") == std::string::npos) return;
+  throw_user_error("{} = {} ({}) cannot be kept in a configuration file: it {}", setting.key,
+                   printable(value), setting.where,
+                   padded ? "begins or ends with a space" : "holds a # or a line end");
+}
+
+/// What concerns more than one key, and what is required; none of it needs a file.
+void check(const Config& c) {
+  if (c.model.config.empty()) {
+    throw_user_error(
+        "model.config is not given; name a Hugging Face config.json or the folder that holds it");
+  }
+  if (c.data.train.empty()) {
+    throw_user_error("data.train is not given; name a token file, which llampi tokenize writes");
+  }
+  if (c.train.steps == 0 && c.train.epochs == 0) {
+    throw_user_error(
+        "neither train.steps nor train.epochs is given; say how long the run is with one of them");
+  }
+  if (c.train.steps != 0 && c.train.epochs != 0) {
+    throw_user_error("train.steps = {} and train.epochs = {} are both given; set one of them to 0",
+                     c.train.steps, c.train.epochs);
+  }
+  if (c.train.eval_every != 0 && c.data.eval.empty()) {
+    throw_user_error("train.eval_every = {} needs data.eval; name a token file, or set it to 0",
+                     c.train.eval_every);
+  }
+  if (c.optimizer.min_lr > c.optimizer.lr) {
+    throw_user_error("optimizer.min_lr = {} is above optimizer.lr = {}; it must be at most that",
+                     c.optimizer.min_lr, c.optimizer.lr);
+  }
+}
+
+/// The later ones of `sources` win.
+Config build(const std::vector<std::vector<Setting>>& sources) {
+  std::map<std::string, Setting> winners;
+  for (const auto& source : sources) {
+    for (const auto& setting : source) winners[setting.key] = setting;
+  }
+  Config config;
+  for (const auto& option : option_table(config)) {
+    const auto winner = winners.find(option.key);
+    if (winner == winners.end()) continue;
+    refuse_what_ini_cannot_hold(winner->second);
+    assign(option, winner->second);
+  }
+  check(config);
+  return config;
+}
+
+Option config_option(std::string& file) {
+  return {"config", &file, "configuration file: [section], key = value, # comments", {.name = "FILE"}};
+}
+
+}  // namespace
+
+Config resolve_config(const Arguments& arguments) {
+  Config defaults;
+  const auto table = option_table(defaults);
+  std::string file;
+  auto accepted = table;
+  accepted.push_back(config_option(file));
+
+  CommandLine line = parse_command_line(arguments, accepted);
+  if (!line.positional.empty()) {
+    throw_user_error("unexpected argument \"{}\"; options are written --section.key=value",
+                     line.positional[0]);
+  }
+  const bool has_file = std::erase_if(line.settings, [&](const Setting& setting) {
+                          if (setting.key == "config") file = setting.value;
+                          return setting.key == "config";
+                        }) > 0;
+  std::vector<Setting> from_file;
+  if (has_file) from_file = ini_settings(read_text(file), file, table);
+  return build({from_file, environment_settings(table), line.settings});
+}
+
+std::string to_ini(const Config& config) {
+  Config copy = config;
+  std::string text, section;
+  for (const auto& option : option_table(copy)) {
+    const auto dot = option.key.find('.');
+    if (option.key.substr(0, dot) != section) {
+      text += section.empty() ? "" : "\n";
+      section = option.key.substr(0, dot);
+      text += fmt::format("[{}]\n", section);
+    }
+    const std::string value = value_text(option);
+    text += fmt::format("{} ={}{}\n", option.key.substr(dot + 1), value.empty() ? "" : " ", value);
+  }
+  return text;
+}
+
+Config parse_ini(const std::string& text, const std::string& name) {
+  Config defaults;
+  return build({ini_settings(text, name, option_table(defaults))});
+}
+
+std::string config_help() {
+  Config defaults;
+  std::string file;
+  return options_help({config_option(file)}) + options_help(option_table(defaults));
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,26 @@
+// The configuration of `llampi train` from its four sources.
+#pragma once
+
+#include <string>
+
+#include "cli/command_line.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi::cli {
+
+/// From the command line (`--config FILE`, `--section.key=value`), then this process's environment
+/// (LLAMPI_SECTION_KEY), then the file, then the defaults: what stands earlier wins. Paths are relative to
+/// the current folder, wherever the file is. Values that another source overrides are not looked at.
+/// @throws UserError naming key, value, where it came from and what to do
+Config resolve_config(const Arguments& arguments);
+
+/// Every key, section by section; parse_ini() reads the identical configuration from it.
+std::string to_ini(const Config& config);
+
+/// @param name of the file, for errors
+Config parse_ini(const std::string& text, const std::string& name);
+
+/// Every key with its values, default and meaning.
+std::string config_help();
+
+}  // namespace llampi::cli

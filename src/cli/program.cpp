@@ -1,0 +1,83 @@
+// Finds the command, and turns what it throws into an exit status.
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi::cli {
+namespace {
+
+std::string help_text() {
+  std::string text =
+      "Usage: llampi <command> [options]\n\n"
+      "Trains Llama models with fully sharded data parallelism over MPI.\n\n"
+      "Commands:\n";
+  for (const auto& command : commands()) {
+    text += fmt::format("  {:<10} {}{}\n", command.name, command.summary,
+                        command.run == nullptr ? " (not built yet)" : "");
+  }
+  return text +
+         "\n"
+         "llampi <command> --help   options of a command\n"
+         "llampi --version          versions of the program and of its libraries\n";
+}
+
+const Command& find_command(const std::string& name) {
+  std::vector<std::string> names;
+  for (const auto& command : commands()) {
+    if (command.name == name) return command;
+    names.push_back(command.name);
+  }
+  throw_user_error("unknown command \"{}\"; did you mean {}?", name, nearest(name, names));
+}
+
+int dispatch(const Arguments& arguments) {
+  if (arguments.empty()) {
+    print(help_text());
+    return kWrongInput;
+  }
+  const std::string& first = arguments[0];
+  if (first == "--help" || first == "-h" || first == "help") {
+    print(help_text());
+    return kDone;
+  }
+  if (first == "--version") {
+    print(version_text());
+    return kDone;
+  }
+  const Command& command = find_command(first);
+  if (command.run == nullptr) throw_user_error("llampi {} is not built yet", command.name);
+  return command.run(Arguments(arguments.begin() + 1, arguments.end()));
+}
+
+}  // namespace
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all = {
+      {"train", "train a model, or continue a run", train_command},
+      {"tokenize", "make a token file of texts", tokenize_command},
+      {"generate", "continue a text", generate_command},
+      {"evaluate", "loss of a model on a token file", evaluate_command},
+      {"inspect", "what is in a checkpoint, a token file or a Hugging Face folder", inspect_command},
+      {"import", "a Hugging Face folder to a checkpoint"},
+      {"export", "a checkpoint to a Hugging Face folder"},
+      {"plan", "memory and time of a configuration, without running it"},
+      {"check", "whether this machine can run it"},
+      {"bench", "speed of this machine"},
+  };
+  return all;
+}
+
+int run_program(const Arguments& arguments) {
+  try {
+    return dispatch(arguments);
+  } catch (const UserError& error) {
+    print_error(error.what());
+    return kWrongInput;
+  } catch (const std::exception& error) {
+    print_error(error.what());
+    return kFailed;
+  }
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,32 @@
+#include "cli/ranks.hpp"
+
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::cli {
+namespace {
+
+int end_job(World& world, const std::string& what) {
+  print_error(fmt::format("rank {} on {}: {}", world.rank(), world.topology().host, what));
+  world.abort(kFailed);
+  return kFailed;  // not reached, which g++ does not see through a virtual function
+}
+
+}  // namespace
+
+int run_on_ranks(const std::function<int(World&)>& body) {
+  const std::unique_ptr<World> world = World::create();
+  try {
+    return body(*world);
+  } catch (const UserError& error) {
+    if (world->rank() == 0) print_error(error.what());
+    return kWrongInput;
+  } catch (const std::exception& error) {
+    return end_job(*world, error.what());
+  } catch (...) {
+    return end_job(*world, "an exception of unknown type");
+  }
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,15 @@
+// Commands that run on all ranks of a job.
+#pragma once
+
+#include <functional>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::cli {
+
+/// Starts MPI, runs `body` and returns its status, the same on all ranks; MPI ends in the ordinary way.
+/// A UserError, which `body` must throw on every rank alike, is printed by rank 0 and becomes status 2.
+/// Anything else is printed by the rank on which it happened and ends the job on all ranks with status 1.
+int run_on_ranks(const std::function<int(World&)>& body);
+
+}  // namespace llampi::cli

@@ -1,0 +1,53 @@
+// llampi --version
+#include <hdf5.h>
+#include <mpi.h>
+
+#include "cli/commands.hpp"
+#include "device/cpu/gemm_library.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi_version.h"
+
+namespace llampi::cli {
+namespace {
+
+/// What an MPI library says about itself can be pages; its name and version come first.
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS)
+    throw CallError("MPI_Get_library_version", "no reason given");
+  const std::string version = text;
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+std::string hdf5_version() {
+  unsigned major = 0, minor = 0, release = 0;
+  if (H5get_libversion(&major, &minor, &release) < 0) throw CallError("H5get_libversion", "no reason given");
+  return fmt::format("{}.{}.{}", major, minor, release);
+}
+
+std::string compiler() {
+#if defined(__clang__)
+  return "clang++ " __clang_version__;
+#elif defined(__GNUC__)
+  return "g++ " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
+}  // namespace
+
+std::string version_text() {
+  const GemmLibrary gemm = inspect_gemm_library();
+  return fmt::format(
+      "llampi {} ({})\n"
+      "MPI              {}\n"
+      "matrix products  {}{}\n"
+      "HDF5             {}\n"
+      "compiler         {}\n",
+      LLAMPI_VERSION, LLAMPI_GIT_SHA, mpi_version(), gemm.name, gemm.core.empty() ? "" : ", " + gemm.core,
+      hdf5_version(), compiler());
+}
+
+}  // namespace llampi::cli

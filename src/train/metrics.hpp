@@ -1,0 +1,47 @@
+// metrics.jsonl: one JSON object per optimizer step, on disk before the checkpoint of that step gets its
+// name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace llampi {
+
+struct StepMetrics {
+  std::int64_t step = 0;
+  double loss = 0;
+  double grad_norm = 0;
+  double lr = 0;
+  std::int64_t tokens = 0;
+  std::int64_t tokens_seen = 0;
+  double step_seconds = 0;
+  double data_seconds = 0;
+  double tokens_per_second = 0;
+  double tokens_per_second_per_rank = 0;
+  std::int64_t memory_bytes = 0;
+};
+
+/// One line without its end; values that are not finite are null.
+std::string to_json(const StepMetrics& metrics);
+std::string evaluation_json(std::int64_t step, double eval_loss);
+
+/// Appends lines; each is handed to the system at once. One rank has it.
+class MetricsFile {
+ public:
+  /// Opens FILE and cuts it back to lines of steps up to `last_step`, a torn last line included.
+  /// @throws UserError if it cannot be written
+  MetricsFile(std::filesystem::path file, std::int64_t last_step);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+
+  void append(const std::string& line);
+  void sync();  ///< on disk when it returns
+
+ private:
+  std::filesystem::path file_;
+  int descriptor_ = -1;
+};
+
+}  // namespace llampi

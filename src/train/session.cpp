@@ -1,0 +1,134 @@
+#include "train/session.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "llampi/checkpoint/safetensors.hpp"
+
+namespace llampi {
+
+int threads_per_rank(World& world, int asked) {
+  // Ranks that were bound to cores of their own have different sets; unbound ones share one.
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
+  const std::string mine =
+      world.topology().host + std::string(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  const auto all = world.all_gather(mine);
+  if (asked > 0) return asked;
+  return std::max(1, CPU_COUNT(&cores) / static_cast<int>(std::count(all.begin(), all.end(), mine)));
+}
+
+std::vector<TensorInfo> tensor_infos(const Model& model) {
+  std::vector<TensorInfo> infos;
+  for (const auto& parameter : model.parameters()) infos.push_back({parameter.name, parameter.shape});
+  return infos;
+}
+
+std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces) {
+  std::vector<TensorPiece> result;
+  for (const auto& piece : pieces) {
+    TensorPiece out{.tensor = piece.parameter,
+                    .begin = piece.begin,
+                    .elements = piece.master.elements(),
+                    .model = piece.master.as<float>()};
+    if (piece.exp_avg) {
+      out.exp_avg = piece.exp_avg.as<float>();
+      out.exp_avg_sq = piece.exp_avg_sq.as<float>();
+    }
+    result.push_back(out);
+  }
+  return result;
+}
+
+LlamaConfig config_of_weights(const std::filesystem::path& weights) {
+  switch (identify(weights)) {
+    case FileKind::huggingface_folder:
+      return LlamaConfig::read(weights);
+    case FileKind::checkpoint:
+      return LlamaConfig::parse(read_checkpoint_summary(weights).texts.model_config, weights.string());
+    case FileKind::tokens:
+      break;
+  }
+  throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder", weights.string());
+}
+
+void load_weights(World& world, const std::filesystem::path& weights, const LlamaConfig& config,
+                  Engine& engine) {
+  const auto tensors = tensor_infos(engine.model());
+  auto pieces = tensor_pieces(engine.pieces_to_load());
+  for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = nullptr;
+  FileKind kind{};
+  agree(world, [&] {
+    kind = identify(weights);
+    if (kind == FileKind::tokens) {
+      throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
+                       weights.string());
+    }
+    if (kind == FileKind::huggingface_folder)
+      load_safetensors(weights, tensors, pieces, config.tie_word_embeddings);
+  });
+  if (kind == FileKind::checkpoint) load_checkpoint(world, weights, tensors, pieces);
+}
+
+InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,
+                                    int threads, const Log& log) {
+  InferenceSession session;
+  const int threads_here = threads_per_rank(world, threads);
+  agree(world, [&] {
+    session.config = config_of_weights(weights);
+    session.model = make_llama(session.config);
+    session.device = make_cpu_device(threads_here);
+  });
+  log.info("device: {}", session.device->describe());
+  EngineOptions options;
+  options.batch = batch;
+  options.training = false;
+  session.engine = std::make_unique<Engine>(*session.model, *session.device, world, options);
+  load_weights(world, weights, session.config, *session.engine);
+  return session;
+}
+
+Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, const BatchOptions& options) {
+  const std::int64_t samples = file.samples(options.seq_len);
+  const std::int64_t per_round = options.micro_batch * world.size();
+  double loss_sum = 0;
+  std::int64_t valid = 0;
+  for (std::int64_t round = 0; round * per_round < samples; ++round) {
+    std::vector<std::int64_t> mine(options.micro_batch, -1);
+    for (std::int64_t i = 0; i < options.micro_batch; ++i) {
+      const std::int64_t sample = round * per_round + world.rank() * options.micro_batch + i;
+      if (sample < samples) mine[i] = sample;
+    }
+    HostBatch batch;
+    agree(world, [&] { batch = make_batch(file, options, mine); });
+    loss_sum += engine.evaluate(batch);
+    valid += batch.valid_labels;
+  }
+  world.sum(std::span(&loss_sum, 1));
+  world.sum(std::span(&valid, 1));
+  Evaluation result{.tokens = valid};
+  if (valid > 0) result.loss = loss_sum / static_cast<double>(valid);
+  result.perplexity = std::exp(result.loss);
+  return result;
+}
+
+Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
+                    std::int64_t seq_len, std::int64_t micro_batch, int threads, const Log& log) {
+  std::unique_ptr<TokenFile> file;
+  agree(world, [&] {
+    file = std::make_unique<TokenFile>(data);
+    if (file->samples(seq_len) < 1) {
+      throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
+                       data.string(), file->tokens(), seq_len);
+    }
+  });
+  const auto session = open_for_inference(world, weights, {micro_batch, seq_len}, threads, log);
+  const BatchOptions options{
+      .seq_len = seq_len, .micro_batch = micro_batch, .vocabulary = session.config.vocab_size};
+  return evaluate_file(world, *session.engine, *file, options);
+}
+
+}  // namespace llampi

@@ -1,0 +1,48 @@
+// What training, evaluation and generation share: a model with its weights in an engine on a device.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/data/loader.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/train/train.hpp"
+
+namespace llampi {
+
+/// Threads per rank: as asked for, or the cores that this rank may run on over the ranks that share them.
+/// Collective.
+int threads_per_rank(World& world, int asked);
+
+/// The parameters as checkpoints and safetensors name them.
+std::vector<TensorInfo> tensor_infos(const Model& model);
+std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces);
+
+/// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
+LlamaConfig config_of_weights(const std::filesystem::path& weights);
+
+/// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
+void load_weights(World& world, const std::filesystem::path& weights, const LlamaConfig& config,
+                  Engine& engine);
+
+/// A model for forward passes only, with its weights. Collective.
+struct InferenceSession {
+  LlamaConfig config;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<Engine> engine;
+};
+InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,
+                                    int threads, const Log& log);
+
+/// Loss over all samples of a file, dealt out over ranks and micro-batches; what is left over is filled up
+/// with empty slots. Collective.
+Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, const BatchOptions& options);
+
+}  // namespace llampi

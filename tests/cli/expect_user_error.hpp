@@ -1,0 +1,22 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::cli {
+
+/// `work` throws UserError with exactly this sentence.
+template <class Work>
+void expect_user_error(const Work& work, const std::string& sentence) {
+  try {
+    work();
+    ADD_FAILURE() << "nothing was thrown; expected: " << sentence;
+  } catch (const UserError& error) {
+    EXPECT_EQ(error.what(), sentence);
+  }
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,312 @@
+// The configuration of a run: its sources, their precedence, and the file that gives it back.
+#include "cli/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/expect_user_error.hpp"
+#include "cli/option_table.hpp"
+
+namespace llampi::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (const auto& name : variables_) unsetenv(name.c_str());
+    std::filesystem::remove(kFile);
+  }
+  void set_variable(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    variables_.push_back(name);
+  }
+  void write_file(const std::string& text) { std::ofstream(kFile, std::ios::binary) << text; }
+
+  static Arguments with_required(Arguments arguments) {
+    const Arguments required = {"--model.config=m.json", "--data.train=t.h5", "--train.steps=9"};
+    arguments.insert(arguments.end(), required.begin(), required.end());
+    return arguments;
+  }
+
+  const std::string kFile = "options_test.ini";  // in the folder of the build where the test runs
+
+ private:
+  std::vector<std::string> variables_;
+};
+
+constexpr const char* kRequired = "[model]\nconfig=m.json\n[data]\ntrain=t.h5\n[train]\nsteps=9\n";
+
+TEST_F(OptionsTest, DefaultsAreTheConfigs) {
+  Config c = resolve_config(with_required({})), defaults;
+  EXPECT_EQ(c.model.config, "m.json");
+  EXPECT_EQ(c.data.train, "t.h5");
+  EXPECT_EQ(c.train.steps, 9);
+  for (const auto& option : option_table(defaults)) {
+    if (option.key == "model.config" || option.key == "data.train" || option.key == "train.steps") continue;
+    EXPECT_EQ(value_text(*find_option(option_table(c), option.key)), value_text(option)) << option.key;
+  }
+}
+
+TEST_F(OptionsTest, CommandLineThenEnvironmentThenFileThenDefault) {
+  write_file(std::string(kRequired) +
+             "micro_batch = 2\neval_every = 0\n[run]\nseed = 1\nthreads = 1\n[log]\nevery=5");
+  set_variable("LLAMPI_RUN_SEED", "2");
+  set_variable("LLAMPI_RUN_THREADS", "2");
+  set_variable("LLAMPI_CHECKPOINT_KEEP", "8");
+  const Config c = resolve_config({"--run.seed=3", "--config", kFile, "--train.global_batch", "16"});
+  EXPECT_EQ(c.run.seed, 3U);            // all three
+  EXPECT_EQ(c.run.threads, 2);          // environment and file
+  EXPECT_EQ(c.train.micro_batch, 2);    // file
+  EXPECT_EQ(c.log.every, 5);            // file, in a later section, without a line end
+  EXPECT_EQ(c.train.global_batch, 16);  // command line
+  EXPECT_EQ(c.checkpoint.keep, 8);      // environment
+  EXPECT_EQ(c.data.seq_len, 1024);      // nobody
+}
+
+TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
+  write_file(std::string(kRequired) + "[run]\ndevice = cuda\n");
+  EXPECT_EQ(resolve_config({"--config=" + kFile, "--run.device=cpu"}).run.device, "cpu");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "run.device = cuda (options_test.ini) is not built yet; use auto or cpu");
+}
+
+TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
+  write_file("# first\r\n[run]\r\n dir = a b=c # why\r\n\r\n[data]\r\n\teval =\r\n" + std::string(kRequired));
+  const Config c = resolve_config({"--config=" + kFile});
+  EXPECT_EQ(c.run.dir, "a b=c");
+  EXPECT_EQ(c.data.eval, "");
+}
+
+TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
+  const Config c = resolve_config(with_required({"--run.dir=d",
+                                                 "--run.device=CPU",
+                                                 "--run.threads=3",
+                                                 "--run.seed=5",
+                                                 "--run.resume=never",
+                                                 "--run.resume_with_changes=true",
+                                                 "--run.max_hours=1.5",
+                                                 "--model.weights=w",
+                                                 "--data.eval=e",
+                                                 "--data.seq_len=64",
+                                                 "--data.shuffle=false",
+                                                 "--data.document_mask=false",
+                                                 "--train.micro_batch=2",
+                                                 "--train.global_batch=12",
+                                                 "--train.eval_every=7",
+                                                 "--optimizer.lr=0.5",
+                                                 "--optimizer.min_lr=0.25",
+                                                 "--optimizer.schedule=linear",
+                                                 "--optimizer.warmup_steps=4",
+                                                 "--optimizer.beta1=0.5",
+                                                 "--optimizer.beta2=0.75",
+                                                 "--optimizer.eps=1e-6",
+                                                 "--optimizer.weight_decay=0",
+                                                 "--optimizer.clip_grad_norm=0",
+                                                 "--optimizer.no_decay=norm|bias$",
+                                                 "--fsdp.strategy=NO_SHARD",
+                                                 "--fsdp.wrap=transformer",
+                                                 "--fsdp.backward_prefetch=post",
+                                                 "--fsdp.forward_prefetch=false",
+                                                 "--fsdp.limit_all_gathers=1",
+                                                 "--checkpoint.every=11",
+                                                 "--checkpoint.keep=1",
+                                                 "--log.every=6"}));
+  EXPECT_EQ(c.run.dir, "d");
+  EXPECT_EQ(c.run.device, "cpu");
+  EXPECT_EQ(c.run.threads, 3);
+  EXPECT_EQ(c.run.seed, 5U);
+  EXPECT_EQ(c.run.resume, "never");
+  EXPECT_TRUE(c.run.resume_with_changes);
+  EXPECT_EQ(c.run.max_hours, 1.5);
+  EXPECT_EQ(c.model.weights, "w");
+  EXPECT_EQ(c.data.eval, "e");
+  EXPECT_EQ(c.data.seq_len, 64);
+  EXPECT_FALSE(c.data.shuffle);
+  EXPECT_FALSE(c.data.document_mask);
+  EXPECT_EQ(c.train.micro_batch, 2);
+  EXPECT_EQ(c.train.global_batch, 12);
+  EXPECT_EQ(c.train.eval_every, 7);
+  EXPECT_EQ(c.optimizer.lr, 0.5);
+  EXPECT_EQ(c.optimizer.min_lr, 0.25);
+  EXPECT_EQ(c.optimizer.schedule, "linear");
+  EXPECT_EQ(c.optimizer.warmup_steps, 4);
+  EXPECT_EQ(c.optimizer.beta1, 0.5);
+  EXPECT_EQ(c.optimizer.beta2, 0.75);
+  EXPECT_EQ(c.optimizer.eps, 1e-6);
+  EXPECT_EQ(c.optimizer.weight_decay, 0);
+  EXPECT_EQ(c.optimizer.clip_grad_norm, 0);
+  EXPECT_EQ(c.optimizer.no_decay, "norm|bias$");
+  EXPECT_EQ(c.fsdp.strategy, "no_shard");
+  EXPECT_EQ(c.fsdp.backward_prefetch, "post");
+  EXPECT_FALSE(c.fsdp.forward_prefetch);
+  EXPECT_EQ(c.fsdp.limit_all_gathers, 1);
+  EXPECT_EQ(c.checkpoint.every, 11);
+  EXPECT_EQ(c.checkpoint.keep, 1);
+  EXPECT_EQ(c.log.every, 6);
+}
+
+TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
+  Config c = resolve_config(with_required({"--optimizer.lr=0.1", "--run.seed=18446744073709551615",
+                                           "--run.max_hours=0.3333333333333333", "--run.dir=a folder",
+                                           "--optimizer.no_decay=[a=b]", "--data.shuffle=false"}));
+  const std::string ini = to_ini(c);
+  Config back = parse_ini(ini, "x");
+  const auto table = option_table(c), table_back = option_table(back);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    std::visit(
+        [&](const auto* value) {
+          using Pointer = std::remove_const_t<std::remove_pointer_t<decltype(value)>>*;
+          EXPECT_EQ(*std::get<Pointer>(table_back[i].target), *value) << table[i].key;
+        },
+        table[i].target);
+  }
+  write_file(ini);
+  EXPECT_EQ(to_ini(resolve_config({"--config=" + kFile})), ini);
+  EXPECT_THAT(ini, HasSubstr("[run]\ndir = a folder\n"));
+  EXPECT_THAT(ini, HasSubstr("\n[train]\nsteps = 9\nepochs = 0\n"));
+}
+
+TEST_F(OptionsTest, NothingIsLostInAFileThatCouldNotHoldIt) {
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir=a#b"})); },
+      "run.dir = a#b (command line) cannot be kept in a configuration file: it holds a # or a line end");
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir=a\nb"})); },
+      "run.dir = a?b (command line) cannot be kept in a configuration file: it holds a # or a line end");
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir= a"})); },
+      "run.dir =  a (command line) cannot be kept in a configuration file: it begins or ends with a space");
+}
+
+TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
+  expect_user_error([] { resolve_config(with_required({"--train.step=5"})); },
+                    "unknown option --train.step on the command line; did you mean --train.steps?");
+  write_file("[optimiser]\nlr = 1\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "unknown key optimiser.lr in options_test.ini; did you mean optimizer.lr?");
+  set_variable("LLAMPI_TRAIN_MICROBATCH", "1");
+  expect_user_error(
+      [] { resolve_config(with_required({})); },
+      "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
+}
+
+TEST_F(OptionsTest, VariablesOfJobScriptsAreNotKeys) {
+  set_variable("LLAMPI_CONFIG", "x.ini");
+  set_variable("LLAMPI_HOURS", "3.9");
+  EXPECT_EQ(resolve_config(with_required({})).train.steps, 9);
+}
+
+TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
+  expect_user_error([] { resolve_config(with_required({"--optimizer.beta1=1"})); },
+                    "optimizer.beta1 = 1 (command line) is out of range; it must be at least 0 and below 1");
+  expect_user_error([] { resolve_config(with_required({"--data.seq_len=0"})); },
+                    "data.seq_len = 0 (command line) is out of range; it must be at least 1");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.lr=0"})); },
+                    "optimizer.lr = 0 (command line) is out of range; it must be above 0");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.schedule=cosin"})); },
+                    "optimizer.schedule = cosin (command line) is not known; use cosine, linear or constant");
+  expect_user_error([] { resolve_config(with_required({"more"})); },
+                    "unexpected argument \"more\"; options are written --section.key=value");
+  expect_user_error(
+      [] {
+        resolve_config(with_required({"--config=a", "--config=b"}));
+      },
+      "the option --config is given twice on the command line; give it once");
+  write_file(std::string(kRequired) + "steps = 10\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "train.steps is given twice in options_test.ini; give it once");
+  write_file("[train]\nsteps 10\n");
+  expect_user_error(
+      [&] { resolve_config({"--config=" + kFile}); },
+      "options_test.ini holds the line \"steps 10\", which is neither [section] nor key = value");
+  set_variable("LLAMPI_TRAIN_MICRO_BATCH", "two");
+  expect_user_error([] { resolve_config(with_required({})); },
+                    "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not a whole number");
+}
+
+TEST_F(OptionsTest, FilesThatAreNone) {
+  expect_user_error([] { resolve_config({"--config=missing.ini"}); },
+                    "cannot read the configuration file missing.ini: No such file or directory");
+  expect_user_error([] { resolve_config({"--config=."}); },
+                    "the configuration file . is a folder; give the file in it");
+  write_file(std::string("\x89HDF\r\n\x1a\n\0\0", 10));
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "options_test.ini holds the line \"?HDF\", which is neither [section] nor key = value");
+}
+
+TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
+  const auto refuses = [](const std::string& key, const std::string& value, const std::string& advice) {
+    expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
+                      fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
+  };
+  for (const char* strategy : {"shard_grad_op", "HYBRID_SHARD", "hybrid_shard_zero2"}) {
+    refuses("fsdp.strategy", strategy, "use full_shard or no_shard");
+  }
+  refuses("fsdp.wrap", "none", "use transformer");
+  refuses("fsdp.wrap_min_params", "100", "use 0");
+  refuses("fsdp.wrap_modules", "LlamaMLP", "leave it empty");
+  refuses("fsdp.shard_group_size", "2", "use node");
+  refuses("fsdp.param_dtype", "bfloat16", "use float32");
+  refuses("fsdp.reduce_dtype", "float16", "use float32");
+  refuses("fsdp.cpu_offload", "optimizer", "use none");
+  refuses("optimizer.master_dtype", "bfloat16", "use float32");
+  refuses("optimizer.moment_dtype", "bfloat16", "use float32");
+  refuses("activation.checkpointing", "full", "use none");
+  refuses("checkpoint.async", "true", "use false");
+  refuses("log.trace", "1,2", "use 0");
+  refuses("log.tensorboard", "true", "use false");
+  refuses("run.device", "cuda", "use auto or cpu");
+  refuses("run.share_gpu", "true", "use false");
+  refuses("run.watchdog_seconds", "600", "use 0");
+  // What asks for nothing is accepted.
+  const Config c =
+      resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
+                                    "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
+  EXPECT_EQ(c.fsdp.cpu_offload, "none");
+}
+
+TEST_F(OptionsTest, ConsistencyIsChecked) {
+  expect_user_error(
+      [] {
+        resolve_config({"--data.train=t", "--train.steps=1"});
+      },
+      "model.config is not given; name a Hugging Face config.json or the folder that holds it");
+  expect_user_error(
+      [] {
+        resolve_config({"--model.config=m", "--train.steps=1"});
+      },
+      "data.train is not given; name a token file, which llampi tokenize writes");
+  expect_user_error(
+      [] {
+        resolve_config({"--model.config=m", "--data.train=t"});
+      },
+      "neither train.steps nor train.epochs is given; say how long the run is with one of them");
+  expect_user_error([] { resolve_config(with_required({"--train.epochs=1.5"})); },
+                    "train.steps = 9 and train.epochs = 1.5 are both given; set one of them to 0");
+  expect_user_error([] { resolve_config(with_required({"--train.eval_every=2"})); },
+                    "train.eval_every = 2 needs data.eval; name a token file, or set it to 0");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.min_lr=1"})); },
+                    "optimizer.min_lr = 1 is above optimizer.lr = 0.0003; it must be at most that");
+  EXPECT_EQ(resolve_config({"--model.config=m", "--data.train=t", "--train.epochs=1.5"}).train.epochs, 1.5);
+}
+
+TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
+  const std::string help = config_help();
+  Config defaults;
+  for (const auto& option : option_table(defaults)) {
+    EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option)));
+    const auto value = value_text(option);
+    if (value.empty()) continue;
+    EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
+  }
+  EXPECT_THAT(help, HasSubstr("what computes; not built yet: cuda\n"));
+}
+
+}  // namespace
+}  // namespace llampi::cli

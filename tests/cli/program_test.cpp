@@ -1,0 +1,159 @@
+// The built program as a user meets it, on one process and without MPI.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/option_table.hpp"
+#include "cli/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class Program : public ::testing::Test {
+ protected:
+  Ending run(const std::string& arguments) const {
+    return shell(folder_.path(), std::string(LLAMPI_PROGRAM) + " " + arguments);
+  }
+  /// Status 2, nothing on standard output, and exactly this line on standard error.
+  void expect_refused(const std::string& arguments, const std::string& sentence) const {
+    const Ending ending = run(arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    EXPECT_EQ(ending.out, "") << arguments;
+    EXPECT_EQ(ending.err, "llampi: " + sentence + "\n") << arguments;
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(Program, TellsItsVersions) {
+  const Ending ending = run("--version");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.err, "");
+  EXPECT_THAT(ending.out, ContainsRegex("^llampi [0-9]+\\.[0-9]+\\.[0-9]+ \\([0-9a-z-]+\\)\n"));
+  for (const char* part : {"\nMPI +[^ \n]", "\nmatrix products +[^ \n]", "\nHDF5 +[0-9]+\\.[0-9]+\\.[0-9]+\n",
+                           "\ncompiler +[^ \n]"}) {
+    EXPECT_THAT(ending.out, ContainsRegex(part));
+  }
+}
+
+TEST_F(Program, HelpsItself) {
+  const Ending help = run("--help"), nothing = run("");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_EQ(help.out, nothing.out);
+  for (const auto& command : cli::commands()) EXPECT_THAT(help.out, HasSubstr("\n  " + command.name + " "));
+}
+
+TEST_F(Program, EveryCommandHelpsItself) {
+  for (const auto& command : cli::commands()) {
+    if (command.run == nullptr) continue;
+    const Ending ending = run(command.name + " --bogus --help");
+    EXPECT_EQ(ending.status, 0);
+    EXPECT_EQ(ending.err, "");
+    EXPECT_THAT(ending.out, StartsWith("Usage: "));
+    EXPECT_THAT(ending.out, HasSubstr("llampi " + command.name + " "));
+  }
+  const Ending help = run("train --help");
+  Config defaults;
+  for (const auto& option : cli::option_table(defaults))
+    EXPECT_THAT(help.out, HasSubstr("--" + option.key + " "));
+}
+
+TEST_F(Program, RefusesUnknownAndUnbuiltCommands) {
+  expect_refused("trian", "unknown command \"trian\"; did you mean train?");
+  expect_refused("plan --config x", "llampi plan is not built yet");
+  for (const char* name : {"import", "export", "check", "bench"}) {
+    expect_refused(name, std::string("llampi ") + name + " is not built yet");
+  }
+}
+
+TEST_F(Program, RefusesWrongOptions) {
+  expect_refused("tokenize", "tokenize needs --tokenizer; see llampi tokenize --help");
+  expect_refused("tokenize --tokenizer bytes", "tokenize needs --output; see llampi tokenize --help");
+  expect_refused("tokenize --tokenizer bytes --output x.h5",
+                 "tokenize needs at least one input file; see llampi tokenize --help");
+  expect_refused("tokenize --tokenizer bytes --format jsonl --output x.h5 y",
+                 "format = jsonl (command line) is not built yet; use text");
+  expect_refused("tokenize --tokenizer bytes --print y",
+                 "tokenize --print reads standard input and writes standard output; leave out y");
+  expect_refused("tokenize --tokeniser bytes",
+                 "unknown option --tokeniser on the command line; did you mean --tokenizer?");
+  expect_refused("inspect", "inspect needs a file; see llampi inspect --help");
+  expect_refused("inspect --verify x.h5", "the option --verify is not built yet; leave it out");
+  expect_refused("inspect a b", "unexpected argument \"b\"; options are written --name=value");
+}
+
+// These start MPI, alone.
+TEST_F(Program, RefusesWrongOptionsOfRanks) {
+  expect_refused("train --train.stepz=5",
+                 "unknown option --train.stepz on the command line; did you mean --train.steps?");
+  expect_refused("evaluate --weights w --data d", "evaluate needs --seq-len; see llampi evaluate --help");
+  expect_refused("generate --weights w --prompt p --top-p=0",
+                 "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
+}
+
+TEST_F(Program, PrintsAndDecodesTokens) {
+  folder_.write("text", "Hi!\n\nÄ\n");
+  const Ending ids = run("tokenize --tokenizer bytes --print <text");
+  EXPECT_EQ(ids.status, 0);
+  EXPECT_EQ(ids.err, "");
+  EXPECT_EQ(ids.out, "72 105 33\n\n195 132\n");
+  folder_.write("ids", ids.out);
+  EXPECT_EQ(run("tokenize --tokenizer bytes --decode <ids").out, "Hi!\n\nÄ\n");
+  EXPECT_EQ(run("tokenize --tokenizer bytes --print --decode <ids").out, "Hi!\n\nÄ\n");
+  folder_.write("ids", "72\n72 x\n");
+  const Ending wrong = run("tokenize --tokenizer bytes --decode <ids");
+  EXPECT_EQ(wrong.status, 2);
+  EXPECT_EQ(wrong.err, "llampi: line 2 of standard input holds \"x\", which is not a token id\n");
+}
+
+TEST_F(Program, WritesAndInspectsTokenFiles) {
+  folder_.write("a.txt", "first text");
+  folder_.write("b.txt", "second");
+  const Ending written = run("tokenize --tokenizer bytes --output t.h5 a.txt b.txt --json");
+  EXPECT_EQ(written.status, 0) << written.err;
+  EXPECT_EQ(nlohmann::json::parse(written.out),
+            nlohmann::json({{"documents", 2}, {"tokens", 16}, {"bytes", 16}}));
+  const auto seen = nlohmann::json::parse(run("inspect t.h5 --json").out);
+  EXPECT_EQ(seen["kind"], "tokens");
+  EXPECT_EQ(seen["tokens"], 16);
+  EXPECT_EQ(seen["documents"], 2);
+  EXPECT_EQ(seen["vocab_size"], 256);
+  EXPECT_EQ(seen["tokenizer"], "bytes");
+  EXPECT_EQ(seen["loss_mask"], false);
+  EXPECT_THAT(run("inspect t.h5").out, ContainsRegex("\n  tokens +16\n"));
+}
+
+TEST_F(Program, InspectsHuggingFaceFolders) {
+  std::filesystem::create_directory(folder_.path() / "model");
+  folder_.write("model/config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 256, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "tie_word_embeddings": true, "hidden_act": "silu"})");
+  const Ending ending = run("inspect model --json");
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  const auto seen = nlohmann::json::parse(ending.out);
+  EXPECT_EQ(seen["kind"], "Hugging Face folder");
+  // embedding 256*16; per layer q and o 16*16, k and v 8*16, three of 32*16, two norms; last norm
+  EXPECT_EQ(seen["model"]["parameters"],
+            256 * 16 + 2 * (2 * 16 * 16 + 2 * 8 * 16 + 3 * 32 * 16 + 2 * 16) + 16);
+  EXPECT_EQ(seen["model"]["num_key_value_heads"], 1);
+}
+
+TEST_F(Program, RefusesToInspectWhatIsNone) {
+  folder_.write("x.h5", "no HDF5 file");
+  for (const char* file : {"x.h5", "missing.h5", "."}) {
+    const Ending ending = run(std::string("inspect ") + file);
+    EXPECT_EQ(ending.status, 2) << file;
+    EXPECT_EQ(ending.complaints().size(), 1U) << ending.err;
+    EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test

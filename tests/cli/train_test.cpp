@@ -1,0 +1,158 @@
+// `llampi train` on two ranks: a user's mistakes, each with status 2 and one sentence, and a run that is
+// stopped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include "cli/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string model_json(int vocabulary) {
+  return R"({"model_type": "llama", "vocab_size": )" + std::to_string(vocabulary) +
+         R"(, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02})";
+}
+
+class Train : public ::testing::Test {
+ protected:
+  Train() {
+    folder_.write("model.json", model_json(256));
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the quick brown fox " + std::to_string(i) + "\n";
+    folder_.write("text", text);
+    const Ending ending = shell(
+        folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output tokens.h5 text");
+    EXPECT_EQ(ending.status, 0) << ending.err;
+  }
+
+  /// Two steps on two ranks, but for these options.
+  Ending train(const std::string& options) const {
+    folder_.write("run.ini",
+                  "[run]\ndir = run\n[model]\nconfig = model.json\n[data]\ntrain = tokens.h5\nseq_len = 16\n"
+                  "[train]\nsteps = 2\nmicro_batch = 1\nglobal_batch = 4\n");
+    return shell(folder_.path(),
+                 std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config run.ini " + options);
+  }
+
+  /// Status 2, and one line of complaint that holds all of `parts`.
+  void expect_refused(const std::string& options, const std::vector<std::string>& parts) const {
+    const Ending ending = train(options);
+    EXPECT_EQ(ending.status, 2) << ending.err;
+    ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+    for (const auto& part : parts) EXPECT_THAT(ending.complaints()[0], HasSubstr(part));
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Train, Succeeds) {
+  const Ending ending = train("");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  EXPECT_THAT(ending.out, HasSubstr("step 2/2"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/checkpoints/step-00000002.h5"));
+  // The resolved configuration is one.
+  const Ending again = shell(
+      folder_.path(), std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config run/config.ini");
+  EXPECT_EQ(again.status, 0) << again.err;
+}
+
+TEST_F(Train, MissingModelConfig) { expect_refused("--model.config=none.json", {"none.json"}); }
+
+TEST_F(Train, MissingConfigurationFile) {
+  const Ending ending =
+      shell(folder_.path(), std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config none.ini");
+  EXPECT_EQ(ending.status, 2);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_EQ(ending.complaints()[0],
+            "llampi: cannot read the configuration file none.ini: No such file or directory");
+}
+
+TEST_F(Train, MalformedModelConfig) {
+  folder_.write("torn.json", model_json(256).substr(0, 50));
+  expect_refused("--model.config=torn.json", {"torn.json"});
+}
+
+TEST_F(Train, UnknownKey) {
+  expect_refused("--train.step=5", {"--train.step ", "did you mean --train.steps?"});
+}
+
+TEST_F(Train, UnknownVariable) {
+  const Ending ending = shell(folder_.path(), std::string("LLAMPI_RUN_SEEDS=1 ") + MPIRUN + " -n 2 " +
+                                                  LLAMPI_PROGRAM + " train --train.steps=1");
+  EXPECT_EQ(ending.status, 2);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(ending.complaints()[0], HasSubstr("did you mean LLAMPI_RUN_SEED?"));
+}
+
+TEST_F(Train, BatchThatDoesNotDivide) {
+  expect_refused("--train.global_batch=5", {"global_batch", "5", "2"});
+}
+
+TEST_F(Train, TooLittleData) { expect_refused("--train.global_batch=1000000", {"1000000"}); }
+
+TEST_F(Train, MissingData) { expect_refused("--data.train=none.h5", {"none.h5"}); }
+
+TEST_F(Train, TokenFileOfALargerVocabulary) {
+  folder_.write("small.json", model_json(100));
+  expect_refused("--model.config=small.json", {"tokens.h5", "256", "100"});
+}
+
+TEST_F(Train, TokenOutsideTheVocabulary) {
+  // A file of another program, which does not say how large its vocabulary is.
+  const hid_t file = H5Fopen((folder_.path() / "tokens.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Adelete(file, "vocab_size"), 0);
+  ASSERT_GE(H5Fclose(file), 0);
+  folder_.write("small.json", model_json(100));
+  expect_refused("--model.config=small.json", {"tokens.h5", "100"});
+}
+
+TEST_F(Train, WrongFileType) {
+  expect_refused("--data.train=text", {"text"});
+  expect_refused("--data.train=model.json", {"model.json"});
+}
+
+TEST_F(Train, TruncatedTokenFile) {
+  const std::string whole = read_file(folder_.path() / "tokens.h5");
+  folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
+  expect_refused("--data.train=torn.h5", {"torn.h5"});
+}
+
+TEST_F(Train, NoPlaceToWrite) { expect_refused("--run.dir=text/run", {"text/run"}); }
+
+TEST_F(Train, NotACheckpoint) {
+  expect_refused("--model.weights=tokens.h5", {"tokens.h5"});
+  expect_refused("--run.resume=tokens.h5", {"tokens.h5"});
+}
+
+TEST_F(Train, TruncatedCheckpoint) {
+  ASSERT_EQ(train("").status, 0);
+  const std::string whole = read_file(folder_.path() / "run/checkpoints/step-00000002.h5");
+  folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
+  expect_refused("--run.dir=other --run.resume=torn.h5", {"torn.h5"});
+  expect_refused("--run.dir=other --model.weights=torn.h5", {"torn.h5"});
+}
+
+// A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the
+// program itself.
+TEST_F(Train, StopsAtASignalAndContinues) {
+  for (const char* signal : {"USR1", "TERM", "INT"}) {
+    const Ending ending =
+        shell(folder_.path(), "rm -rf run; timeout --preserve-status --signal=" + std::string(signal) +
+                                  " 1 " + LLAMPI_PROGRAM +
+                                  " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                                  " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
+                                  " --log.every=1000000");
+    EXPECT_EQ(ending.status, 75) << signal << ": " << ending.err;
+    EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
+    EXPECT_FALSE(std::filesystem::is_empty(folder_.path() / "run/checkpoints")) << signal;
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
