@@ -18,7 +18,8 @@ inline float from_float16(std::uint16_t bits) {
   const std::uint32_t fraction = bits & 0x3FFU;
   std::uint32_t magnitude;
   if (exponent == 0) {
-    // Zero or subnormal: fraction * 2^-24, a normal float32, so that a thread that flushes subnormals gets it too.
+    // Zero or subnormal: fraction * 2^-24, a normal float32, so that a thread that flushes subnormals gets it
+    // too.
     magnitude = std::bit_cast<std::uint32_t>(static_cast<float>(fraction) * 0x1p-24F);
   } else if (exponent == 0x1F) {
     magnitude = 0x7F800000U | (fraction << 13);  // infinity, NaN

@@ -17,7 +17,8 @@ void reading(const fs::path& file, const std::function<void()>& work) {
   try {
     work();
   } catch (const hdf5::Failure& failure) {
-    throw_user_error("{} is damaged and cannot be read ({}); use another checkpoint", file.string(), failure.reason());
+    throw_user_error("{} is damaged and cannot be read ({}); use another checkpoint", file.string(),
+                     failure.reason());
   }
 }
 
@@ -28,7 +29,8 @@ void check_file(const fs::path& path, std::size_t roles, const std::vector<Tenso
   require_checkpoint(file.id(), path);
   read_state(file.id());
   if (roles > kRolesWithoutOptimizer && !hdf5::has_link(file.id(), "optimizer")) {
-    throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights", path.string());
+    throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights",
+                     path.string());
   }
   for (std::size_t role = 0; role < roles; ++role) {
     require_same_tensors(fmt::format("/{} in {}", kRoles[role].group, path.string()), tensors,
@@ -36,8 +38,9 @@ void check_file(const fs::path& path, std::size_t roles, const std::vector<Tenso
   }
 }
 
-void read_values(const std::vector<std::vector<hdf5::Dataset>>& datasets, const std::vector<TensorInfo>& tensors,
-                 const std::vector<TensorPiece>& pieces, std::int64_t most) {
+void read_values(const std::vector<std::vector<hdf5::Dataset>>& datasets,
+                 const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                 std::int64_t most) {
   for (std::size_t role = 0; role < datasets.size(); ++role) {
     for (const auto& piece : pieces) {
       float* values = piece.*kRoles[role].values;
@@ -55,8 +58,8 @@ void read_values(const std::vector<std::vector<hdf5::Dataset>>& datasets, const 
 TrainingState load_checkpoint(World& world, const fs::path& path, const std::vector<TensorInfo>& tensors,
                               const std::vector<TensorPiece>& pieces) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
-  std::int64_t with_moments =
-      std::any_of(pieces.begin(), pieces.end(), [](const TensorPiece& piece) { return piece.exp_avg != nullptr; });
+  std::int64_t with_moments = std::any_of(pieces.begin(), pieces.end(),
+                                          [](const TensorPiece& piece) { return piece.exp_avg != nullptr; });
   world.max(std::span<std::int64_t>(&with_moments, 1));
   const std::size_t roles = with_moments != 0 ? kRoles.size() : kRolesWithoutOptimizer;
 
@@ -75,7 +78,8 @@ TrainingState load_checkpoint(World& world, const fs::path& path, const std::vec
       datasets = open_datasets(file.id(), roles, tensors);
     });
   });
-  agree(world, [&] { reading(path, [&] { read_values(datasets, tensors, pieces, settings.transfer_elements); }); });
+  agree(world,
+        [&] { reading(path, [&] { read_values(datasets, tensors, pieces, settings.transfer_elements); }); });
   return state;
 }
 

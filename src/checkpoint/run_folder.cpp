@@ -22,7 +22,8 @@ std::string file_name(std::int64_t step) { return fmt::format("step-{:08}.h5", s
 /// The step in "step-00000100.h5"; nothing for any other name.
 std::optional<std::int64_t> step_of(std::string_view name) {
   constexpr std::string_view kBefore = "step-", kBehind = ".h5";
-  if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() < kBefore.size() + kBehind.size()) return {};
+  if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() < kBefore.size() + kBehind.size())
+    return {};
   std::int64_t step = 0;
   const char* end = name.data() + name.size() - kBehind.size();
   const auto parsed = std::from_chars(name.data() + kBefore.size(), end, step);
@@ -33,7 +34,8 @@ std::optional<std::int64_t> step_of(std::string_view name) {
 std::vector<fs::path> entries_of(const fs::path& run_dir) {
   std::vector<fs::path> entries;
   std::error_code error;
-  for (fs::directory_iterator entry(folder_of(run_dir), error), end; !error && entry != end; entry.increment(error)) {
+  for (fs::directory_iterator entry(folder_of(run_dir), error), end; !error && entry != end;
+       entry.increment(error)) {
     entries.push_back(entry->path());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
@@ -50,7 +52,9 @@ void remove_file(const fs::path& file) {
 
 }  // namespace
 
-fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) { return folder_of(run_dir) / file_name(step); }
+fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) {
+  return folder_of(run_dir) / file_name(step);
+}
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
@@ -71,7 +75,8 @@ void prune_checkpoints(const fs::path& run_dir, int keep) {
     if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
   }
   const auto checkpoints = list_checkpoints(run_dir);
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < checkpoints.size(); ++i) remove_file(checkpoints[i]);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < checkpoints.size(); ++i)
+    remove_file(checkpoints[i]);
 }
 
 }  // namespace llampi

@@ -28,9 +28,8 @@ struct Malformed {
 /// Bytes per element of the specification's dtypes; 0 for one that is not known.
 std::int64_t element_bytes(const std::string& dtype) {
   static const std::map<std::string, std::int64_t> kBytes{
-      {"BOOL", 1}, {"U8", 1},  {"I8", 1},   {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2},
-      {"F16", 2},  {"BF16", 2}, {"I32", 4}, {"U32", 4},     {"F32", 4},     {"I64", 8}, {"U64", 8},
-      {"F64", 8}};
+      {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
+      {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
   const auto found = kBytes.find(dtype);
   return found == kBytes.end() ? 0 : found->second;
 }
@@ -59,12 +58,14 @@ std::vector<std::int64_t> integers(const json& entry, const std::string& name, c
   const bool is_list = member != entry.end() && member->is_array();
   if (is_list) {
     for (const auto& value : *member) {
-      // Unsigned in the parser's sense: not negative, no fraction. The comparison refuses what int64 cannot hold.
+      // Unsigned in the parser's sense: not negative, no fraction. The comparison refuses what int64 cannot
+      // hold.
       if (!value.is_number_unsigned() || value.get<std::uint64_t>() > INT64_MAX) break;
       values.push_back(value.get<std::int64_t>());
     }
   }
-  if (!is_list || values.size() != member->size()) throw Malformed{fmt::format("{} of {} is malformed", key, name)};
+  if (!is_list || values.size() != member->size())
+    throw Malformed{fmt::format("{} of {} is malformed", key, name)};
   return values;
 }
 
@@ -74,7 +75,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   try {
     parse();
   } catch (const Malformed& malformed) {
-    throw_user_error("{} is not a whole safetensors file: {}; fetch it again", path_.string(), malformed.what);
+    throw_user_error("{} is not a whole safetensors file: {}; fetch it again", path_.string(),
+                     malformed.what);
   }
 }
 
@@ -84,10 +86,11 @@ void SafetensorsFile::parse() {
   if (bytes.size() < kLengthBytes) throw Malformed{"it is too short to have a header"};
   std::memcpy(&header_bytes, bytes.data(), kLengthBytes);
   if (header_bytes > kMaxHeaderBytes) throw Malformed{"it does not begin with the length of a header"};
-  if (header_bytes > bytes.size() - kLengthBytes) throw Malformed{"it ends inside its header, it is truncated"};
+  if (header_bytes > bytes.size() - kLengthBytes)
+    throw Malformed{"it ends inside its header, it is truncated"};
   const auto data = bytes.subspan(kLengthBytes + header_bytes);
-  const json header =
-      parse_header({reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, static_cast<std::size_t>(header_bytes)});
+  const json header = parse_header(
+      {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, static_cast<std::size_t>(header_bytes)});
 
   for (const auto& [name, value] : header.items()) {
     if (name == "__metadata__") continue;
@@ -105,11 +108,12 @@ void SafetensorsFile::parse() {
     const std::int64_t bytes_each = element_bytes(entry.dtype);
     std::int64_t expected = bytes_each;
     for (const auto extent : entry.shape) {
-      if (__builtin_mul_overflow(expected, extent, &expected)) throw Malformed{fmt::format("shape of {} is malformed", name)};
+      if (__builtin_mul_overflow(expected, extent, &expected))
+        throw Malformed{fmt::format("shape of {} is malformed", name)};
     }
     if (bytes_each != 0 && expected != offsets[1] - offsets[0]) {
-      throw Malformed{fmt::format("{} has {} bytes where {} {} takes {}", name, offsets[1] - offsets[0], entry.dtype,
-                                  shape_text(entry.shape), expected)};
+      throw Malformed{fmt::format("{} has {} bytes where {} {} takes {}", name, offsets[1] - offsets[0],
+                                  entry.dtype, shape_text(entry.shape), expected)};
     }
     entry.data = data.data() + offsets[0];
     entries_.emplace(name, std::move(entry));
@@ -132,8 +136,8 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   }
   const bool is_bfloat16 = entry.dtype == "BF16";
   if (!is_bfloat16 && entry.dtype != "F16") {
-    throw_user_error("{}: {} is {}, and only F32, BF16 and F16 can be read; convert it first", path_.string(), name,
-                     entry.dtype);
+    throw_user_error("{}: {} is {}, and only F32, BF16 and F16 can be read; convert it first", path_.string(),
+                     name, entry.dtype);
   }
   for (std::int64_t i = 0; i < elements; ++i) {
     std::uint16_t bits;  // the data need not be aligned

@@ -1,9 +1,10 @@
-// Writing a checkpoint. Ranks do three kinds of things: what only rank 0 does, what HDF5 wants from all ranks together (the
-// file and its metadata), and the values, which each rank writes by itself.
+// Writing a checkpoint. Ranks do three kinds of things: what only rank 0 does, what HDF5 wants from all ranks
+// together (the file and its metadata), and the values, which each rank writes by itself.
 //
-// The values are written independently, not collectively, because HDF5 and MPI-IO go on with collective calls after
-// a write: a rank whose write failed (full disk) leaves them, and the others wait for ever. Nothing is lost: a
-// rank's pieces are long runs of bytes in the file. So a failure of a rank is known to all before the next collective call.
+// The values are written independently, not collectively, because HDF5 and MPI-IO go on with collective calls
+// after a write: a rank whose write failed (full disk) leaves them, and the others wait for ever. Nothing is
+// lost: a rank's pieces are long runs of bytes in the file. So a failure of a rank is known to all before the
+// next collective call.
 #include "checkpoint/save.hpp"
 
 #include <fmt/chrono.h>
@@ -43,7 +44,8 @@ struct Job {
   std::size_t datasets() const { return roles * tensors.size(); }
 };
 
-/// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an int64.
+/// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
+/// int64.
 std::int64_t mix(std::int64_t index) {
   auto z = static_cast<std::uint64_t>(index) + 0x9E3779B97F4A7C15U;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
@@ -51,9 +53,10 @@ std::int64_t mix(std::int64_t index) {
   return static_cast<std::int64_t>((z ^ (z >> 31)) >> 24);
 }
 
-/// Checks that each element is in exactly one piece. Walking along a tensor, the number of pieces above an element changes by the
-/// pieces that begin there less those that end there; if beginnings and ends cancel everywhere but at the tensor's own
-/// ends, it is one throughout. The sums are over mixed indices, so that different places do not cancel.
+/// Checks that each element is in exactly one piece. Walking along a tensor, the number of pieces above an
+/// element changes by the pieces that begin there less those that end there; if beginnings and ends cancel
+/// everywhere but at the tensor's own ends, it is one throughout. The sums are over mixed indices, so that
+/// different places do not cancel.
 void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
                            const std::vector<TensorPiece>& pieces) {
   std::vector<std::int64_t> sums(tensors.size(), 0);
@@ -61,7 +64,8 @@ void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
   world.sum(sums);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (sums[i] == mix(0) - mix(elements_of(tensors[i].shape))) continue;
-    throw Error(fmt::format("internal error: the ranks' pieces of {} do not cover each element once", tensors[i].name));
+    throw Error(fmt::format("internal error: the ranks' pieces of {} do not cover each element once",
+                            tensors[i].name));
   }
 }
 
@@ -86,14 +90,16 @@ TrainingState from_rank_0(World& world, const TrainingState& state) {
 }
 
 std::string now_utc() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
+                     fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
 std::int64_t needed_bytes(const Job& job) {
   std::int64_t bytes = metadata_bytes(job.datasets(), job.texts);
   for (const auto& tensor : job.tensors) {
     bytes += static_cast<std::int64_t>(job.roles) *
-             (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) + job.options.hdf5.alignment_bytes);
+             (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) +
+              job.options.hdf5.alignment_bytes);
   }
   return bytes;
 }
@@ -104,11 +110,12 @@ void require_free_space(const Job& job, const fs::path& folder) {
   if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return;
   const auto free = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
   const std::int64_t needed = needed_bytes(job);
-  if (needed > free) throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(free));
+  if (needed > free)
+    throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(free));
 }
 
-/// Rank 0: everything that can be known to fail before HDF5 is at it, because an HDF5 file whose metadata cannot be written
-/// can neither be closed nor left open. So this writes as many bytes as the metadata takes.
+/// Rank 0: everything that can be known to fail before HDF5 is at it, because an HDF5 file whose metadata
+/// cannot be written can neither be closed nor left open. So this writes as many bytes as the metadata takes.
 void prepare(const Job& job) {
   const fs::path folder = job.file.has_parent_path() ? job.file.parent_path() : fs::path(".");
   std::error_code error;
@@ -117,12 +124,13 @@ void prepare(const Job& job) {
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);
   const auto probe = PosixFile::create(job.temporary);
-  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.datasets(), job.texts))));
+  probe.write_at(0,
+                 std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.datasets(), job.texts))));
   probe.sync();
 }
 
-/// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes behind the file's
-/// end. @throws UserError with it, if it fails too
+/// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes
+/// behind the file's end. @throws UserError with it, if it fails too
 void write_more(const fs::path& file) {
   const auto out = PosixFile::open_for_writing(file);
   out.write_at(out.size(), std::vector<std::byte>(1 << 20));
@@ -143,7 +151,8 @@ void write_values(const Job& job, const std::vector<std::vector<hdf5::Dataset>>&
   PosixFile::open_for_writing(job.temporary).sync();
 }
 
-/// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the remedy.
+/// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the
+/// remedy.
 void agree_on(const Job& job, const std::function<void()>& work) {
   const auto explained = [&] {
     try {
@@ -173,8 +182,8 @@ void write_temporary(const Job& job) {
   std::vector<std::vector<hdf5::Dataset>> datasets;
   try {
     agree_on(job, [&] {
-      // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts as well, and
-      // they may have no room.
+      // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts
+      // as well, and they may have no room.
       const auto access = parallel_access(mpi_communicator(job.world), job.options.hdf5,
                                           metadata_block_bytes(job.datasets(), job.texts));
       out = hdf5::create_file(job.temporary, access.id());
@@ -189,7 +198,8 @@ void write_temporary(const Job& job) {
       out.close();
     });
   } catch (...) {
-    // Closing writes metadata again; giving the values' space back makes room for it. All ranks are here: agree() saw to it.
+    // Closing writes metadata again; giving the values' space back makes room for it. All ranks are here:
+    // agree() saw to it.
     if (job.world.rank() == 0 && ::truncate(job.temporary.c_str(), 0) != 0) {
       // Then closing may fail too; there is nothing better to do.
     }
@@ -201,8 +211,8 @@ void write_temporary(const Job& job) {
 }  // namespace
 
 void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state, const CheckpointTexts& texts,
-                     const SaveOptions& options) {
+                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
+                     const CheckpointTexts& texts, const SaveOptions& options) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   require_full_coverage(world, tensors, pieces);
   fs::path temporary = file;
@@ -237,7 +247,8 @@ void save_checkpoint(World& world, const fs::path& file, const std::vector<Tenso
 }
 
 void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state, const CheckpointTexts& texts) {
+                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
+                     const CheckpointTexts& texts) {
   save_checkpoint(world, file, tensors, pieces, state, texts, SaveOptions{});
 }
 

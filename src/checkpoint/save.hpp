@@ -7,12 +7,13 @@ namespace llampi {
 
 struct SaveOptions {
   Hdf5Settings hdf5;
-  /// Refuse before writing if the file system has not enough space. Off in tests of a disk that fills up while writing.
+  /// Refuse before writing if the file system has not enough space. Off in tests of a disk that fills up
+  /// while writing.
   bool check_free_space = true;
 };
 
 void save_checkpoint(World& world, const std::filesystem::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state, const CheckpointTexts& texts,
-                     const SaveOptions& options);
+                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
+                     const CheckpointTexts& texts, const SaveOptions& options);
 
 }  // namespace llampi

@@ -27,7 +27,9 @@ void for_each_field(State& state, Visitor&& visit) {
 
 struct FieldWriter {
   hid_t group;
-  void operator()(const char* name, const std::int64_t& value) const { hdf5::write_int64(group, name, value); }
+  void operator()(const char* name, const std::int64_t& value) const {
+    hdf5::write_int64(group, name, value);
+  }
   void operator()(const char* name, const bool& value) const { hdf5::write_bool(group, name, value); }
 };
 
@@ -38,7 +40,8 @@ struct FieldReader {
 };
 
 hdf5::Group create_group(hid_t file, const std::string& name) {
-  return hdf5::Group(check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), "H5Gcreate2"));
+  return hdf5::Group(
+      check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), "H5Gcreate2"));
 }
 
 hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t properties) {
@@ -61,10 +64,12 @@ hdf5::PropertyList parallel_access(MPI_Comm communicator, const Hdf5Settings& se
                          static_cast<hsize_t>(settings.alignment_bytes)),
         "H5Pset_alignment");
   if (metadata_block_bytes > 0) {
-    check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)), "H5Pset_meta_block_size");
+    check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
+          "H5Pset_meta_block_size");
   }
   check(H5Pset_coll_metadata_write(access.id(), settings.collective_metadata), "H5Pset_coll_metadata_write");
-  check(H5Pset_all_coll_metadata_ops(access.id(), settings.collective_metadata), "H5Pset_all_coll_metadata_ops");
+  check(H5Pset_all_coll_metadata_ops(access.id(), settings.collective_metadata),
+        "H5Pset_all_coll_metadata_ops");
   return access;
 }
 
@@ -93,12 +98,14 @@ TrainingState read_state(hid_t file) {
 void require_checkpoint(hid_t file, const std::filesystem::path& path) {
   const Hdf5Lock lock;
   if (!hdf5::has_attribute(file, "format") || hdf5::read_string(file, "format") != kCheckpointFormat) {
-    throw_user_error("{} is not a llampi checkpoint; give a file from a run's folder checkpoints", path.string());
+    throw_user_error("{} is not a llampi checkpoint; give a file from a run's folder checkpoints",
+                     path.string());
   }
   const auto version = hdf5::read_int64(file, "format_version");
   if (version != kCheckpointVersion) {
-    throw_user_error("{} has checkpoint format {}, and this program reads format {}; use the llampi that wrote it",
-                     path.string(), version, kCheckpointVersion);
+    throw_user_error(
+        "{} has checkpoint format {}, and this program reads format {}; use the llampi that wrote it",
+        path.string(), version, kCheckpointVersion);
   }
 }
 
@@ -114,7 +121,8 @@ std::vector<std::vector<hdf5::Dataset>> create_datasets(hid_t file, std::size_t 
   for (std::size_t role = 0; role < roles; ++role) {
     if (role == kRolesWithoutOptimizer) create_group(file, "optimizer");
     const auto group = create_group(file, kRoles[role].group);
-    for (const auto& tensor : tensors) datasets[role].push_back(create_dataset(group.id(), tensor, properties.id()));
+    for (const auto& tensor : tensors)
+      datasets[role].push_back(create_dataset(group.id(), tensor, properties.id()));
   }
   return datasets;
 }
@@ -138,8 +146,8 @@ std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
     const auto dataset = hdf5::open_dataset(group.id(), name);
     const auto type = hdf5::element_type(dataset.id());
     if (!type.is_float32()) {
-      throw_user_error("{}: /{}/{} is {}, not float32; use a checkpoint as llampi wrote it", hdf5::file_name(file),
-                       role.group, name, type.name());
+      throw_user_error("{}: /{}/{} is {}, not float32; use a checkpoint as llampi wrote it",
+                       hdf5::file_name(file), role.group, name, type.name());
     }
     tensors.push_back({name, hdf5::shape(dataset.id())});
   }

@@ -31,7 +31,9 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
   return elements;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 void require_same_tensors(const std::string& source, const std::vector<TensorInfo>& expected,
                           const std::vector<TensorInfo>& found) {
@@ -60,13 +62,14 @@ void require_same_tensors(const std::string& source, const std::vector<TensorInf
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return;
-  throw_user_error("{} does not fit the model: {}; use weights and a model.config that belong together", source,
-                   fmt::join(problems, "; "));
+  throw_user_error("{} does not fit the model: {}; use weights and a model.config that belong together",
+                   source, fmt::join(problems, "; "));
 }
 
 void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces) {
   for (const auto& piece : pieces) {
-    require(piece.tensor >= 0 && piece.tensor < static_cast<int>(tensors.size()), "a piece of an unknown tensor");
+    require(piece.tensor >= 0 && piece.tensor < static_cast<int>(tensors.size()),
+            "a piece of an unknown tensor");
     const std::int64_t elements = elements_of(tensors[piece.tensor].shape);
     require(piece.begin >= 0 && piece.elements >= 0 && piece.begin <= elements - piece.elements,
             "a piece reaches beyond its tensor");

@@ -16,7 +16,8 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape);
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// @param source what holds `found`, for the message
-/// @throws UserError, one sentence with all missing, unexpected and misshaped names (the first few of each by name)
+/// @throws UserError, one sentence with all missing, unexpected and misshaped names (the first few of each by
+/// name)
 void require_same_tensors(const std::string& source, const std::vector<TensorInfo>& expected,
                           const std::vector<TensorInfo>& found);
 

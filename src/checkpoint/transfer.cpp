@@ -11,8 +11,8 @@ namespace {
 
 using hdf5::check;
 
-/// Selections in the file and in memory. The elements of a selection come in the order of the tensor, and the blocks
-/// of a range touch, so in the file too this is one run of bytes.
+/// Selections in the file and in memory. The elements of a selection come in the order of the tensor, and the
+/// blocks of a range touch, so in the file too this is one run of bytes.
 std::pair<hdf5::Dataspace, hdf5::Dataspace> select(const std::vector<std::int64_t>& shape, std::int64_t begin,
                                                    std::int64_t elements) {
   const std::vector<hsize_t> extents(shape.begin(), shape.end());
@@ -30,7 +30,8 @@ std::pair<hdf5::Dataspace, hdf5::Dataspace> select(const std::vector<std::int64_
 
 }  // namespace
 
-std::vector<Hyperslab> hyperslabs(const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements) {
+std::vector<Hyperslab> hyperslabs(const std::vector<std::int64_t>& shape, std::int64_t begin,
+                                  std::int64_t elements) {
   require(shape.size() == 1 || shape.size() == 2, "a tensor of one or two dimensions");
   const auto block = [](std::int64_t row, std::int64_t col, std::int64_t rows, std::int64_t cols) {
     return Hyperslab{{static_cast<hsize_t>(row), static_cast<hsize_t>(col)},
@@ -56,15 +57,15 @@ std::vector<Hyperslab> hyperslabs(const std::vector<std::int64_t>& shape, std::i
   return blocks;
 }
 
-void write_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements,
-                 const float* values) {
+void write_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin,
+                 std::int64_t elements, const float* values) {
   const Hdf5Lock lock;
   const auto [in_file, in_memory] = select(shape, begin, elements);
   check(H5Dwrite(dataset, H5T_NATIVE_FLOAT, in_memory.id(), in_file.id(), H5P_DEFAULT, values), "H5Dwrite");
 }
 
-void read_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements,
-                float* values) {
+void read_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin,
+                std::int64_t elements, float* values) {
   const Hdf5Lock lock;
   const auto [in_file, in_memory] = select(shape, begin, elements);
   check(H5Dread(dataset, H5T_NATIVE_FLOAT, in_memory.id(), in_file.id(), H5P_DEFAULT, values), "H5Dread");

@@ -14,13 +14,15 @@ struct Hyperslab {
   hsize_t count[2] = {1, 1};
 };
 
-/// Elements [begin, begin + elements) of a row-major tensor: part of a row, full rows, part of a row; at most three blocks.
-std::vector<Hyperslab> hyperslabs(const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements);
+/// Elements [begin, begin + elements) of a row-major tensor: part of a row, full rows, part of a row; at most
+/// three blocks.
+std::vector<Hyperslab> hyperslabs(const std::vector<std::int64_t>& shape, std::int64_t begin,
+                                  std::int64_t elements);
 
 /// Writes or reads those elements of a float32 dataset, by this rank alone. @throws hdf5::Failure
-void write_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements,
-                 const float* values);
-void read_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin, std::int64_t elements,
-                float* values);
+void write_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin,
+                 std::int64_t elements, const float* values);
+void read_range(hid_t dataset, const std::vector<std::int64_t>& shape, std::int64_t begin,
+                std::int64_t elements, float* values);
 
 }  // namespace llampi

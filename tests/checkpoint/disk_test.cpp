@@ -1,4 +1,5 @@
-// Disks that are full, fill up while a checkpoint is written, or are read-only: real ones, small file systems in memory.
+// Disks that are full, fill up while a checkpoint is written, or are read-only: real ones, small file systems
+// in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
@@ -18,12 +19,15 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
-/// A file system of some bytes in memory; what mounting needs is not always permitted. Collective, like its end.
+/// A file system of some bytes in memory; what mounting needs is not always permitted. Collective, like its
+/// end.
 class SmallDisk {
  public:
   explicit SmallDisk(std::int64_t bytes) {
     std::int64_t failed = 0;
-    on_rank_0([&] { failed = ::mount("tmpfs", path().c_str(), "tmpfs", 0, ("size=" + std::to_string(bytes)).c_str()) != 0; });
+    on_rank_0([&] {
+      failed = ::mount("tmpfs", path().c_str(), "tmpfs", 0, ("size=" + std::to_string(bytes)).c_str()) != 0;
+    });
     test_world().max(std::span<std::int64_t>(&failed, 1));
     mounted_ = failed == 0;
   }
@@ -40,7 +44,8 @@ class SmallDisk {
   const fs::path& path() const { return folder_.path(); }
   void make_read_only() const {
     test_world().barrier();
-    on_rank_0([&] { ASSERT_EQ(::mount(nullptr, path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0); });
+    on_rank_0(
+        [&] { ASSERT_EQ(::mount(nullptr, path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0); });
   }
   /// Leaves about `bytes` free.
   void fill_up_to(std::int64_t bytes) const {
@@ -84,7 +89,8 @@ void save(const fs::path& file, bool check_free_space) {
 }
 
 /// That `file` cannot be saved, and that nothing else changes.
-void expect_refusal(const fs::path& file, bool check_free_space, const ::testing::Matcher<std::string>& matcher) {
+void expect_refusal(const fs::path& file, bool check_free_space,
+                    const ::testing::Matcher<std::string>& matcher) {
   const auto old = read_bytes(file);
   const auto message = message_of<UserError>([&] { save(file, check_free_space); });
   EXPECT_THAT(message, AllOf(HasSubstr(file.string()), HasSubstr("run.dir"), matcher));
@@ -98,7 +104,8 @@ TEST(Disk, RefusesBeforeWritingWhatDoesNotFit) {
   MOUNT_OR_SKIP(disk, 4 * kMiB);
   const fs::path file = disk.path() / "step.h5";
   save(file, true);  // fits once
-  expect_refusal(disk.path() / "step2.h5", true, AllOf(HasSubstr("it needs 2."), HasSubstr("MiB"), HasSubstr("free")));
+  expect_refusal(disk.path() / "step2.h5", true,
+                 AllOf(HasSubstr("it needs 2."), HasSubstr("MiB"), HasSubstr("free")));
   expect_refusal(file, true, HasSubstr("it needs 2."));
 }
 

@@ -8,11 +8,13 @@
 namespace llampi {
 namespace {
 
-/// Value of a binary floating-point number from its fields, in float64: (-1)^s * 1.f * 2^(e - bias), 0.f * 2^(1 - bias).
+/// Value of a binary floating-point number from its fields, in float64: (-1)^s * 1.f * 2^(e - bias), 0.f *
+/// 2^(1 - bias).
 double value_of(std::uint32_t bits, int exponent_bits, int fraction_bits) {
   const int all_ones = (1 << exponent_bits) - 1, bias = all_ones / 2;
   const auto exponent = static_cast<int>(bits >> fraction_bits) & all_ones;
-  const auto fraction = static_cast<double>(bits & ((1U << fraction_bits) - 1)) / std::pow(2.0, fraction_bits);
+  const auto fraction =
+      static_cast<double>(bits & ((1U << fraction_bits) - 1)) / std::pow(2.0, fraction_bits);
   const double sign = (bits >> (exponent_bits + fraction_bits)) != 0 ? -1 : 1;
   if (exponent == all_ones) return fraction == 0 ? sign * INFINITY : NAN;
   if (exponent == 0) return sign * fraction * std::pow(2.0, 1 - bias);
@@ -42,8 +44,8 @@ TEST(Half, EveryBfloat16) {
 
 TEST(Half, KnownValues) {
   EXPECT_EQ(from_float16(0x3C00), 1.0F);
-  EXPECT_EQ(from_float16(0x7BFF), 65504.0F);     // the largest
-  EXPECT_EQ(from_float16(0x0001), 0x1p-24F);     // the smallest
+  EXPECT_EQ(from_float16(0x7BFF), 65504.0F);  // the largest
+  EXPECT_EQ(from_float16(0x0001), 0x1p-24F);  // the smallest
   EXPECT_EQ(from_float16(0xC248), -3.140625F);
   EXPECT_EQ(from_bfloat16(0xC049), -3.140625F);
 }

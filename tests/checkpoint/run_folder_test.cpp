@@ -35,9 +35,9 @@ TEST_F(RunFolder, Paths) {
 }
 
 TEST_F(RunFolder, ListsWholeCheckpointsByStep) {
-  for (const char* name : {"step-100000000.h5", "step-00000020.h5", "step-00000003.h5", "step-00000004.h5.tmp", "step-5.h5",
-                           "step-000000006.h5", "step-0000000x.h5", "step-00000007.h5.bak", "other.h5", "step-.h5",
-                           "step--0000008.h5"}) {
+  for (const char* name : {"step-100000000.h5", "step-00000020.h5", "step-00000003.h5",
+                           "step-00000004.h5.tmp", "step-5.h5", "step-000000006.h5", "step-0000000x.h5",
+                           "step-00000007.h5.bak", "other.h5", "step-.h5", "step--0000008.h5"}) {
     touch(name);
   }
   fs::create_directory(checkpoints() / "step-00000009.h5");
@@ -46,7 +46,8 @@ TEST_F(RunFolder, ListsWholeCheckpointsByStep) {
 }
 
 TEST_F(RunFolder, PruningKeepsTheNewest) {
-  for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000010.h5", "step-00000002.h5.tmp", "notes.tmp", "mine.h5"}) {
+  for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000010.h5", "step-00000002.h5.tmp",
+                           "notes.tmp", "mine.h5"}) {
     touch(name);
   }
   prune_checkpoints(run(), 2);
@@ -66,7 +67,8 @@ TEST_F(RunFolder, KindsByContent) {
     if (format != nullptr) hdf5::write_string(file.id(), "format", format);
     if (tokens) {
       const hdf5::Dataspace space(H5Screate(H5S_SCALAR));
-      const hdf5::Dataset data(H5Dcreate2(file.id(), "tokens", H5T_STD_U8LE, space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
+      const hdf5::Dataset data(
+          H5Dcreate2(file.id(), "tokens", H5T_STD_U8LE, space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     }
     return run() / name;
   };

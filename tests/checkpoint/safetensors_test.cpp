@@ -34,7 +34,9 @@ std::string file_of(const std::vector<Entry>& entries, std::size_t padding = 0) 
   json header{{"__metadata__", {{"format", "pt"}}}};
   std::string data;
   for (const auto& entry : entries) {
-    header[entry.name] = {{"dtype", entry.dtype}, {"shape", entry.shape}, {"data_offsets", {data.size(), data.size() + entry.data.size()}}};
+    header[entry.name] = {{"dtype", entry.dtype},
+                          {"shape", entry.shape},
+                          {"data_offsets", {data.size(), data.size() + entry.data.size()}}};
     data += entry.data;
   }
   return file_of(header.dump() + std::string(padding, ' '), data);
@@ -53,7 +55,8 @@ class Safetensors : public ::testing::Test {
   /// One tensor [elements] of the file, read whole.
   std::vector<float> read(const TensorInfo& tensor) const {
     std::vector<float> values(static_cast<std::size_t>(size_of_tensor(tensor)));
-    load_safetensors(folder(), {tensor}, {{0, 0, size_of_tensor(tensor), values.data(), nullptr, nullptr}}, false);
+    load_safetensors(folder(), {tensor}, {{0, 0, size_of_tensor(tensor), values.data(), nullptr, nullptr}},
+                     false);
     return values;
   }
   std::string refusal(const std::vector<TensorInfo>& tensors, bool tied_head = false) const {
@@ -78,14 +81,22 @@ TEST_F(Safetensors, PiecesOfEveryDtype) {
   }
   // An odd padding leaves the data unaligned, which the specification allows.
   for (const std::size_t padding : {0, 1, 2, 3}) {
-    write(file_of({{"a", "F32", {6, 7}, bytes_of(f32)}, {"b", "BF16", {42}, bytes_of(bits)}, {"c", "F16", {7, 6}, bytes_of(bits)}}, padding));
+    write(file_of({{"a", "F32", {6, 7}, bytes_of(f32)},
+                   {"b", "BF16", {42}, bytes_of(bits)},
+                   {"c", "F16", {7, 6}, bytes_of(bits)}},
+                  padding));
     const std::vector<TensorInfo> tensors{{"c", {7, 6}}, {"a", {6, 7}}, {"b", {42}}};
     std::vector<float> c(10), a(5), a_rest(1), b(42);
     load_safetensors(folder(), tensors,
-                     {{0, 9, 10, c.data(), nullptr, nullptr}, {1, 20, 5, a.data(), nullptr, nullptr},
-                      {2, 0, 42, b.data(), nullptr, nullptr}, {1, 41, 1, a_rest.data(), nullptr, nullptr}, {1, 0, 0, nullptr, nullptr, nullptr}},
+                     {{0, 9, 10, c.data(), nullptr, nullptr},
+                      {1, 20, 5, a.data(), nullptr, nullptr},
+                      {2, 0, 42, b.data(), nullptr, nullptr},
+                      {1, 41, 1, a_rest.data(), nullptr, nullptr},
+                      {1, 0, 0, nullptr, nullptr, nullptr}},
                      false);
-    const auto same = [](float x, float y) { return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y); };
+    const auto same = [](float x, float y) {
+      return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+    };
     for (std::size_t i = 0; i < 10; ++i) EXPECT_TRUE(same(c[i], from_float16(bits[9 + i])));
     for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same(a[i], f32[20 + i]));
     for (std::size_t i = 0; i < 42; ++i) EXPECT_TRUE(same(b[i], from_bfloat16(bits[i])));
@@ -98,8 +109,10 @@ TEST_F(Safetensors, NamesAndShapesAreStrict) {
   for (int i = 0; i < 7; ++i) entries.push_back({"extra" + std::to_string(i), "I64", {1}, std::string(8, 0)});
   write(file_of(entries));
   const auto message = refusal({{"wrong", {3, 2}}, {"absent", {1}}});
-  EXPECT_THAT(message, AllOf(HasSubstr("model.safetensors"), HasSubstr("missing absent"), HasSubstr("wrong ([2, 3] where the model has [3, 2])"),
-                             HasSubstr("unexpected extra0, extra1, extra2, extra3, extra4 and 2 more"), Not(HasSubstr("extra5"))));
+  EXPECT_THAT(message, AllOf(HasSubstr("model.safetensors"), HasSubstr("missing absent"),
+                             HasSubstr("wrong ([2, 3] where the model has [3, 2])"),
+                             HasSubstr("unexpected extra0, extra1, extra2, extra3, extra4 and 2 more"),
+                             Not(HasSubstr("extra5"))));
 }
 
 TEST_F(Safetensors, TheHeadOfATiedModelIsIgnored) {
@@ -111,7 +124,9 @@ TEST_F(Safetensors, TheHeadOfATiedModelIsIgnored) {
 TEST_F(Safetensors, OtherDtypesAreRefusedByName) {
   write(file_of({{"a", "F64", {1}, std::string(8, 0)}}));
   EXPECT_THROW(
-      try { read({"a", {1}}); } catch (const UserError& error) {
+      try {
+        read({"a", {1}});
+      } catch (const UserError& error) {
         EXPECT_THAT(error.what(), AllOf(HasSubstr("a is F64"), HasSubstr("F32, BF16 and F16")));
         throw;
       },
@@ -133,32 +148,41 @@ TEST_F(Safetensors, MalformedHeaders) {
   write(file_of(good, std::string(8, 0)));
   ASSERT_EQ(refusal(tensors), "nothing was thrown");
 
-  for (const std::string header :
-       {"", "[]", "{", "null", "{\"a\":1}", R"({"a":{}})", R"({"a":{"dtype":"F32","shape":[2]}})",
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,12]}})",                // beyond the end
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",                 // too few bytes
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})",
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}})",
-        R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
-        R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",
-        R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})",
-        R"({"a":{"dtype":3,"shape":[2],"data_offsets":[0,8]}})",
-        R"({"a":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,8]}})",   // 2^63 elements
-        R"({"a":{"dtype":"F32","shape":[9223372036854775809,2],"data_offsets":[0,8]}})",
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})",
-        R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})"}) {
+  for (
+      const std::string header :
+      {"",
+       "[]",
+       "{",
+       "null",
+       "{\"a\":1}",
+       R"({"a":{}})",
+       R"({"a":{"dtype":"F32","shape":[2]}})",
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,12]}})",  // beyond the end
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",   // too few bytes
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})",
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0]}})",
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[-8,0]}})",
+       R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})",
+       R"({"a":{"dtype":"F32","shape":[2.0],"data_offsets":[0,8]}})",
+       R"({"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}})",
+       R"({"a":{"dtype":3,"shape":[2],"data_offsets":[0,8]}})",
+       R"({"a":{"dtype":"F32","shape":[4611686018427387904,2],"data_offsets":[0,8]}})",  // 2^63 elements
+       R"({"a":{"dtype":"F32","shape":[9223372036854775809,2],"data_offsets":[0,8]}})",
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,18446744073709551615]}})",
+       R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})"}) {
     write(file_of(header, std::string(8, 0)));
     EXPECT_THAT(refusal(tensors), HasSubstr("is not a whole safetensors file")) << header;
   }
-  for (const std::uint64_t length : {std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0} - 7, std::uint64_t{99'000'000}}) {
+  for (const std::uint64_t length :
+       {std::uint64_t{1} << 63, ~std::uint64_t{0}, ~std::uint64_t{0} - 7, std::uint64_t{99'000'000}}) {
     write(std::string(reinterpret_cast<const char*>(&length), 8) + good + std::string(8, 0));
     EXPECT_THAT(refusal(tensors), HasSubstr("is not a whole safetensors file")) << length;
   }
 }
 
 TEST_F(Safetensors, TruncatedAnywhere) {
-  const std::string whole = file_of({{"a", "F32", {3}, std::string(12, 0)}, {"b", "F16", {1, 2}, std::string(4, 0)}});
+  const std::string whole =
+      file_of({{"a", "F32", {3}, std::string(12, 0)}, {"b", "F16", {1, 2}, std::string(4, 0)}});
   const std::vector<TensorInfo> tensors{{"a", {3}}, {"b", {1, 2}}};
   write(whole);
   ASSERT_EQ(refusal(tensors), "nothing was thrown");
@@ -169,7 +193,8 @@ TEST_F(Safetensors, TruncatedAnywhere) {
 }
 
 TEST_F(Safetensors, NoFlippedBitCrashes) {
-  const std::string whole = file_of({{"a", "F32", {3}, std::string(12, 0)}, {"b", "F16", {1, 2}, std::string(4, 0)}});
+  const std::string whole =
+      file_of({{"a", "F32", {3}, std::string(12, 0)}, {"b", "F16", {1, 2}, std::string(4, 0)}});
   for (std::size_t bit = 0; bit < whole.size() * 8; ++bit) {
     std::string damaged = whole;
     damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));

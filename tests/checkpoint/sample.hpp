@@ -35,10 +35,12 @@ inline std::int64_t size_of_tensor(const TensorInfo& tensor) {
   return elements;
 }
 
-/// Arbitrary bits, so that NaNs with payloads, infinities and subnormals occur. role: 0 model, 1 and 2 the moments.
+/// Arbitrary bits, so that NaNs with payloads, infinities and subnormals occur. role: 0 model, 1 and 2 the
+/// moments.
 inline std::uint32_t sample_bits(int role, int tensor, std::int64_t element) {
   const auto key = (static_cast<std::uint64_t>(role) << 56) | (static_cast<std::uint64_t>(tensor) << 40);
-  return philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(key >> 32), 1, 2}, {3, 4})[0];
+  return philox({static_cast<std::uint32_t>(element), static_cast<std::uint32_t>(key >> 32), 1, 2},
+                {3, 4})[0];
 }
 
 inline TrainingState sample_state() {
@@ -57,8 +59,8 @@ inline TrainingState sample_state() {
 }
 
 inline std::vector<std::int64_t> fields(const TrainingState& s) {
-  return {s.step, s.optimizer_steps, s.tokens_seen, s.samples_consumed, s.epoch,
-          s.seed, s.seq_len,         s.global_batch, s.data_tokens,     s.shuffle ? 1 : 0};
+  return {s.step, s.optimizer_steps, s.tokens_seen,  s.samples_consumed, s.epoch,
+          s.seed, s.seq_len,         s.global_batch, s.data_tokens,      s.shuffle ? 1 : 0};
 }
 
 /// Pieces and their memory.
@@ -99,7 +101,8 @@ class SamplePieces {
     for (int t = 0; t < static_cast<int>(pieces.tensors_.size()); ++t) {
       const std::int64_t elements = size_of_tensor(pieces.tensors_[t]);
       std::vector<std::int64_t> cuts{0, elements};
-      for (int i = 0; i < 6; ++i) cuts.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(elements + 1)));
+      for (int i = 0; i < 6; ++i)
+        cuts.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(elements + 1)));
       std::sort(cuts.begin(), cuts.end());
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
         if (static_cast<int>(random() % static_cast<std::uint64_t>(ranks)) == rank) {
@@ -119,7 +122,9 @@ class SamplePieces {
   /// Values that differ from the sample's, in bits.
   std::int64_t differences() const {
     std::int64_t count = 0;
-    for_each([&](const float& value, std::uint32_t bits) { count += std::memcmp(&value, &bits, sizeof bits) != 0; });
+    for_each([&](const float& value, std::uint32_t bits) {
+      count += std::memcmp(&value, &bits, sizeof bits) != 0;
+    });
     return count;
   }
 

@@ -34,7 +34,8 @@ TrainingState load(const fs::path& file, const SamplePieces& pieces) {
 
 bool there_is_no_temporary(const fs::path& folder) {
   test_world().barrier();
-  return std::none_of(fs::directory_iterator(folder), {}, [](const auto& e) { return e.path().extension() == ".tmp"; });
+  return std::none_of(fs::directory_iterator(folder), {},
+                      [](const auto& e) { return e.path().extension() == ".tmp"; });
 }
 
 TEST(SaveLoad, EveryPartitionToEveryOther) {
@@ -136,7 +137,8 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
   const fs::path file = folder.path() / "step.h5";
   std::vector<TensorInfo> tensors;
   for (int i = 0; i < 300; ++i) {
-    tensors.push_back({"model.layers." + std::to_string(i) + ".self_attn.q_proj.weight_of_a_long_name", {3, 2}});
+    tensors.push_back(
+        {"model.layers." + std::to_string(i) + ".self_attn.q_proj.weight_of_a_long_name", {3, 2}});
   }
   SamplePieces pieces(tensors);
   for (int i = 0; i < 300; ++i) {
@@ -169,7 +171,7 @@ TEST(SaveLoad, PiecesMustCoverEachElementOnce) {
   refused({{1, 100}});
   refused({});
   refused({{0, 100}, {5, 6}});
-  refused({{0, 50}, {40, 90}});           // as many elements as the tensor has
+  refused({{0, 50}, {40, 90}});  // as many elements as the tensor has
   refused({{0, 50}, {0, 50}});
   refused({{0, 100}, {0, 100}});
   refused({{0, 30}, {40, 70}, {0, 40}});
@@ -184,9 +186,10 @@ TEST(SaveLoad, StrictAboutNamesAndShapes) {
   tensors[0].shape = {80, 331};
   tensors[1].name = "renamed";
   auto message = message_of<UserError>([&] { load_checkpoint(test_world(), file, tensors, {}); });
-  EXPECT_THAT(message, AllOf(HasSubstr(file.string()), HasSubstr("missing renamed"),
-                             HasSubstr("unexpected model.layers.0.input_layernorm.weight"),
-                             HasSubstr("model.embed_tokens.weight ([331, 80] where the model has [80, 331])")));
+  EXPECT_THAT(message,
+              AllOf(HasSubstr(file.string()), HasSubstr("missing renamed"),
+                    HasSubstr("unexpected model.layers.0.input_layernorm.weight"),
+                    HasSubstr("model.embed_tokens.weight ([331, 80] where the model has [80, 331])")));
 
   for (int i = 0; i < 8; ++i) tensors.push_back({"absent." + std::to_string(i), {1}});
   message = message_of<UserError>([&] { load_checkpoint(test_world(), file, tensors, {}); });
@@ -196,7 +199,9 @@ TEST(SaveLoad, StrictAboutNamesAndShapes) {
 
 TEST(SaveLoad, WhatCannotBeLoaded) {
   const SharedFolder folder;
-  const auto refusal = [&](const fs::path& file) { return message_of<UserError>([&] { load(file, even(2)); }); };
+  const auto refusal = [&](const fs::path& file) {
+    return message_of<UserError>([&] { load(file, even(2)); });
+  };
   const fs::path text = folder.path() / "text.h5";
   on_rank_0([&] { write_bytes(text, "this is no HDF5 file, but it is longer than a signature"); });
   EXPECT_THAT(refusal(folder.path() / "absent.h5"), HasSubstr("absent.h5"));

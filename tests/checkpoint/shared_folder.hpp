@@ -36,7 +36,8 @@ void on_rank_0(Work&& work) {
   test_world().barrier();
 }
 
-/// What `work` throws as ErrorType; fails the test if it does not, or if the ranks' messages differ. Collective.
+/// What `work` throws as ErrorType; fails the test if it does not, or if the ranks' messages differ.
+/// Collective.
 template <class ErrorType, class Work>
 std::string message_of(Work&& work) {
   std::string message = "nothing was thrown";

@@ -22,7 +22,8 @@ std::vector<std::int64_t> elements_in(const std::vector<Hyperslab>& blocks, std:
 }
 
 TEST(Hyperslabs, EveryRangeOfSmallTensors) {
-  for (const auto& shape : std::vector<std::vector<std::int64_t>>{{5, 4}, {1, 7}, {7, 1}, {1, 1}, {2, 3}, {9}}) {
+  for (const auto& shape :
+       std::vector<std::vector<std::int64_t>>{{5, 4}, {1, 7}, {7, 1}, {1, 1}, {2, 3}, {9}}) {
     const std::int64_t cols = shape.size() == 2 ? shape[1] : 1;
     const std::int64_t size = shape[0] * cols;
     for (std::int64_t begin = 0; begin <= size; ++begin) {
@@ -31,7 +32,8 @@ TEST(Hyperslabs, EveryRangeOfSmallTensors) {
         EXPECT_LE(blocks.size(), 3U);
         std::vector<std::int64_t> expected;
         for (std::int64_t i = begin; i < end; ++i) expected.push_back(i);
-        EXPECT_EQ(elements_in(blocks, cols), expected) << "[" << begin << ", " << end << ") of " << shape[0] << " rows";
+        EXPECT_EQ(elements_in(blocks, cols), expected)
+            << "[" << begin << ", " << end << ") of " << shape[0] << " rows";
       }
     }
   }

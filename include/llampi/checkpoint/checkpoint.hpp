@@ -1,5 +1,5 @@
-// Checkpoints: one parallel HDF5 file, written by all ranks at once, each its own pieces; logical tensors, so that any
-// number of ranks and any strategy can load them. The schema is fixed in docs/formats.md.
+// Checkpoints: one parallel HDF5 file, written by all ranks at once, each its own pieces; logical tensors, so
+// that any number of ranks and any strategy can load them. The schema is fixed in docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -23,21 +23,21 @@ struct TensorPiece {
   std::int64_t begin = 0;
   std::int64_t elements = 0;
   float* model = nullptr;
-  float* exp_avg = nullptr;     ///< null: without optimizer state
+  float* exp_avg = nullptr;  ///< null: without optimizer state
   float* exp_avg_sq = nullptr;
 };
 
 /// What besides the tensors an exact continuation needs.
 struct TrainingState {
   std::int64_t step = 0;
-  std::int64_t optimizer_steps = 0;   ///< steps with an update (those without valid labels have none)
+  std::int64_t optimizer_steps = 0;  ///< steps with an update (those without valid labels have none)
   std::int64_t tokens_seen = 0;
   std::int64_t samples_consumed = 0;
   std::int64_t epoch = 0;
   std::int64_t seed = 0;
-  std::int64_t seq_len = 0;           ///< these four: a resume that differs is refused
+  std::int64_t seq_len = 0;  ///< these four: a resume that differs is refused
   std::int64_t global_batch = 0;
-  std::int64_t data_tokens = 0;       ///< length of the training file
+  std::int64_t data_tokens = 0;  ///< length of the training file
   bool shuffle = true;
 };
 
@@ -46,8 +46,9 @@ struct CheckpointTexts {
   std::string run_config;    ///< ini
 };
 
-/// Collective. Every element of every tensor must be in exactly one rank's pieces. Writes FILE.tmp, flushes, renames: under its
-/// own name there is only ever a complete file. If it fails on any rank, every rank throws, and no .tmp is left.
+/// Collective. Every element of every tensor must be in exactly one rank's pieces. Writes FILE.tmp, flushes,
+/// renames: under its own name there is only ever a complete file. If it fails on any rank, every rank
+/// throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(World& world, const std::filesystem::path& file, const std::vector<TensorInfo>& tensors,
                      const std::vector<TensorPiece>& pieces, const TrainingState& state,
@@ -56,8 +57,8 @@ void save_checkpoint(World& world, const std::filesystem::path& file, const std:
 /// Collective. Fills the pieces (moments only where they are not null) and returns the state.
 /// Strict: a missing, unexpected or misshaped tensor is an error that names it.
 /// @throws UserError if the file is missing, truncated, or no llampi checkpoint
-TrainingState load_checkpoint(World& world, const std::filesystem::path& file, const std::vector<TensorInfo>& tensors,
-                              const std::vector<TensorPiece>& pieces);
+TrainingState load_checkpoint(World& world, const std::filesystem::path& file,
+                              const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces);
 
 /// What is in a checkpoint, read by one process.
 struct CheckpointSummary {
@@ -77,7 +78,7 @@ FileKind identify(const std::filesystem::path& path);
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std::int64_t step);
 /// Complete checkpoints of a run folder, oldest first (by step in the name).
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
-/// Deletes all but the newest `keep` checkpoints and left-over .tmp files. One rank calls it.
+/// Deletes all but the newest `keep` (at least 1) checkpoints and left-over .tmp files. One rank calls it.
 void prune_checkpoints(const std::filesystem::path& run_dir, int keep);
 
 }  // namespace llampi

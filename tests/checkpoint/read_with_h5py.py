@@ -1,0 +1,60 @@
+"""Opens a checkpoint of exchange_test.cpp with h5py, knowing nothing but docs/formats.md. Exit status 77: no h5py here."""
+import json
+import os
+import sys
+
+try:
+    import h5py
+except ImportError:
+    system = "/usr/bin/python3"  # where packages of the distribution are, if python3 is another one
+    if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
+        os.execv(system, [system] + sys.argv)
+    print("h5py is not installed")
+    sys.exit(77)
+
+SHAPES = {
+    "model.embed_tokens.weight": (331, 80),
+    "model.layers.0.input_layernorm.weight": (80,),
+    "model.layers.0.mlp.down_proj.weight": (80, 176),
+    "column": (7, 1),
+    "row": (1, 5),
+    "scalar": (1,),
+}
+STATE = {
+    "step": 1234, "optimizer_steps": 1230, "tokens_seen": 3_000_000_000_000, "samples_consumed": 9871, "epoch": 3,
+    "seed": -5, "seq_len": 257, "global_batch": 12, "data_tokens": 5_000_000_001, "shuffle": False,
+}
+
+
+def philox(counter, key):
+    """Philox-4x32-10 (Salmon et al. 2011), first word: the values of the sample."""
+    c, k = list(counter), list(key)
+    for _ in range(10):
+        a, b = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
+        c = [(b >> 32) ^ c[1] ^ k[0], b & 0xFFFFFFFF, (a >> 32) ^ c[3] ^ k[1], a & 0xFFFFFFFF]
+        k = [(k[0] + 0x9E3779B9) & 0xFFFFFFFF, (k[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return c[0]
+
+
+def text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+for path in sys.argv[1:]:
+    with h5py.File(path, "r") as file:
+        assert text(file.attrs["format"]) == "llampi-checkpoint"
+        assert file.attrs["format_version"] == 1
+        assert text(file.attrs["created"]).endswith("Z")
+        assert json.loads(text(file.attrs["model_config"])) == {"hidden_size": 80}
+        assert text(file.attrs["run_config"]) == "[run]\nseed = 5\n"
+        assert {name: file["state"].attrs[name] for name in STATE} == STATE
+        for role, group in enumerate(("model", "optimizer/exp_avg", "optimizer/exp_avg_sq")):
+            assert set(file[group]) == set(SHAPES), list(file[group])
+            for tensor, (name, shape) in enumerate(SHAPES.items()):
+                dataset = file[group][name]
+                assert dataset.shape == shape and dataset.dtype == "<f4", (name, dataset)
+                bits = dataset[()].view("<u4").reshape(-1)
+                for element in {0, bits.size // 2, bits.size - 1}:
+                    expected = philox((element, (role << 24) | (tensor << 8), 1, 2), (3, 4))
+                    assert bits[element] == expected, (group, name, element)
+    print(path, "is as documented")
