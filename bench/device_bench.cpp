@@ -1,4 +1,5 @@
-// Time of each operation of the CPU device at the shapes of a training step, and how much of it is not the matrix products:
+// Time of each operation of the CPU device at the shapes of a training step, and how much of it is not the
+// matrix products:
 //   bench_device [threads] [A|B]
 // A: T 2048, hidden 288, 6 heads, ffn 768, vocabulary 32000, segments of 256, 6 layers.
 // B: T 2048, hidden 768, 12 heads, ffn 2048, vocabulary 32000, segments of 512, 12 layers.
@@ -29,7 +30,8 @@ struct Shape {
   AttentionShape attention() const { return {heads, heads, head_dim()}; }
 };
 
-/// Seconds on the clock; with one thread those that the process ran, so that other programs on the machine count less.
+/// Seconds on the clock; with one thread those that the process ran, so that other programs on the machine
+/// count less.
 double now(int threads) {
   timespec time{};
   clock_gettime(threads == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
@@ -51,23 +53,26 @@ double seconds(int threads, const std::function<void()>& work) {
 
 class Bench {
  public:
-  Bench(const Shape& shape, int threads) : s_(shape), threads_(threads), device_(make_cpu_device(threads)), gemm_(threads) {}
+  Bench(const Shape& shape, int threads)
+      : s_(shape), threads_(threads), device_(make_cpu_device(threads)), gemm_(threads) {}
 
   void run() {
-    fmt::print("{}\n{:<26}{:>6}{:>10}{:>10}{:>12}{:>10}\n", device_->describe(), "operation", "times", "ms", "GFLOP/s",
-               "products ms", "rest");
+    fmt::print("{}\n{:<26}{:>6}{:>10}{:>10}{:>12}{:>10}\n", device_->describe(), "operation", "times", "ms",
+               "GFLOP/s", "products ms", "rest");
     layers();
     head();
     update();
-    fmt::print("step: {:.1f} ms, {:.0f} tokens/s; matrix products {:.1f} ms; the rest is {:.1f} % of the step\n\n", step_ * 1e3,
-               static_cast<double>(s_.tokens) / step_, products_ * 1e3, 100 * (1 - products_ / step_));
+    fmt::print(
+        "step: {:.1f} ms, {:.0f} tokens/s; matrix products {:.1f} ms; the rest is {:.1f} % of the step\n\n",
+        step_ * 1e3, static_cast<double>(s_.tokens) / step_, products_ * 1e3, 100 * (1 - products_ / step_));
   }
 
  private:
   Tensor random(Index rows, Index cols, double scale = 1) {
     const Tensor t = zeros(rows, cols, DType::float32);
     const RandomStream stream(1, std::to_string(memory_.size()));
-    for (Index i = 0; i < t.elements(); ++i) {  // one of 4096 numbers: drawing millions takes longer than the benchmark
+    for (Index i = 0; i < t.elements();
+         ++i) {  // one of 4096 numbers: drawing millions takes longer than the benchmark
       t.as<float>()[i] = i < 4096 ? static_cast<float>(scale * stream.normal(static_cast<std::uint64_t>(i)))
                                   : t.as<float>()[(i * 31 + i / 4096) % 4096];
     }
@@ -97,8 +102,8 @@ class Bench {
     const double all = seconds(threads_, work), product = products ? seconds(threads_, products) : 0;
     step_ += all * static_cast<double>(times);
     products_ += std::min(all, product) * static_cast<double>(times);
-    fmt::print("{:<26}{:>6}{:>10.3f}{:>10.1f}{:>12.3f}{:>9.1f}%\n", name, times, all * 1e3, flops / all * 1e-9, product * 1e3,
-               100 * (1 - product / all));
+    fmt::print("{:<26}{:>6}{:>10.3f}{:>10.1f}{:>12.3f}{:>9.1f}%\n", name, times, all * 1e3,
+               flops / all * 1e-9, product * 1e3, 100 * (1 - product / all));
   }
 
   /// Forward and backward products of a linear map [out, in], in scratch memory.
@@ -125,43 +130,58 @@ class Bench {
     const Tensor norm_scratch = workspace(device_->rms_norm_backward_workspace(t, h, DType::float32));
     row("rms_norm", 2 * s_.layers + 1, 0, [&] { device_->rms_norm(x, norm, 1e-5, y, inverse_rms); });
     row("rms_norm backward", 2 * s_.layers + 1, 0, [&] {
-      device_->rms_norm_backward(dy, x, norm, inverse_rms, dx, Accumulate::yes, dnorm, Accumulate::no, norm_scratch);
+      device_->rms_norm_backward(dy, x, norm, inverse_rms, dx, Accumulate::yes, dnorm, Accumulate::no,
+                                 norm_scratch);
     });
 
     const Tensor rope = random(s_.segment, s_.head_dim());
     const Tensor w_qkv = random(qkv_cols, h, 0.05), dw_qkv = random(qkv_cols, h), qkv = random(t, qkv_cols);
     const Tensor dqkv = random(t, qkv_cols);
-    linear_row("qkv_rope", h, qkv_cols, [&] { device_->qkv_rope(b, x, w_qkv, rope, s_.attention(), qkv); },
-               [&] { device_->qkv_rope_backward(b, dqkv, x, w_qkv, rope, s_.attention(), dx, dw_qkv, Accumulate::no); });
+    linear_row(
+        "qkv_rope", h, qkv_cols, [&] { device_->qkv_rope(b, x, w_qkv, rope, s_.attention(), qkv); },
+        [&] {
+          device_->qkv_rope_backward(b, dqkv, x, w_qkv, rope, s_.attention(), dx, dw_qkv, Accumulate::no);
+        });
     attention(b, qkv, dqkv);
 
     const Tensor w_o = random(h, h, 0.05), dw_o = random(h, h);
-    linear_row("projection (out)", h, h, [&] { device_->projection_residual(x, w_o, dx, y); },
-               [&] { device_->projection_backward(dy, x, w_o, dx, dw_o, Accumulate::no); });
-    const Tensor w_gu = random(2 * f, h, 0.05), dw_gu = random(2 * f, h), gate_up = random(t, 2 * f), act = random(t, f);
-    linear_row("gate_up_swiglu", h, 2 * f, [&] { device_->gate_up_swiglu(x, w_gu, gate_up, act); }, [&] {
-      device_->gate_up_swiglu_backward(act, gate_up, x, w_gu, dx, dw_gu, Accumulate::no);
-    });
+    linear_row(
+        "projection (out)", h, h, [&] { device_->projection_residual(x, w_o, dx, y); },
+        [&] { device_->projection_backward(dy, x, w_o, dx, dw_o, Accumulate::no); });
+    const Tensor w_gu = random(2 * f, h, 0.05), dw_gu = random(2 * f, h), gate_up = random(t, 2 * f),
+                 act = random(t, f);
+    linear_row(
+        "gate_up_swiglu", h, 2 * f, [&] { device_->gate_up_swiglu(x, w_gu, gate_up, act); },
+        [&] { device_->gate_up_swiglu_backward(act, gate_up, x, w_gu, dx, dw_gu, Accumulate::no); });
     const Tensor w_d = random(h, f, 0.05), dw_d = random(h, f), dact = random(t, f);
-    linear_row("projection (down)", f, h, [&] { device_->projection_residual(act, w_d, dx, y); },
-               [&] { device_->projection_backward(dy, act, w_d, dact, dw_d, Accumulate::no); });
+    linear_row(
+        "projection (down)", f, h, [&] { device_->projection_residual(act, w_d, dx, y); },
+        [&] { device_->projection_backward(dy, act, w_d, dact, dw_d, Accumulate::no); });
   }
 
   void attention(const Batch& b, Tensor qkv, Tensor dqkv) {
     const AttentionShape shape = s_.attention();
-    const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden), sums = random(s_.heads, s_.tokens);
-    const Tensor scratch = workspace(device_->attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32));
-    const double flops = 2.0 * static_cast<double>(s_.tokens * s_.segment * s_.hidden);  // the causal half of two products
-    row("attention", s_.layers, flops, [&] { device_->attention(b, s_.segment, shape, qkv, out, sums, scratch); },
+    const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden),
+                 sums = random(s_.heads, s_.tokens);
+    const Tensor scratch =
+        workspace(device_->attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32));
+    const double flops =
+        2.0 * static_cast<double>(s_.tokens * s_.segment * s_.hidden);  // the causal half of two products
+    row(
+        "attention", s_.layers, flops,
+        [&] { device_->attention(b, s_.segment, shape, qkv, out, sums, scratch); },
         [&] { attention_products(qkv, out, scratch, 1); });
-    row("attention backward", s_.layers, 2.5 * flops, [&] {
-      device_->attention_backward(b, s_.segment, shape, dout, qkv, out, sums, dqkv, scratch);
-    }, [&] { attention_products(qkv, dout, scratch, 2); });
+    row(
+        "attention backward", s_.layers, 2.5 * flops,
+        [&] { device_->attention_backward(b, s_.segment, shape, dout, qkv, out, sums, dqkv, scratch); },
+        [&] { attention_products(qkv, dout, scratch, 2); });
   }
 
-  /// The products of attention alone: scores and their use, `passes` times, and with two passes one more of the second kind.
+  /// The products of attention alone: scores and their use, `passes` times, and with two passes one more of
+  /// the second kind.
   void attention_products(Tensor qkv_, Tensor out_, Tensor scratch, int passes) {
-    const Index block = CpuSizes::kQueryBlock, stride = CpuSizes::score_stride(s_.segment), dim = s_.head_dim();
+    const Index block = CpuSizes::kQueryBlock, stride = CpuSizes::score_stride(s_.segment),
+                dim = s_.head_dim();
     const Index qkv_stride = qkv_.cols, out_stride = out_.cols;
     parallel_items(threads_, s_.tokens / s_.segment * s_.heads, [&](Index item, int thread) {
       const Index begin = item / s_.heads * s_.segment, column = item % s_.heads * dim;
@@ -170,12 +190,35 @@ class Bench {
       float* p = scratch.as<float>() + thread * CpuSizes::score_elements(s_.segment);
       for (Index first = 0; first < s_.segment; first += block) {
         const Index rows = std::min(block, s_.segment - first), keys = first + rows;
-        const Product scores{.transpose_b = true, .m = rows, .n = keys, .k = dim, .a = qkv + first * qkv_stride,
-                             .stride_a = qkv_stride, .b = qkv + s_.hidden, .stride_b = qkv_stride, .c = p, .stride_c = stride};
-        const Product values{.m = rows, .n = dim, .k = keys, .a = p, .stride_a = stride, .b = qkv + 2 * s_.hidden,
-                             .stride_b = qkv_stride, .c = out + first * out_stride, .stride_c = out_stride};
-        const Product gradients{.transpose_a = true, .m = keys, .n = dim, .k = rows, .a = p, .stride_a = stride,
-                                .b = qkv + first * qkv_stride, .stride_b = qkv_stride, .c = out, .stride_c = out_stride};
+        const Product scores{.transpose_b = true,
+                             .m = rows,
+                             .n = keys,
+                             .k = dim,
+                             .a = qkv + first * qkv_stride,
+                             .stride_a = qkv_stride,
+                             .b = qkv + s_.hidden,
+                             .stride_b = qkv_stride,
+                             .c = p,
+                             .stride_c = stride};
+        const Product values{.m = rows,
+                             .n = dim,
+                             .k = keys,
+                             .a = p,
+                             .stride_a = stride,
+                             .b = qkv + 2 * s_.hidden,
+                             .stride_b = qkv_stride,
+                             .c = out + first * out_stride,
+                             .stride_c = out_stride};
+        const Product gradients{.transpose_a = true,
+                                .m = keys,
+                                .n = dim,
+                                .k = rows,
+                                .a = p,
+                                .stride_a = stride,
+                                .b = qkv + first * qkv_stride,
+                                .stride_b = qkv_stride,
+                                .c = out,
+                                .stride_c = out_stride};
         for (int pass = 0; pass < passes; ++pass) gemm_.serial(scores);
         gemm_.serial(values);
         for (int pass = 0; passes > 1 && pass < passes; ++pass) gemm_.serial(gradients);
@@ -194,26 +237,28 @@ class Bench {
     const Index chunk = CpuSizes::head_rows(t, v);
     float* logits = scratch.as<float>() + 2 * chunk;
     const double flops = 6.0 * static_cast<double>(t * h * v);
-    row("head_loss backward", 1, flops, [&] {
-      device_->head_loss_backward(b, x, table, &scalars, dx, dtable, Accumulate::no, scratch);
-    }, [&] {
-      for (Index begin = 0; begin < t; begin += chunk) {
-        const Index rows = std::min(chunk, t - begin);
-        float* x_rows = x.as<float>() + begin * h;
-        gemm_(product_nt(x_rows, table.as<float>(), logits, rows, v, h));
-        gemm_(product_nn(logits, table.as<float>(), dx.as<float>() + begin * h, rows, h, v));
-        Product dw = product_tn(logits, x_rows, dtable.as<float>(), v, h, rows);
-        dw.beta = begin == 0 ? 0.0F : 1.0F;
-        gemm_(dw);
-      }
-    });
+    row(
+        "head_loss backward", 1, flops,
+        [&] { device_->head_loss_backward(b, x, table, &scalars, dx, dtable, Accumulate::no, scratch); },
+        [&] {
+          for (Index begin = 0; begin < t; begin += chunk) {
+            const Index rows = std::min(chunk, t - begin);
+            float* x_rows = x.as<float>() + begin * h;
+            gemm_(product_nt(x_rows, table.as<float>(), logits, rows, v, h));
+            gemm_(product_nn(logits, table.as<float>(), dx.as<float>() + begin * h, rows, h, v));
+            Product dw = product_tn(logits, x_rows, dtable.as<float>(), v, h, rows);
+            dw.beta = begin == 0 ? 0.0F : 1.0F;
+            gemm_(dw);
+          }
+        });
     row("embedding", 1, 0, [&] { device_->embedding(b, table, x); });
     row("embedding backward", 1, 0, [&] { device_->embedding_backward(b, dx, dtable, Accumulate::yes); });
   }
 
   void update() {
     const Index h = s_.hidden, n = s_.vocabulary * h + s_.layers * (4 * h * h + 3 * h * s_.width);
-    const Tensor p = random(1, n), g = random(1, n), m = zeros(1, n, DType::float32), v = zeros(1, n, DType::float32);
+    const Tensor p = random(1, n), g = random(1, n), m = zeros(1, n, DType::float32),
+                 v = zeros(1, n, DType::float32);
     const Tensor maximum = zeros(1, 1, DType::int32), limbs = zeros(1, 2, DType::int64);
     const std::vector<UpdateRange> ranges{{0, n, 0.1, 1}};
     StepScalars scalars;

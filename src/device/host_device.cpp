@@ -13,7 +13,8 @@ namespace llampi {
 Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
 
 void HostDevice::upload(Tensor destination, const void* source, Stream) {
-  if (destination.bytes() > 0) std::memcpy(destination.data, source, static_cast<std::size_t>(destination.bytes()));
+  if (destination.bytes() > 0)
+    std::memcpy(destination.data, source, static_cast<std::size_t>(destination.bytes()));
 }
 
 void HostDevice::download(void* destination, Tensor source, Stream) {
@@ -44,7 +45,8 @@ void HostDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, Step
 
 void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements) {
   for (const UpdateRange& range : ranges) {
-    require(0 <= range.begin && range.begin <= range.end && range.end <= elements, "range outside of its tensor");
+    require(0 <= range.begin && range.begin <= range.end && range.end <= elements,
+            "range outside of its tensor");
   }
 }
 

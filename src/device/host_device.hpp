@@ -1,5 +1,5 @@
-// What the devices that compute in the caller's thread have in common: streams are the order of the calls, memory is the
-// host's, and the end of the gradient norm is a handful of scalars.
+// What the devices that compute in the caller's thread have in common: streams are the order of the calls,
+// memory is the host's, and the end of the gradient norm is a handful of scalars.
 #pragma once
 
 #include <functional>
@@ -34,11 +34,12 @@ class HostDevice : public Device {
 template <class T>
 T* elements_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
   if (tensor.dtype != dtype_of<T>) {
-    throw Error(fmt::format("this device has no kernels for {} ({}): it needs {}", to_string(tensor.dtype), name,
-                            to_string(dtype_of<T>)));
+    throw Error(fmt::format("this device has no kernels for {} ({}): it needs {}", to_string(tensor.dtype),
+                            name, to_string(dtype_of<T>)));
   }
   if (tensor.rows != rows || tensor.cols != cols) {
-    throw Error(fmt::format("internal error: {} is [{}, {}], not [{}, {}]", name, tensor.rows, tensor.cols, rows, cols));
+    throw Error(fmt::format("internal error: {} is [{}, {}], not [{}, {}]", name, tensor.rows, tensor.cols,
+                            rows, cols));
   }
   return static_cast<T*>(tensor.data);
 }

@@ -13,7 +13,9 @@ namespace {
 constexpr std::int64_t kPage = 4096;
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
 
-std::int64_t round_up(std::int64_t value, std::int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 /// Gives back the part of the mapping before the first huge page and what is behind the last one.
 std::byte* trim(std::byte* begin, std::int64_t mapped, std::int64_t wanted) {
@@ -33,9 +35,11 @@ Memory allocate_host_memory(std::int64_t bytes) {
   const bool huge = bytes >= kHugePage;
   const std::int64_t wanted = round_up(bytes, huge ? kHugePage : kPage);
   const std::int64_t mapped = huge ? wanted + kHugePage : wanted;
-  void* data = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* data = mmap(nullptr, static_cast<std::size_t>(mapped), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw Error(fmt::format("out of memory: {} were asked for ({})", format_bytes(bytes), std::strerror(errno)));
+    throw Error(
+        fmt::format("out of memory: {} were asked for ({})", format_bytes(bytes), std::strerror(errno)));
   }
   if (huge) {
     data = trim(static_cast<std::byte*>(data), mapped, wanted);

@@ -7,9 +7,10 @@
 namespace llampi::test {
 namespace {
 
-/// A sum of n terms in float32, each rounded by up to eps, has an error of about eps sqrt(n) times its own size when the signs
-/// are random. Elements are compared with the largest of their tensor; an operation has up to three such sums behind each
-/// other (attention's backward pass), and the largest of 10^5 errors is about four times the usual one.
+/// A sum of n terms in float32, each rounded by up to eps, has an error of about eps sqrt(n) times its own
+/// size when the signs are random. Elements are compared with the largest of their tensor; an operation has
+/// up to three such sums behind each other (attention's backward pass), and the largest of 10^5 errors is
+/// about four times the usual one.
 double tolerance(const Operation& op) { return 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms)); }
 
 Values gradient_of_output(const Operation& op, const std::vector<Values>& outputs) {
@@ -18,9 +19,11 @@ Values gradient_of_output(const Operation& op, const std::vector<Values>& output
   return dy;
 }
 
-void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected, double allowed) {
+void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
+                      double allowed) {
   ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i) EXPECT_TRUE(close(actual[i], expected[i], allowed)) << "result " << i;
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_TRUE(close(actual[i], expected[i], allowed)) << "result " << i;
 }
 
 void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b) {
@@ -124,7 +127,8 @@ TEST_P(CpuDeviceTest, AddCopyZero) {
   device->add(source, destination);
   const Values sum = s.download(destination);
   for (std::size_t i = 0; i < sum.data.size(); ++i) {
-    ASSERT_EQ(static_cast<float>(sum.data[i]), static_cast<float>(a.data[i]) + static_cast<float>(b.data[i])) << i;
+    ASSERT_EQ(static_cast<float>(sum.data[i]), static_cast<float>(a.data[i]) + static_cast<float>(b.data[i]))
+        << i;
   }
   device->copy(source, copied);
   EXPECT_TRUE(same_bits(s.download(copied), a));
@@ -162,7 +166,8 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
       device->rms_norm(s.upload(x), s.upload(weight), 1e-5, y, inverse_rms);
       const float* values = y.as<float>();
       if (first.empty()) first.assign(values, values + hidden);
-      for (std::int64_t i = 0; i < y.elements(); ++i) ASSERT_EQ(values[i], first[static_cast<std::size_t>(i % hidden)]);
+      for (std::int64_t i = 0; i < y.elements(); ++i)
+        ASSERT_EQ(values[i], first[static_cast<std::size_t>(i % hidden)]);
     }
   }
 }
@@ -173,7 +178,8 @@ TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
   const AttentionShape shape{4, 2, 16};
   const Operation both = attention({"", {70, 33}}, shape);
   Operation second = attention(one_segment(33), shape);
-  second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(), both.inputs[0].data.end());
+  second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
+                               both.inputs[0].data.end());
   Session s(*device, DType::float32);
   Values expected = both.forward(s, both.inputs)[0];
   expected = {33, expected.cols, {expected.data.begin() + 70 * expected.cols, expected.data.end()}};
@@ -184,7 +190,8 @@ TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
 TEST(CpuAttention, LargeScores) {
   const auto device = make_cpu_device(2);
   Operation op = attention(one_segment(65), {2, 1, 16});
-  for (double& v : op.inputs[0].data) v *= 16;  // scores of about +- 1000: probabilities are 0 or 1, their errors 1000 times eps
+  for (double& v : op.inputs[0].data)
+    v *= 16;  // scores of about +- 1000: probabilities are 0 or 1, their errors 1000 times eps
   const auto reference_device = make_reference_device();
   Session reference(*reference_device, DType::float64), session(*device, DType::float32);
   expect_all_close(op.forward(session, op.inputs), op.forward(reference, op.inputs), 1000 * tolerance(op));
@@ -196,7 +203,8 @@ TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
   const Operation op = head_loss(one_segment(65), 80);
   const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
   for (std::int64_t t = 3; t < 65; t += 5) {
-    for (std::int64_t i = 0; i < 80; ++i) ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 80 + i)], 0) << t;
+    for (std::int64_t i = 0; i < 80; ++i)
+      ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 80 + i)], 0) << t;
   }
 }
 
@@ -221,9 +229,10 @@ TEST(CpuDeviceRules, RefusesOtherTypesAndWrongShapes) {
   EXPECT_THROW(device->linear(f.output(2, 3), f.output(4, 5), f.output(2, 4)), Error);
   EXPECT_THROW(device->attention_workspace({4, 2, 16}, 8, 8, DType::bfloat16), Error);
   const Layout layout = one_segment(9);
-  EXPECT_THROW(device->attention(f.batch(layout), 8, {2, 1, 8}, f.output(9, 32), f.output(9, 16), f.output(2, 9),
-                                 f.workspace(device->attention_workspace({2, 1, 8}, 9, 8, DType::float32))),
-               Error);
+  EXPECT_THROW(
+      device->attention(f.batch(layout), 8, {2, 1, 8}, f.output(9, 32), f.output(9, 16), f.output(2, 9),
+                        f.workspace(device->attention_workspace({2, 1, 8}, 9, 8, DType::float32))),
+      Error);
   EXPECT_THROW(make_cpu_device(0), Error);
 }
 

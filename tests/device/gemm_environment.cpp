@@ -1,5 +1,5 @@
-// With OpenBLAS the environment must be right before the library is loaded: what the program's main() does, before the
-// tests' main().
+// With OpenBLAS the environment must be right before the library is loaded: what the program's main() does,
+// before the tests' main().
 #include "device/cpu/gemm_environment.hpp"
 
 namespace {

@@ -18,8 +18,8 @@ std::vector<float> exponentials(const Kernels& kernels, const std::vector<float>
   return y;
 }
 
-// The reduced argument is off by up to 2^-25, the polynomial by 3e-9, and its value is rounded at most twice: with 2^-24 for
-// a rounding 1.5e-7 in all. Without fused multiply-add the last steps round once more.
+// The reduced argument is off by up to 2^-25, the polynomial by 3e-9, and its value is rounded at most twice:
+// with 2^-24 for a rounding 1.5e-7 in all. Without fused multiply-add the last steps round once more.
 TEST(VectorExp, RelativeErrorOverTheRange) {
   std::vector<float> x;
   for (float v = -87.33F; v < 88.7228F; v += 0.000731F) x.push_back(v);
@@ -39,8 +39,8 @@ TEST(VectorExp, RelativeErrorOverTheRange) {
 TEST(VectorExp, Edges) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const Kernels* kernels : available_kernels()) {
-    const std::vector<float> y =
-        exponentials(*kernels, {0.0F, -0.0F, -88.0F, -1e30F, -kInfinity, 88.73F, 1e30F, kInfinity, std::nanf(""), 88.722F});
+    const std::vector<float> y = exponentials(*kernels, {0.0F, -0.0F, -88.0F, -1e30F, -kInfinity, 88.73F,
+                                                         1e30F, kInfinity, std::nanf(""), 88.722F});
     EXPECT_EQ(y[0], 1);
     EXPECT_EQ(y[1], 1);
     for (int i = 2; i < 5; ++i) EXPECT_EQ(y[static_cast<std::size_t>(i)], 0) << kernels->name << i;
@@ -55,7 +55,8 @@ TEST(VectorExp, PositionDoesNotMatter) {
   for (int i = 0; i < 53; ++i) x.push_back(static_cast<float>(i) * 0.37F - 9);
   for (const Kernels* kernels : available_kernels()) {
     const std::vector<float> whole = exponentials(*kernels, x);
-    for (std::size_t i = 0; i < x.size(); ++i) EXPECT_EQ(exponentials(*kernels, {x[i]})[0], whole[i]) << kernels->name;
+    for (std::size_t i = 0; i < x.size(); ++i)
+      EXPECT_EQ(exponentials(*kernels, {x[i]})[0], whole[i]) << kernels->name;
   }
 }
 
@@ -78,12 +79,15 @@ TEST(Kernels, SwiGluFarOut) {
   }
 }
 
-// An element of C is a sum of k products: eps sqrt(k) times its usual size, the largest of many four times that.
-void expect_product(Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n, std::int64_t k,
-                    float beta) {
-  SCOPED_TRACE(fmt::format("{}{} m {} n {} k {} beta {}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, beta));
+// An element of C is a sum of k products: eps sqrt(k) times its usual size, the largest of many four times
+// that.
+void expect_product(Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
+                    std::int64_t k, float beta) {
+  SCOPED_TRACE(fmt::format("{}{} m {} n {} k {} beta {}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m,
+                           n, k, beta));
   const std::int64_t pad = 3;  // rows are further apart than they are long
-  const std::int64_t stride_a = (transpose_a ? m : k) + pad, stride_b = (transpose_b ? k : n) + pad, stride_c = n + pad;
+  const std::int64_t stride_a = (transpose_a ? m : k) + pad, stride_b = (transpose_b ? k : n) + pad,
+                     stride_c = n + pad;
   const Values a = normal(transpose_a ? k : m, stride_a, "a"), b = normal(transpose_b ? n : k, stride_b, "b");
   const Values start = normal(m, stride_c, "c");
   const std::vector<float> fa(a.data.begin(), a.data.end()), fb(b.data.begin(), b.data.end());
@@ -91,17 +95,30 @@ void expect_product(Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t
   for (std::int64_t i = 0; i < m * stride_c; ++i) {
     if (beta == 0 && i % stride_c < n) c[static_cast<std::size_t>(i)] = std::nanf("");
   }
-  gemm({.transpose_a = transpose_a, .transpose_b = transpose_b, .m = m, .n = n, .k = k, .alpha = 0.5F, .a = fa.data(),
-        .stride_a = stride_a, .b = fb.data(), .stride_b = stride_b, .beta = beta, .c = c.data(), .stride_c = stride_c});
+  gemm({.transpose_a = transpose_a,
+        .transpose_b = transpose_b,
+        .m = m,
+        .n = n,
+        .k = k,
+        .alpha = 0.5F,
+        .a = fa.data(),
+        .stride_a = stride_a,
+        .b = fb.data(),
+        .stride_b = stride_b,
+        .beta = beta,
+        .c = c.data(),
+        .stride_c = stride_c});
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t j = 0; j < stride_c; ++j) {
       const auto at = static_cast<std::size_t>(i * stride_c + j);
       double expected = start.data[at] * (j < n ? static_cast<double>(beta) : 1);
       for (std::int64_t l = 0; l < k && j < n; ++l) {
-        expected += 0.5 * a.data[static_cast<std::size_t>(transpose_a ? l * stride_a + i : i * stride_a + l)] *
+        expected += 0.5 *
+                    a.data[static_cast<std::size_t>(transpose_a ? l * stride_a + i : i * stride_a + l)] *
                     b.data[static_cast<std::size_t>(transpose_b ? j * stride_b + l : l * stride_b + j)];
       }
-      ASSERT_NEAR(static_cast<double>(c[at]), expected, j < n ? 4 * kEpsilon * static_cast<double>(k + 1) : 0) << i << "," << j;
+      ASSERT_NEAR(static_cast<double>(c[at]), expected, j < n ? 4 * kEpsilon * static_cast<double>(k + 1) : 0)
+          << i << "," << j;
     }
   }
 }
@@ -123,12 +140,15 @@ TEST(GemmTest, AllForms) {
   }
 }
 
-// What the library may start inside a region is one thread, and afterwards the program's setting is as it was.
+// What the library may start inside a region is one thread, and afterwards the program's setting is as it
+// was.
 TEST(Parallel, LibrariesStayInTheirThread) {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 3}) {
     std::vector<int> inside(8);
-    parallel_items(threads, 8, [&](std::int64_t item, int) { inside[static_cast<std::size_t>(item)] = omp_get_max_threads(); });
+    parallel_items(threads, 8, [&](std::int64_t item, int) {
+      inside[static_cast<std::size_t>(item)] = omp_get_max_threads();
+    });
     for (const int count : inside) EXPECT_EQ(count, 1);
     EXPECT_EQ(omp_get_max_threads(), before);
   }

@@ -10,7 +10,9 @@ using Inputs = std::vector<Values>;
 constexpr double kNormEps = 1e-5;
 
 struct Scalars {
-  explicit Scalars(Session& session) : memory(session.device().allocate(sizeof(StepScalars))) { *get() = StepScalars{}; }
+  explicit Scalars(Session& session) : memory(session.device().allocate(sizeof(StepScalars))) {
+    *get() = StepScalars{};
+  }
   StepScalars* get() { return reinterpret_cast<StepScalars*>(memory.data()); }
   Memory memory;
 };
@@ -29,9 +31,11 @@ Values rope_table(std::int64_t positions, std::int64_t head_dim) {
   for (std::int64_t position = 0; position < positions; ++position) {
     for (const bool sine : {false, true}) {
       for (std::int64_t j = 0; j < head_dim / 2; ++j) {
-        const double frequency = std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+        const double frequency =
+            std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
         const double angle = static_cast<double>(position) * frequency;
-        table.data.push_back(static_cast<double>(static_cast<float>(sine ? std::sin(angle) : std::cos(angle))));
+        table.data.push_back(
+            static_cast<double>(static_cast<float>(sine ? std::sin(angle) : std::cos(angle))));
       }
     }
   }
@@ -94,8 +98,8 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor dx = s.output(tokens, hidden), dw = s.gradient(out, hidden, accumulate);
-    s.device().qkv_rope_backward(s.batch(layout), s.upload(dy), s.upload(in[0]), s.upload(in[1]), s.upload(table), shape,
-                                 dx, dw, accumulate);
+    s.device().qkv_rope_backward(s.batch(layout), s.upload(dy), s.upload(in[0]), s.upload(in[1]),
+                                 s.upload(table), shape, dx, dw, accumulate);
     return Inputs{s.download(dx), s.download(dw)};
   };
   return op;
@@ -104,8 +108,8 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
 Operation attention(const Layout& layout, AttentionShape shape) {
   const std::int64_t tokens = layout.tokens(), longest = layout.longest();
   Operation op;
-  op.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads, shape.key_value_heads,
-                        shape.head_dim);
+  op.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads,
+                        shape.key_value_heads, shape.head_dim);
   op.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
   op.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
   op.accumulates = {false};
@@ -114,16 +118,19 @@ Operation attention(const Layout& layout, AttentionShape shape) {
     s.device().attention(batch, longest, shape, qkv, out, log_sum_exp, scratch);
   };
   op.forward = [=](Session& s, const Inputs& in) {
-    const Tensor out = s.output(tokens, shape.query_cols()), log_sum_exp = s.output(shape.query_heads, tokens);
+    const Tensor out = s.output(tokens, shape.query_cols()),
+                 log_sum_exp = s.output(shape.query_heads, tokens);
     run_forward(s, s.batch(layout), s.upload(in[0]), out, log_sum_exp);
     return Inputs{s.download(out), s.download(log_sum_exp)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate) {
     const Batch batch = s.batch(layout);
     const Tensor qkv = s.upload(in[0]), dqkv = s.output(tokens, shape.qkv_cols());
-    const Tensor out = s.output(tokens, shape.query_cols()), log_sum_exp = s.output(shape.query_heads, tokens);
+    const Tensor out = s.output(tokens, shape.query_cols()),
+                 log_sum_exp = s.output(shape.query_heads, tokens);
     run_forward(s, batch, qkv, out, log_sum_exp);
-    const Tensor scratch = s.workspace(s.device().attention_backward_workspace(shape, tokens, longest, s.dtype()));
+    const Tensor scratch =
+        s.workspace(s.device().attention_backward_workspace(shape, tokens, longest, s.dtype()));
     s.device().attention_backward(batch, longest, shape, s.upload(dy), qkv, out, log_sum_exp, dqkv, scratch);
     return Inputs{s.download(dqkv)};
   };
@@ -190,8 +197,8 @@ Operation head_loss(const Layout& layout, std::int64_t hidden) {
     scalars.get()->inverse_tokens = dy.data[0];
     const Tensor dx = s.output(tokens, hidden), dw = s.gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
-    s.device().head_loss_backward(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), dx, dw, accumulate,
-                                  scratch);
+    s.device().head_loss_backward(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), dx, dw,
+                                  accumulate, scratch);
     return Inputs{s.download(dx), s.download(dw), scalar(scalars.get()->loss_sum)};
   };
   return op;

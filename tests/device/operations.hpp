@@ -1,4 +1,5 @@
-// One definition of each operation with its gradient, for the comparison with the reference and for finite differences.
+// One definition of each operation with its gradient, for the comparison with the reference and for finite
+// differences.
 #pragma once
 
 #include <functional>
@@ -16,9 +17,12 @@ struct Operation {
   std::int64_t terms = 1;
   /// The outputs; the first is what a gradient arrives at. Buffers are full of NaN before.
   std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs)> forward;
-  /// The gradients by the inputs, given that by the first output. With Accumulate::yes, those outputs that can be added to
+  /// The gradients by the inputs, given that by the first output. With Accumulate::yes, those outputs that
+  /// can be added to
   /// (`accumulates`) start at Session::kStart.
-  std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs, const Values& dy, Accumulate)> backward;
+  std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs, const Values& dy,
+                                    Accumulate)>
+      backward;
   std::vector<bool> accumulates;  ///< per input
 };
 

@@ -1,4 +1,5 @@
-// The reference against its own definition: backward passes against finite differences of the forward passes, in float64.
+// The reference against its own definition: backward passes against finite differences of the forward passes,
+// in float64.
 #include <cmath>
 
 #include "device/operations.hpp"
@@ -13,16 +14,17 @@ double inner(const Values& a, const Values& b) {
 }
 
 /// inner(first output, dy) at inputs[index] + step * direction
-double probe(const Operation& op, Device& device, std::vector<Values> inputs, std::size_t index, const Values& direction,
-             double step, const Values& dy) {
+double probe(const Operation& op, Device& device, std::vector<Values> inputs, std::size_t index,
+             const Values& direction, double step, const Values& dy) {
   for (std::size_t i = 0; i < direction.data.size(); ++i) inputs[index].data[i] += step * direction.data[i];
   Session session(device, DType::float64);
   return inner(op.forward(session, inputs).front(), dy);
 }
 
-/// Central differences along random directions u: the error of (f(x + hu) - f(x - hu)) / 2h is h^2 f'''/6, about 1e-10 for
-/// h = 1e-5 and sums of some thousand terms, plus cancellation, 2^-53 |f| / h, about 1e-9. The derivative along a normal
-/// direction is about the norm of the gradient, by which the difference is measured.
+/// Central differences along random directions u: the error of (f(x + hu) - f(x - hu)) / 2h is h^2 f'''/6,
+/// about 1e-10 for h = 1e-5 and sums of some thousand terms, plus cancellation, 2^-53 |f| / h, about 1e-9.
+/// The derivative along a normal direction is about the norm of the gradient, by which the difference is
+/// measured.
 void expect_gradients_match(const Operation& op) {
   SCOPED_TRACE(op.name);
   constexpr double kStep = 1e-5, kTolerance = 1e-7;
@@ -36,7 +38,8 @@ void expect_gradients_match(const Operation& op) {
     const double norm = std::sqrt(inner(gradients[i], gradients[i]));
     ASSERT_GT(norm, 0);
     for (int trial = 0; trial < 3; ++trial) {
-      const Values direction = normal(op.inputs[i].rows, op.inputs[i].cols, fmt::format("direction {}", trial));
+      const Values direction =
+          normal(op.inputs[i].rows, op.inputs[i].cols, fmt::format("direction {}", trial));
       const double difference = (probe(op, *device, op.inputs, i, direction, kStep, dy) -
                                  probe(op, *device, op.inputs, i, direction, -kStep, dy)) /
                                 (2 * kStep);
@@ -89,7 +92,8 @@ TEST(Reference, HeadLossOfBackwardIsThatOfForward) {
   const Operation op = head_loss(mixed_segments(21), 16);
   const auto device = make_reference_device();
   Session session(*device, DType::float64);
-  EXPECT_EQ(op.forward(session, op.inputs)[0].data[0], op.backward(session, op.inputs, {1, 1, {0.1}}, Accumulate::no)[2].data[0]);
+  EXPECT_EQ(op.forward(session, op.inputs)[0].data[0],
+            op.backward(session, op.inputs, {1, 1, {0.1}}, Accumulate::no)[2].data[0]);
 }
 
 // softmax by hand: two keys with scores 0 and s give weights 1/(1+e^s), e^s/(1+e^s).

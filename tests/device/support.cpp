@@ -20,7 +20,9 @@ Values normal(std::int64_t rows, std::int64_t cols, const std::string& purpose, 
   return values;
 }
 
-std::int64_t Layout::tokens() const { return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}); }
+std::int64_t Layout::tokens() const {
+  return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+}
 std::int64_t Layout::longest() const { return *std::max_element(lengths.begin(), lengths.end()); }
 
 Layout one_segment(std::int32_t tokens) { return {"one segment", {tokens}}; }
@@ -83,7 +85,8 @@ Tensor Session::integers(const std::vector<std::int32_t>& values) {
 Batch Session::batch(const Layout& layout) {
   const RandomStream stream(kSeed, "tokens");
   const auto token = [&](std::int64_t i) {
-    return static_cast<std::int32_t>(stream.bits(static_cast<std::uint64_t>(i)) % static_cast<std::uint64_t>(layout.vocabulary));
+    return static_cast<std::int32_t>(stream.bits(static_cast<std::uint64_t>(i)) %
+                                     static_cast<std::uint64_t>(layout.vocabulary));
   };
   const std::int64_t count = layout.tokens();
   std::vector<std::int32_t> tokens, labels, positions, offsets{0};
@@ -134,11 +137,13 @@ bool same_bits(const Values& a, const Values& b) {
 }
 
 ::testing::AssertionResult close(const Values& actual, const Values& expected, double tolerance) {
-  if (actual.rows != expected.rows || actual.cols != expected.cols) return ::testing::AssertionFailure() << "shapes differ";
+  if (actual.rows != expected.rows || actual.cols != expected.cols)
+    return ::testing::AssertionFailure() << "shapes differ";
   const double difference = largest_difference(actual, expected), scale = largest_magnitude(expected);
   if (difference <= tolerance * scale) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "differs by " << difference << " where the largest element is " << scale
-                                       << ": relative " << difference / scale << ", allowed " << tolerance;
+  return ::testing::AssertionFailure()
+         << "differs by " << difference << " where the largest element is " << scale << ": relative "
+         << difference / scale << ", allowed " << tolerance;
 }
 
 }  // namespace llampi::test

@@ -24,7 +24,8 @@ struct Values {
 /// Standard normal times `scale`, representable in float32, so that every device has the same inputs.
 Values normal(std::int64_t rows, std::int64_t cols, const std::string& purpose, double scale = 1);
 
-/// How the tokens of a batch are laid out: lengths of its segments. Tokens and labels are random; every fifth label is none.
+/// How the tokens of a batch are laid out: lengths of its segments. Tokens and labels are random; every fifth
+/// label is none.
 struct Layout {
   std::string name;
   std::vector<std::int32_t> lengths;

@@ -14,11 +14,12 @@ std::int64_t CpuDevice::attention_workspace(AttentionShape shape, std::int64_t t
                                             DType dtype) const {
   return sizes_.attention_workspace(shape, tokens, longest, dtype);
 }
-std::int64_t CpuDevice::attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                                     DType dtype) const {
+std::int64_t CpuDevice::attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
+                                                     std::int64_t longest, DType dtype) const {
   return sizes_.attention_backward_workspace(shape, tokens, longest, dtype);
 }
-std::int64_t CpuDevice::rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden, DType dtype) const {
+std::int64_t CpuDevice::rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
+                                                    DType dtype) const {
   return sizes_.rms_norm_backward_workspace(tokens, hidden, dtype);
 }
 std::int64_t CpuDevice::head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,

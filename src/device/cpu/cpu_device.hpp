@@ -1,4 +1,5 @@
-// The CPU device: float32, matrix products from a library, everything else from kernels.hpp, over OpenMP threads.
+// The CPU device: float32, matrix products from a library, everything else from kernels.hpp, over OpenMP
+// threads.
 #pragma once
 
 #include <vector>
@@ -20,7 +21,8 @@ class CpuDevice final : public HostDevice {
                                    DType dtype) const override;
   std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                             DType dtype) const override;
-  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden, DType dtype) const override;
+  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
+                                           DType dtype) const override;
   std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
                                    DType dtype) const override;
 
@@ -28,40 +30,46 @@ class CpuDevice final : public HostDevice {
   void embedding(const Batch& batch, Tensor table, Tensor x) override;
   void embedding_backward(const Batch& batch, Tensor dx, Tensor dtable, Accumulate accumulate) override;
   void rms_norm(Tensor x, Tensor weight, double eps, Tensor y, Tensor inverse_rms) override;
-  void rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inverse_rms, Tensor dx, Accumulate accumulate_dx,
-                         Tensor dweight, Accumulate accumulate_dweight, Tensor workspace) override;
+  void rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inverse_rms, Tensor dx,
+                         Accumulate accumulate_dx, Tensor dweight, Accumulate accumulate_dweight,
+                         Tensor workspace) override;
   void add(Tensor source, Tensor destination) override;
   void copy(Tensor source, Tensor destination) override;
   void zero(Tensor destination) override;
 
   // products.cpp
-  void qkv_rope(const Batch& batch, Tensor x, Tensor weight, Tensor rope, AttentionShape shape, Tensor qkv) override;
-  void qkv_rope_backward(const Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope, AttentionShape shape,
-                         Tensor dx, Tensor dweight, Accumulate accumulate_dweight) override;
+  void qkv_rope(const Batch& batch, Tensor x, Tensor weight, Tensor rope, AttentionShape shape,
+                Tensor qkv) override;
+  void qkv_rope_backward(const Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope,
+                         AttentionShape shape, Tensor dx, Tensor dweight,
+                         Accumulate accumulate_dweight) override;
   void projection_residual(Tensor x, Tensor weight, Tensor residual, Tensor y) override;
   void projection_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
                            Accumulate accumulate_dweight) override;
   void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override;
-  void gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
-                               Accumulate accumulate_dweight) override;
+  void gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight, Tensor dx,
+                               Tensor dweight, Accumulate accumulate_dweight) override;
   void linear(Tensor x, Tensor weight, Tensor y) override;
 
   // attention.cpp
   void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
                  Tensor log_sum_exp, Tensor workspace) override;
-  void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout, Tensor qkv,
-                          Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace) override;
+  void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
+                          Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace) override;
 
   // head.cpp
-  void head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor workspace) override;
-  void head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor dx, Tensor dweight,
-                          Accumulate accumulate_dweight, Tensor workspace) override;
+  void head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
+                 Tensor workspace) override;
+  void head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor dx,
+                          Tensor dweight, Accumulate accumulate_dweight, Tensor workspace) override;
 
   // update.cpp
   void max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) override;
-  void sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum, Tensor limbs) override;
+  void sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
+                   Tensor limbs) override;
   void adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-             const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq, Tensor shard) override;
+             const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
+             Tensor shard) override;
 
  private:
   void zero_in_parallel(float* data, std::int64_t elements) const;

@@ -18,7 +18,8 @@ Range cut(std::int64_t n, std::int64_t part, std::int64_t parts) {
   return {grains * part / parts * kGrain, std::min(n, grains * (part + 1) / parts * kGrain)};
 }
 
-/// In how many parts the rows of C are cut among `threads`: so that the tiles' sides, which are what is read, are short.
+/// In how many parts the rows of C are cut among `threads`: so that the tiles' sides, which are what is read,
+/// are short.
 int row_parts(std::int64_t m, std::int64_t n, int threads) {
   int best = 1;
   double best_sides = 0;
@@ -38,8 +39,10 @@ int row_parts(std::int64_t m, std::int64_t n, int threads) {
 Gemm::Gemm(int threads) : threads_(threads) {
   const GemmLibrary library = inspect_gemm_library();
   if (library.level == CpuLevel::generic && cpu_level() != CpuLevel::generic) {
-    throw_user_error("{} would use its kernels for any processor ({}), several times slower than those for this one's {}: {}.",
-                     library.name, library.core, to_string(cpu_level()), library.remedy);
+    throw_user_error(
+        "{} would use its kernels for any processor ({}), several times slower than those for this one's {}: "
+        "{}.",
+        library.name, library.core, to_string(cpu_level()), library.remedy);
   }
   make_gemm_library_serial();
 }
@@ -47,7 +50,8 @@ Gemm::Gemm(int threads) : threads_(threads) {
 void Gemm::operator()(const Product& product) {
   const int rows = row_parts(product.m, product.n, threads_);
   const int cols = threads_ / rows;
-  parallel_items(threads_, threads_, [&](std::int64_t part, int) { tile(product, part % rows, rows, part / rows, cols); });
+  parallel_items(threads_, threads_,
+                 [&](std::int64_t part, int) { tile(product, part % rows, rows, part / rows, cols); });
   check();
 }
 
@@ -81,13 +85,31 @@ std::string Gemm::describe() const {
 }
 
 Product product_nt(const float* x, const float* w, float* y, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {.transpose_b = true, .m = m, .n = n, .k = k, .a = x, .stride_a = k, .b = w, .stride_b = k, .c = y, .stride_c = n};
+  return {.transpose_b = true,
+          .m = m,
+          .n = n,
+          .k = k,
+          .a = x,
+          .stride_a = k,
+          .b = w,
+          .stride_b = k,
+          .c = y,
+          .stride_c = n};
 }
 Product product_nn(const float* x, const float* w, float* y, std::int64_t m, std::int64_t n, std::int64_t k) {
   return {.m = m, .n = n, .k = k, .a = x, .stride_a = k, .b = w, .stride_b = n, .c = y, .stride_c = n};
 }
 Product product_tn(const float* y, const float* x, float* w, std::int64_t m, std::int64_t n, std::int64_t k) {
-  return {.transpose_a = true, .m = m, .n = n, .k = k, .a = y, .stride_a = m, .b = x, .stride_b = n, .c = w, .stride_c = n};
+  return {.transpose_a = true,
+          .m = m,
+          .n = n,
+          .k = k,
+          .a = y,
+          .stride_a = m,
+          .b = x,
+          .stride_b = n,
+          .c = w,
+          .stride_c = n};
 }
 
 }  // namespace llampi

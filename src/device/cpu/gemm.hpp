@@ -8,7 +8,8 @@
 
 namespace llampi {
 
-/// A product is cut into one tile of C per thread, the same for equal shapes and threads, and so are the bits.
+/// A product is cut into one tile of C per thread, the same for equal shapes and threads, and so are the
+/// bits.
 class Gemm {
  public:
   /// @throws UserError if the library would use a generic kernel on a processor with AVX2 or AVX-512
@@ -32,7 +33,8 @@ class Gemm {
   std::atomic<int> status_{0};  // of serial(): the last failure
 };
 
-/// y = x w^T with x [m, k], w [n, k]; y = x w with w [k, n]; w = y^T x with y [k, m], x [k, n]; all contiguous.
+/// y = x w^T with x [m, k], w [n, k]; y = x w with w [k, n]; w = y^T x with y [k, m], x [k, n]; all
+/// contiguous.
 Product product_nt(const float* x, const float* w, float* y, std::int64_t m, std::int64_t n, std::int64_t k);
 Product product_nn(const float* x, const float* w, float* y, std::int64_t m, std::int64_t n, std::int64_t k);
 Product product_tn(const float* y, const float* x, float* w, std::int64_t m, std::int64_t n, std::int64_t k);

@@ -21,8 +21,8 @@ namespace llampi {
 #if defined(LLAMPI_GEMM_ONEDNN)
 
 int library_sgemm(const Product& p) noexcept {
-  return dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, p.alpha, p.a, p.stride_a, p.b,
-                    p.stride_b, p.beta, p.c, p.stride_c);
+  return dnnl_sgemm(p.transpose_a ? 'T' : 'N', p.transpose_b ? 'T' : 'N', p.m, p.n, p.k, p.alpha, p.a,
+                    p.stride_a, p.b, p.stride_b, p.beta, p.c, p.stride_c);
 }
 
 GemmLibrary inspect_gemm_library() {
@@ -46,9 +46,11 @@ void make_gemm_library_serial() {
   // OpenMP: parallel.hpp's regions leave it one thread. A pool of another kind would compete with ours.
   const unsigned runtime = dnnl_version()->cpu_runtime;
   if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) {
-    throw_user_error("This oneDNN has its own kind of threads (runtime {}); build llampi with a oneDNN for OpenMP, or with "
-                     "-DLLAMPI_GEMM=cblas.",
-                     runtime);
+    throw_user_error(
+        "This oneDNN has its own kind of threads (runtime {}); build llampi with a oneDNN for OpenMP, or "
+        "with "
+        "-DLLAMPI_GEMM=cblas.",
+        runtime);
   }
 }
 
@@ -77,9 +79,9 @@ int library_sgemm(const Product& p) noexcept {
     if (size > INT_MAX) return -1;
   }
   const auto integer = [](std::int64_t value) { return static_cast<int>(value); };
-  cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans, p.transpose_b ? CblasTrans : CblasNoTrans,
-              integer(p.m), integer(p.n), integer(p.k), p.alpha, p.a, integer(p.stride_a), p.b, integer(p.stride_b), p.beta,
-              p.c, integer(p.stride_c));
+  cblas_sgemm(CblasRowMajor, p.transpose_a ? CblasTrans : CblasNoTrans,
+              p.transpose_b ? CblasTrans : CblasNoTrans, integer(p.m), integer(p.n), integer(p.k), p.alpha,
+              p.a, integer(p.stride_a), p.b, integer(p.stride_b), p.beta, p.c, integer(p.stride_c));
   return 0;
 }
 

@@ -1,5 +1,6 @@
-// The matrix-product library that the program was built with: oneDNN or any CBLAS (LLAMPI_GEMM). Only gemm_library.cpp
-// knows which. It is called from one thread at a time per product; the threads are ours (gemm.hpp).
+// The matrix-product library that the program was built with: oneDNN or any CBLAS (LLAMPI_GEMM). Only
+// gemm_library.cpp knows which. It is called from one thread at a time per product; the threads are ours
+// (gemm.hpp).
 #pragma once
 
 #include <cstdint>
@@ -9,8 +10,8 @@
 
 namespace llampi {
 
-/// op(A) [m, k] times op(B) [k, n] into C [m, n], all row-major: C = alpha op(A) op(B) + beta C. With beta 0, C is overwritten
-/// whatever it holds. Strides are elements from one row to the next, as stored.
+/// op(A) [m, k] times op(B) [k, n] into C [m, n], all row-major: C = alpha op(A) op(B) + beta C. With beta 0,
+/// C is overwritten whatever it holds. Strides are elements from one row to the next, as stored.
 struct Product {
   bool transpose_a = false, transpose_b = false;
   std::int64_t m = 0, n = 0, k = 0;
@@ -24,12 +25,13 @@ struct Product {
   std::int64_t stride_c = 0;
 };
 
-/// In the calling thread alone, which must be inside one of parallel.hpp's regions. 0, or the library's status.
+/// In the calling thread alone, which must be inside one of parallel.hpp's regions. 0, or the library's
+/// status.
 int library_sgemm(const Product& product) noexcept;
 
 struct GemmLibrary {
-  std::string name;    ///< "OpenBLAS 0.3.21"
-  std::string core;    ///< the kernels it chose: "SkylakeX", "AVX-512"; empty if it does not tell
+  std::string name;  ///< "OpenBLAS 0.3.21"
+  std::string core;  ///< the kernels it chose: "SkylakeX", "AVX-512"; empty if it does not tell
   /// The processors that these kernels are made for; the best if it does not tell.
   CpuLevel level = CpuLevel::avx512;
   std::string remedy;  ///< what to do where that is less than this processor

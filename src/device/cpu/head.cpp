@@ -9,10 +9,15 @@ namespace {
 
 /// The operands that the loss has with and without gradients.
 struct HeadOperands {
-  HeadOperands(const Batch& batch, const Tensor& x_, const Tensor& weight_, const Tensor& workspace, const CpuSizes& sizes)
-      : tokens(batch.tokens.cols), hidden(x_.cols), vocabulary(weight_.rows),
-        chunk(CpuSizes::head_rows(tokens, vocabulary)), x(floats(x_, tokens, hidden, "x")),
-        weight(floats(weight_, vocabulary, hidden, "weight")), labels(integers(batch.labels, tokens, "labels")) {
+  HeadOperands(const Batch& batch, const Tensor& x_, const Tensor& weight_, const Tensor& workspace,
+               const CpuSizes& sizes)
+      : tokens(batch.tokens.cols),
+        hidden(x_.cols),
+        vocabulary(weight_.rows),
+        chunk(CpuSizes::head_rows(tokens, vocabulary)),
+        x(floats(x_, tokens, hidden, "x")),
+        weight(floats(weight_, vocabulary, hidden, "weight")),
+        labels(integers(batch.labels, tokens, "labels")) {
     const std::int64_t bytes = sizes.head_loss_workspace(tokens, hidden, vocabulary, DType::float32);
     losses = static_cast<double*>(workspace_of(workspace, bytes));
     logits = reinterpret_cast<float*>(losses + chunk);
@@ -36,11 +41,13 @@ double sum(double start, const double* losses, std::int64_t rows) {
 
 }  // namespace
 
-void CpuDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor workspace) {
+void CpuDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
+                          Tensor workspace) {
   const HeadOperands head(batch, x, weight, workspace, sizes_);
   for (std::int64_t begin = 0; begin < head.tokens; begin += head.chunk) {
     const std::int64_t rows = std::min(head.chunk, head.tokens - begin);
-    gemm_(product_nt(head.x + begin * head.hidden, head.weight, head.logits, rows, head.vocabulary, head.hidden));
+    gemm_(product_nt(head.x + begin * head.hidden, head.weight, head.logits, rows, head.vocabulary,
+                     head.hidden));
     parallel_items(threads_, rows, [&](std::int64_t i, int) {
       const std::int32_t label = head.labels[begin + i];
       head.losses[i] =
@@ -51,8 +58,9 @@ void CpuDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScala
   }
 }
 
-void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor dx_,
-                                   Tensor dweight_, Accumulate accumulate_dweight, Tensor workspace) {
+void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
+                                   Tensor dx_, Tensor dweight_, Accumulate accumulate_dweight,
+                                   Tensor workspace) {
   const HeadOperands head(batch, x, weight, workspace, sizes_);
   float* dx = floats(dx_, head.tokens, head.hidden, "dx");
   float* dweight = floats(dweight_, head.vocabulary, head.hidden, "dweight");
@@ -65,11 +73,12 @@ void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, 
       float* row = head.logits + i * head.vocabulary;
       if (label < 0) std::fill(row, row + head.vocabulary, 0.0F);
       head.losses[i] =
-          label < 0 ? 0 : kernels_.cross_entropy_backward(head.vocabulary, row, label, scalars->inverse_tokens);
+          label < 0 ? 0
+                    : kernels_.cross_entropy_backward(head.vocabulary, row, label, scalars->inverse_tokens);
     });
     scalars->loss_sum = sum(scalars->loss_sum, head.losses, rows);
-    product_backward(head.logits, x_rows, head.weight, rows, head.vocabulary, head.hidden, dx + begin * head.hidden,
-                     dweight, begin == 0 ? accumulate_dweight : Accumulate::yes);
+    product_backward(head.logits, x_rows, head.weight, rows, head.vocabulary, head.hidden,
+                     dx + begin * head.hidden, dweight, begin == 0 ? accumulate_dweight : Accumulate::yes);
     progress();
   }
 }

@@ -1,6 +1,7 @@
-// The loops of the CPU device over one row or one range, in float32, one thread: everything but the matrix products.
-// They are compiled once per instruction set and chosen at run time; an element's (a row's) result does not depend on its
-// alignment, on its neighbours or on the length of the range that it is part of. None of them throws or allocates.
+// The loops of the CPU device over one row or one range, in float32, one thread: everything but the matrix
+// products. They are compiled once per instruction set and chosen at run time; an element's (a row's) result
+// does not depend on its alignment, on its neighbours or on the length of the range that it is part of. None
+// of them throws or allocates.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ struct AdamWFactors {
   float clip, decay, beta1, rest1, beta2, rest2, inverse_root2, eps, step;
 };
 
-/// A row of scores of attention has this many elements more in memory than it has keys, at most: whole vectors fit.
+/// A row of scores of attention has this many elements more in memory than it has keys, at most: whole
+/// vectors fit.
 inline constexpr std::int64_t kRowPadding = 16;
 
 struct Kernels {
@@ -34,19 +36,22 @@ struct Kernels {
   /// y = x weight / rms; returns 1 / rms, rms = sqrt(mean(x^2) + eps)
   float (*rms_norm)(Index n, const float* x, const float* weight, double eps, float* y);
   /// dx = (add_dx ? dx : 0) + gradient; dweight += dy x inverse_rms
-  void (*rms_norm_backward)(Index n, const float* dy, const float* x, const float* weight, float inverse_rms, bool add_dx,
-                            float* dx, double* dweight);
-  /// Rotates `heads` heads of 2 `half` elements by the angles with these cosines and sines, or back (direction -1).
-  void (*rope)(Index heads, Index half, const float* cosines, const float* sines, float direction, float* row);
+  void (*rms_norm_backward)(Index n, const float* dy, const float* x, const float* weight, float inverse_rms,
+                            bool add_dx, float* dx, double* dweight);
+  /// Rotates `heads` heads of 2 `half` elements by the angles with these cosines and sines, or back
+  /// (direction -1).
+  void (*rope)(Index heads, Index half, const float* cosines, const float* sines, float direction,
+               float* row);
   /// activated = silu(gate) up
   void (*swiglu)(Index n, const float* gate, const float* up, float* activated);
   /// gate and up become their gradients.
   void (*swiglu_backward)(Index n, const float* dactivated, float* gate, float* up);
 
-  /// scores[0, valid) become e^(score - largest), the others up to `total` zero. Writes log(sum(e^score)) and 1 / sum of the
-  /// row. Touches the row up to the next multiple of kRowPadding.
+  /// scores[0, valid) become e^(score - largest), the others up to `total` zero. Writes log(sum(e^score)) and
+  /// 1 / sum of the row. Touches the row up to the next multiple of kRowPadding.
   void (*softmax)(Index valid, Index total, float* scores, float* log_sum_exp, float* inverse_sum);
-  /// p = scores in, softmax out; dp = its gradient in, that of the scores out; both zero from `valid` to `total`.
+  /// p = scores in, softmax out; dp = its gradient in, that of the scores out; both zero from `valid` to
+  /// `total`.
   void (*softmax_backward)(Index valid, Index total, float log_sum_exp, float delta, float* p, float* dp);
 
   /// -log softmax(logits)[label]
@@ -62,8 +67,8 @@ struct Kernels {
                 float* exp_avg_sq, float* shard);
 };
 
-/// Variants that this program has and this machine can run, the fastest first; the last is the generic one. They live as long
-/// as the program.
+/// Variants that this program has and this machine can run, the fastest first; the last is the generic one.
+/// They live as long as the program.
 std::vector<const Kernels*> available_kernels();
 
 }  // namespace llampi

@@ -15,8 +15,8 @@ std::int32_t max_magnitude(Index n, const float* x, std::int32_t bits) {
   return bits;
 }
 
-/// Integers below 2^52 in float64, summed as integers: adding 2^52 leaves the integer in the lower bits of the number.
-/// (Instruction sets before AVX-512 have no conversion to int64.)
+/// Integers below 2^52 in float64, summed as integers: adding 2^52 leaves the integer in the lower bits of
+/// the number. (Instruction sets before AVX-512 have no conversion to int64.)
 class IntegerSum {
  public:
   void add(Doubles v) { sum_ += reinterpret_cast<Longs>(v + 0x1p52) & ((std::int64_t{1} << 52) - 1); }
@@ -54,8 +54,8 @@ void sum_squares(Index n, const float* x, double scale, std::int64_t* high_sum, 
   *low_sum += low_limbs.total();
 }
 
-void adamw(Index n, const AdamWFactors& f, const float* gradient, float* master, float* exp_avg, float* exp_avg_sq,
-           float* shard) {
+void adamw(Index n, const AdamWFactors& f, const float* gradient, float* master, float* exp_avg,
+           float* exp_avg_sq, float* shard) {
   for_each_vector(n, [&](Index i, auto part) {
     const Floats g = load(gradient + i, part) * f.clip;
     const Floats m = multiply_add(load(exp_avg + i, part), broadcast(f.beta1), g * f.rest1);

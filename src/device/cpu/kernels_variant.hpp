@@ -1,4 +1,5 @@
-// One variant of the kernels: LLAMPI_SIMD is its namespace, and the files that belong to it fill in their pointers.
+// One variant of the kernels: LLAMPI_SIMD is its namespace, and the files that belong to it fill in their
+// pointers.
 #pragma once
 
 #include "device/cpu/kernels.hpp"

@@ -8,8 +8,8 @@
 
 namespace llampi {
 
-/// body(begin, end, part) for `threads` consecutive parts of [0, n), each part but the last a multiple of `grain` long. Parts
-/// depend on `threads` alone, not on how many threads the system grants.
+/// body(begin, end, part) for `threads` consecutive parts of [0, n), each part but the last a multiple of
+/// `grain` long. Parts depend on `threads` alone, not on how many threads the system grants.
 template <class Body>
 void parallel_ranges(int threads, std::int64_t n, std::int64_t grain, const Body& body) {
   const std::int64_t grains = (n + grain - 1) / grain;
@@ -21,8 +21,9 @@ void parallel_ranges(int threads, std::int64_t n, std::int64_t grain, const Body
   }
 }
 
-/// body(item, thread) for items 0 ... items - 1, whichever thread is free. For work whose result does not depend on the thread.
-/// The body may call a matrix-product library, which then runs in its thread alone: no pool inside a pool.
+/// body(item, thread) for items 0 ... items - 1, whichever thread is free. For work whose result does not
+/// depend on the thread. The body may call a matrix-product library, which then runs in its thread alone: no
+/// pool inside a pool.
 template <class Body>
 void parallel_items(int threads, std::int64_t items, const Body& body) {
 #pragma omp parallel num_threads(threads)

@@ -6,15 +6,17 @@
 
 namespace llampi {
 
-void CpuDevice::product_backward(const float* dy, const float* x, const float* w, std::int64_t rows, std::int64_t out,
-                                 std::int64_t in, float* dx, float* dw, Accumulate accumulate) {
+void CpuDevice::product_backward(const float* dy, const float* x, const float* w, std::int64_t rows,
+                                 std::int64_t out, std::int64_t in, float* dx, float* dw,
+                                 Accumulate accumulate) {
   gemm_(product_nn(dy, w, dx, rows, in, out));
   Product weight_gradient = product_tn(dy, x, dw, out, in, rows);
   weight_gradient.beta = beta(accumulate);
   gemm_(weight_gradient);
 }
 
-void CpuDevice::rotate(const Batch& batch, float* qkv, Tensor rope_, AttentionShape shape, float direction) const {
+void CpuDevice::rotate(const Batch& batch, float* qkv, Tensor rope_, AttentionShape shape,
+                       float direction) const {
   const std::int64_t tokens = batch.tokens.cols, half = shape.head_dim / 2;
   const float* rope = floats(rope_, rope_.rows, shape.head_dim, "rope");
   const std::int32_t* positions = integers(batch.positions, tokens, "positions");
@@ -30,7 +32,8 @@ void CpuDevice::rotate(const Batch& batch, float* qkv, Tensor rope_, AttentionSh
   });
 }
 
-void CpuDevice::qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope, AttentionShape shape, Tensor qkv_) {
+void CpuDevice::qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope, AttentionShape shape,
+                         Tensor qkv_) {
   const std::int64_t tokens = batch.tokens.cols, hidden = x_.cols, out = shape.qkv_cols();
   const float* x = floats(x_, tokens, hidden, "x");
   const float* weight = floats(weight_, out, hidden, "weight");
@@ -41,7 +44,8 @@ void CpuDevice::qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor r
 }
 
 void CpuDevice::qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, Tensor weight_, Tensor rope,
-                                  AttentionShape shape, Tensor dx_, Tensor dweight_, Accumulate accumulate_dweight) {
+                                  AttentionShape shape, Tensor dx_, Tensor dweight_,
+                                  Accumulate accumulate_dweight) {
   const std::int64_t tokens = batch.tokens.cols, hidden = x_.cols, out = shape.qkv_cols();
   const float* x = floats(x_, tokens, hidden, "x");
   const float* weight = floats(weight_, out, hidden, "weight");
@@ -61,7 +65,8 @@ void CpuDevice::projection_residual(Tensor x_, Tensor weight_, Tensor residual_,
   float* y = floats(y_, rows, out, "y");
   if (y != residual) {
     parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
-      std::memcpy(y + begin * out, residual + begin * out, static_cast<std::size_t>((end - begin) * out) * sizeof(float));
+      std::memcpy(y + begin * out, residual + begin * out,
+                  static_cast<std::size_t>((end - begin) * out) * sizeof(float));
     });
   }
   Product product = product_nt(x, weight, y, rows, out, in);
@@ -98,8 +103,8 @@ void CpuDevice::gate_up_swiglu(Tensor x_, Tensor weight_, Tensor gate_up_, Tenso
   progress();
 }
 
-void CpuDevice::gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_, Tensor dx_,
-                                        Tensor dweight_, Accumulate accumulate_dweight) {
+void CpuDevice::gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_,
+                                        Tensor dx_, Tensor dweight_, Accumulate accumulate_dweight) {
   const std::int64_t rows = x_.rows, hidden = x_.cols, width = weight_.rows / 2;
   const float* dactivated = floats(dactivated_, rows, width, "dactivated");
   const float* x = floats(x_, rows, hidden, "x");
@@ -119,8 +124,8 @@ void CpuDevice::gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Ten
 
 void CpuDevice::linear(Tensor x_, Tensor weight_, Tensor y_) {
   const std::int64_t rows = x_.rows, in = x_.cols, out = weight_.rows;
-  gemm_(product_nt(floats(x_, rows, in, "x"), floats(weight_, out, in, "weight"), floats(y_, rows, out, "y"), rows, out,
-                   in));
+  gemm_(product_nt(floats(x_, rows, in, "x"), floats(weight_, out, in, "weight"), floats(y_, rows, out, "y"),
+                   rows, out, in));
   progress();
 }
 

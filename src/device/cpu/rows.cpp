@@ -7,8 +7,8 @@
 namespace llampi {
 namespace {
 
-constexpr std::int64_t kCacheLine = 16;    // float32
-constexpr std::int64_t kPage = 1024;       // float32
+constexpr std::int64_t kCacheLine = 16;  // float32
+constexpr std::int64_t kPage = 1024;     // float32
 
 const std::int32_t* checked_tokens(const Batch& batch, std::int64_t vocabulary) {
   const std::int32_t* tokens = integers(batch.tokens, batch.tokens.cols, "tokens");
@@ -27,7 +27,8 @@ void CpuDevice::embedding(const Batch& batch, Tensor table_, Tensor x_) {
   float* x = floats(x_, batch.tokens.cols, hidden, "x");
   parallel_ranges(threads_, x_.rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
-      std::memcpy(x + t * hidden, table + tokens[t] * hidden, static_cast<std::size_t>(hidden) * sizeof(float));
+      std::memcpy(x + t * hidden, table + tokens[t] * hidden,
+                  static_cast<std::size_t>(hidden) * sizeof(float));
     }
   });
   progress();
@@ -100,7 +101,8 @@ void CpuDevice::add(Tensor source, Tensor destination) {
 }
 
 void CpuDevice::copy(Tensor source, Tensor destination) {
-  require(source.dtype == destination.dtype && source.elements() == destination.elements(), "copy of unlike tensors");
+  require(source.dtype == destination.dtype && source.elements() == destination.elements(),
+          "copy of unlike tensors");
   const auto* from = static_cast<const std::byte*>(source.data);
   auto* to = static_cast<std::byte*>(destination.data);
   parallel_ranges(threads_, source.bytes(), kPage * 4, [&](std::int64_t begin, std::int64_t end, int) {

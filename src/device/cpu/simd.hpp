@@ -1,8 +1,8 @@
-// Vectors of the instruction set that the including file is compiled for: GCC's vector extensions, and intrinsics where
-// those have no word for it (fused multiply-add, square root, masked access).
+// Vectors of the instruction set that the including file is compiled for: GCC's vector extensions, and
+// intrinsics where those have no word for it (fused multiply-add, square root, masked access).
 //
-// To be included by kernels*.cpp only, which are compiled several times with different -march: everything here is in a
-// namespace of its own per variant (LLAMPI_SIMD), so that no linker mixes them up.
+// To be included by kernels*.cpp only, which are compiled several times with different -march: everything
+// here is in a namespace of its own per variant (LLAMPI_SIMD), so that no linker mixes them up.
 #pragma once
 
 #include <cstdint>
@@ -48,8 +48,8 @@ inline Floats load(const float* p) {
 }
 inline void store(float* p, Floats v) { __builtin_memcpy(p, &v, sizeof v); }
 
-/// How much of a vector an access covers: all of it, or the first n < kWidth elements. The others are then zero, and not
-/// touched in memory.
+/// How much of a vector an access covers: all of it, or the first n < kWidth elements. The others are then
+/// zero, and not touched in memory.
 struct Whole {};
 struct Part {
   Index n;
@@ -79,8 +79,8 @@ inline void store(float* p, Floats v, Part part) {
 #endif
 }
 
-/// step(first element, Whole or Part) over [0, n). Body and tail are the same arithmetic, so that an element's result does not
-/// depend on where it stands.
+/// step(first element, Whole or Part) over [0, n). Body and tail are the same arithmetic, so that an
+/// element's result does not depend on where it stands.
 template <class Step>
 inline void for_each_vector(Index n, const Step& step) {
   Index i = 0;
@@ -172,12 +172,13 @@ class Sum {
   Doubles low_{}, high_{};
 };
 
-/// e^x with a relative error below 1.5e-7 for normal results; 0 where the result would be below 2^-126 (about x < -87.33),
-/// infinity where it overflows; NaN stays NaN.
+/// e^x with a relative error below 1.5e-7 for normal results; 0 where the result would be below 2^-126 (about
+/// x < -87.33), infinity where it overflows; NaN stays NaN.
 ///
-/// x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts so that n times the first is exact (W. J. Cody, W. Waite,
-/// "Software Manual for the Elementary Functions", 1980); e^r = 1 + r + r^2 q(r), q of degree 4 fitted to the smallest
-/// largest relative error (3e-9) by iteratively reweighted least squares (Lawson); n is added to the exponent.
+/// x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts so that n times the first is exact (W. J. Cody, W.
+/// Waite, "Software Manual for the Elementary Functions", 1980); e^r = 1 + r + r^2 q(r), q of degree 4 fitted
+/// to the smallest largest relative error (3e-9) by iteratively reweighted least squares (Lawson); n is added
+/// to the exponent.
 inline Floats exp(Floats x) {
   const Floats round = broadcast(0x1.8p23F);  // adding and subtracting it rounds to the nearest integer
   const Floats n = multiply_add(x, broadcast(1.442695F), round) - round;

@@ -12,7 +12,8 @@ constexpr std::int64_t kHeadRows = 256;
 constexpr std::int64_t kHeadBytes = std::int64_t{128} << 20;
 
 void require_float32(DType dtype) {
-  if (dtype != DType::float32) throw Error(fmt::format("the CPU device has no kernels for {}", to_string(dtype)));
+  if (dtype != DType::float32)
+    throw Error(fmt::format("the CPU device has no kernels for {}", to_string(dtype)));
 }
 
 }  // namespace
@@ -22,7 +23,8 @@ std::int64_t CpuSizes::score_stride(std::int64_t longest) {
   return (longest + kRowPadding - 1) / kRowPadding * kRowPadding + kRowPadding;
 }
 
-std::int64_t CpuSizes::attention_workspace(AttentionShape, std::int64_t, std::int64_t longest, DType dtype) const {
+std::int64_t CpuSizes::attention_workspace(AttentionShape, std::int64_t, std::int64_t longest,
+                                           DType dtype) const {
   require_float32(dtype);
   return threads_ * score_elements(longest) * size_of(dtype);
 }
@@ -43,7 +45,8 @@ std::int64_t CpuSizes::head_rows(std::int64_t tokens, std::int64_t vocabulary) {
   return std::max<std::int64_t>(1, std::min({tokens, kHeadRows, fitting}));
 }
 
-std::int64_t CpuSizes::head_loss_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary, DType dtype) const {
+std::int64_t CpuSizes::head_loss_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
+                                           DType dtype) const {
   require_float32(dtype);
   // The losses of the rows stand first, so that they are aligned.
   return head_rows(tokens, vocabulary) * (size_of(DType::float64) + vocabulary * size_of(dtype));

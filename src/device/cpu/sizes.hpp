@@ -14,11 +14,13 @@ class CpuSizes final : public OperationSizes {
                                    DType dtype) const override;
   std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                             DType dtype) const override;
-  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden, DType dtype) const override;
+  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
+                                           DType dtype) const override;
   std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
                                    DType dtype) const override;
 
-  /// Queries whose scores are computed at a time. Fewer waste less above the diagonal, more make better products.
+  /// Queries whose scores are computed at a time. Fewer waste less above the diagonal, more make better
+  /// products.
   static constexpr std::int64_t kQueryBlock = 64;
   /// Elements from one row of scores to the next.
   static std::int64_t score_stride(std::int64_t longest);

@@ -40,16 +40,18 @@ void CpuDevice::max_magnitude(Tensor gradient_, std::span<const UpdateRange> ran
   check_ranges(ranges, gradient_.elements());
   std::mutex mutex;
   for (const UpdateRange& range : ranges) {
-    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-      const std::int32_t largest = kernels_.max_magnitude(end - begin, gradient + range.begin + begin, 0);
-      const std::lock_guard lock(mutex);
-      bits = std::max(bits, largest);
-    });
+    parallel_ranges(
+        threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+          const std::int32_t largest = kernels_.max_magnitude(end - begin, gradient + range.begin + begin, 0);
+          const std::lock_guard lock(mutex);
+          bits = std::max(bits, largest);
+        });
   }
   progress();
 }
 
-void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum, Tensor limbs) {
+void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum,
+                            Tensor limbs) {
   const float* gradient = flat(gradient_, "gradient");
   const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
   std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
@@ -59,14 +61,15 @@ void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> range
   grid::Limbs total{sums[0], sums[1]};
   std::mutex mutex;
   for (const UpdateRange& range : ranges) {
-    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-      grid::Limbs part;
-      kernels_.sum_squares(end - begin, gradient + range.begin + begin, scale, &part.high, &part.low);
-      grid::normalise(part);
-      const std::lock_guard lock(mutex);
-      total.high += part.high;
-      total.low += part.low;
-    });
+    parallel_ranges(
+        threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
+          grid::Limbs part;
+          kernels_.sum_squares(end - begin, gradient + range.begin + begin, scale, &part.high, &part.low);
+          grid::normalise(part);
+          const std::lock_guard lock(mutex);
+          total.high += part.high;
+          total.low += part.low;
+        });
     grid::normalise(total);
   }
   sums[0] = total.high;
@@ -75,20 +78,24 @@ void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> range
 }
 
 void CpuDevice::adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-                      const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_, Tensor shard_) {
+                      const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_,
+                      Tensor shard_) {
   const float* gradient = flat(gradient_, "gradient");
   float* master = flat(master_, "master");
   float* exp_avg = flat(exp_avg_, "exp_avg");
   float* exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
   float* shard = flat(shard_, "shard");
-  for (const Tensor& tensor : {gradient_, master_, exp_avg_, exp_avg_sq_, shard_}) check_ranges(ranges, tensor.elements());
+  for (const Tensor& tensor : {gradient_, master_, exp_avg_, exp_avg_sq_, shard_})
+    check_ranges(ranges, tensor.elements());
   if (!std::isfinite(scalars->grad_norm)) return progress();
   for (const UpdateRange& range : ranges) {
     const AdamWFactors f = factors(range, constants, *scalars);
-    parallel_ranges(threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-      const std::int64_t first = range.begin + begin;
-      kernels_.adamw(end - begin, f, gradient + first, master + first, exp_avg + first, exp_avg_sq + first, shard + first);
-    });
+    parallel_ranges(threads_, range.end - range.begin, kGrain,
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      const std::int64_t first = range.begin + begin;
+                      kernels_.adamw(end - begin, f, gradient + first, master + first, exp_avg + first,
+                                     exp_avg_sq + first, shard + first);
+                    });
   }
   progress();
 }

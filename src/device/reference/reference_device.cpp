@@ -28,7 +28,9 @@ Matrix matrix(const Tensor& t, const char* name) { return matrix(t, t.rows, t.co
 /// All elements as one row.
 Matrix flat(const Tensor& t, const char* name) { return matrix(t.slice(0, t.elements()), name); }
 
-const std::int32_t* indices(const Tensor& t, const char* name) { return elements_of<std::int32_t>(t, 1, t.cols, name); }
+const std::int32_t* indices(const Tensor& t, const char* name) {
+  return elements_of<std::int32_t>(t, 1, t.cols, name);
+}
 
 /// target (+)= value
 void put(double& target, double value, Accumulate accumulate) {
@@ -134,7 +136,8 @@ class ReferenceDevice final : public HostDevice {
 
   void rms_norm(Tensor x_, Tensor weight_, double eps, Tensor y_, Tensor inverse_rms_) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
-    const Matrix y = matrix(y_, x.rows, x.cols, "y"), inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
+    const Matrix y = matrix(y_, x.rows, x.cols, "y"),
+                 inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
     for (Index t = 0; t < x.rows; ++t) {
       double squares = 0;
       for (Index i = 0; i < x.cols; ++i) squares += x(t, i) * x(t, i);
@@ -145,8 +148,9 @@ class ReferenceDevice final : public HostDevice {
   }
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
-  void rms_norm_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor inverse_rms_, Tensor dx_, Accumulate accumulate_dx,
-                         Tensor dweight_, Accumulate accumulate_dweight, Tensor) override {
+  void rms_norm_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor inverse_rms_, Tensor dx_,
+                         Accumulate accumulate_dx, Tensor dweight_, Accumulate accumulate_dweight,
+                         Tensor) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
     const Matrix dy = matrix(dy_, x.rows, x.cols, "dy"), dx = matrix(dx_, x.rows, x.cols, "dx");
     const Matrix inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
@@ -156,7 +160,8 @@ class ReferenceDevice final : public HostDevice {
       double sum = 0;
       for (Index i = 0; i < x.cols; ++i) sum += dy(t, i) * weight(0, i) * x(t, i);
       for (Index i = 0; i < x.cols; ++i) {
-        const double gradient = dy(t, i) * weight(0, i) * r - sum * r * r * r * x(t, i) / static_cast<double>(x.cols);
+        const double gradient =
+            dy(t, i) * weight(0, i) * r - sum * r * r * r * x(t, i) / static_cast<double>(x.cols);
         put(dx(t, i), gradient, accumulate_dx);
       }
     }
@@ -168,17 +173,20 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
-  void qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape, Tensor qkv_) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
+  void qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape,
+                Tensor qkv_) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
+                 weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
     const Matrix qkv = matrix(qkv_, x.rows, shape.qkv_cols(), "qkv");
     product(x, weight, qkv);
     rotate(batch, qkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, 1);
     progress();
   }
 
-  void qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape,
-                         Tensor dx_, Tensor dweight_, Accumulate accumulate) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
+  void qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, Tensor weight_, Tensor rope_,
+                         AttentionShape shape, Tensor dx_, Tensor dweight_, Accumulate accumulate) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
+                 weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
     const Matrix dqkv = matrix(dqkv_, x.rows, shape.qkv_cols(), "dqkv");
     rotate(batch, dqkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, -1);
     product_backward(dqkv, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
@@ -186,8 +194,8 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
-  void attention(const Batch& batch, Index, AttentionShape shape, Tensor qkv_, Tensor out_, Tensor log_sum_exp_,
-                 Tensor) override {
+  void attention(const Batch& batch, Index, AttentionShape shape, Tensor qkv_, Tensor out_,
+                 Tensor log_sum_exp_, Tensor) override {
     const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
     const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out");
     const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
@@ -200,7 +208,8 @@ class ReferenceDevice final : public HostDevice {
       for (Index d = 0; d < shape.head_dim; ++d) {
         double value = 0;
         for (Index key = first; key <= t; ++key) {
-          const double probability = std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
+          const double probability =
+              std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
           value += probability * qkv(key, Heads(shape).value(head) + d);
         }
         out(t, head * shape.head_dim + d) = value;
@@ -209,11 +218,12 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
-  void attention_backward(const Batch& batch, Index, AttentionShape shape, Tensor dout_, Tensor qkv_, Tensor out_,
-                          Tensor log_sum_exp_, Tensor dqkv_, Tensor) override {
+  void attention_backward(const Batch& batch, Index, AttentionShape shape, Tensor dout_, Tensor qkv_,
+                          Tensor out_, Tensor log_sum_exp_, Tensor dqkv_, Tensor) override {
     const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
     const Matrix dqkv = matrix(dqkv_, qkv.rows, qkv.cols, "dqkv");
-    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out"), dout = matrix(dout_, out.rows, out.cols, "dout");
+    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out"),
+                 dout = matrix(dout_, out.rows, out.cols, "dout");
     const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
     const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
     const Heads heads(shape);
@@ -223,7 +233,8 @@ class ReferenceDevice final : public HostDevice {
       const double* gradient = &dout(t, head * shape.head_dim);
       const double delta = dot(gradient, &out(t, head * shape.head_dim), shape.head_dim);
       for (Index key = first; key <= t; ++key) {
-        const double probability = std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
+        const double probability =
+            std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
         const double dprobability = dot(gradient, &qkv(key, heads.value(head)), shape.head_dim);
         const double dscore = probability * (dprobability - delta) * scale;
         for (Index d = 0; d < shape.head_dim; ++d) {
@@ -238,7 +249,8 @@ class ReferenceDevice final : public HostDevice {
 
   void projection_residual(Tensor x_, Tensor weight_, Tensor residual_, Tensor y_) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix residual = matrix(residual_, x.rows, weight.rows, "residual"), y = matrix(y_, x.rows, weight.rows, "y");
+    const Matrix residual = matrix(residual_, x.rows, weight.rows, "residual"),
+                 y = matrix(y_, x.rows, weight.rows, "y");
     for (Index t = 0; t < x.rows; ++t) {
       for (Index o = 0; o < weight.rows; ++o) y(t, o) = residual(t, o) + dot(&x(t, 0), &weight(o, 0), x.cols);
     }
@@ -267,8 +279,8 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
-  void gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_, Tensor dx_, Tensor dweight_,
-                               Accumulate accumulate) override {
+  void gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_, Tensor dx_,
+                               Tensor dweight_, Accumulate accumulate) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
     const Matrix gate_up = matrix(gate_up_, x.rows, weight.rows, "gate_up");
     const Matrix dactivated = matrix(dactivated_, x.rows, weight.rows / 2, "dactivated");
@@ -287,20 +299,25 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void head_loss(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
+                 weight = matrix(weight_, weight_.rows, x.cols, "weight");
     const std::int32_t* labels = indices(batch.labels, "labels");
     for (Index t = 0; t < x.rows; ++t) {
-      if (labels[t] >= 0) scalars->loss_sum -= std::log(probabilities(x, weight, t)[static_cast<std::size_t>(labels[t])]);
+      if (labels[t] >= 0)
+        scalars->loss_sum -= std::log(probabilities(x, weight, t)[static_cast<std::size_t>(labels[t])]);
     }
     progress();
   }
 
-  void head_loss_backward(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor dx_, Tensor dweight_,
-                          Accumulate accumulate, Tensor workspace) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix dx = matrix(dx_, x.rows, x.cols, "dx"), dweight = matrix(dweight_, weight.rows, weight.cols, "dweight");
+  void head_loss_backward(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor dx_,
+                          Tensor dweight_, Accumulate accumulate, Tensor workspace) override {
+    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
+                 weight = matrix(weight_, weight_.rows, x.cols, "weight");
+    const Matrix dx = matrix(dx_, x.rows, x.cols, "dx"),
+                 dweight = matrix(dweight_, weight.rows, weight.cols, "dweight");
     const std::int32_t* labels = indices(batch.labels, "labels");
-    if (accumulate == Accumulate::no) std::fill(dweight.data, dweight.data + dweight.rows * dweight.cols, 0.0);
+    if (accumulate == Accumulate::no)
+      std::fill(dweight.data, dweight.data + dweight.rows * dweight.cols, 0.0);
     std::fill(dx.data, dx.data + dx.rows * dx.cols, 0.0);
     for (Index t = 0; t < x.rows; ++t) {
       if (labels[t] < 0) continue;
@@ -324,19 +341,23 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void add(Tensor source, Tensor destination) override {
-    const Matrix from = matrix(source, "source"), to = matrix(destination, from.rows, from.cols, "destination");
+    const Matrix from = matrix(source, "source"),
+                 to = matrix(destination, from.rows, from.cols, "destination");
     for (Index i = 0; i < from.rows * from.cols; ++i) to.data[i] += from.data[i];
     progress();
   }
 
   void copy(Tensor source, Tensor destination) override {
-    require(source.dtype == destination.dtype && source.elements() == destination.elements(), "copy of unlike tensors");
-    if (source.bytes() > 0) std::memcpy(destination.data, source.data, static_cast<std::size_t>(source.bytes()));
+    require(source.dtype == destination.dtype && source.elements() == destination.elements(),
+            "copy of unlike tensors");
+    if (source.bytes() > 0)
+      std::memcpy(destination.data, source.data, static_cast<std::size_t>(source.bytes()));
     progress();
   }
 
   void zero(Tensor destination) override {
-    if (destination.bytes() > 0) std::memset(destination.data, 0, static_cast<std::size_t>(destination.bytes()));
+    if (destination.bytes() > 0)
+      std::memset(destination.data, 0, static_cast<std::size_t>(destination.bytes()));
     progress();
   }
 
@@ -350,7 +371,8 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
-  void sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum, Tensor limbs) override {
+  void sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum,
+                   Tensor limbs) override {
     const Matrix gradient = flat(gradient_, "gradient");
     const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
     std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
@@ -373,7 +395,8 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-             const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_, Tensor shard_) override {
+             const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_,
+             Tensor shard_) override {
     const Matrix gradient = flat(gradient_, "gradient"), master = flat(master_, "master");
     const Matrix exp_avg = flat(exp_avg_, "exp_avg"), exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
     const Matrix shard = flat(shard_, "shard");
@@ -404,7 +427,8 @@ class ReferenceDevice final : public HostDevice {
     const std::int32_t* offsets = indices(batch.segment_offsets, "segment_offsets");
     for (Index segment = 0; segment < batch.segments; ++segment) {
       for (Index head = 0; head < shape.query_heads; ++head) {
-        for (Index t = offsets[segment]; t < offsets[segment + 1]; ++t) body(head, Index{offsets[segment]}, t);
+        for (Index t = offsets[segment]; t < offsets[segment + 1]; ++t)
+          body(head, Index{offsets[segment]}, t);
       }
     }
   }
@@ -435,7 +459,8 @@ class ReferenceDevice final : public HostDevice {
   static std::int32_t magnitude_bits(double x) {
     if (std::isnan(x)) return std::bit_cast<std::int32_t>(std::numeric_limits<float>::quiet_NaN());
     float magnitude = static_cast<float>(std::abs(x));
-    if (magnitude < std::abs(x)) magnitude = std::nextafter(magnitude, std::numeric_limits<float>::infinity());
+    if (magnitude < std::abs(x))
+      magnitude = std::nextafter(magnitude, std::numeric_limits<float>::infinity());
     return std::bit_cast<std::int32_t>(magnitude);
   }
 };
