@@ -7,9 +7,9 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/half.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/half.hpp"
 
 namespace llampi {
 namespace {

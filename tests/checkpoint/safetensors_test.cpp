@@ -4,10 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/half.hpp"
 #include "checkpoint/sample.hpp"
 #include "llampi/checkpoint/safetensors.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/half.hpp"
 
 namespace llampi {
 namespace {

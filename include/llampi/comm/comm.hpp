@@ -28,9 +28,21 @@ class Work {
 };
 
 /// Ranks that act together. All members call the same collectives in the same order per stream.
-/// Collectives on one stream run in order; on different streams they overlap. Buffers must stay valid and
-/// untouched until the work is done. Sums are formed in rank order: every element is ((r0 + r1) + r2) + ...,
-/// whatever the layout.
+///
+/// Collectives on one stream run in the order in which they were issued, over all groups of a World, as on
+/// one CUDA stream: a later one may read what an earlier one writes and use the same workspace, also in a
+/// group of another size. On different streams they overlap. So a collective can start only when those before
+/// it on the stream are done, and ranks that share groups must agree on one order: for each stream there must
+/// be a single sequence of the collectives of all groups that every rank issues its part of, in that order.
+/// (One program on all ranks that leaves out what a rank is not a member of does this. Three groups of two
+/// ranks, AB, BC and CA, where A begins with CA, B with AB and C with BC, wait for ever.)
+///
+/// Buffers must stay valid and untouched until the work is done. Sums are formed in rank order: every element
+/// is ((r0 + r1) + r2) + ..., whatever the layout.
+///
+/// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result
+/// may be float32, or of the same dtype: then the sum, with what it is added to, is rounded once, to nearest
+/// even.
 class Group {
  public:
   virtual ~Group() = default;
@@ -41,16 +53,20 @@ class Group {
 
   /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) = 0;
-  /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. float32 or float64.
+  /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. Any dtype, the same in
+  /// both, or float32 in shard where whole is bfloat16 or float16.
   virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                Tensor workspace, Stream stream) = 0;
   /// result (+)= sum over ranks of `values`, or their maximum (which does not accumulate). `values` is left
-  /// undefined; result may be values (with Accumulate::no). float32, float64, int64, int32.
+  /// undefined; result may be values (with Accumulate::no, in the same dtype). Any dtype, the same in both,
+  /// or float32 in result where values are bfloat16 or float16: the first half of the exchange is then
+  /// narrow, the second, of the sums, float32, as also where narrow sums are added.
   virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                            Tensor workspace, Stream stream) = 0;
 };
 
-/// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator.
+/// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator. `dtype`
+/// is that of what is reduced (whole, values), whatever the result's.
 std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype);
 std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype);
 

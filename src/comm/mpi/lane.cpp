@@ -1,6 +1,6 @@
 #include "comm/mpi/lane.hpp"
 
-#include <algorithm>
+#include <chrono>
 #include <exception>
 
 namespace llampi {
@@ -10,40 +10,39 @@ constexpr auto kPatience = std::chrono::seconds(2);
 
 class LaneWork final : public Work {
  public:
-  LaneWork(std::shared_ptr<Lane> lane, std::shared_ptr<Operation> operation)
-      : lane_(std::move(lane)), operation_(std::move(operation)) {}
+  LaneWork(std::shared_ptr<Progress> progress, Stream stream, std::shared_ptr<Operation> operation)
+      : progress_(std::move(progress)), stream_(stream), operation_(std::move(operation)) {}
 
   ~LaneWork() override {
     try {
       if (std::uncaught_exceptions() > exceptions_) {
-        lane_->progress().wait_a_little(*operation_);
+        progress_->wait_a_little(*operation_);
       } else {
-        lane_->progress().wait(*operation_);
+        progress_->wait(*operation_);
       }
     } catch (...) {  // whoever needs the result calls wait(), which throws
     }
   }
 
   bool progress() override {
-    if (!operation_->done()) lane_->advance();
+    if (!operation_->done()) progress_->lane(stream_).advance();
     return operation_->done();
   }
 
-  void wait(Stream /*stream*/) override { lane_->progress().wait(*operation_); }
+  void wait(Stream /*stream*/) override { progress_->wait(*operation_); }
 
  private:
-  std::shared_ptr<Lane> lane_;
+  std::shared_ptr<Progress> progress_;
+  Stream stream_;  // that the collective was issued on
   std::shared_ptr<Operation> operation_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
-class DoneWork final : public Work {
- public:
-  bool progress() override { return true; }
-  void wait(Stream /*stream*/) override {}
-};
-
 }  // namespace
+
+Operation::~Operation() {
+  if (!done() && communicator_ != nullptr) communicator_->release();
+}
 
 bool Operation::advance() {
   try {
@@ -70,8 +69,31 @@ bool Operation::advance_step() {
   return true;
 }
 
+void Lane::issue(const std::shared_ptr<Operation>& operation) {
+  queue_.push_back(operation);
+  try {
+    advance();
+  } catch (...) {
+    std::erase(queue_, operation);  // nobody would keep its buffers
+    throw;
+  }
+}
+
+void Lane::advance() {
+  while (!queue_.empty()) {
+    const auto operation = queue_.front();
+    try {
+      if (!operation->advance()) return;
+    } catch (...) {
+      queue_.pop_front();
+      throw;
+    }
+    queue_.pop_front();
+  }
+}
+
 void Progress::advance_all() {
-  for (Lane* lane : lanes_) lane->advance();
+  for (Lane& lane : lanes_) lane.advance();
 }
 
 void Progress::wait(const Operation& operation) {
@@ -91,40 +113,11 @@ bool Progress::wait_a_little(const Operation& operation) {
   return operation.done();
 }
 
-Lane::Lane(std::shared_ptr<Progress> progress, Communicator communicator)
-    : progress_(std::move(progress)), communicator_(std::move(communicator)) {
-  progress_->lanes_.push_back(this);
+std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, Stream stream, std::vector<Step> steps,
+                            std::shared_ptr<Communicator> communicator) {
+  auto operation = std::make_shared<Operation>(std::move(steps), std::move(communicator));
+  progress->lane(stream).issue(operation);
+  return std::make_unique<LaneWork>(std::move(progress), stream, std::move(operation));
 }
-
-Lane::~Lane() {
-  std::erase(progress_->lanes_, this);
-  if (!queue_.empty()) communicator_.release();  // given up: MPI still uses it
-}
-
-void Lane::issue(std::shared_ptr<Operation> operation) {
-  queue_.push_back(std::move(operation));
-  advance();
-}
-
-void Lane::advance() {
-  while (!queue_.empty()) {
-    const auto operation = queue_.front();
-    try {
-      if (!operation->advance()) return;
-    } catch (...) {
-      queue_.pop_front();
-      throw;
-    }
-    queue_.pop_front();
-  }
-}
-
-std::unique_ptr<Work> issue(std::shared_ptr<Lane> lane, std::vector<Step> steps) {
-  auto operation = std::make_shared<Operation>(std::move(steps));
-  lane->issue(operation);
-  return std::make_unique<LaneWork>(std::move(lane), std::move(operation));
-}
-
-std::unique_ptr<Work> done_work() { return std::make_unique<DoneWork>(); }
 
 }  // namespace llampi

@@ -1,7 +1,7 @@
 // Collectives in flight: what each of them does next, in which order they start, and who moves them on.
 #pragma once
 
-#include <chrono>
+#include <array>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -21,7 +21,13 @@ struct Step {
 /// A collective: steps, one after another.
 class Operation {
  public:
-  explicit Operation(std::vector<Step> steps) : steps_(std::move(steps)) {}
+  /// @param communicator what the steps use; kept until they are done. None if they need no other rank.
+  Operation(std::vector<Step> steps, std::shared_ptr<Communicator> communicator)
+      : steps_(std::move(steps)), communicator_(std::move(communicator)) {}
+  /// Given up if it is not done: MPI still uses the communicator, which is then never freed.
+  ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
 
   /// Goes on as far as it can without waiting; true when it is done. After an exception it counts as done.
   bool advance();
@@ -31,17 +37,29 @@ class Operation {
   bool advance_step();
 
   std::vector<Step> steps_;
+  std::shared_ptr<Communicator> communicator_;
   std::size_t step_ = 0;
   bool started_ = false;  // of the current step
   Requests requests_;
 };
 
-class Lane;
+/// The collectives of all groups on one stream: they run in the order in which they were issued, one at a
+/// time. What one writes the next may read, and they may share a workspace, whatever their groups.
+class Lane {
+ public:
+  void issue(const std::shared_ptr<Operation>& operation);
+  /// Moves the oldest operation on, and starts the next when it is done.
+  void advance();
 
-/// All lanes of the process. Whoever waits moves every lane on: a rank that waits for one collective would
+ private:
+  std::deque<std::shared_ptr<Operation>> queue_;
+};
+
+/// The lanes of the process. Whoever waits moves every lane on: a rank that waits for one collective would
 /// otherwise hold up another rank that waits for the next step of a second one.
 class Progress {
  public:
+  Lane& lane(Stream stream) { return lanes_[static_cast<std::size_t>(stream)]; }
   void advance_all();
   void wait(const Operation& operation);
   void wait(Requests& requests);
@@ -52,35 +70,13 @@ class Progress {
   bool gave_up() const { return gave_up_; }
 
  private:
-  friend class Lane;
-  std::vector<Lane*> lanes_;
+  std::array<Lane, kStreams> lanes_;
   bool gave_up_ = false;
 };
 
-/// The collectives of one group on one stream: they run in the order in which they were issued, one at a
-/// time, on a communicator of their own.
-class Lane {
- public:
-  Lane(std::shared_ptr<Progress> progress, Communicator communicator);
-  ~Lane();
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
-
-  MPI_Comm communicator() const { return communicator_.get(); }
-  Progress& progress() { return *progress_; }
-  void issue(std::shared_ptr<Operation> operation);
-  /// Moves the oldest operation on, and starts the next when it is done.
-  void advance();
-
- private:
-  std::shared_ptr<Progress> progress_;
-  Communicator communicator_;
-  std::deque<std::shared_ptr<Operation>> queue_;
-};
-
-/// Issues the operation on the lane.
-std::unique_ptr<Work> issue(std::shared_ptr<Lane> lane, std::vector<Step> steps);
-/// A collective that needs no other rank: done when this returns.
-std::unique_ptr<Work> done_work();
+/// Issues a collective on the stream's lane.
+/// @param communicator what the steps use; none if they need no other rank
+std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, Stream stream, std::vector<Step> steps,
+                            std::shared_ptr<Communicator> communicator);
 
 }  // namespace llampi

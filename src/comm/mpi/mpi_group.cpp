@@ -1,6 +1,6 @@
 #include "comm/mpi/mpi_group.hpp"
 
-#include <algorithm>
+#include <cstring>
 
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/rank_order.hpp"
@@ -8,14 +8,6 @@
 
 namespace llampi {
 namespace {
-
-/// What an exchange needs to know of its group. A copy: an operation may outlive the group.
-struct Ends {
-  MPI_Comm communicator = MPI_COMM_NULL;
-  int rank = 0;
-  int ranks = 1;
-  std::int64_t max_count = kMaxCount;
-};
 
 /// whole[r] = own of rank r.
 void start_all_gather(const Ends& ends, Tensor own, void* whole, Requests& requests) {
@@ -34,94 +26,143 @@ void start_all_to_all(const Ends& ends, Tensor whole, void* received, Requests& 
             "MPI_Ialltoall");
 }
 
+Tensor row(Tensor elements) { return elements.slice(0, elements.elements()); }
+
+std::uint16_t* halves(Tensor elements) { return static_cast<std::uint16_t*>(elements.data); }
+
+/// The steps of an all-reduce, with all arithmetic but the last addition done by the owner of a slice.
+struct AllReduce {
+  Ends ends;
+  Tensor values;
+  Tensor result;
+  ReduceOp op;
+  Accumulate accumulate;
+  AllReduceSplit split;
+  Tensor slices;  ///< [ranks, slice], the contributions to this rank's slice
+  Tensor tails;   ///< [ranks, tail]
+
+  bool adds() const { return accumulate == Accumulate::yes; }
+  /// Sums that are to be added later travel in float32, so that they are rounded once. There is room for half
+  /// of their bits where `values` were, and for the other half where the contributions were.
+  bool in_halves() const { return adds() && is_narrow(values.dtype); }
+  /// Where the combined slices are gathered: where they are wanted, or if they are to be added where `values`
+  /// were.
+  Tensor head() const { return (adds() ? values : result).slice(0, split.head); }
+  Tensor lower_head() const { return row(slices); }
+  Tensor own(Tensor whole) const {
+    return whole.slice(ends.rank * split.slice, (ends.rank + 1) * split.slice);
+  }
+
+  void exchange(Requests& requests) const {
+    if (split.head > 0) start_all_to_all(ends, values.slice(0, split.head), slices.data, requests);
+    if (split.tail > 0) start_all_gather(ends, values.slice(split.head, values.cols), tails.data, requests);
+  }
+  void combine() const {
+    if (in_halves()) {
+      sum_to_halves(slices, halves(own(head())), halves(own(lower_head())));
+    } else {
+      combine_in_rank_order(slices, op, Accumulate::no, own(head()));
+    }
+    combine_in_rank_order(tails, op, accumulate, result.slice(split.head, result.cols));
+  }
+  void gather(Requests& requests) const {
+    if (split.head == 0) return;
+    start_all_gather(ends, own(head()), head().data, requests);
+    if (in_halves()) start_all_gather(ends, own(lower_head()), lower_head().data, requests);
+  }
+  void add() const {
+    const Tensor target = result.slice(0, split.head);
+    if (in_halves()) {
+      add_halves(halves(head()), halves(lower_head()), target);
+    } else if (adds()) {
+      combine_in_rank_order(head(), op, accumulate, target);
+    }
+  }
+};
+
+std::vector<Step> all_reduce_steps(const Ends& ends, Tensor values, Tensor result, ReduceOp op,
+                                   Accumulate accumulate, Tensor workspace) {
+  const AllReduceSplit split = split_all_reduce(values.cols, ends.ranks, values.dtype);
+  const Tensor slices = {workspace.data, values.dtype, ends.ranks, split.slice};
+  const Tensor tails = {static_cast<std::byte*>(workspace.data) + slices.bytes(), values.dtype, ends.ranks,
+                        split.tail};
+  const AllReduce all{ends, values, result, op, accumulate, split, slices, tails};
+  return {{[=](Requests& requests) { all.exchange(requests); }, [=] { all.combine(); }},
+          {[=](Requests& requests) { all.gather(requests); }, [=] { all.add(); }}};
+}
+
 }  // namespace
 
 MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
                    std::shared_ptr<Progress> progress, std::int64_t max_count)
-    : members_(std::move(members)), rank_(rank), max_count_(max_count) {
+    : members_(std::move(members)), rank_(rank), max_count_(max_count), progress_(std::move(progress)) {
   if (communicator == nullptr) return;
-  for (auto& lane : lanes_) lane = std::make_shared<Lane>(progress, communicator->duplicate());
+  for (auto& copy : communicators_) copy = std::make_shared<Communicator>(communicator->duplicate());
+}
+
+Ends MpiGroup::ends(Stream stream) const {
+  const auto& communicator = communicators_[static_cast<std::size_t>(stream)];
+  return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_};
+}
+
+// Also a group of one waits for its turn on the stream: its buffers may be those of a collective before.
+std::unique_ptr<Work> MpiGroup::issue_on(Stream stream, std::vector<Step> steps) {
+  return issue(progress_, stream, std::move(steps), communicators_[static_cast<std::size_t>(stream)]);
 }
 
 std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
-  if (size() == 1) {
-    if (shard.data != whole.data)
-      std::copy_n(static_cast<const std::byte*>(shard.data), whole.bytes(),
-                  static_cast<std::byte*>(whole.data));
-    return done_work();
-  }
-  const Ends ends{lane(stream)->communicator(), rank_, size(), max_count_};
   Step gather;
-  gather.start = [=](Requests& requests) { start_all_gather(ends, shard, whole.data, requests); };
-  return issue(lane(stream), {gather});
+  if (size() == 1) {
+    gather.finish = [=] {
+      if (shard.data == whole.data || whole.elements() == 0) return;
+      std::memcpy(whole.data, shard.data, static_cast<std::size_t>(whole.bytes()));
+    };
+  } else {
+    gather.start = [=, ends = ends(stream)](Requests& requests) {
+      start_all_gather(ends, shard, whole.data, requests);
+    };
+  }
+  return issue_on(stream, {gather});
 }
 
 std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                Tensor workspace, Stream stream) {
-  require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
-          "reduce_scatter: whole is not `size` shards");
+  require_reducible(whole.dtype, shard.dtype);
+  require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require(workspace.bytes() >= reduce_scatter_workspace(whole.elements(), size(), whole.dtype),
           "reduce_scatter: workspace too small");
-  require_reducible(whole.dtype);
-  const auto sum = [shard, accumulate, ranks = size()](const void* contributions) {
-    combine_in_rank_order(contributions, shard.elements(), ranks, shard.elements(), shard.dtype,
-                          ReduceOp::sum, accumulate, shard.data);
-  };
-  if (size() == 1) {
-    sum(whole.data);
-    return done_work();
-  }
-  const Ends ends{lane(stream)->communicator(), rank_, size(), max_count_};
+  void* received = size() == 1 ? whole.data : workspace.data;
+  const Tensor contributions = {received, whole.dtype, size(), shard.elements()};
   Step exchange;
-  exchange.start = [=](Requests& requests) { start_all_to_all(ends, whole, workspace.data, requests); };
-  exchange.finish = [sum, workspace] { sum(workspace.data); };
-  return issue(lane(stream), {exchange});
+  if (size() > 1) {
+    exchange.start = [=, ends = ends(stream)](Requests& requests) {
+      start_all_to_all(ends, whole, received, requests);
+    };
+  }
+  exchange.finish = [=] { combine_in_rank_order(contributions, ReduceOp::sum, accumulate, row(shard)); };
+  return issue_on(stream, {exchange});
 }
 
 std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                            Tensor workspace, Stream stream) {
-  const DType dtype = values.dtype;
   const std::int64_t elements = values.elements();
-  require(result.dtype == dtype && result.elements() == elements, "all_reduce: result is not like values");
+  const bool in_place = result.data == values.data && elements > 0;
+  require_reducible(values.dtype, result.dtype);
+  require(result.elements() == elements, "all_reduce: result is not like values");
   require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
-  require(accumulate == Accumulate::no || result.data != values.data || elements == 0,
-          "all_reduce: values added to themselves");
-  require(workspace.bytes() >= all_reduce_workspace(elements, size(), dtype),
+  require(!in_place || (accumulate == Accumulate::no && result.dtype == values.dtype),
+          "all_reduce: values added to themselves, or widened in their place");
+  require(workspace.bytes() >= all_reduce_workspace(elements, size(), values.dtype),
           "all_reduce: workspace too small");
-  require_reducible(dtype);
   if (size() == 1) {
-    combine_in_rank_order(values.data, 0, 1, elements, dtype, op, accumulate, result.data);
-    return done_work();
+    Step combine;
+    combine.finish = [=] { combine_in_rank_order(row(values), op, accumulate, row(result)); };
+    return issue_on(stream, {combine});
   }
-  const Ends ends{lane(stream)->communicator(), rank_, size(), max_count_};
-  const AllReduceSplit split = split_all_reduce(elements, size(), dtype);
-  // The combined slices are gathered where they are wanted, or where `values` were if they are to be added.
-  const Tensor head = (accumulate == Accumulate::yes ? values : result).slice(0, split.head);
-  const Tensor own = head.slice(rank_ * split.slice, (rank_ + 1) * split.slice);
-  const Tensor tail = result.slice(split.head, elements);
-  const Tensor slices = {workspace.data, dtype, size(), split.slice};
-  const Tensor tails = {static_cast<std::byte*>(workspace.data) + slices.bytes(), dtype, size(), split.tail};
-
-  Step exchange;
-  exchange.start = [=](Requests& requests) {
-    if (split.head > 0) start_all_to_all(ends, values.slice(0, split.head), slices.data, requests);
-    if (split.tail > 0) start_all_gather(ends, values.slice(split.head, elements), tails.data, requests);
-  };
-  exchange.finish = [=, ranks = size()] {
-    combine_in_rank_order(slices.data, slices.cols, ranks, slices.cols, dtype, op, Accumulate::no, own.data);
-    combine_in_rank_order(tails.data, tails.cols, ranks, tails.cols, dtype, op, accumulate, tail.data);
-  };
-  Step gather;
-  gather.start = [=](Requests& requests) {
-    if (split.head > 0) start_all_gather(ends, own, head.data, requests);
-  };
-  gather.finish = [=] {
-    if (accumulate == Accumulate::no) return;
-    combine_in_rank_order(head.data, 0, 1, head.elements(), dtype, op, accumulate, result.data);
-  };
-  return issue(lane(stream), {exchange, gather});
+  return issue_on(stream,
+                  all_reduce_steps(ends(stream), row(values), row(result), op, accumulate, workspace));
 }
 
 }  // namespace llampi

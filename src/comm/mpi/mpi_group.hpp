@@ -3,6 +3,7 @@
 
 #include <array>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi/handles.hpp"
@@ -11,10 +12,19 @@
 
 namespace llampi {
 
+/// What an exchange needs to know of its group. A copy: an operation may outlive the group.
+struct Ends {
+  MPI_Comm communicator = MPI_COMM_NULL;
+  int rank = 0;
+  int ranks = 1;
+  std::int64_t max_count = kMaxCount;
+};
+
 class MpiGroup final : public Group {
  public:
   /// @param members world ranks, in the order of the communicator's
   /// @param communicator of the group; none for a group of one, which makes no call to MPI
+  /// @param progress of the world, whose lanes the collectives of all groups share
   /// @param max_count largest count to be passed to MPI; less than kMaxCount only in tests
   MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
            std::shared_ptr<Progress> progress, std::int64_t max_count);
@@ -30,12 +40,14 @@ class MpiGroup final : public Group {
                                    Tensor workspace, Stream stream) override;
 
  private:
-  const std::shared_ptr<Lane>& lane(Stream stream) const { return lanes_[static_cast<std::size_t>(stream)]; }
+  Ends ends(Stream stream) const;
+  std::unique_ptr<Work> issue_on(Stream stream, std::vector<Step> steps);
 
   std::vector<int> members_;
   int rank_ = 0;
   std::int64_t max_count_ = kMaxCount;
-  std::array<std::shared_ptr<Lane>, kStreams> lanes_;
+  std::shared_ptr<Progress> progress_;
+  std::array<std::shared_ptr<Communicator>, kStreams> communicators_;  // one each: streams overlap
 };
 
 }  // namespace llampi

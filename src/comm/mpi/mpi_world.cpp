@@ -139,7 +139,8 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int
   const auto self = std::find(members.begin(), members.end(), rank_);
   require(self != members.end(), "group without this rank");
   const int group_rank = static_cast<int>(self - members.begin());
-  if (members.size() == 1) return std::make_unique<MpiGroup>(members, 0, nullptr, nullptr, max_count);
+  if (members.size() == 1)
+    return std::make_unique<MpiGroup>(members, 0, nullptr, session_.progress(), max_count);
 
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -173,10 +174,10 @@ std::vector<T> MpiWorld::gather(std::span<const T> values) const {
 
 template <class T>
 void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
-  const std::vector<T> all = gather(std::span<const T>(values));
+  std::vector<T> all = gather(std::span<const T>(values));
   const auto elements = static_cast<std::int64_t>(values.size());
-  combine_in_rank_order(all.data(), elements, size_, elements, dtype_of<T>, op, Accumulate::no,
-                        values.data());
+  combine_in_rank_order(tensor(all.data(), size_, elements), op, Accumulate::no,
+                        tensor(values.data(), 1, elements));
 }
 
 std::string MpiWorld::broadcast(const std::string& text, int root) {

@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <type_traits>
+
+#include "llampi/core/half.hpp"
 
 namespace llampi {
 namespace {
@@ -10,6 +14,30 @@ namespace {
 // Elements that are combined at a time: partial results stay in the first-level cache whatever the number of
 // ranks.
 constexpr std::int64_t kBlock = 2048;
+
+// How elements are kept in memory (Stored) and what is computed with (Value).
+
+template <class T>
+struct Wide {
+  using Stored = T;
+  using Value = T;
+  static T load(T stored) { return stored; }
+  static T store(T value) { return value; }
+};
+
+struct Bfloat16 {
+  using Stored = std::uint16_t;
+  using Value = float;
+  static float load(std::uint16_t stored) { return from_bfloat16(stored); }
+  static std::uint16_t store(float value) { return to_bfloat16(value); }
+};
+
+struct Float16 {
+  using Stored = std::uint16_t;
+  using Value = float;
+  static float load(std::uint16_t stored) { return from_float16(stored); }
+  static std::uint16_t store(float value) { return to_float16(value); }
+};
 
 struct Sum {
   template <class T>
@@ -25,79 +53,146 @@ struct Max {
   }
 };
 
-template <class T, class Op>
-void fold(const T* __restrict source, std::int64_t elements, Op op, T* __restrict target) {
-  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], source[i]);
-}
-
-/// target = the contributions of two or more ranks combined.
-template <class T, class Op>
-void combine_block(const T* __restrict first, std::int64_t stride, int ranks, std::int64_t elements, Op op,
-                   T* __restrict target) {
-  const T* __restrict second = first + stride;
-  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(first[i], second[i]);
-  for (int rank = 2; rank < ranks; ++rank) fold(first + rank * stride, elements, op, target);
-}
-
-template <class T, class Op>
-void combine(const void* contributions, std::int64_t stride, int ranks, std::int64_t elements, Op op,
-             Accumulate accumulate, void* out_bytes) {
-  const T* first = static_cast<const T*>(contributions);
-  T* out = static_cast<T*>(out_bytes);
+/// target = the contributions of all ranks combined.
+template <class In, class Op>
+void combine_block(const typename In::Stored* __restrict first, std::int64_t stride, std::int64_t ranks,
+                   std::int64_t elements, Op op, typename In::Value* __restrict target) {
   if (ranks == 1) {
-    if (accumulate == Accumulate::yes) {
-      fold(first, elements, Sum(), out);
-    } else if (out != first && elements > 0) {
-      std::memcpy(out, first, static_cast<std::size_t>(elements) * sizeof(T));
-    }
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = In::load(first[i]);
     return;
   }
-  std::array<T, kBlock> partial;
-  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
-    const std::int64_t count = std::min(kBlock, elements - begin);
-    if (accumulate == Accumulate::yes) {
-      combine_block(first + begin, stride, ranks, count, op, partial.data());
-      fold(partial.data(), count, Sum(), out + begin);
-    } else {
-      combine_block(first + begin, stride, ranks, count, op, out + begin);
-    }
+  const typename In::Stored* __restrict second = first + stride;
+  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(In::load(first[i]), In::load(second[i]));
+  for (std::int64_t rank = 2; rank < ranks; ++rank) {
+    const typename In::Stored* __restrict next = first + rank * stride;
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], In::load(next[i]));
   }
 }
 
-template <class T>
-void combine(const void* contributions, std::int64_t stride, int ranks, std::int64_t elements, ReduceOp op,
-             Accumulate accumulate, void* out) {
-  if (op == ReduceOp::sum) {
-    combine<T>(contributions, stride, ranks, elements, Sum(), accumulate, out);
+/// Hands the combined contributions to `sink(begin, count, partial)`, block by block.
+template <class In, class Op, class Sink>
+void for_each_block(Tensor contributions, Op op, Sink sink) {
+  const auto* first = static_cast<const typename In::Stored*>(contributions.data);
+  const std::int64_t elements = contributions.cols;
+  std::array<typename In::Value, kBlock> partial;
+  for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
+    const std::int64_t count = std::min(kBlock, elements - begin);
+    combine_block<In>(first + begin, elements, contributions.rows, count, op, partial.data());
+    sink(begin, count, partial.data());
+  }
+}
+
+template <class Out, class Value>
+void store_block(const Value* __restrict source, std::int64_t elements, Accumulate accumulate,
+                 typename Out::Stored* __restrict target) {
+  if (accumulate == Accumulate::yes) {
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(Out::load(target[i]) + source[i]);
   } else {
-    combine<T>(contributions, stride, ranks, elements, Max(), accumulate, out);
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(source[i]);
+  }
+}
+
+template <class In, class Out, class Op>
+void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row) {
+  auto* out = static_cast<typename Out::Stored*>(out_row.data);
+  const auto* first = static_cast<const typename In::Stored*>(contributions.data);
+  const std::int64_t ranks = contributions.rows, elements = contributions.cols;
+  if constexpr (std::is_same_v<In, Out>) {
+    if (ranks == 1 && accumulate == Accumulate::no) {
+      if (out != first && elements > 0) std::memcpy(out, first, static_cast<std::size_t>(out_row.bytes()));
+      return;
+    }
+  }
+  if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
+    if (accumulate == Accumulate::no) {
+      for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
+        combine_block<In>(first + begin, elements, ranks, std::min(kBlock, elements - begin), op,
+                          out + begin);
+      }
+      return;
+    }
+  }
+  for_each_block<In>(contributions, op, [&](std::int64_t begin, std::int64_t count, const auto* partial) {
+    store_block<Out>(partial, count, accumulate, out + begin);
+  });
+}
+
+template <class In, class Out>
+void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+  if (op == ReduceOp::sum) {
+    combine<In, Out>(contributions, Sum(), accumulate, out);
+  } else {
+    combine<In, Out>(contributions, Max(), accumulate, out);
+  }
+}
+
+template <class In>
+void combine_narrow(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+  if (out.dtype == DType::float32) {
+    combine<In, Wide<float>>(contributions, op, accumulate, out);
+  } else {
+    combine<In, In>(contributions, op, accumulate, out);
+  }
+}
+
+template <class Out>
+void add_halves_to(const std::uint16_t* upper, const std::uint16_t* lower, Tensor out) {
+  auto* target = static_cast<typename Out::Stored*>(out.data);
+  for (std::int64_t i = 0; i < out.elements(); ++i) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(upper[i]) << 16 | lower[i];
+    target[i] = Out::store(Out::load(target[i]) + std::bit_cast<float>(bits));
   }
 }
 
 }  // namespace
 
-void combine_in_rank_order(const void* contributions, std::int64_t stride, int ranks, std::int64_t elements,
-                           DType dtype, ReduceOp op, Accumulate accumulate, void* out) {
-  switch (dtype) {
+void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+  require_reducible(contributions.dtype, out.dtype);
+  require(out.elements() == contributions.cols, "combine: out is not one row of the contributions");
+  switch (contributions.dtype) {
     case DType::float32:
-      return combine<float>(contributions, stride, ranks, elements, op, accumulate, out);
+      return combine<Wide<float>, Wide<float>>(contributions, op, accumulate, out);
     case DType::float64:
-      return combine<double>(contributions, stride, ranks, elements, op, accumulate, out);
+      return combine<Wide<double>, Wide<double>>(contributions, op, accumulate, out);
     case DType::int64:
-      return combine<std::int64_t>(contributions, stride, ranks, elements, op, accumulate, out);
+      return combine<Wide<std::int64_t>, Wide<std::int64_t>>(contributions, op, accumulate, out);
     case DType::int32:
-      return combine<std::int32_t>(contributions, stride, ranks, elements, op, accumulate, out);
+      return combine<Wide<std::int32_t>, Wide<std::int32_t>>(contributions, op, accumulate, out);
     case DType::bfloat16:
+      return combine_narrow<Bfloat16>(contributions, op, accumulate, out);
     case DType::float16:
-      break;
+      return combine_narrow<Float16>(contributions, op, accumulate, out);
   }
-  require_reducible(dtype);
 }
 
-void require_reducible(DType dtype) {
-  if (dtype == DType::bfloat16 || dtype == DType::float16) {
-    throw Error(fmt::format("reductions in {} are not built yet", to_string(dtype)));
+void sum_to_halves(Tensor contributions, std::uint16_t* upper, std::uint16_t* lower) {
+  const auto split = [=](std::int64_t begin, std::int64_t count, const float* partial) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto bits = std::bit_cast<std::uint32_t>(partial[i]);
+      upper[begin + i] = static_cast<std::uint16_t>(bits >> 16);
+      lower[begin + i] = static_cast<std::uint16_t>(bits);
+    }
+  };
+  require(is_narrow(contributions.dtype), "halves of sums that are not narrow");
+  if (contributions.dtype == DType::bfloat16) {
+    for_each_block<Bfloat16>(contributions, Sum(), split);
+  } else {
+    for_each_block<Float16>(contributions, Sum(), split);
   }
+}
+
+void add_halves(const std::uint16_t* upper, const std::uint16_t* lower, Tensor out) {
+  if (out.dtype == DType::float32) return add_halves_to<Wide<float>>(upper, lower, out);
+  if (out.dtype == DType::bfloat16) return add_halves_to<Bfloat16>(upper, lower, out);
+  require(out.dtype == DType::float16, "halves of float32 numbers added to another type");
+  add_halves_to<Float16>(upper, lower, out);
+}
+
+bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
+
+void require_reducible(DType dtype, DType result) {
+  if (dtype == result || (is_narrow(dtype) && result == DType::float32)) return;
+  throw Error(fmt::format("internal error: reduction of {} to {}", to_string(dtype), to_string(result)));
 }
 
 }  // namespace llampi

@@ -7,13 +7,22 @@
 
 namespace llampi {
 
-/// out[i] (+)= ((c0[i] op c1[i]) op c2[i]) op ..., where contribution r begins `stride` elements behind
-/// contribution r - 1. A maximum is NaN if any contribution is. `out` overlaps no contribution, or with one
-/// rank may be the contribution. float32, float64, int64, int32.
-void combine_in_rank_order(const void* contributions, std::int64_t stride, int ranks, std::int64_t elements,
-                           DType dtype, ReduceOp op, Accumulate accumulate, void* out);
+/// out[i] (+)= ((c0[i] op c1[i]) op c2[i]) op ..., where c_r is row r of `contributions` [ranks, elements].
+/// A maximum is NaN if any contribution is. bfloat16 and float16 are widened and combined in float32, the
+/// result (with what it is added to) is rounded once if `out` [1, elements] is as narrow. `out` overlaps no
+/// contribution, or with one rank may be the contribution. Dtypes as require_reducible() wants them.
+void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out);
 
-/// @throws Error for dtypes that cannot be reduced
-void require_reducible(DType dtype);
+/// The float32 sums of bfloat16 or float16 contributions [ranks, elements], for memory with room for 16 bits
+/// an element: the upper halves of their bits to `upper`, the lower halves to `lower`. Either may be one of
+/// the contributions.
+void sum_to_halves(Tensor contributions, std::uint16_t* upper, std::uint16_t* lower);
+/// out += the float32 numbers with these halves.   out [1, elements], float32, bfloat16 or float16.
+void add_halves(const std::uint16_t* upper, const std::uint16_t* lower, Tensor out);
+
+/// bfloat16 and float16, whose sums are formed in float32.
+bool is_narrow(DType dtype);
+/// @throws Error unless elements of `dtype` can be reduced to `result`: the same, or float32 for narrow ones
+void require_reducible(DType dtype, DType result);
 
 }  // namespace llampi
