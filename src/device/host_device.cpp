@@ -11,6 +11,9 @@
 namespace llampi {
 
 Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
+std::int64_t HostDevice::available_bytes(int local_ranks) const {
+  return available_host_memory() / local_ranks;
+}
 
 void HostDevice::upload(Tensor destination, const void* source, Stream) {
   if (destination.bytes() > 0)
@@ -37,9 +40,11 @@ void HostDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, Step
   } else {
     scalars->grad_norm = static_cast<double>(largest);
   }
+  scalars->grad_norm /= scalars->loss_scale;
   const double coefficient = max_norm / (scalars->grad_norm + 1e-6);
   // Written so that a NaN stays a NaN.
-  scalars->clip_coefficient = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
+  const double clip = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
+  scalars->clip_coefficient = clip / scalars->loss_scale;
   progress();
 }
 

@@ -11,6 +11,7 @@ namespace llampi {
 class HostDevice : public Device {
  public:
   Memory allocate(std::int64_t bytes) override;
+  std::int64_t available_bytes(int local_ranks) const override;
   void upload(Tensor destination, const void* source, Stream stream) override;
   void download(void* destination, Tensor source, Stream stream) override;
   Event record(Stream stream) override;

@@ -9,7 +9,11 @@ namespace llampi {
 
 /// Zero-filled pages, huge ones where the system has them: 2 MiB aligned from 2 MiB on. Page faults cost more
 /// than the arithmetic that they interrupt, so the memory is given back only when it is destroyed.
-/// @throws Error if the system has not enough
+/// @throws UserError if the system has not enough
 Memory allocate_host_memory(std::int64_t bytes);
+
+/// Bytes that could be taken without swapping: what the kernel calls MemAvailable, or what is left of the
+/// control group's limit (version 2), whichever is less. The largest number there is where neither is known.
+std::int64_t available_host_memory();
 
 }  // namespace llampi

@@ -110,6 +110,25 @@ TEST_P(CpuDeviceTest, SwiGlu) {
   }
 }
 
+// What is computed once more for the backward pass is what the forward pass had.
+TEST_P(CpuDeviceTest, SwiGluOnceMore) {
+  const auto device = make_cpu_device(threads());
+  for (const std::int64_t tokens : {1, 7, 65}) {
+    for (const std::int64_t width : {21, 176}) {
+      Session s(*device, DType::float32);
+      const Tensor gate_up = s.output(tokens, 2 * width), first = s.output(tokens, width),
+                   again = s.output(tokens, width);
+      device->gate_up_swiglu(s.upload(normal(tokens, 80, "x")), s.upload(normal(2 * width, 80, "weight")),
+                             gate_up, first);
+      const Values gates = s.download(gate_up);
+      device->swiglu(gate_up, again);
+      EXPECT_TRUE(same_bits(s.download(again), s.download(first)));
+      EXPECT_TRUE(same_bits(s.download(gate_up), gates));
+      EXPECT_GT(largest_magnitude(s.download(again)), 0);
+    }
+  }
+}
+
 TEST_P(CpuDeviceTest, Head) {
   const auto device = make_cpu_device(threads());
   for (const std::int32_t tokens : {1, 7, 65, 130}) {
@@ -261,6 +280,16 @@ TEST(CpuDeviceRules, MemoryIsZeroAndAligned) {
     for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
   }
   EXPECT_EQ(device->allocate(0).bytes(), 0);
+}
+
+// Other programs take and give memory meanwhile: the shares are compared with room to spare.
+TEST(CpuDeviceRules, RanksShareTheMemory) {
+  const auto device = make_cpu_device(1);
+  const std::int64_t alone = device->available_bytes(1);
+  EXPECT_GT(alone, 0);
+  EXPECT_GT(device->available_bytes(2), 0);
+  EXPECT_LT(device->available_bytes(8), alone / 4);
+  EXPECT_GT(make_reference_device()->available_bytes(1), 0);
 }
 
 TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {

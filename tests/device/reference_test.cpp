@@ -96,6 +96,16 @@ TEST(Reference, HeadLossOfBackwardIsThatOfForward) {
             op.backward(session, op.inputs, {1, 1, {0.1}}, Accumulate::no)[2].data[0]);
 }
 
+TEST(Reference, SwiGluOnceMore) {
+  const auto device = make_reference_device();
+  Session s(*device, DType::float64);
+  const Tensor gate_up = s.output(9, 24), first = s.output(9, 12), again = s.output(9, 12);
+  device->gate_up_swiglu(s.upload(normal(9, 20, "x")), s.upload(normal(24, 20, "weight")), gate_up, first);
+  device->swiglu(gate_up, again);
+  EXPECT_TRUE(same_bits(s.download(again), s.download(first)));
+  EXPECT_GT(largest_magnitude(s.download(again)), 0);
+}
+
 // softmax by hand: two keys with scores 0 and s give weights 1/(1+e^s), e^s/(1+e^s).
 TEST(Reference, AttentionOfTwoTokens) {
   const auto device = make_reference_device();

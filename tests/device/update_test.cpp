@@ -28,8 +28,9 @@ void add_squares(Device& device, Tensor gradient, const Ranges& ranges, NormStat
   device.sum_squares(gradient, ranges, state.maximum_tensor(), state.limbs_tensor());
 }
 
-StepScalars finish(Device& device, NormState& state, double max_norm) {
+StepScalars finish(Device& device, NormState& state, double max_norm, double loss_scale = 1) {
   StepScalars scalars;
+  scalars.loss_scale = loss_scale;
   device.finish_norm(state.maximum_tensor(), state.limbs_tensor(), max_norm, &scalars);
   return scalars;
 }
@@ -136,6 +137,24 @@ TEST(GradientNorm, ClipCoefficient) {
   EXPECT_EQ(finish(*device, state, 0).clip_coefficient, 1);
   EXPECT_EQ(finish(*device, state, 6).clip_coefficient, 1);
   EXPECT_DOUBLE_EQ(finish(*device, state, 1).clip_coefficient, 1 / (5 + 1e-6));
+}
+
+// The norm is that of the gradient without its scale, and clipping takes the scale out.
+TEST(GradientNorm, LossScale) {
+  for (const DType dtype : {DType::float32, DType::float64}) {
+    const auto device = dtype == DType::float32 ? make_cpu_device(1) : make_reference_device();
+    Session s(*device, dtype);
+    NormState state = state_of(*device, s.upload({1, 2, {3 * 1024, 4 * 1024}}), {{0, 2}});
+    EXPECT_DOUBLE_EQ(finish(*device, state, 0, 1024).grad_norm, 5);
+    EXPECT_EQ(finish(*device, state, 0, 1024).clip_coefficient, 1.0 / 1024);
+    EXPECT_EQ(finish(*device, state, 6, 1024).clip_coefficient, 1.0 / 1024);
+    EXPECT_DOUBLE_EQ(finish(*device, state, 1, 1024).clip_coefficient, 1 / (5 + 1e-6) / 1024);
+    EXPECT_DOUBLE_EQ(finish(*device, state, 1, 0.5).grad_norm, 5 * 2048);
+    NormState broken = state_of(*device, s.upload({1, 2, {3, std::nan("")}}), {{0, 2}});
+    EXPECT_TRUE(std::isnan(finish(*device, broken, 1, 1024).grad_norm));
+    NormState overflow = state_of(*device, s.upload({1, 2, {3, -INFINITY}}), {{0, 2}});
+    EXPECT_TRUE(std::isinf(finish(*device, overflow, 1, 1024).grad_norm));
+  }
 }
 
 // The maximum that the reference finds for float64 is never below the largest magnitude.
@@ -279,6 +298,28 @@ TEST(AdamW, PositionDoesNotMatter) {
     EXPECT_TRUE(same_bits(s.download(whole.master), s.download(split.master))) << kernels->name;
     EXPECT_TRUE(same_bits(s.download(whole.exp_avg_sq), s.download(split.exp_avg_sq))) << kernels->name;
   }
+}
+
+// A power of two changes no bit of the gradient but its exponent.
+TEST(AdamW, LossScaleLeavesNoTrace) {
+  const auto device = make_cpu_device(2);
+  Session s(*device, DType::float32);
+  const Values parameters = normal(1, 3000, "parameters"), gradients = normal(1, 3000, "gradient");
+  Values scaled = gradients;
+  for (double& g : scaled.data) g *= 65536;
+  Shard plain(s, parameters), with_scale(s, parameters);
+  const auto update = [&](Shard& shard, const Values& values, double scale) {
+    const Tensor gradient = s.upload(values);
+    NormState state = state_of(*device, gradient, {{0, 3000}});
+    const StepScalars norm = finish(*device, state, 1, scale);
+    StepScalars scalars = scalars_of_step(1);
+    scalars.clip_coefficient = norm.clip_coefficient;
+    shard.update(*device, gradient, {{0, 3000, 0.1}}, scalars);
+    return norm.grad_norm;
+  };
+  EXPECT_EQ(update(plain, gradients, 1), update(with_scale, scaled, 65536));
+  EXPECT_TRUE(same_bits(s.download(plain.master), s.download(with_scale.master)));
+  EXPECT_TRUE(same_bits(s.download(plain.exp_avg_sq), s.download(with_scale.exp_avg_sq)));
 }
 
 TEST(AdamW, ShardMayBeTheMaster) {

@@ -1,9 +1,10 @@
 // The integer grid on which the squares of the gradients are summed (see Device::sum_squares).
 //
-// With 2^k > max|g| >= 2^(k-1), a square s < 2^(2k) is scaled to u = s * 2^(30 - 2k) < 2^30 and cut in two limbs:
-// high = floor(u), low = floor((u - high) * 2^32). Integer sums do not depend on their order; the part cut off is below
-// 2^-62 of the largest square per element. Up to 2^31 elements can be summed per call without overflow of an int64; the
-// carry of the low limb is moved to the high limb after each range (normalise()), so that sums over ranks fit as well.
+// With 2^k > max|g| >= 2^(k-1), a square s < 2^(2k) is scaled to u = s * 2^(30 - 2k) < 2^30 and cut in two
+// limbs: high = floor(u), low = floor((u - high) * 2^32). Integer sums do not depend on their order; the part
+// cut off is below 2^-62 of the largest square per element. Up to 2^31 elements can be summed per call
+// without overflow of an int64; the carry of the low limb is moved to the high limb after each range
+// (normalise()), so that sums over ranks fit as well.
 #pragma once
 
 #include <bit>

@@ -47,6 +47,7 @@ class CpuDevice final : public HostDevice {
   void projection_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
                            Accumulate accumulate_dweight) override;
   void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override;
+  void swiglu(Tensor gate_up, Tensor activated) override;
   void gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight, Tensor dx,
                                Tensor dweight, Accumulate accumulate_dweight) override;
   void linear(Tensor x, Tensor weight, Tensor y) override;
@@ -67,9 +68,14 @@ class CpuDevice final : public HostDevice {
   void max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) override;
   void sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
                    Tensor limbs) override;
+
+  // adamw.cpp
   void adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
              const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
              Tensor shard) override;
+
+  // cast.cpp
+  void cast(Tensor source, Tensor destination) override;
 
  private:
   void zero_in_parallel(float* data, std::int64_t elements) const;
@@ -88,6 +94,8 @@ class CpuDevice final : public HostDevice {
 inline float* floats(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
   return elements_of<float>(tensor, rows, cols, name);
 }
+/// A 16-bit format, as bits. The shape has been checked.
+inline std::uint16_t* halves(const Tensor& tensor) { return static_cast<std::uint16_t*>(tensor.data); }
 /// int32 [1, cols]
 inline const std::int32_t* integers(const Tensor& tensor, std::int64_t cols, const char* name) {
   return elements_of<std::int32_t>(tensor, 1, cols, name);

@@ -5,28 +5,33 @@
 
 namespace llampi {
 
-// Each variant is kernels_rows.cpp and kernels_update.cpp, compiled for one instruction set
+// Each variant is the kernels_*.cpp, compiled for one instruction set
 // (src/device/CMakeLists.txt).
 namespace simd_generic {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
+void add_cast_kernels(Kernels& kernels);
 }  // namespace simd_generic
 namespace simd_v3 {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
+void add_cast_kernels(Kernels& kernels);
 }  // namespace simd_v3
 namespace simd_v4 {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
+void add_cast_kernels(Kernels& kernels);
 }  // namespace simd_v4
 
 namespace {
 
-Kernels make(const char* name, void (*add_rows)(Kernels&), void (*add_update)(Kernels&)) {
+Kernels make(const char* name, void (*add_rows)(Kernels&), void (*add_update)(Kernels&),
+             void (*add_casts)(Kernels&)) {
   Kernels kernels{};
   kernels.name = name;
   add_rows(kernels);
   add_update(kernels);
+  add_casts(kernels);
   return kernels;
 }
 
@@ -35,14 +40,15 @@ Kernels make(const char* name, void (*add_rows)(Kernels&), void (*add_update)(Ke
 std::vector<const Kernels*> available_kernels() {
   std::vector<const Kernels*> result;
 #ifdef LLAMPI_X86_VARIANTS
-  static const Kernels v4 =
-      make("AVX-512 (x86-64-v4)", simd_v4::add_row_kernels, simd_v4::add_update_kernels);
-  static const Kernels v3 = make("AVX2 (x86-64-v3)", simd_v3::add_row_kernels, simd_v3::add_update_kernels);
+  static const Kernels v4 = make("AVX-512 (x86-64-v4)", simd_v4::add_row_kernels, simd_v4::add_update_kernels,
+                                 simd_v4::add_cast_kernels);
+  static const Kernels v3 = make("AVX2 (x86-64-v3)", simd_v3::add_row_kernels, simd_v3::add_update_kernels,
+                                 simd_v3::add_cast_kernels);
   if (cpu_level() >= CpuLevel::avx512) result.push_back(&v4);
   if (cpu_level() >= CpuLevel::avx2) result.push_back(&v3);
 #endif
-  static const Kernels generic =
-      make("generic", simd_generic::add_row_kernels, simd_generic::add_update_kernels);
+  static const Kernels generic = make("generic", simd_generic::add_row_kernels,
+                                      simd_generic::add_update_kernels, simd_generic::add_cast_kernels);
   result.push_back(&generic);
   return result;
 }

@@ -14,6 +14,13 @@ struct AdamWFactors {
   float clip, decay, beta1, rest1, beta2, rest2, inverse_root2, eps, step;
 };
 
+/// Where the random bits of a stochastic rounding come from, as Device::adamw() defines it.
+struct RoundingKey {
+  std::uint64_t parameter;      ///< UpdateRange::rounding_key
+  std::uint32_t step, operand;  ///< the last two words of the counter
+  std::uint64_t first_element;  ///< the logical element of the first value
+};
+
 /// A row of scores of attention has this many elements more in memory than it has keys, at most: whole
 /// vectors fit.
 inline constexpr std::int64_t kRowPadding = 16;
@@ -65,6 +72,15 @@ struct Kernels {
   void (*sum_squares)(Index n, const float* x, double scale, Limb* high, Limb* low);
   void (*adamw)(Index n, const AdamWFactors& factors, const float* gradient, float* master, float* exp_avg,
                 float* exp_avg_sq, float* shard);
+
+  // The 16-bit formats, as bits; the arithmetic is that of core/half.hpp, but NaN may differ in its payload.
+  void (*from_bfloat16)(Index n, const std::uint16_t* x, float* y);
+  void (*to_bfloat16)(Index n, const float* x, std::uint16_t* y);
+  void (*from_float16)(Index n, const std::uint16_t* x, float* y);
+  void (*to_float16)(Index n, const float* x, std::uint16_t* y);
+  /// y = the upper halves of (bits of x + 16 random bits): the two neighbours of x, each as likely as it is
+  /// near. What bfloat16 holds stays as it is, NaN stays NaN.
+  void (*round_bfloat16)(Index n, const float* x, const RoundingKey& key, std::uint16_t* y);
 };
 
 /// Variants that this program has and this machine can run, the fastest first; the last is the generic one.

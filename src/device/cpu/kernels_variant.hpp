@@ -8,5 +8,6 @@ namespace llampi::LLAMPI_SIMD {
 
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
+void add_cast_kernels(Kernels& kernels);
 
 }  // namespace llampi::LLAMPI_SIMD

@@ -92,8 +92,14 @@ void CpuDevice::gate_up_swiglu(Tensor x_, Tensor weight_, Tensor gate_up_, Tenso
   const float* x = floats(x_, rows, hidden, "x");
   const float* weight = floats(weight_, 2 * width, hidden, "weight");
   float* gate_up = floats(gate_up_, rows, 2 * width, "gate_up");
-  float* activated = floats(activated_, rows, width, "activated");
   gemm_(product_nt(x, weight, gate_up, rows, 2 * width, hidden));
+  swiglu(gate_up_, activated_);
+}
+
+void CpuDevice::swiglu(Tensor gate_up_, Tensor activated_) {
+  const std::int64_t rows = activated_.rows, width = activated_.cols;
+  const float* gate_up = floats(gate_up_, rows, 2 * width, "gate_up");
+  float* activated = floats(activated_, rows, width, "activated");
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       const float* gate = gate_up + t * 2 * width;

@@ -1,4 +1,4 @@
-// Operations over the ranges of a shard: gradient norm and AdamW.
+// The gradient norm over the ranges of a shard.
 #include <bit>
 #include <cmath>
 #include <mutex>
@@ -14,21 +14,6 @@ constexpr std::int64_t kGrain = 1024;
 
 float* flat(const Tensor& tensor, const char* name) {
   return floats(tensor.slice(0, tensor.elements()), 1, tensor.elements(), name);
-}
-
-/// The rest of the step's arithmetic is float32; its factors are computed in float64 and rounded once.
-AdamWFactors factors(const UpdateRange& range, const AdamWConstants& constants, const StepScalars& scalars) {
-  const double lr = scalars.learning_rate * range.learning_rate_factor;
-  const auto round = [](double value) { return static_cast<float>(value); };
-  return {.clip = round(scalars.clip_coefficient),
-          .decay = round(lr * range.weight_decay),
-          .beta1 = round(constants.beta1),
-          .rest1 = round(1 - constants.beta1),
-          .beta2 = round(constants.beta2),
-          .rest2 = round(1 - constants.beta2),
-          .inverse_root2 = round(1 / std::sqrt(scalars.bias_correction2)),
-          .eps = round(constants.eps),
-          .step = round(lr / scalars.bias_correction1)};
 }
 
 }  // namespace
@@ -74,29 +59,6 @@ void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> range
   }
   sums[0] = total.high;
   sums[1] = total.low;
-  progress();
-}
-
-void CpuDevice::adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-                      const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_,
-                      Tensor shard_) {
-  const float* gradient = flat(gradient_, "gradient");
-  float* master = flat(master_, "master");
-  float* exp_avg = flat(exp_avg_, "exp_avg");
-  float* exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
-  float* shard = flat(shard_, "shard");
-  for (const Tensor& tensor : {gradient_, master_, exp_avg_, exp_avg_sq_, shard_})
-    check_ranges(ranges, tensor.elements());
-  if (!std::isfinite(scalars->grad_norm)) return progress();
-  for (const UpdateRange& range : ranges) {
-    const AdamWFactors f = factors(range, constants, *scalars);
-    parallel_ranges(threads_, range.end - range.begin, kGrain,
-                    [&](std::int64_t begin, std::int64_t end, int) {
-                      const std::int64_t first = range.begin + begin;
-                      kernels_.adamw(end - begin, f, gradient + first, master + first, exp_avg + first,
-                                     exp_avg_sq + first, shard + first);
-                    });
-  }
   progress();
 }
 

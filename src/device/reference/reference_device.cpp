@@ -267,10 +267,14 @@ class ReferenceDevice final : public HostDevice {
 
   void gate_up_swiglu(Tensor x_, Tensor weight_, Tensor gate_up_, Tensor activated_) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix gate_up = matrix(gate_up_, x.rows, weight.rows, "gate_up");
-    const Matrix activated = matrix(activated_, x.rows, weight.rows / 2, "activated");
-    product(x, weight, gate_up);
-    for (Index t = 0; t < x.rows; ++t) {
+    product(x, weight, matrix(gate_up_, x.rows, weight.rows, "gate_up"));
+    swiglu(gate_up_, activated_);
+  }
+
+  void swiglu(Tensor gate_up_, Tensor activated_) override {
+    const Matrix activated = matrix(activated_, "activated");
+    const Matrix gate_up = matrix(gate_up_, activated.rows, 2 * activated.cols, "gate_up");
+    for (Index t = 0; t < activated.rows; ++t) {
       for (Index f = 0; f < activated.cols; ++f) {
         const double gate = gate_up(t, f), up = gate_up(t, activated.cols + f);
         activated(t, f) = gate * sigmoid(gate) * up;
@@ -353,6 +357,11 @@ class ReferenceDevice final : public HostDevice {
     if (source.bytes() > 0)
       std::memcpy(destination.data, source.data, static_cast<std::size_t>(source.bytes()));
     progress();
+  }
+
+  void cast(Tensor source, Tensor destination) override {
+    flat(source, "source");  // float64 is all there is
+    copy(source, destination);
   }
 
   void zero(Tensor destination) override {

@@ -1,0 +1,256 @@
+// AdamW with operands in 16 bits: the float32 update, and the roundings of its definition around it.
+#include <algorithm>
+#include <cmath>
+
+#include "device/cpu/cpu_device.hpp"
+#include "device/rounding.hpp"
+
+namespace llampi::test {
+namespace {
+
+using Half = std::uint16_t;
+using Ranges = std::vector<UpdateRange>;
+
+struct Types {
+  DType master, exp_avg, exp_avg_sq, shard;
+};
+
+std::vector<Types> all_types() {
+  std::vector<Types> result;
+  const DType kept[] = {DType::float32, DType::bfloat16};
+  for (const DType master : kept) {
+    for (const DType exp_avg : kept) {
+      for (const DType exp_avg_sq : kept) {
+        for (const DType shard : {DType::float32, DType::bfloat16, DType::float16})
+          result.push_back({master, exp_avg, exp_avg_sq, shard});
+      }
+    }
+  }
+  return result;
+}
+
+std::vector<float> floats_of(const Values& values) { return {values.data.begin(), values.data.end()}; }
+
+/// A vector in one of the dtypes, each element held as its float32 value when it is compared.
+class Vector {
+ public:
+  Vector(DType dtype, const std::vector<float>& values) : dtype_(dtype), wide_(values), half_(values.size()) {
+    for (std::size_t i = 0; i < values.size(); ++i) set(i, values[i]);
+  }
+  Tensor tensor() {
+    void* data = dtype_ == DType::float32 ? static_cast<void*>(wide_.data()) : half_.data();
+    return {data, dtype_, 1, static_cast<std::int64_t>(wide_.size())};
+  }
+  float operator[](std::size_t i) const {
+    if (dtype_ == DType::float32) return wide_[i];
+    return dtype_ == DType::bfloat16 ? from_bfloat16(half_[i]) : from_float16(half_[i]);
+  }
+  /// To nearest.
+  void set(std::size_t i, float value) {
+    wide_[i] = value;
+    half_[i] = dtype_ == DType::float16 ? to_float16(value) : to_bfloat16(value);
+  }
+  /// As the optimizer keeps it.
+  void keep(std::size_t i, float value, const RoundingKey& key, std::uint64_t element) {
+    wide_[i] = value;
+    half_[i] = round_bfloat16(value, key, element);
+  }
+  std::vector<float> floats() const {
+    std::vector<float> result;
+    for (std::size_t i = 0; i < wide_.size(); ++i) result.push_back((*this)[i]);
+    return result;
+  }
+
+ private:
+  DType dtype_;
+  std::vector<float> wide_;
+  std::vector<Half> half_;
+};
+
+struct State {
+  State(const Types& types, const std::vector<float>& parameters)
+      : master(types.master, parameters),
+        exp_avg(types.exp_avg, std::vector<float>(parameters.size())),
+        exp_avg_sq(types.exp_avg_sq, std::vector<float>(parameters.size())),
+        shard(types.shard, std::vector<float>(parameters.size(), 77.0F)) {}
+  void update(Device& device, std::vector<float> gradient, const Ranges& ranges, const StepScalars& scalars) {
+    const Tensor g = tensor(gradient.data(), 1, static_cast<std::int64_t>(gradient.size()));
+    device.adamw(g, ranges, AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
+                 exp_avg_sq.tensor(), shard.tensor());
+  }
+  bool operator==(const State& other) const {
+    return master.floats() == other.master.floats() && exp_avg.floats() == other.exp_avg.floats() &&
+           exp_avg_sq.floats() == other.exp_avg_sq.floats() && shard.floats() == other.shard.floats();
+  }
+  Vector master, exp_avg, exp_avg_sq, shard;
+};
+
+/// The definition: widen, update in float32, round.
+void update_by_definition(Device& device, State& state, const std::vector<float>& gradient,
+                          const Ranges& ranges, const StepScalars& scalars) {
+  constexpr DType kWide = DType::float32;
+  State wide({kWide, kWide, kWide, kWide}, state.master.floats());
+  wide.exp_avg = Vector(kWide, state.exp_avg.floats());
+  wide.exp_avg_sq = Vector(kWide, state.exp_avg_sq.floats());
+  wide.update(device, gradient, ranges, scalars);
+  for (const UpdateRange& range : ranges) {
+    for (std::int64_t at = range.begin; at < range.end; ++at) {
+      const auto i = static_cast<std::size_t>(at);
+      const auto element = static_cast<std::uint64_t>(range.first_element + at - range.begin);
+      const auto key = [&](std::uint32_t operand) {
+        return RoundingKey{range.rounding_key, static_cast<std::uint32_t>(scalars.step), operand, 0};
+      };
+      state.master.keep(i, wide.master[i], key(0), element);
+      state.exp_avg.keep(i, wide.exp_avg[i], key(1), element);
+      state.exp_avg_sq.keep(i, wide.exp_avg_sq[i], key(2), element);
+      state.shard.set(i, state.master[i]);
+    }
+  }
+}
+
+StepScalars scalars_of_step(int step) {
+  const AdamWConstants constants;
+  StepScalars scalars;
+  scalars.step = step;
+  scalars.learning_rate = 1e-2;
+  scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
+  scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
+  scalars.clip_coefficient = 0.75;
+  scalars.grad_norm = 1;
+  return scalars;
+}
+
+std::vector<float> gradient_of_step(int step, std::int64_t n) {
+  return floats_of(normal(1, n, fmt::format("gradient {}", step)));
+}
+
+/// Two parameters with a hole between them; the second one's part begins within the parameter, beyond 2^32.
+Ranges two_parameters(std::int64_t n) {
+  return {{0, 1400, 0.1, 1, 0xABCDEF0123456789, 0}, {1405, n, 0, 0.5, 42, (std::int64_t{1} << 36) + 13}};
+}
+
+std::string describe(const Types& t) {
+  return fmt::format("master {}, exp_avg {}, exp_avg_sq {}, shard {}", to_string(t.master),
+                     to_string(t.exp_avg), to_string(t.exp_avg_sq), to_string(t.shard));
+}
+
+TEST(NarrowAdamW, EqualsItsDefinitionBitByBit) {
+  constexpr std::int64_t kElements = 4003;
+  const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
+  const Ranges ranges = two_parameters(kElements);
+  for (const Kernels* kernels : available_kernels()) {
+    for (const Types& types : all_types()) {
+      SCOPED_TRACE(fmt::format("{}: {}", kernels->name, describe(types)));
+      State expected(types, parameters), one = expected, three = expected;
+      CpuDevice one_thread(1, *kernels), three_threads(3, *kernels);
+      for (int step = 1; step <= 3; ++step) {
+        const std::vector<float> gradient = gradient_of_step(step, kElements);
+        update_by_definition(one_thread, expected, gradient, ranges, scalars_of_step(step));
+        one.update(one_thread, gradient, ranges, scalars_of_step(step));
+        three.update(three_threads, gradient, ranges, scalars_of_step(step));
+      }
+      EXPECT_TRUE(one == expected);
+      EXPECT_TRUE(three == expected);
+      EXPECT_EQ(one.shard[1402], 77.0F);  // the hole
+    }
+  }
+}
+
+// However a parameter is cut over ranges and shards, its elements have the same bits.
+TEST(NarrowAdamW, PositionDoesNotMatter) {
+  constexpr std::int64_t kElements = 2500, kShift = 3;
+  const Types types{DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::float16};
+  const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
+  std::vector<float> moved(kShift, 0.0F);
+  moved.insert(moved.end(), parameters.begin(), parameters.end());
+  for (const Kernels* kernels : available_kernels()) {
+    CpuDevice device(2, *kernels);
+    State whole(types, parameters), cut(types, parameters), shifted(types, moved);
+    for (int step = 1; step <= 3; ++step) {
+      const std::vector<float> gradient = gradient_of_step(step, kElements);
+      whole.update(device, gradient, {{0, kElements, 0.1, 1, 9, 0}}, scalars_of_step(step));
+      Ranges pieces;
+      for (std::int64_t begin = 0, length = 1; begin < kElements; begin += length, length = 2 * length + 1) {
+        length = std::min(length, kElements - begin);
+        pieces.push_back({begin, begin + length, 0.1, 1, 9, begin});
+      }
+      cut.update(device, gradient, pieces, scalars_of_step(step));
+      std::vector<float> moved_gradient(kShift, 0.0F);
+      moved_gradient.insert(moved_gradient.end(), gradient.begin(), gradient.end());
+      shifted.update(device, moved_gradient, {{kShift, kShift + kElements, 0.1, 1, 9, 0}},
+                     scalars_of_step(step));
+    }
+    EXPECT_TRUE(whole == cut) << kernels->name;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      ASSERT_EQ(whole.master[i], shifted.master[i + kShift]) << kernels->name << i;
+      ASSERT_EQ(whole.exp_avg_sq[i], shifted.exp_avg_sq[i + kShift]) << kernels->name << i;
+    }
+  }
+}
+
+TEST(NarrowAdamW, ShardMayBeTheMaster) {
+  constexpr std::int64_t kElements = 3000;
+  const Types types{DType::bfloat16, DType::float32, DType::float32, DType::bfloat16};
+  const auto device = make_cpu_device(2);
+  State apart(types, floats_of(normal(1, kElements, "parameters"))), same = apart;
+  std::vector<float> gradient = gradient_of_step(1, kElements);
+  const Ranges ranges{{0, kElements, 0.1, 1, 5, 11}};
+  const StepScalars scalars = scalars_of_step(1);
+  apart.update(*device, gradient, ranges, scalars);
+  device->adamw(tensor(gradient.data(), 1, kElements), ranges, AdamWConstants{}, &scalars,
+                same.master.tensor(), same.exp_avg.tensor(), same.exp_avg_sq.tensor(), same.master.tensor());
+  EXPECT_EQ(apart.shard.floats(), same.master.floats());
+}
+
+// Steps far below the distance of neighbours: rounded to nearest, nothing would ever move.
+TEST(NarrowAdamW, SmallStepsAddUp) {
+  constexpr std::int64_t kElements = 4096;
+  constexpr int kSteps = 20;
+  const auto device = make_cpu_device(2);
+  State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
+              std::vector<float>(kElements, 1.0F));
+  for (int step = 1; step <= kSteps; ++step) {
+    StepScalars scalars = scalars_of_step(step);
+    scalars.learning_rate = 1e-4;
+    state.update(*device, std::vector<float>(kElements, 1.0F), {{0, kElements, 0, 1, 3, 0}}, scalars);
+  }
+  double mean = 0;
+  for (const float v : state.master.floats()) mean += static_cast<double>(v) / kElements;
+  // With a constant gradient each step is the learning rate: 1 - 20 * 1e-4 = 0.998. A rounding between
+  // neighbours 2^-8 apart has a standard deviation of 2^-9 at most: sqrt(20 / 4096) 2^-9 = 1.4e-4 for the
+  // mean. The moments' noise, 2^-8 of themselves and kept over some 20 steps, is small beside it.
+  EXPECT_NEAR(mean, 0.998, 5 * 1.4e-4);
+}
+
+TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
+  constexpr std::int64_t kElements = 100;
+  const auto device = make_cpu_device(1);
+  State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
+              floats_of(normal(1, kElements, "parameters")));
+  const State before = state;
+  StepScalars scalars = scalars_of_step(1);
+  scalars.grad_norm = std::nan("");
+  state.update(*device, gradient_of_step(1, kElements), {{0, kElements, 0.1, 1, 5, 0}}, scalars);
+  EXPECT_TRUE(state == before);
+}
+
+TEST(NarrowAdamW, RefusesOtherTypes) {
+  constexpr DType kBrain = DType::bfloat16, kShort = DType::float16;
+  const auto device = make_cpu_device(1);
+  const StepScalars scalars = scalars_of_step(1);
+  const auto refuses = [&](const Types& types, DType gradient) {
+    State state(types, std::vector<float>(8));
+    Vector g(gradient, std::vector<float>(8));
+    EXPECT_THROW(device->adamw(g.tensor(), Ranges{{0, 8}}, AdamWConstants{}, &scalars, state.master.tensor(),
+                               state.exp_avg.tensor(), state.exp_avg_sq.tensor(), state.shard.tensor()),
+                 Error)
+        << describe(types);
+  };
+  refuses({kShort, kBrain, kBrain, kBrain}, DType::float32);
+  refuses({kBrain, kShort, kBrain, kBrain}, DType::float32);
+  refuses({kBrain, kBrain, kShort, kBrain}, DType::float32);
+  refuses({kBrain, kBrain, kBrain, kBrain}, kBrain);
+}
+
+}  // namespace
+}  // namespace llampi::test
