@@ -5,33 +5,48 @@
 #include <numeric>
 
 #include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi {
 namespace {
 
-std::vector<int> all_ranks(const World& world) {
-  std::vector<int> ranks(world.size());
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+/// Per stage, the module of the block that it belongs to; -1 outside all blocks.
+std::vector<int> blocks_of_stages(const Model& model, const std::vector<StageSpec>& specs) {
+  const auto& modules = model.modules();
+  std::vector<int> blocks;
+  for (const auto& spec : specs) {
+    const auto own =
+        std::find_if(modules.begin(), modules.end(), [&](const auto& m) { return m.name == spec.module; });
+    require(own != modules.end(), "a stage names a module that the model does not have");
+    int m = static_cast<int>(own - modules.begin());
+    while (m >= 0 && modules[m].type != model.block_type()) m = modules[m].parent;
+    blocks.push_back(m);
+  }
+  return blocks;
 }
 
 }  // namespace
 
-CompiledModel compile_model(const Model& model, const EngineOptions& options, int ranks,
+CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
                             const OperationSizes& sizes) {
   CompiledModel compiled;
   for (const auto& stage : model.stages()) {
-    compiled.specs.push_back(stage->spec(options.batch, options.precision.param, sizes));
+    compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
   }
-  const int shards = options.strategy == Strategy::full_shard ? ranks : 1;
-  compiled.units = wrap_transformer(model, compiled.specs, shards);
-  compiled.constants = model.constants(options.batch.seq_len, options.precision.param);
+  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count());
+  compiled.constants = model.constants(options.batch.seq_len, options.precision.compute);
 
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
-                           .replicas = ranks / shards,
+                           .replicas = groups.replica_count(),
+                           .reshard_after_forward = reshards_after_forward(options.strategy),
                            .backward_prefetch = options.backward_prefetch,
                            .forward_prefetch = options.forward_prefetch,
-                           .limit_all_gathers = options.limit_all_gathers};
+                           .limit_all_gathers = options.limit_all_gathers,
+                           .accumulate_unsharded = options.accumulate_unsharded,
+                           .widen = options.precision.widens(),
+                           .narrow = options.precision.narrows(),
+                           .checkpointing = options.checkpointing,
+                           .blocks = blocks_of_stages(model, compiled.specs)};
   if (options.training) compiled.step = compile(compiled.specs, compiled.units, schedule);
   schedule.forward_only = true;
   schedule.micro_batches = 1;
@@ -42,7 +57,9 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, in
                         .constants = compiled.constants,
                         .batch = options.batch,
                         .precision = options.precision,
-                        .ranks = ranks,
+                        .shards = groups.shard_count(),
+                        .replicas = groups.replica_count(),
+                        .checkpointing = options.checkpointing,
                         .micro_batches = options.training ? options.micro_batches : 1,
                         .optimizer_state = options.training,
                         .vocabulary = model.vocabulary()};
@@ -59,11 +76,12 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, in
 
 Engine::Engine(const Model& model, Device& device, World& world, const EngineOptions& options)
     : model_(model), device_(device), options_(options) {
-  const bool sharded = options.strategy == Strategy::full_shard;
-  shards_ = world.group(sharded ? all_ranks(world) : std::vector<int>{world.rank()});
-  replicas_ = world.group(sharded ? std::vector<int>{world.rank()} : all_ranks(world));
-  compiled_ = compile_model(model, options, world.size(), device);
+  groups_ = make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size);
+  shards_ = world.group(groups_.shards_of(world.rank()));
+  replicas_ = world.group(groups_.replicas_of(world.rank()));
+  compiled_ = compile_model(model, options, groups_, device);
   unit_of_ = unit_of_parameter(compiled_.units, model.parameters().size());
+  check_that_it_fits(world);
   agree(world, [&] {
     arenas_[static_cast<int>(Arena::device)] =
         device.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
@@ -75,8 +93,10 @@ Engine::Engine(const Model& model, Device& device, World& world, const EngineOpt
     auto& ranges = ranges_.emplace_back();
     for (const auto& piece : shard_pieces(unit, shards_->rank())) {
       const ParameterGroup group = options.training ? options.groups.at(piece.parameter) : ParameterGroup{};
+      const auto& name = model.parameters()[piece.parameter].name;
       ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
-                        group.learning_rate_factor});
+                        group.learning_rate_factor, RandomStream(options.seed, "round " + name).bits(0),
+                        piece.begin});
     }
   }
   const auto& plan = compiled_.evaluation_plan;
@@ -95,6 +115,18 @@ Engine::Engine(const Model& model, Device& device, World& world, const EngineOpt
 }
 
 Engine::~Engine() = default;
+
+void Engine::check_that_it_fits(World& world) const {
+  const std::int64_t planned = compiled_.arena_bytes[0] + compiled_.arena_bytes[1];
+  agree(world, [&] {
+    const std::int64_t available = device_.available_bytes(world.topology().local_ranks);
+    if (planned <= available) return;
+    throw_user_error(
+        "the run needs {} per rank and {} has about {} for each of its {} rank(s); use more ranks, a smaller "
+        "train.micro_batch or data.seq_len, or activation.checkpointing",
+        format_bytes(planned), world.topology().host, format_bytes(available), world.topology().local_ranks);
+  });
+}
 
 Tensor Engine::view(const MemoryPlan& plan, DType dtype, std::int64_t rows, std::int64_t cols, Role role,
                     int owner, int item) const {
@@ -118,15 +150,29 @@ Tensor Engine::shard_of(Role role, int unit) const {
 }
 
 Tensor Engine::gradient_shard(const MemoryPlan& plan, int unit) const {
-  return view(plan, options_.precision.reduce, 1, compiled_.units[unit].shard_elements,
+  return view(plan, options_.precision.gradient(), 1, compiled_.units[unit].shard_elements,
               Role::sharded_gradient, unit);
+}
+
+Tensor Engine::whole_gradient(const MemoryPlan& plan, int unit) const {
+  return flat(plan, options_.precision.gradient(), Role::whole_gradient, unit);
+}
+
+/// Where stages read a unit's parameters; none if the list never makes that copy, because no stage reads it.
+Tensor Engine::parameters_of(const MemoryPlan& plan, int unit, Pass pass) const {
+  const auto& precision = options_.precision;
+  const int item = static_cast<int>(pass);
+  const Role role = precision.widens() ? Role::widened : Role::gathered;
+  if (plan.has(role, unit, item)) return flat(plan, precision.compute, role, unit, item);
+  const bool kept_whole = compiled_.units[unit].shards == 1 && !precision.widens();
+  return kept_whole ? shard_of(Role::parameter_shard, unit) : Tensor{};
 }
 
 Engine::Execution Engine::bind(const std::vector<Action>& actions, const MemoryPlan& plan) const {
   Execution execution{&actions, &plan, {}, std::vector<bool>(actions.size(), false)};
   for (const auto& action : actions) {
     for (const int w : action.waits) execution.awaited[w] = true;
-    const bool stage = action.op == Op::forward || action.op == Op::backward;
+    const bool stage = action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward;
     execution.bound.push_back(stage ? bind_stage(action, plan) : Bound{});
   }
   return execution;
@@ -149,18 +195,10 @@ Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) c
       if (parameter.shape.size() == 2) t.rows = parameter.shape[0], t.cols = parameter.shape[1];
       return t;
     };
-    // A parameter that this pass does not read has no gathered copy then.
-    const int pass = static_cast<int>(action.copies[i]);
-    if (unit.shards == 1) {
-      bound.parameters.push_back(in(shard_of(Role::parameter_shard, u)));
-    } else {
-      bound.parameters.push_back(plan.has(Role::gathered, u, pass)
-                                     ? in(flat(plan, options_.precision.param, Role::gathered, u, pass))
-                                     : Tensor{});
-    }
+    const Tensor source = parameters_of(plan, u, action.copies[i]);
+    bound.parameters.push_back(source ? in(source) : Tensor{});
     if (backward) {
-      bound.gradients.push_back(in(reduced ? flat(plan, options_.precision.reduce, Role::whole_gradient, u)
-                                           : gradient_shard(plan, u)));
+      bound.gradients.push_back(in(reduced ? whole_gradient(plan, u) : gradient_shard(plan, u)));
     }
   }
   const auto bind_items = [&](const std::vector<BufferSpec>& items, Role role, std::vector<Tensor>& views) {
@@ -170,14 +208,15 @@ Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) c
   };
   const bool is_loss = action.stage + 1 == static_cast<int>(compiled_.specs.size());
   if (!(backward && is_loss)) bind_items(spec.saved, Role::saved, bound.saved);
-  bind_items(backward ? spec.backward_scratch : spec.forward_scratch,
-             backward ? Role::backward_scratch : Role::forward_scratch, bound.scratch);
+  const bool selective = action.op == Op::recompute && options_.checkpointing == Checkpointing::selective;
+  if (backward) bind_items(spec.backward_scratch, Role::backward_scratch, bound.scratch);
+  if (!backward && !selective) bind_items(spec.forward_scratch, Role::forward_scratch, bound.scratch);
   const auto activation = [&](int stage) {
     const auto& output = compiled_.specs[stage].output;
     return view(plan, output.dtype, output.rows, output.cols, Role::activation, stage);
   };
   if (action.stage > 0) bound.input = activation(action.stage - 1);
-  if (!backward && spec.output.rows > 0) bound.output = activation(action.stage);
+  if (!backward && action.writes_output && spec.output.rows > 0) bound.output = activation(action.stage);
   return bound;
 }
 
@@ -230,7 +269,10 @@ std::vector<StatePiece> Engine::pieces(bool divide_replicas) const {
 }
 
 std::vector<StatePiece> Engine::pieces_to_save() const { return pieces(true); }
-std::vector<StatePiece> Engine::pieces_to_load() const { return pieces(false); }
+std::vector<StatePiece> Engine::pieces_to_load() {
+  stale_ = true;
+  return pieces(false);
+}
 
 void Engine::poison_transients() {
   for (const MemoryPlan* plan : {&compiled_.step_plan, &compiled_.evaluation_plan}) {
@@ -252,10 +294,16 @@ struct Engine::Running {
   std::int64_t logits_row = -1;
   std::vector<std::unique_ptr<Work>> works;  ///< per action; collectives
   std::vector<Event> events;                 ///< per action; compute and copies
-  std::vector<Work*> in_flight;
+  std::vector<int> in_flight;  ///< collectives not known to be done
 
+  const Observer& observer;
+
+  bool finished(int index) {
+    if (observer) observer((*execution.actions)[index], index, Moment::end);
+    return true;
+  }
   void progress() {
-    std::erase_if(in_flight, [](Work* work) { return work->progress(); });
+    std::erase_if(in_flight, [this](int index) { return works[index]->progress() && finished(index); });
   }
 };
 
@@ -263,7 +311,9 @@ StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInpu
   require(static_cast<int>(micro_batches.size()) == options_.micro_batches, "number of micro-batches");
   require(inputs.valid_labels > 0, "a step without valid labels");
   const auto t = static_cast<double>(inputs.optimizer_step);
-  write_scalars({.inverse_tokens = 1.0 / static_cast<double>(inputs.valid_labels),
+  write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
+                 .loss_scale = inputs.loss_scale,
+                 .step = t,
                  .learning_rate = inputs.learning_rate,
                  .bias_correction1 = 1 - std::pow(options_.adamw.beta1, t),
                  .bias_correction2 = 1 - std::pow(options_.adamw.beta2, t)});
@@ -282,7 +332,7 @@ std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
   write_scalars({});
   run(evaluation_, {&batch, 1}, row);
   const Tensor device_logits =
-      view(compiled_.evaluation_plan, options_.precision.param, 1, model_.vocabulary(), Role::logits);
+      view(compiled_.evaluation_plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
   std::vector<double> wide(model_.vocabulary());
   if (device_logits.dtype == DType::float64) {
     device_.download(wide.data(), device_logits, Stream::compute);
@@ -296,20 +346,33 @@ std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
   return wide;
 }
 
+/// The narrow copies of the parameters follow the master wherever somebody may have written it.
+void Engine::refresh_shards() {
+  if (!stale_) return;
+  for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
+    if (compiled_.evaluation_plan.has(Role::master, u)) {
+      device_.cast(shard_of(Role::master, u), shard_of(Role::parameter_shard, u));
+    }
+  }
+  stale_ = false;
+}
+
 void Engine::run(const Execution& execution, std::span<const HostBatch> micro_batches,
                  std::int64_t logits_row) {
+  refresh_shards();
   const auto count = execution.actions->size();
   Running running{.execution = execution,
                   .micro_batches = micro_batches,
                   .logits_row = logits_row,
                   .works = std::vector<std::unique_ptr<Work>>(count),
                   .events = std::vector<Event>(count),
-                  .in_flight = {}};
+                  .in_flight = {},
+                  .observer = observer_};
   device_.set_progress([&running] { running.progress(); });
   try {
     for (int i = 0; i < static_cast<int>(count); ++i) issue(running, i);
-    for (auto& work : running.works) {
-      if (work) work->wait(Stream::compute);
+    for (int i = 0; i < static_cast<int>(count); ++i) {
+      if (running.works[i]) wait_for(running, i, Stream::compute);
     }
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
@@ -323,6 +386,7 @@ void Engine::run(const Execution& execution, std::span<const HostBatch> micro_ba
 void Engine::wait_for(Running& running, int index, Stream stream) {
   if (const auto& work = running.works[index]) {
     work->wait(stream);
+    if (std::erase(running.in_flight, index) > 0) running.finished(index);
   } else {
     device_.wait(stream, running.events[index]);
   }
@@ -331,7 +395,7 @@ void Engine::wait_for(Running& running, int index, Stream stream) {
 void Engine::issue(Running& running, int index) {
   const Action& action = (*running.execution.actions)[index];
   for (const int w : action.waits) wait_for(running, w, action.stream);
-  if (observer_) observer_(action);
+  if (observer_) observer_(action, index, Moment::begin);
   switch (action.op) {
     case Op::copy_in: {
       const auto& batch = running.micro_batches[action.micro_batch];
@@ -341,6 +405,7 @@ void Engine::issue(Running& running, int index) {
       break;
     }
     case Op::forward:
+    case Op::recompute:
     case Op::backward:
       compute(running, index);
       break;
@@ -348,6 +413,14 @@ void Engine::issue(Running& running, int index) {
     case Op::reduce:
     case Op::replica_reduce:
       collective(running, index);
+      break;
+    case Op::widen:
+      widen(running, action);
+      break;
+    case Op::narrow:
+      device_.cast(
+          whole_gradient(*running.execution.plan, action.unit),
+          flat(*running.execution.plan, options_.precision.reduce, Role::travelling_gradient, action.unit));
       break;
     case Op::norm:
       compute_norm(running);
@@ -360,6 +433,7 @@ void Engine::issue(Running& running, int index) {
   }
   const bool on_device = action.stream == Stream::compute || action.stream == Stream::copy;
   if (on_device && running.execution.awaited[index]) running.events[index] = device_.record(action.stream);
+  if (!running.works[index]) running.finished(index);
   running.progress();
 }
 
@@ -399,11 +473,24 @@ void Engine::compute(Running& running, int index) {
     stage.backward(context);
     return;
   }
+  if (action.op == Op::recompute && options_.checkpointing == Checkpointing::selective) {
+    stage.recompute(context);
+    return;
+  }
   if (running.logits_row >= 0) {
-    context.logits = view(plan, options_.precision.param, 1, model_.vocabulary(), Role::logits);
+    context.logits = view(plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
     context.logits_row = running.logits_row;
   }
   stage.forward(context);
+}
+
+void Engine::widen(Running& running, const Action& action) {
+  const MemoryPlan& plan = *running.execution.plan;
+  const int item = static_cast<int>(action.pass);
+  const Tensor narrow = compiled_.units[action.unit].shards > 1
+                            ? flat(plan, options_.precision.param, Role::gathered, action.unit, item)
+                            : shard_of(Role::parameter_shard, action.unit);
+  device_.cast(narrow, flat(plan, options_.precision.compute, Role::widened, action.unit, item));
 }
 
 void Engine::collective(Running& running, int index) {
@@ -419,14 +506,19 @@ void Engine::collective(Running& running, int index) {
   } else {
     const auto& buffer = plan.find(Role::collective_workspace);
     const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
-    const Tensor whole = flat(plan, precision.reduce, Role::whole_gradient, action.unit);
     const Tensor shard = gradient_shard(plan, action.unit);
+    const bool join_shards = action.op == Op::replica_reduce && compiled_.units[action.unit].shards > 1;
+    const Tensor whole =
+        join_shards
+            ? shard
+            : (precision.narrows() ? flat(plan, precision.reduce, Role::travelling_gradient, action.unit)
+                                   : whole_gradient(plan, action.unit));
     const Accumulate accumulate = action.accumulate.front();
     work = action.op == Op::reduce
                ? shards_->reduce_scatter(whole, shard, accumulate, workspace, action.stream)
                : replicas_->all_reduce(whole, shard, ReduceOp::sum, accumulate, workspace, action.stream);
   }
-  running.in_flight.push_back(work.get());
+  running.in_flight.push_back(index);
 }
 
 /// Squares are summed over the shard group only: replicas hold equal gradients.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <set>
 
 namespace llampi {
 namespace {
@@ -53,7 +54,7 @@ class Lifetimes {
     for (int m = 0; m < input_.micro_batches; ++m) {
       add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
     }
-    add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.param));
+    add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.compute));
   }
 
   int add(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
@@ -80,21 +81,29 @@ class Lifetimes {
       case Op::unshard:
         open(gathered(action), i);
         break;
+      case Op::widen:
+        if (input_.units[action.unit].shards > 1) extend(gathered(action), i);
+        open(widened(action), i);
+        break;
       case Op::reshard:
-        extend(gathered(action), i);
+        extend(input_.precision.widens() ? widened(action) : gathered(action), i);
         break;
       case Op::forward:
+      case Op::recompute:
         visit_forward(action, i);
         break;
       case Op::backward:
         visit_backward(action, i);
+        break;
+      case Op::narrow:
+        visit_narrow(action.unit, i);
         break;
       case Op::reduce:
       case Op::replica_reduce:
         visit_reduce(action, i);
         break;
       case Op::norm:
-        extend_workspace(i);
+        need_workspace(all_reduce_workspace(2, input_.shards, DType::int64), i);
         break;
       case Op::update:
         extend(sharded_gradient(action.unit), i);
@@ -108,20 +117,39 @@ class Lifetimes {
     return transient(Role::gathered, action.unit, static_cast<int>(action.pass), Arena::communication,
                      input_.units[action.unit].flat_elements() * size_of(input_.precision.param));
   }
+  int widened(const Action& action) {
+    return transient(Role::widened, action.unit, static_cast<int>(action.pass), Arena::device,
+                     input_.units[action.unit].flat_elements() * size_of(input_.precision.compute));
+  }
+  int whole_gradient(int unit) {
+    return transient(Role::whole_gradient, unit, 0,
+                     input_.precision.narrows() ? Arena::device : Arena::communication,
+                     input_.units[unit].flat_elements() * size_of(input_.precision.gradient()));
+  }
   int sharded_gradient(int unit) {
     return transient(Role::sharded_gradient, unit, 0, Arena::communication,
-                     input_.units[unit].shard_elements * size_of(input_.precision.reduce));
+                     input_.units[unit].shard_elements * size_of(input_.precision.gradient()));
   }
 
+  /// A recomputation begins new lives of what it makes: all saved tensors and inner outputs of a block, or
+  /// (selective, which the earlier life of a dear tensor shows) the cheap ones.
   void visit_forward(const Action& action, int i) {
     const int s = action.stage;
     const auto& spec = input_.specs[s];
-    if (spec.output.rows > 0) {
+    if (spec.output.rows > 0 && action.writes_output) {
       open(transient(Role::activation, s, 0, Arena::device, spec.output.bytes()), i);
     }
     if (s > 0) extend(transient(Role::activation, s - 1, 0, Arena::device, 0), i);
-    open_items(Role::saved, s, spec.saved, i);
-    open_items(Role::forward_scratch, s, spec.forward_scratch, i);
+    const bool selective = action.op == Op::recompute && input_.checkpointing == Checkpointing::selective;
+    for (int k = 0; k < static_cast<int>(spec.saved.size()); ++k) {
+      const int buffer = transient(Role::saved, s, k, Arena::device, spec.saved[k].bytes());
+      if (selective && !spec.saved[k].cheap) {
+        extend(buffer, i);
+      } else {
+        open(buffer, i);
+      }
+    }
+    if (!selective) open_items(Role::forward_scratch, s, spec.forward_scratch, i);
   }
 
   void visit_backward(const Action& action, int i) {
@@ -150,48 +178,52 @@ class Lifetimes {
   }
 
   void visit_gradient(int unit, int i) {
-    if (input_.ranks == 1) {  // written where it is kept
+    if (input_.shards * input_.replicas == 1) {  // written where it is kept
       const int buffer = sharded_gradient(unit);
       if (buffers_[buffer].lives.empty()) open(buffer, i);
       extend(buffer, i);
       return;
     }
-    const int buffer = transient(Role::whole_gradient, unit, 0, Arena::communication,
-                                 input_.units[unit].flat_elements() * size_of(input_.precision.reduce));
-    const auto open_one =
-        std::find_if(whole_.begin(), whole_.end(), [&](const auto& w) { return w.unit == unit; });
-    if (open_one == whole_.end() || open_one->reduce >= 0) {
+    const int buffer = whole_gradient(unit);
+    if (writing_.insert(unit).second) {
       open(buffer, i);
-      whole_.push_back({unit, buffer, -1});
     } else {
       extend(buffer, i);
     }
   }
 
+  void visit_narrow(int unit, int i) {
+    extend(whole_gradient(unit), i);
+    open(transient(Role::travelling_gradient, unit, 0, Arena::communication,
+                   input_.units[unit].flat_elements() * size_of(input_.precision.reduce)),
+         i);
+  }
+
   void visit_reduce(const Action& action, int i) {
     const int shard = sharded_gradient(action.unit);
+    const bool moves_whole = action.op == Op::reduce || input_.units[action.unit].shards == 1;
     if (buffers_[shard].lives.empty()) open(shard, i);
-    for (auto& whole : whole_) {
-      if (whole.unit != action.unit || whole.reduce >= 0) continue;
-      whole.reduce = i;
-      extend(whole.buffer, i);
+    extend(shard, i);
+    if (moves_whole) {
+      writing_.erase(action.unit);
+      const int travelling = input_.precision.narrows()
+                                 ? plan_.index.at({Role::travelling_gradient, action.unit, 0})
+                                 : whole_gradient(action.unit);
+      extend(travelling, i);
+      travelling_.push_back({travelling, i});
     }
-    const auto bytes = action.op == Op::reduce
-                           ? reduce_scatter_workspace(action.elements, input_.ranks, input_.precision.reduce)
-                           : all_reduce_workspace(action.elements, input_.ranks, input_.precision.reduce);
+    need_workspace(
+        action.op == Op::reduce
+            ? reduce_scatter_workspace(action.elements, input_.shards, input_.precision.reduce)
+            : all_reduce_workspace(action.elements, input_.replicas,
+                                   moves_whole ? input_.precision.reduce : input_.precision.gradient()),
+        i);
+  }
+
+  void need_workspace(std::int64_t bytes, int i) {
     const bool first = workspace_ < 0;
     workspace_ = transient(Role::collective_workspace, 0, 0, Arena::communication, bytes);
     if (first) open(workspace_, i);
-    buffers_[workspace_].bytes = std::max(buffers_[workspace_].bytes, bytes);
-    extend(workspace_, i);
-  }
-
-  void extend_workspace(int i) {
-    const auto bytes = all_reduce_workspace(2, input_.ranks, DType::int64);
-    if (workspace_ < 0) {
-      workspace_ = add(Role::collective_workspace, 0, 0, Arena::communication, bytes);
-      open(workspace_, i);
-    }
     buffers_[workspace_].bytes = std::max(buffers_[workspace_].bytes, bytes);
     extend(workspace_, i);
   }
@@ -204,21 +236,20 @@ class Lifetimes {
       if (action.stream == Stream::compute && actions_[w].stream == Stream::reduce)
         known = std::max(known, w);
     }
-    std::erase_if(whole_, [&](const auto& whole) { return whole.reduce >= 0 && whole.reduce <= known; });
-    for (const auto& whole : whole_) {
-      if (whole.reduce >= 0) buffers_[whole.buffer].lives.back().last = i;
-    }
+    std::erase_if(travelling_, [&](const auto& gradient) { return gradient.reduce <= known; });
+    for (const auto& gradient : travelling_) buffers_[gradient.buffer].lives.back().last = i;
   }
 
-  struct WholeGradient {
-    int unit, buffer, reduce;
+  struct TravellingGradient {
+    int buffer, reduce;
   };
   const std::vector<Action>& actions_;
   const PlanInput& input_;
   MemoryPlan plan_;
   std::vector<Buffer>& buffers_ = plan_.buffers;
   std::vector<int> unit_of_;
-  std::vector<WholeGradient> whole_;
+  std::set<int> writing_;  // units whose whole gradient is open
+  std::vector<TravellingGradient> travelling_;
   int workspace_ = -1;
 };
 
@@ -255,12 +286,26 @@ std::int64_t lowest_free(const Buffer& buffer, const std::vector<const Buffer*>&
 }  // namespace
 
 const char* to_string(Role role) {
-  constexpr std::array kNames = {
-      "parameter shard",  "master parameters",   "exp_avg",          "exp_avg_sq",
-      "constant table",   "step scalars",        "norm scalars",     "inputs",
-      "logits",           "gathered parameters", "whole gradient",   "sharded gradient",
-      "activation",       "residual gradient",   "saved activation", "forward scratch",
-      "backward scratch", "collective workspace"};
+  constexpr std::array kNames = {"parameter shard",
+                                 "master parameters",
+                                 "exp_avg",
+                                 "exp_avg_sq",
+                                 "constant table",
+                                 "step scalars",
+                                 "norm scalars",
+                                 "inputs",
+                                 "logits",
+                                 "gathered parameters",
+                                 "widened parameters",
+                                 "travelling gradient",
+                                 "whole gradient",
+                                 "sharded gradient",
+                                 "activation",
+                                 "residual gradient",
+                                 "saved activation",
+                                 "forward scratch",
+                                 "backward scratch",
+                                 "collective workspace"};
   return kNames.at(static_cast<std::size_t>(role));
 }
 
@@ -273,16 +318,17 @@ const Buffer& MemoryPlan::find(Role role, int owner, int item) const {
       fmt::format("internal error: no buffer '{}' {} {} in the memory plan", to_string(role), owner, item));
 }
 
-MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input) {
-  MemoryPlan plan = Lifetimes(actions, input).run();
+namespace {
 
-  std::vector<std::size_t> order(plan.buffers.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const auto &x = plan.buffers[a], &y = plan.buffers[b];
-    if (x.persistent() != y.persistent()) return x.persistent();
-    return !x.persistent() && x.bytes > y.bytes;
-  });
+/// How long a buffer is needed, in actions.
+std::int64_t life_length(const Buffer& buffer) {
+  std::int64_t length = 0;
+  for (const auto& life : buffer.lives) length += life.last - life.first + 1;
+  return length;
+}
+
+void place_in_order(MemoryPlan& plan, const std::vector<std::size_t>& order) {
+  std::fill(std::begin(plan.arena_bytes), std::end(plan.arena_bytes), 0);
   std::vector<const Buffer*> placed;
   for (const auto index : order) {
     auto& buffer = plan.buffers[index];
@@ -291,7 +337,28 @@ MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input) {
     end = std::max(end, buffer.offset + round_up(buffer.bytes));
     placed.push_back(&buffer);
   }
-  return plan;
+}
+
+}  // namespace
+
+MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input) {
+  MemoryPlan by_size = Lifetimes(actions, input).run();
+  MemoryPlan by_area = by_size;
+  const auto place_by = [](MemoryPlan& plan, auto weight) {
+    std::vector<std::size_t> order(plan.buffers.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      const auto &x = plan.buffers[a], &y = plan.buffers[b];
+      if (x.persistent() != y.persistent()) return x.persistent();
+      return !x.persistent() && weight(x) > weight(y);
+    });
+    place_in_order(plan, order);
+  };
+  place_by(by_size, [](const Buffer& b) { return static_cast<double>(b.bytes); });
+  place_by(by_area, [](const Buffer& b) {
+    return static_cast<double>(b.bytes) * static_cast<double>(life_length(b));
+  });
+  return by_area.total_bytes() < by_size.total_bytes() ? by_area : by_size;
 }
 
 }  // namespace llampi

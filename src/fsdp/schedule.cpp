@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace llampi {
 namespace {
@@ -12,7 +13,8 @@ namespace {
 struct Event {
   int stage;
   int micro_batch;
-  bool backward;
+  Op op;  // forward, recompute, backward
+  bool writes_output = true;
 };
 
 /// A stretch of events during which a unit is gathered.
@@ -42,33 +44,53 @@ class Compiler {
     std::stable_sort(residencies_.begin(), residencies_.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     choose_issue_points();
-    unshard_of_.resize(residencies_.size(), -1);
+    index_residencies();
     for (int e = 0; e < static_cast<int>(events_.size()); ++e) emit_event(e);
     if (!options_.forward_only) emit_update();
     return std::move(actions_);
   }
 
  private:
-  int events_per_micro_batch() const { return options_.forward_only ? stages_ : 2 * stages_ - 1; }
+  /// Micro-batches are alike.
+  int events_per_micro_batch() const { return static_cast<int>(events_.size()) / options_.micro_batches; }
 
   void add_events(int m) {
     const int forwards = options_.forward_only ? stages_ : stages_ - 1;
-    for (int s = 0; s < forwards; ++s) events_.push_back({s, m, false});
+    for (int s = 0; s < forwards; ++s) events_.push_back({s, m, Op::forward});
     if (options_.forward_only) return;
-    for (int s = stages_ - 1; s >= 0; --s) events_.push_back({s, m, true});
+    for (int s = stages_ - 1; s >= 0; --s) {
+      if (s < stages_ - 1) add_recomputation(s, m);
+      events_.push_back({s, m, Op::backward});
+    }
+  }
+
+  /// What must run again before the backward of stage `s`.
+  void add_recomputation(int s, int m) {
+    if (options_.checkpointing == Checkpointing::selective) {
+      const auto& saved = specs_[s].saved;
+      const bool cheap = std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.cheap; });
+      if (cheap) events_.push_back({s, m, Op::recompute, false});
+    }
+    if (options_.checkpointing != Checkpointing::full) return;
+    const int block = options_.blocks.at(s);
+    if (block < 0 || options_.blocks.at(s + 1) == block) return;  // not the last stage of a block
+    int first = s;
+    while (first > 0 && options_.blocks.at(first - 1) == block) --first;
+    for (int r = first; r <= s; ++r) events_.push_back({r, m, Op::recompute, r < s});
   }
 
   bool reads(const Event& event, int unit) const {
-    const bool fused = event.backward && event.stage == stages_ - 1;
+    const bool backward = event.op == Op::backward;
+    const bool fused = backward && event.stage == stages_ - 1;
     for (const auto& use : specs_[event.stage].parameters) {
-      const bool read = fused ? use.forward || use.backward : (event.backward ? use.backward : use.forward);
+      const bool read = fused ? use.forward || use.backward : (backward ? use.backward : use.forward);
       if (read && unit_of_[use.parameter] == unit) return true;
     }
     return false;
   }
 
   bool writes_gradient(const Event& event, int unit) const {
-    if (!event.backward) return false;
+    if (event.op != Op::backward) return false;
     const auto& uses = specs_[event.stage].parameters;
     return std::any_of(uses.begin(), uses.end(),
                        [&](const auto& use) { return unit_of_[use.parameter] == unit; });
@@ -79,7 +101,7 @@ class Compiler {
     const int begin = m * events_per_micro_batch(), end = begin + events_per_micro_batch();
     const int loss = begin + stages_ - 1;
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      if (units_[u].shards == 1) continue;
+      if (units_[u].shards == 1 && !options_.widen) continue;  // read where it is kept
       std::vector<int> used;
       for (int e = begin; e < end; ++e) {
         if (reads(events_[e], u)) used.push_back(e);
@@ -97,24 +119,45 @@ class Compiler {
     }
   }
 
-  /// With prefetch, a unit is gathered as soon as the limit allows: while the limit - 1 units before it are
-  /// in use; but not before its own copy of the micro-batch before is given up.
+  /// A unit that another one's use begins inside of is extra: the limit counts those in passing use.
+  bool passing(const Residency& r) const {
+    return std::none_of(residencies_.begin(), residencies_.end(), [&](const auto& other) {
+      return r.first < other.first && other.first <= r.last;
+    });
+  }
+
+  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the micro-batch before
+  /// is given up. A stage that needs more units at once than the limit has them nevertheless.
   void choose_issue_points() {
     int earliest = 0;  // gathers are issued in the order of use
     std::map<std::pair<int, Pass>, int> given_up;
-    for (int i = 0; i < static_cast<int>(residencies_.size()); ++i) {
-      auto& r = residencies_[i];
+    std::vector<int> ends;  // of the passing uses so far, sorted
+    for (auto& r : residencies_) {
       const Prefetch mode = r.in_backward ? options_.backward_prefetch
                                           : (options_.forward_prefetch ? Prefetch::pre : Prefetch::none);
+      const int ahead = static_cast<int>(ends.size()) - options_.limit_all_gathers;
       r.issue = 2 * r.first;
-      if (mode == Prefetch::pre)
-        r.issue = 2 * residencies_[std::max(0, i - (options_.limit_all_gathers - 1))].first;
+      if (mode == Prefetch::pre) r.issue = std::min(r.issue, ahead >= 0 ? 2 * ends[ahead] + 1 : 0);
       if (mode == Prefetch::post && r.first > 0) r.issue = 2 * (r.first - 1) + 1;
       const auto before = given_up.find({r.unit, r.pass});
       if (before != given_up.end()) earliest = std::max(earliest, before->second);
       earliest = r.issue = std::max(earliest, r.issue);
       given_up[{r.unit, r.pass}] = 2 * r.last + 1;
+      if (passing(r)) ends.insert(std::upper_bound(ends.begin(), ends.end(), r.last), r.last);
     }
+  }
+
+  void index_residencies() {
+    first_at_.resize(events_.size());
+    last_at_.resize(events_.size());
+    issued_at_.resize(2 * events_.size());
+    for (int i = 0; i < static_cast<int>(residencies_.size()); ++i) {
+      first_at_[residencies_[i].first].push_back(i);
+      last_at_[residencies_[i].last].push_back(i);
+      issued_at_[residencies_[i].issue].push_back(i);
+    }
+    unshard_of_.resize(residencies_.size(), -1);
+    copy_.resize(units_.size(), Pass::forward);
   }
 
   int push(Action action) {
@@ -131,9 +174,8 @@ class Compiler {
     }
     emit_unshards(2 * e);
     emit_compute(e);
-    for (std::size_t i = 0; i < residencies_.size(); ++i) {
+    for (const int i : last_at_[e]) {
       const auto& r = residencies_[i];
-      if (r.last != e) continue;
       push({.op = Op::reshard, .unit = r.unit, .micro_batch = event.micro_batch, .pass = r.pass});
     }
     emit_unshards(2 * e + 1);
@@ -142,9 +184,9 @@ class Compiler {
 
   /// The memory of a gather may have been given up by any action on the compute stream before it in the list.
   void emit_unshards(int issue) {
-    for (std::size_t i = 0; i < residencies_.size(); ++i) {
+    for (const int i : issued_at_[issue]) {
       const auto& r = residencies_[i];
-      if (r.issue != issue) continue;
+      if (units_[r.unit].shards == 1) continue;  // widened from where it is kept
       Action action{.op = Op::unshard,
                     .stream = Stream::unshard,
                     .unit = r.unit,
@@ -158,25 +200,31 @@ class Compiler {
 
   void emit_compute(int e) {
     const Event& event = events_[e];
-    Action action{.op = event.backward ? Op::backward : Op::forward,
-                  .stage = event.stage,
-                  .micro_batch = event.micro_batch};
-    if (e % events_per_micro_batch() == 0) action.waits.push_back(copy_in_);
-    for (std::size_t i = 0; i < residencies_.size(); ++i) {
-      if (residencies_[i].first == e) action.waits.push_back(unshard_of_[i]);
+    std::vector<int> gathers;
+    for (const int i : first_at_[e]) {
+      const auto& r = residencies_[i];
+      copy_[r.unit] = r.pass;
+      if (unshard_of_[i] >= 0) gathers.push_back(unshard_of_[i]);
+      if (!options_.widen) continue;
+      push({.op = Op::widen,
+            .unit = r.unit,
+            .micro_batch = event.micro_batch,
+            .pass = r.pass,
+            .waits = std::exchange(gathers, {}),
+            .elements = units_[r.unit].flat_elements()});
     }
+    Action action{.op = event.op,
+                  .stage = event.stage,
+                  .micro_batch = event.micro_batch,
+                  .writes_output = event.writes_output};
+    if (e % events_per_micro_batch() == 0) action.waits.push_back(copy_in_);
+    action.waits.insert(action.waits.end(), gathers.begin(), gathers.end());
     for (const auto& use : specs_[event.stage].parameters) {
-      action.copies.push_back(copy_at(unit_of_[use.parameter], e));
-      if (event.backward) action.accumulate.push_back(write_gradient(use.parameter, event, action.waits));
+      action.copies.push_back(copy_[unit_of_[use.parameter]]);
+      if (event.op == Op::backward)
+        action.accumulate.push_back(write_gradient(use.parameter, event, action.waits));
     }
     push(std::move(action));
-  }
-
-  Pass copy_at(int unit, int e) const {
-    for (const auto& r : residencies_) {
-      if (r.unit == unit && r.first <= e && e <= r.last) return r.pass;
-    }
-    return Pass::forward;  // kept whole, or not read by this event
   }
 
   /// A unit whose gradient is reduced has a whole gradient that lives from its first write to its reduction;
@@ -185,8 +233,10 @@ class Compiler {
 
   Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
     const int unit = unit_of_[parameter];
-    if (reduced(unit) && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
-    const std::pair<int, int> key{parameter, reduced(unit) ? event.micro_batch : 0};
+    const bool travels = reduced(unit) && !options_.narrow;  // otherwise its narrow copy travels
+    if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
+    const bool per_micro_batch = reduced(unit) && !options_.accumulate_unsharded;
+    const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
     return written_.insert(key).second ? Accumulate::no : Accumulate::yes;
   }
 
@@ -200,28 +250,51 @@ class Compiler {
     travelling_.erase(travelling_.begin(), kept);
   }
 
+  bool last_write_of_micro_batch(int e, int unit) const {
+    if (!writes_gradient(events_[e], unit)) return false;
+    const int end = (events_[e].micro_batch + 1) * events_per_micro_batch();
+    for (int later = e + 1; later < end; ++later) {
+      if (writes_gradient(events_[later], unit)) return false;
+    }
+    return true;
+  }
+
   void emit_reductions(int e) {
-    const Event& event = events_[e];
-    const int end = (event.micro_batch + 1) * events_per_micro_batch();
+    const int m = events_[e].micro_batch;
+    const bool last_micro_batch = m + 1 == options_.micro_batches;
+    if (options_.accumulate_unsharded && !last_micro_batch) return;
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      if (!reduced(u) || !writes_gradient(event, u)) continue;
-      bool last = true;
-      for (int later = e + 1; later < end && last; ++later) last = !writes_gradient(events_[later], u);
-      if (!last) continue;
+      if (!reduced(u) || !last_write_of_micro_batch(e, u)) continue;
+      const bool adds = m > 0 && !options_.accumulate_unsharded;
+      const bool sharded = units_[u].shards > 1;
       live_gradients_.erase(u);
-      travelling_.push_back(push({.op = units_[u].shards > 1 ? Op::reduce : Op::replica_reduce,
-                                  .stream = Stream::reduce,
-                                  .unit = u,
-                                  .micro_batch = event.micro_batch,
-                                  .accumulate = {event.micro_batch > 0 ? Accumulate::yes : Accumulate::no},
-                                  .waits = {last_compute_},
-                                  .elements = units_[u].flat_elements()}));
+      if (options_.narrow) {
+        Action narrow{.op = Op::narrow, .unit = u, .micro_batch = m, .elements = units_[u].flat_elements()};
+        wait_for_travelling(u, narrow.waits);
+        push(std::move(narrow));
+      }
+      last_reduction_ = push({.op = sharded ? Op::reduce : Op::replica_reduce,
+                              .stream = Stream::reduce,
+                              .unit = u,
+                              .micro_batch = m,
+                              .accumulate = {adds ? Accumulate::yes : Accumulate::no},
+                              .waits = {last_compute_},
+                              .elements = units_[u].flat_elements()});
+      travelling_.push_back(last_reduction_);
+      if (!sharded || options_.replicas == 1 || !last_micro_batch) continue;
+      // Hybrid: the sharded gradient is whole within the group; one all-reduce of the shard joins the groups.
+      last_reduction_ = push({.op = Op::replica_reduce,
+                              .stream = Stream::reduce,
+                              .unit = u,
+                              .micro_batch = m,
+                              .accumulate = {Accumulate::no},
+                              .elements = units_[u].shard_elements});
     }
   }
 
   void emit_update() {
     Action norm{.op = Op::norm};
-    if (!travelling_.empty()) norm.waits.push_back(travelling_.back());
+    if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
     push(std::move(norm));
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) push({.op = Op::update, .unit = u});
   }
@@ -233,28 +306,29 @@ class Compiler {
   std::vector<int> unit_of_;
   std::vector<Event> events_;
   std::vector<Residency> residencies_;
-  std::vector<int> unshard_of_;  // per residency
+  std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
+  std::vector<Pass> copy_;                                        // per unit: that was gathered last
+  std::vector<int> unshard_of_;                                   // per residency
   std::vector<Action> actions_;
   std::set<int> live_gradients_;           // units whose whole gradient is being written
   std::vector<int> travelling_;            // reductions that nothing has waited for yet
   std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
   int last_compute_ = -1;
+  int last_reduction_ = -1;
   int copy_in_ = -1;
 };
 
 }  // namespace
 
 const char* to_string(Op op) {
-  constexpr std::array kNames = {"copy_in", "unshard",        "forward", "backward", "reshard",
-                                 "reduce",  "replica_reduce", "norm",    "update"};
+  constexpr std::array kNames = {"copy_in", "unshard", "widen",  "forward",        "recompute", "backward",
+                                 "reshard", "narrow",  "reduce", "replica_reduce", "norm",      "update"};
   return kNames.at(static_cast<std::size_t>(op));
 }
 
 std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
                             const ScheduleOptions& options) {
   require(!specs.empty() && options.micro_batches >= 1 && options.limit_all_gathers >= 1, "schedule options");
-  require(options.replicas == 1 || units.empty() || units.front().shards == 1,
-          "hybrid strategies are not built yet");
   return Compiler(specs, units, options).run();
 }
 

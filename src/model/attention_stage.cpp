@@ -26,8 +26,8 @@ class AttentionStage final : public Stage {
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.output = {"attended", tokens, sizes_.hidden, compute};
-    spec.saved = {{"normed", tokens, sizes_.hidden, compute},
-                  {"inverse_rms", 1, tokens, statistics},
+    spec.saved = {cheap({"normed", tokens, sizes_.hidden, compute}),
+                  cheap({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, shape_.qkv_cols(), compute},
                   {"heads", tokens, shape_.query_cols(), compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
@@ -48,7 +48,13 @@ class AttentionStage final : public Stage {
     c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
     c.device.qkv_rope(c.batch, normed, stacked({q, k, v}), rope, shape_, qkv);
     c.device.attention(c.batch, c.seq_len, shape_, qkv, heads, log_sum_exp, workspace);
-    c.device.projection_residual(heads, o, c.input, c.output);
+    if (c.output) c.device.projection_residual(heads, o, c.input, c.output);
+  }
+
+  void recompute(StageContext& c) const override {
+    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
+
+    c.device.rms_norm(c.input, c.parameters[0], sizes_.eps, normed, inverse_rms);
   }
 
   void backward(StageContext& c) const override {

@@ -18,10 +18,10 @@ class MlpStage final : public Stage {
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.output = {"fed_forward", tokens, sizes_.hidden, compute};
-    spec.saved = {{"normed", tokens, sizes_.hidden, compute},
-                  {"inverse_rms", 1, tokens, statistics},
+    spec.saved = {cheap({"normed", tokens, sizes_.hidden, compute}),
+                  cheap({"inverse_rms", 1, tokens, statistics}),
                   {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
-                  {"activated", tokens, sizes_.feed_forward, compute}};
+                  cheap({"activated", tokens, sizes_.feed_forward, compute})};
     spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
@@ -34,7 +34,14 @@ class MlpStage final : public Stage {
 
     c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
     c.device.gate_up_swiglu(normed, stacked({gate, up}), gate_up, activated);
-    c.device.projection_residual(activated, down, c.input, c.output);
+    if (c.output) c.device.projection_residual(activated, down, c.input, c.output);
+  }
+
+  void recompute(StageContext& c) const override {
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
+
+    c.device.rms_norm(c.input, c.parameters[0], sizes_.eps, normed, inverse_rms);
+    c.device.swiglu(gate_up, activated);
   }
 
   void backward(StageContext& c) const override {

@@ -48,6 +48,12 @@ inline Accumulate alike(std::initializer_list<Accumulate> parts) {
   return *parts.begin();
 }
 
+/// A saved tensor that recompute() makes again.
+inline BufferSpec cheap(BufferSpec spec) {
+  spec.cheap = true;
+  return spec;
+}
+
 /// Memory for at least this many bytes.
 inline BufferSpec workspace_spec(std::int64_t bytes, DType dtype) {
   return {"workspace", 1, (bytes + size_of(dtype) - 1) / size_of(dtype), dtype};

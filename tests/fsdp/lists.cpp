@@ -5,9 +5,10 @@ namespace llampi {
 std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
-      "reshard_after_forward={}",
-      layers, tied, ranks, strategy == Strategy::full_shard ? "full_shard" : "no_shard", micro_batches,
-      static_cast<int>(backward_prefetch), forward_prefetch, limit, reshard_after_forward);
+      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={}",
+      layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
+      forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
+      static_cast<int>(checkpointing), mixed, to_string(wrap.policy));
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -27,6 +28,43 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const auto checkpointing :
+             {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
+          for (const int limit : {1, 2}) {
+            for (const bool unsharded : {true, false}) {
+              for (const int shards : {1, 2, 4}) {
+                for (const bool mixed : {false, true}) {
+                  cases.push_back({.layers = layers,
+                                   .tied = tied,
+                                   .ranks = 4,
+                                   .micro_batches = micro_batches,
+                                   .limit = limit,
+                                   .shards = shards,
+                                   .unsharded = unsharded,
+                                   .checkpointing = checkpointing,
+                                   .mixed = mixed});
+                }
+              }
+            }
+          }
+        }
+        const std::vector<WrapOptions> wraps = {
+            {.policy = WrapPolicy::none},
+            {.policy = WrapPolicy::size, .min_params = 1000},
+            {.policy = WrapPolicy::modules, .modules = {"LlamaDecoderLayer", "LlamaAttention", "LlamaMLP"}},
+            {.policy = WrapPolicy::modules, .modules = {"Linear"}}};
+        for (const auto& wrap : wraps) {
+          for (const int limit : {1, 2, 3}) {
+            for (const auto checkpointing : {Checkpointing::none, Checkpointing::full}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .micro_batches = micro_batches,
+                               .limit = limit,
+                               .checkpointing = checkpointing,
+                               .wrap = wrap});
+            }
+          }
+        }
         cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
         cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
         cases.push_back(
@@ -42,8 +80,10 @@ PlanInput Lists::plan_input() const {
           .units = units,
           .constants = constants,
           .batch = {2, 16},
-          .precision = {},
-          .ranks = options.ranks,
+          .precision = options.precision(),
+          .shards = options.shard_count(),
+          .replicas = options.ranks / options.shard_count(),
+          .checkpointing = options.checkpointing,
           .micro_batches = options.micro_batches,
           .vocabulary = 101};
 }
@@ -66,15 +106,24 @@ Lists make_lists(const ListCase& options) {
   const auto sizes = make_cpu_sizes(1);
   for (const auto& stage : lists.model->stages())
     lists.specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
-  const int shards = options.strategy == Strategy::full_shard ? options.ranks : 1;
-  lists.units = wrap_transformer(*lists.model, lists.specs, shards);
+  const int shards = options.shard_count();
+  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards);
   lists.constants = lists.model->constants(16, DType::float32);
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
                            .replicas = options.ranks / shards,
                            .reshard_after_forward = options.reshard_after_forward,
                            .backward_prefetch = options.backward_prefetch,
                            .forward_prefetch = options.forward_prefetch,
-                           .limit_all_gathers = options.limit};
+                           .limit_all_gathers = options.limit,
+                           .accumulate_unsharded = options.unsharded,
+                           .widen = options.mixed,
+                           .narrow = options.mixed,
+                           .checkpointing = options.checkpointing,
+                           .blocks = {}};
+  for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
+    const bool block = s > 0 && !lists.last_stage(s);
+    schedule.blocks.push_back(block ? (s - 1) / 2 : -1);
+  }
   lists.step = compile(lists.specs, lists.units, schedule);
   schedule.forward_only = true;
   schedule.micro_batches = 1;

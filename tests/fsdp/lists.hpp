@@ -21,6 +21,16 @@ struct ListCase {
   bool forward_prefetch = true;
   int limit = 2;
   bool reshard_after_forward = true;
+  int shards = 0;  ///< hybrid: ranks per shard group; 0: as the strategy says
+  bool unsharded = false;
+  Checkpointing checkpointing = Checkpointing::none;
+  WrapOptions wrap = {};
+  bool mixed = false;  ///< parameters and reductions in bfloat16
+
+  Precision precision() const {
+    return mixed ? Precision{.param = DType::bfloat16, .reduce = DType::bfloat16} : Precision{};
+  }
+  int shard_count() const { return shards > 0 ? shards : (strategy == Strategy::no_shard ? 1 : ranks); }
 
   std::string name() const;
 };

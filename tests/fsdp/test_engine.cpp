@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "llampi/core/philox.hpp"
 #include "support/mpi_test.hpp"
 #include "trajectory.hpp"
 
@@ -79,6 +80,55 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
             {.accumulation = 2, .backward_prefetch = Prefetch::none, .forward_prefetch = false, .limit = 1}),
         "no prefetch");
     expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .limit = 3}), "limit 3");
+    for (const auto checkpointing : {Checkpointing::full, Checkpointing::selective}) {
+      expect_same_bits(
+          base,
+          run_trajectory(world, fixture, {.accumulation = 2, .poison = true, .checkpointing = checkpointing}),
+          "recomputation");
+    }
+    expect_same_bits(base,
+                     run_trajectory(world, fixture, {.strategy = Strategy::shard_grad_op, .accumulation = 2}),
+                     "shard_grad_op");
+  }
+}
+
+TEST(Engine, HybridStrategiesEqualPyTorch) {
+  auto& world = test_world();
+  for (const int group : {1, 2, 3, 4}) {
+    if (world.size() % group != 0 || world.size() == group) continue;
+    for (const auto strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
+      for (const auto* name : {"documents", "gqa_tied"}) {
+        const auto fixture = oracle::load(name);
+        const TrajectoryOptions options{
+            .strategy = strategy, .accumulation = 2, .poison = true, .shard_group_size = group};
+        const auto first = run_trajectory(world, fixture, options);
+        expect_oracle(first, fixture, kFloat32);
+        expect_same_bits(first, run_trajectory(world, fixture, options), "repeated");
+      }
+    }
+  }
+}
+
+TEST(Engine, HybridIsRefusedWhereItCannotBeDone) {
+  auto& world = test_world();
+  const auto fixture = oracle::load("documents");
+  for (const int group : {0, world.size(), 5}) {  // one node only; one group only; does not divide
+    EXPECT_THROW(
+        run_trajectory(world, fixture, {.strategy = Strategy::hybrid_shard, .shard_group_size = group}),
+        UserError);
+  }
+}
+
+TEST(Engine, UnshardedAccumulationEqualsPyTorch) {
+  auto& world = test_world();
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard}) {
+    for (const auto* name : {"documents", "gqa_tied"}) {
+      const auto fixture = oracle::load(name);
+      expect_oracle(
+          run_trajectory(world, fixture,
+                         {.strategy = strategy, .accumulation = 3, .poison = true, .unsharded = true}),
+          fixture, kFloat32);
+    }
   }
 }
 
@@ -101,11 +151,19 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
   Engine engine(*model, *device, world, options);
   engine.initialise(1);
   std::vector<Action> seen;
-  engine.observe([&](const Action& action) { seen.push_back(action); });
+  int ended = 0;
+  engine.observe([&](const Action& action, int, Moment moment) {
+    if (moment == Moment::begin) {
+      seen.push_back(action);
+    } else {
+      ++ended;
+    }
+  });
   const std::vector<std::int64_t> samples = {0, 1};
   const std::vector<HostBatch> batches = {fixture.batch(samples), fixture.batch(samples)};
   engine.step(batches, {1e-3, 1, 4 * world.size() * fixture.seq_len});
   EXPECT_EQ(seen, engine.compiled().step);
+  EXPECT_EQ(ended, static_cast<int>(seen.size()));
   seen.clear();
   engine.evaluate(batches[0]);
   EXPECT_EQ(seen, engine.compiled().evaluation);
@@ -139,10 +197,29 @@ TEST(Engine, InitialValuesDoNotDependOnRanksOrStrategy) {
     std::int64_t ones = 0;
     for (const auto& p : model->parameters()) ones += p.shape.size() == 1 ? p.elements() : 0;
     EXPECT_NEAR(sums[0], static_cast<double>(ones), 5 * 0.02 * std::sqrt(static_cast<double>(elements)));
-    static double first_sum = 0;
-    if (strategy == Strategy::full_shard) first_sum = sums[0];
-    EXPECT_EQ(sums[0], first_sum);
+    // The same for every number of ranks, which are other processes: drawn here once more, one by one.
+    double expected = 0;
+    for (const auto& p : model->parameters()) {
+      const RandomStream random(7, "init " + p.name);
+      for (std::int64_t i = 0; i < p.elements(); ++i) {
+        const double value = p.shape.size() == 1 ? 1.0 : 0.02 * random.normal(static_cast<std::uint64_t>(i));
+        expected += std::ldexp(std::floor(std::ldexp(static_cast<float>(value), 20)), -20);
+      }
+    }
+    EXPECT_EQ(sums[0], expected);
   }
+}
+
+TEST(Engine, WhatCannotFitIsRefusedBeforeItIsAllocated) {
+  const auto fixture = oracle::load("mqa");
+  auto config = fixture.config;
+  config.vocab_size = 1'000'000'000;  // the embedding alone is hundreds of GB
+  const auto model = make_llama(config);
+  const auto device = make_cpu_device(1);
+  EngineOptions options;
+  options.batch = {1, 8};
+  options.groups = parameter_groups(model->parameters(), 0.1, "");
+  EXPECT_THROW(Engine(*model, *device, test_world(), options), UserError);
 }
 
 TEST(Engine, EvaluationLeavesTrainingUntouched) {

@@ -1,6 +1,8 @@
 // Lifetimes never overlap in an arena, neither in the order of the list nor in time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lists.hpp"
 
 namespace llampi {
@@ -90,18 +92,44 @@ TEST(MemoryPlan, ShardsShrinkWithTheNumberOfRanks) {
   EXPECT_NEAR(sum(4), sum(1) / 4, 8 * 3 * 64 * 4);
 }
 
-TEST(MemoryPlan, GatheredUnitsShareAsMuchAsTheLimitAllows) {
-  const auto lists = make_lists({.layers = 6});
-  const auto plan = place(lists.step, lists.plan_input());
-  std::int64_t low = plan.arena_bytes[1], high = 0;
-  std::int64_t largest = 0;
-  for (const auto& b : plan.buffers) {
-    if (b.role != Role::gathered) continue;
-    low = std::min(low, b.offset);
-    high = std::max(high, b.offset + b.bytes);
-    largest = std::max(largest, b.bytes);
+TEST(MemoryPlan, CheckpointingShortensTheLivesOfSavedTensors) {
+  const auto bytes = [](Checkpointing checkpointing) {
+    const auto lists = make_lists({.layers = 12, .checkpointing = checkpointing});
+    return place(lists.step, lists.plan_input()).arena_bytes[0];
+  };
+  const auto none = bytes(Checkpointing::none), selective = bytes(Checkpointing::selective);
+  const auto full = bytes(Checkpointing::full);
+  EXPECT_LT(selective, none);
+  EXPECT_LT(full, selective);
+}
+
+/// What is alive at the busiest action: no placement can need less.
+std::int64_t lower_bound(const std::vector<Action>& actions, const MemoryPlan& plan, Arena arena) {
+  std::vector<std::int64_t> alive(actions.size());
+  for (const auto& buffer : plan.buffers) {
+    if (buffer.arena != arena) continue;
+    if (buffer.persistent()) {
+      for (auto& bytes : alive) bytes += buffer.bytes;
+    }
+    for (const auto& life : buffer.lives) {
+      for (int i = life.first; i <= life.last; ++i) alive[static_cast<std::size_t>(i)] += buffer.bytes;
+    }
   }
-  EXPECT_LE(high - low, 6 * largest) << "14 gathers of 8 units must not have memory of their own";
+  return *std::max_element(alive.begin(), alive.end());
+}
+
+TEST(MemoryPlan, ArenasAreCloseToTheLowerBound) {
+  for (const auto& options : list_cases()) {
+    const auto lists = make_lists(options);
+    const auto plan = place(lists.step, lists.plan_input());
+    for (const auto arena : {Arena::device, Arena::communication}) {
+      const auto bound = lower_bound(lists.step, plan, arena);
+      // A quarter for fragmentation, and the rounding of each buffer to 256 bytes.
+      EXPECT_LE(plan.arena_bytes[static_cast<int>(arena)],
+                bound + bound / 4 + 256 * static_cast<std::int64_t>(plan.buffers.size()))
+          << options.name();
+    }
+  }
 }
 
 }  // namespace

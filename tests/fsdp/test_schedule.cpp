@@ -23,13 +23,23 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
 
   bool reads(const Action& action, std::size_t use) const {
     const auto& u = lists_.specs[static_cast<std::size_t>(action.stage)].parameters[use];
-    if (action.op == Op::forward) return u.forward;
+    if (action.op != Op::backward) return u.forward;
     return u.backward || lists_.last_stage(action.stage);
   }
   bool uses_unit(const Action& action, int unit) const {
-    if (action.op != Op::forward && action.op != Op::backward) return false;
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
     for (const auto& use : lists_.specs[static_cast<std::size_t>(action.stage)].parameters) {
       if (lists_.unit_of[static_cast<std::size_t>(use.parameter)] == unit) return true;
+    }
+    return false;
+  }
+
+  bool reads_copy(const Action& action, int unit, Pass pass) const {
+    if (!uses_unit(action, unit)) return false;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      const bool same = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)] == unit;
+      if (same && reads(action, u) && action.copies[u] == pass) return true;
     }
     return false;
   }
@@ -60,15 +70,22 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
       EXPECT_TRUE(gathered.emplace(key, i).second)
           << "gathered twice: " << to_string(action, lists_.specs, lists_.units);
     }
+    if (action.op == Op::widen) {
+      if (sharded(action.unit)) {
+        ASSERT_TRUE(gathered.count(key));
+        EXPECT_TRUE(happens_before_(gathered[key], i));
+      }
+      gathered[key] = i;  // stages read the widened copy
+    }
     if (action.op == Op::reshard) {
       EXPECT_EQ(gathered.erase(key), 1U);
     }
-    if (action.op != Op::forward && action.op != Op::backward) continue;
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) continue;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
     ASSERT_EQ(action.copies.size(), uses.size());
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
-      if (!sharded(unit) || !reads(action, u)) continue;
+      if ((!sharded(unit) && !GetParam().mixed) || !reads(action, u)) continue;
       const auto source = gathered.find({unit, action.copies[u]});
       ASSERT_NE(source, gathered.end()) << to_string(action, lists_.specs, lists_.units);
       EXPECT_TRUE(happens_before_(source->second, i));
@@ -78,6 +95,7 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
 }
 
 TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
+  if (GetParam().wrap.policy != WrapPolicy::transformer) return;
   std::map<int, int> count;
   for (const auto& action : step()) count[action.unit] += action.op == Op::unshard ? 1 : 0;
   const int units = static_cast<int>(lists_.units.size());
@@ -92,13 +110,36 @@ TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
 
 TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
   if (!GetParam().reshard_after_forward) return;  // the strategy keeps everything
-  std::set<Key> passing;
-  for (const auto& action : step()) {
-    // With a tied head the embedding's unit spans the whole pass, which the limit does not count.
-    const bool spans = GetParam().tied && action.unit == 0;
-    if (action.op == Op::unshard && !spans) passing.insert({action.unit, action.pass});
-    if (action.op == Op::reshard) passing.erase({action.unit, action.pass});
-    EXPECT_LE(static_cast<int>(passing.size()), GetParam().limit);
+  struct Gathered {
+    int unit;
+    Pass pass;
+    int issued, first_use, given_up;
+  };
+  std::vector<Gathered> all;
+  for (int i = size() - 1; i >= 0; --i) {  // backwards: the first use of a gather is the last one seen
+    if (at(i).op == Op::reshard) all.push_back({at(i).unit, at(i).pass, -1, -1, i});
+    for (auto& g : all) {
+      if (g.issued >= 0) continue;
+      if (reads_copy(at(i), g.unit, g.pass)) g.first_use = i;
+      if (at(i).op == Op::unshard && at(i).unit == g.unit && at(i).pass == g.pass) g.issued = i;
+    }
+  }
+  int at_once = 1;  // units that one stage needs
+  for (int i = 0; i < size(); ++i) {
+    at_once = std::max(at_once, static_cast<int>(std::count_if(all.begin(), all.end(),
+                                                               [&](const auto& g) { return g.first_use == i; })));
+  }
+  // Units that others begin inside of are extra, as the header says.
+  const auto every = all;
+  std::erase_if(all, [&](const Gathered& g) {
+    return std::any_of(every.begin(), every.end(), [&](const auto& other) {
+      return g.first_use < other.first_use && other.first_use < g.given_up;
+    });
+  });
+  for (int i = 0; i < size(); ++i) {
+    const auto live = std::count_if(all.begin(), all.end(),
+                                    [&](const auto& g) { return g.issued >= 0 && g.issued <= i && i < g.given_up; });
+    ASSERT_LE(live, std::max(GetParam().limit, at_once)) << "at action " << i;
   }
 }
 
@@ -115,12 +156,22 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
           reductions.push_back(i);
       }
       ASSERT_GE(last_write, 0);
-      ASSERT_EQ(reductions.size(), reduced ? 1U : 0U);
-      if (!reduced) continue;
+      const bool last = m + 1 == GetParam().micro_batches;
+      const bool now = reduced && (!GetParam().unsharded || last);
+      const bool hybrid = sharded(u) && GetParam().ranks > GetParam().shard_count();
+      ASSERT_EQ(reductions.size(), !now ? 0U : (hybrid && last ? 2U : 1U));
+      if (!now) continue;
       const auto& reduction = at(reductions.front());
       EXPECT_TRUE(happens_before_(last_write, reductions.front()));
       EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::replica_reduce);
-      EXPECT_EQ(reduction.accumulate.front(), m == 0 ? Accumulate::no : Accumulate::yes);
+      const bool adds = m > 0 && !GetParam().unsharded;
+      EXPECT_EQ(reduction.accumulate.front(), adds ? Accumulate::yes : Accumulate::no);
+      if (!hybrid || !last) continue;
+      const auto& join = at(reductions.back());  // of the shards, in place, behind the group's own reduction
+      EXPECT_EQ(join.op, Op::replica_reduce);
+      EXPECT_EQ(join.elements, lists_.units[static_cast<std::size_t>(u)].shard_elements);
+      EXPECT_EQ(join.accumulate.front(), Accumulate::no);
+      EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
     }
   }
 }
@@ -131,8 +182,8 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
     if (action.op != Op::backward) continue;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
-      const int epoch =
-          GetParam().ranks > 1 ? action.micro_batch : 0;  // unreduced gradients add up over the step
+      // Gradients that are not reduced in each micro-batch add up over the step.
+      const int epoch = GetParam().ranks > 1 && !GetParam().unsharded ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
       EXPECT_EQ(action.accumulate[u], first ? Accumulate::no : Accumulate::yes);
     }
@@ -159,14 +210,14 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
 
 TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
   const auto& options = GetParam();
-  if (options.limit != 2 || options.tied || !options.reshard_after_forward) return;
+  if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied || !options.reshard_after_forward) return;
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
     if (action.op != Op::unshard || action.pass != Pass::backward) continue;
     int use = i;
-    while (!uses_unit(at(use), action.unit) || at(use).op != Op::backward) ++use;
+    while (!uses_unit(at(use), action.unit)) ++use;
     int before = use - 1;  // the compute action before its first use
-    while (at(before).op != Op::forward && at(before).op != Op::backward) --before;
+    while (at(before).stage < 0) --before;
     if (options.backward_prefetch == Prefetch::none) {
       EXPECT_GT(i, before) << "gathered only when it is needed";
     } else if (options.backward_prefetch == Prefetch::post) {
@@ -178,11 +229,21 @@ TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
   }
 }
 
-TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
-  for (const auto& action : lists_.evaluation) {
-    EXPECT_TRUE(action.op == Op::copy_in || action.op == Op::unshard || action.op == Op::forward ||
-                action.op == Op::reshard);
+TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
+  const auto mode = GetParam().checkpointing;
+  std::map<int, int> recomputed;  // per stage: times not yet consumed by its backward
+  for (const auto& action : step()) {
+    if (action.op == Op::recompute) ++recomputed[action.stage];
+    if (action.op != Op::backward) continue;
+    const bool block = action.stage > 0 && !lists_.last_stage(action.stage);
+    EXPECT_EQ(recomputed[action.stage], block && mode != Checkpointing::none ? 1 : 0) << action.stage;
+    recomputed[action.stage] = 0;
   }
+}
+
+TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
+  const std::set<Op> allowed = {Op::copy_in, Op::unshard, Op::widen, Op::forward, Op::reshard};
+  for (const auto& action : lists_.evaluation) EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
   const auto forwards = std::count_if(lists_.evaluation.begin(), lists_.evaluation.end(),
                                       [](const auto& a) { return a.op == Op::forward; });
   EXPECT_EQ(static_cast<std::size_t>(forwards), lists_.specs.size());
@@ -205,7 +266,7 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
                                              "forward s0",  "reshard u0",  "unshard u2",                //
                                              "forward s1",  "forward s2",  "reshard u1", "unshard u3",  //
                                              "forward s3",  "forward s4",  "reshard u2", "unshard u2",  //
-                                             "backward s5", "reshard u3",  "reduce u3",  "unshard u1",  //
+                                             "backward s5", "reshard u3",  "unshard u1",  "reduce u3",  //
                                              "backward s4", "backward s3", "reshard u2", "reduce u2",   //
                                              "backward s2", "backward s1", "reshard u1", "reduce u1",   //
                                              "backward s0", "reduce u0",                                //

@@ -54,32 +54,5 @@ TEST(Unit, MoreRanksThanAUnitCanFillLeavesEmptyShards) {
   EXPECT_TRUE(shard_pieces(unit, 63).empty());
 }
 
-TEST(WrapTransformer, OneUnitPerBlockAndOnePerSide) {
-  const auto lists = make_lists({.layers = 2});
-  ASSERT_EQ(lists.units.size(), 4U);
-  EXPECT_EQ(lists.units[0].name, "model.embed_tokens");
-  EXPECT_EQ(lists.units[1].name, "model.layers.0");
-  EXPECT_EQ(lists.units[2].name, "model.layers.1");
-  EXPECT_EQ(lists.units[1].parameters.size(), 9U);
-  EXPECT_EQ(lists.units[3].parameters.size(), 2U) << "final norm and head";
-}
-
-TEST(WrapTransformer, TiedHeadSharesTheUnitOfTheEmbedding) {
-  const auto lists = make_lists({.layers = 2, .tied = true});
-  ASSERT_EQ(lists.units.size(), 3U);
-  EXPECT_EQ(lists.units[0].parameters.size(), 2U) << "embedding and final norm";
-}
-
-TEST(WrapTransformer, EveryParameterIsInExactlyOneUnit) {
-  for (const bool tied : {false, true}) {
-    const auto lists = make_lists({.layers = 3, .tied = tied});
-    std::vector<int> count(lists.model->parameters().size());
-    for (const auto& unit : lists.units) {
-      for (const auto& p : unit.parameters) ++count[static_cast<std::size_t>(p.parameter)];
-    }
-    for (const int c : count) EXPECT_EQ(c, 1);
-  }
-}
-
 }  // namespace
 }  // namespace llampi

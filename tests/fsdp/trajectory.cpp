@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "llampi/optim/schedule.hpp"
+#include "llampi/core/half.hpp"
 
 namespace llampi {
 namespace {
@@ -36,19 +36,54 @@ HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const std::int6
   return batch;
 }
 
+double read(const Tensor& tensor, std::int64_t i) {
+  if (tensor.dtype == DType::float64) return tensor.as<double>()[i];
+  if (tensor.dtype == DType::bfloat16)
+    return from_bfloat16(static_cast<const std::uint16_t*>(tensor.data)[i]);
+  return tensor.as<float>()[i];
+}
+
+void write(const Tensor& tensor, std::int64_t i, double value) {
+  if (tensor.dtype == DType::float64) {
+    tensor.as<double>()[i] = value;
+  } else if (tensor.dtype == DType::bfloat16) {
+    static_cast<std::uint16_t*>(tensor.data)[i] = to_bfloat16(static_cast<float>(value));
+  } else {
+    tensor.as<float>()[i] = static_cast<float>(value);
+  }
+}
+
 void set_initial(Engine& engine) {
   for (const auto& piece : engine.pieces_to_load()) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
-    for (std::int64_t i = 0; i < piece.master.elements(); ++i) {
-      const double value = oracle::initial_value(parameter, piece.begin + i);
-      if (piece.master.dtype == DType::float64) {
-        piece.master.as<double>()[i] = value;
-      } else {
-        piece.master.as<float>()[i] = static_cast<float>(value);
-      }
-    }
+    for (std::int64_t i = 0; i < piece.master.elements(); ++i)
+      write(piece.master, i, oracle::initial_value(parameter, piece.begin + i));
   }
 }
+
+EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOptions& options,
+                             std::int64_t slots, const Model& model) {
+  EngineOptions result;
+  result.batch = {slots, fixture.seq_len};
+  result.micro_batches = options.accumulation;
+  result.strategy = options.strategy;
+  result.backward_prefetch = options.backward_prefetch;
+  result.forward_prefetch = options.forward_prefetch;
+  result.limit_all_gathers = options.limit;
+  result.shard_group_size = options.shard_group_size;
+  result.accumulate_unsharded = options.unsharded;
+  result.checkpointing = options.checkpointing;
+  result.precision = options.precision;
+  if (options.float64) {
+    result.precision = {DType::float64, DType::float64, DType::float64, DType::float64, DType::float64};
+  }
+  result.adamw = {fixture.training.beta1, fixture.training.beta2, fixture.training.eps};
+  result.clip_grad_norm = fixture.max_grad_norm;
+  result.groups = parameter_groups(model.parameters(), fixture.training.weight_decay, "");
+  return result;
+}
+
+}  // namespace
 
 std::map<std::string, std::vector<double>> whole_parameters(World& world, const Engine& engine) {
   std::map<std::string, std::vector<double>> whole;
@@ -56,62 +91,63 @@ std::map<std::string, std::vector<double>> whole_parameters(World& world, const 
     whole[p.name].resize(static_cast<std::size_t>(p.elements()));
   for (const auto& piece : engine.pieces_to_save()) {
     auto& values = whole[engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name];
-    for (std::int64_t i = 0; i < piece.master.elements(); ++i) {
-      values[static_cast<std::size_t>(piece.begin + i)] +=
-          piece.master.dtype == DType::float64 ? piece.master.as<double>()[i] : piece.master.as<float>()[i];
-    }
+    for (std::int64_t i = 0; i < piece.master.elements(); ++i)
+      values[static_cast<std::size_t>(piece.begin + i)] += read(piece.master, i);
   }
   for (auto& [name, values] : whole) world.sum(values);
   return whole;
 }
 
-}  // namespace
+TrainingRun::TrainingRun(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options)
+    : world_(world),
+      fixture_(fixture),
+      options_(options),
+      model_(make_llama(fixture.config)),
+      device_(options.float64 ? make_reference_device() : make_cpu_device(1)),
+      slots_((fixture.global_batch + world.size() * options.accumulation - 1) /
+             (world.size() * options.accumulation)),
+      schedule_{Decay::cosine, fixture.training.lr, fixture.training.min_lr, fixture.training.warmup_steps,
+                fixture.training.steps},
+      engine_(std::make_unique<Engine>(*model_, *device_, world,
+                                       engine_options(fixture, options, slots_, *model_))) {
+  set_initial(*engine_);
+}
+
+TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
+  const std::int64_t global_batch = fixture_.global_batch;
+  const std::int64_t steps_of_stream =
+      (static_cast<std::int64_t>(fixture_.tokens.size()) - 1) / (fixture_.seq_len * global_batch);
+  Inputs inputs{{}, {schedule_.at(t), t, 0, options_.loss_scale}};
+  for (int m = 0; m < options_.accumulation; ++m) {
+    std::vector<std::int64_t> mine;
+    for (std::int64_t i = 0; i < slots_; ++i) {
+      const std::int64_t sample = (m * world_.size() + world_.rank()) * slots_ + i;
+      if (sample < global_batch) mine.push_back((t - 1) % steps_of_stream * global_batch + sample);
+    }
+    inputs.micro_batches.push_back(padded_batch(fixture_, mine, slots_));
+    inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;
+  }
+  world_.sum(std::span(&inputs.step.valid_labels, 1));
+  return inputs;
+}
+
+TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
+  if (options_.poison) engine_->poison_transients();
+  const auto result = engine_->step(inputs.micro_batches, inputs.step);
+  double loss = result.loss_sum;
+  world_.sum(std::span(&loss, 1));
+  return {loss / static_cast<double>(inputs.step.valid_labels), result.grad_norm};
+}
 
 Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options) {
-  const auto model = make_llama(fixture.config);
-  const auto device = options.float64 ? make_reference_device() : make_cpu_device(1);
-  const std::int64_t parts = world.size() * options.accumulation;
-  const std::int64_t slots = (fixture.global_batch + parts - 1) / parts;
-
-  EngineOptions engine_options;
-  engine_options.batch = {slots, fixture.seq_len};
-  engine_options.micro_batches = options.accumulation;
-  engine_options.strategy = options.strategy;
-  engine_options.backward_prefetch = options.backward_prefetch;
-  engine_options.forward_prefetch = options.forward_prefetch;
-  engine_options.limit_all_gathers = options.limit;
-  if (options.float64)
-    engine_options.precision = {DType::float64, DType::float64, DType::float64, DType::float64};
-  engine_options.adamw = {fixture.training.beta1, fixture.training.beta2, fixture.training.eps};
-  engine_options.clip_grad_norm = fixture.max_grad_norm;
-  engine_options.groups = parameter_groups(model->parameters(), fixture.training.weight_decay, "");
-  Engine engine(*model, *device, world, engine_options);
-  set_initial(engine);
-
-  const LearningRateSchedule schedule{Decay::cosine, fixture.training.lr, fixture.training.min_lr,
-                                      fixture.training.warmup_steps, fixture.training.steps};
+  TrainingRun run(world, fixture, options);
   Trajectory trajectory;
-  for (std::int64_t step = 1; step <= fixture.training.steps; ++step) {
-    std::vector<HostBatch> batches;
-    std::int64_t valid = 0;
-    for (int m = 0; m < options.accumulation; ++m) {
-      std::vector<std::int64_t> mine;
-      for (std::int64_t i = 0; i < slots; ++i) {
-        const std::int64_t sample = (m * world.size() + world.rank()) * slots + i;
-        if (sample < fixture.global_batch) mine.push_back((step - 1) * fixture.global_batch + sample);
-      }
-      batches.push_back(padded_batch(fixture, mine, slots));
-      valid += batches.back().valid_labels;
-    }
-    world.sum(std::span(&valid, 1));
-    if (options.poison) engine.poison_transients();
-    const auto result = engine.step(batches, {schedule.at(step), step, valid});
-    double loss = result.loss_sum;
-    world.sum(std::span(&loss, 1));
-    trajectory.losses.push_back(loss / static_cast<double>(valid));
+  for (std::int64_t t = 1; t <= fixture.training.steps; ++t) {
+    const auto result = run.step(t);
+    trajectory.losses.push_back(result.loss);
     trajectory.grad_norms.push_back(result.grad_norm);
   }
-  trajectory.final_parameters = whole_parameters(world, engine);
+  trajectory.final_parameters = whole_parameters(world, run.engine());
   return trajectory;
 }
 

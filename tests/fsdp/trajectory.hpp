@@ -1,11 +1,13 @@
-// Ten training steps of an oracle case on the ranks of the test's world.
+// Training of an oracle case on the ranks of the test's world.
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/optim/schedule.hpp"
 #include "support/oracle.hpp"
 
 namespace llampi {
@@ -18,6 +20,11 @@ struct TrajectoryOptions {
   int limit = 2;
   bool poison = false;   ///< NaN in all transient memory before every step
   bool float64 = false;  ///< on the reference device
+  int shard_group_size = 0;
+  bool unsharded = false;
+  Checkpointing checkpointing = Checkpointing::none;
+  Precision precision = {};
+  double loss_scale = 1;
 };
 
 struct Trajectory {
@@ -25,8 +32,43 @@ struct Trajectory {
   std::map<std::string, std::vector<double>> final_parameters;  ///< whole, on every rank
 };
 
-/// Samples are dealt out in order; slots that are left over are empty, so that any number of ranks and
-/// micro-batches works.
+/// Whole parameters on every rank, from the ranks' pieces. Collective.
+std::map<std::string, std::vector<double>> whole_parameters(World& world, const Engine& engine);
+
+/// A run, step by step. Samples are dealt out in order; slots that are left over are empty, so that any
+/// number of ranks and micro-batches works.
+class TrainingRun {
+ public:
+  /// All must outlive it.
+  TrainingRun(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options);
+
+  struct Inputs {
+    std::vector<HostBatch> micro_batches;
+    StepInputs step;
+  };
+  /// Of step t, from 1. Behind its end the stream of samples begins again. Collective.
+  Inputs inputs(std::int64_t t) const;
+
+  struct Result {
+    double loss = 0;  ///< global mean
+    double grad_norm = 0;
+  };
+  Result step(std::int64_t t) { return step(inputs(t)); }
+  Result step(const Inputs& inputs);
+  Engine& engine() { return *engine_; }
+
+ private:
+  World& world_;
+  const oracle::Fixture& fixture_;
+  TrajectoryOptions options_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Device> device_;
+  std::int64_t slots_;  ///< sequences of a micro-batch
+  LearningRateSchedule schedule_;
+  std::unique_ptr<Engine> engine_;
+};
+
+/// All steps of the fixture.
 Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options);
 
 }  // namespace llampi

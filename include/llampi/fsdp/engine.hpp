@@ -11,28 +11,30 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/memory_plan.hpp"
 #include "llampi/fsdp/schedule.hpp"
 #include "llampi/fsdp/unit.hpp"
+#include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/model.hpp"
 #include "llampi/optim/parameter_groups.hpp"
 
 namespace llampi {
-
-enum class Strategy : std::uint8_t {
-  full_shard,  ///< parameters, gradients and optimizer state are sharded over all ranks
-  no_shard,    ///< every rank keeps everything; gradients are all-reduced (DDP)
-};
 
 struct EngineOptions {
   BatchShape batch;       ///< of a micro-batch
   int micro_batches = 1;  ///< per step
   bool training = true;   ///< false: forward only, no moments, no gradients
   Strategy strategy = Strategy::full_shard;
+  WrapOptions wrap;
   Prefetch backward_prefetch = Prefetch::pre;
   bool forward_prefetch = true;
   int limit_all_gathers = 2;
+  int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
+  bool accumulate_unsharded = false;
+  Checkpointing checkpointing = Checkpointing::none;
   Precision precision;
+  std::uint64_t seed = 0;  ///< of stochastic rounding
   AdamWConstants adamw;
   double clip_grad_norm = 0;           ///< 0: off
   std::vector<ParameterGroup> groups;  ///< one per parameter; training only
@@ -48,19 +50,25 @@ struct CompiledModel {
   MemoryPlan step_plan, evaluation_plan;
   std::array<std::int64_t, kArenas> arena_bytes{};
 };
-CompiledModel compile_model(const Model& model, const EngineOptions& options, int ranks,
+CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
                             const OperationSizes& sizes);
 
 struct StepInputs {
   double learning_rate = 0;
   std::int64_t optimizer_step = 1;  ///< updates so far, this one included: the t of the bias corrections
   std::int64_t valid_labels = 0;    ///< of the global batch; at least 1
+  double loss_scale = 1;            ///< for float16: gradients are this much larger while they are float16
 };
 
 struct StepResult {
   double loss_sum = 0;   ///< of this rank
   double grad_norm = 0;  ///< global, before clipping
 };
+
+enum class Moment : std::uint8_t { begin, end };
+/// Called when an action is issued and when it is known to be done: for collectives that may be much later, and other actions
+/// begin and end in between. `index` is that of the action in the list.
+using Observer = std::function<void(const Action& action, int index, Moment moment)>;
 
 /// A piece of a parameter and its optimizer state in this rank's memory (device memory).
 struct StatePiece {
@@ -92,12 +100,13 @@ class Engine {
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;
   /// What this rank must be given: as above, but replicas need everything that they hold.
-  std::vector<StatePiece> pieces_to_load() const;
+  /// The caller may write them until the next step or evaluation.
+  std::vector<StatePiece> pieces_to_load();
 
   const CompiledModel& compiled() const { return compiled_; }
+  const RankGroups& groups() const { return groups_; }
   const Model& model() const { return model_; }
-  /// Called with each action when it is issued.
-  void observe(std::function<void(const Action&)> observer) { observer_ = std::move(observer); }
+  void observe(Observer observer) { observer_ = std::move(observer); }
   /// For tests: overwrites everything that is not persistent with bytes of NaN.
   void poison_transients();
 
@@ -113,6 +122,7 @@ class Engine {
     std::vector<Bound> bound;
     std::vector<bool> awaited;  ///< some action of another stream waits for it
   };
+  void check_that_it_fits(World& world) const;
   struct Running;  ///< the state of one run of a list
 
   Execution bind(const std::vector<Action>& actions, const MemoryPlan& plan) const;
@@ -121,6 +131,7 @@ class Engine {
   void issue(Running& running, int index);
   void compute(Running& running, int index);
   void collective(Running& running, int index);
+  void widen(Running& running, const Action& action);
   void compute_norm(Running& running);
   void update(const Running& running, int unit);
   void wait_for(Running& running, int index, Stream stream);
@@ -129,14 +140,18 @@ class Engine {
               int owner = 0, int item = 0) const;
   Tensor flat(const MemoryPlan& plan, DType dtype, Role role, int unit, int item = 0) const;
   Tensor shard_of(Role role, int unit) const;
+  Tensor whole_gradient(const MemoryPlan& plan, int unit) const;
+  Tensor parameters_of(const MemoryPlan& plan, int unit, Pass pass) const;
   Tensor gradient_shard(const MemoryPlan& plan, int unit) const;
   std::vector<StatePiece> pieces(bool divide_replicas) const;
+  void refresh_shards();
   void write_scalars(const StepScalars& scalars);
   StepScalars read_scalars();
 
   const Model& model_;
   Device& device_;
   EngineOptions options_;
+  RankGroups groups_;
   std::unique_ptr<Group> shards_;    ///< ranks among which a unit is sharded
   std::unique_ptr<Group> replicas_;  ///< ranks that hold the same shard
   CompiledModel compiled_;
@@ -144,9 +159,10 @@ class Engine {
   std::vector<int> unit_of_;
   std::vector<std::vector<UpdateRange>> ranges_;  ///< per unit: the real elements of this rank's shard
   std::vector<Tensor> constants_;
+  bool stale_ = true;               ///< parameter shards may not follow their masters
   StepScalars* scalars_ = nullptr;  ///< device memory
   Execution step_, evaluation_;
-  std::function<void(const Action&)> observer_;
+  Observer observer_;
 };
 
 }  // namespace llampi

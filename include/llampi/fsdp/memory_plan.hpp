@@ -15,10 +15,16 @@ namespace llampi {
 
 /// dtypes by role. Master parameters and moments are kept on each rank's shard.
 struct Precision {
-  DType param = DType::float32;   ///< gathered and computed with
-  DType reduce = DType::float32;  ///< gradients
+  DType param = DType::float32;    ///< gathered
+  DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
+  DType reduce = DType::float32;   ///< gradients while they travel; sums are formed and kept in gradient()
   DType master = DType::float32;
   DType moment = DType::float32;
+
+  bool widens() const { return param != compute; }
+  bool narrows() const { return reduce != gradient(); }
+  /// Of the gradients that stages write and of the sharded ones.
+  DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
 };
 
 /// `communication` is allocated by `comm` (what travels), `device` by the device.
@@ -35,10 +41,12 @@ enum class Role : std::uint8_t {
   norm_scalars,  ///< largest magnitude and limbs
   inputs,        ///< HostBatch of micro-batch `owner`
   logits,
-  gathered,          ///< parameters of unit `owner`, of pass `item`
-  whole_gradient,    ///< of unit `owner`, before its reduction
-  sharded_gradient,  ///< of unit `owner`
-  activation,        ///< output of stage `owner`
+  gathered,             ///< parameters of unit `owner`, of pass `item`
+  widened,              ///< likewise in the dtype that is computed with
+  travelling_gradient,  ///< of unit `owner`, in the dtype that is reduced in, where that differs
+  whole_gradient,       ///< of unit `owner`, before its reduction
+  sharded_gradient,     ///< of unit `owner`
+  activation,           ///< output of stage `owner`
   residual_gradient,
   saved,  ///< `item` of stage `owner`
   forward_scratch,
@@ -84,15 +92,18 @@ struct PlanInput {
   const std::vector<BufferSpec>& constants;
   BatchShape batch;
   Precision precision;
-  int ranks = 1;                ///< of the group that gradients are reduced over
+  int shards = 1;    ///< ranks of the shard group
+  int replicas = 1;  ///< ranks that hold the same shard
+  Checkpointing checkpointing = Checkpointing::none;
   int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
   bool optimizer_state = true;  ///< moments
   std::int64_t vocabulary = 0;
 };
 
 /// Persistent buffers come first and lie alike in every plan of equal input, so that the plans of a training
-/// step and of an evaluation can share one arena, as large as the larger of the two. The greatest buffers are
-/// placed first, each at the lowest offset that is free during all of its lives.
+/// step and of an evaluation can share one arena, as large as the larger of the two. The others are placed
+/// one after another, each at the lowest offset that is free during all of its lives: the largest first, or
+/// those with the largest product of bytes and length of life, whichever takes less.
 MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input);
 
 }  // namespace llampi

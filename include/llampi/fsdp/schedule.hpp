@@ -17,15 +17,19 @@
 namespace llampi {
 
 enum class Op : std::uint8_t {
-  copy_in,   ///< the micro-batch goes to the device
-  unshard,   ///< all-gather of a unit's parameters over the shard group
-  forward,   ///< of a stage
-  backward,  ///< of a stage; of the last stage forward and backward at once
-  reshard,   ///< a unit's gathered parameters are given up
-  reduce,    ///< reduce-scatter of a unit's gradient over the shard group, added to the sharded gradient
-  replica_reduce,  ///< all-reduce of a unit's gradient over the replicas, added to the sharded gradient
-  norm,            ///< global gradient norm and clip coefficient
-  update,          ///< optimizer on a unit's shard
+  copy_in,    ///< the micro-batch goes to the device
+  unshard,    ///< all-gather of a unit's parameters over the shard group
+  widen,      ///< a unit's parameters from the dtype that is gathered to the one that is computed with
+  forward,    ///< of a stage
+  recompute,  ///< activation checkpointing: a stage's saved tensors again, before its backward
+  backward,   ///< of a stage; of the last stage forward and backward at once
+  reshard,    ///< a unit's gathered parameters are given up
+  narrow,     ///< a unit's gradient from the dtype that is computed with to the one that is reduced in
+  reduce,     ///< reduce-scatter of a unit's gradient over the shard group, added to the sharded gradient
+  replica_reduce,  ///< all-reduce over the replicas: of the sharded gradient in place, or, where a unit has
+                   ///< one shard, of the whole gradient, added to the sharded one
+  norm,    ///< global gradient norm and clip coefficient
+  update,  ///< optimizer on a unit's shard
 };
 const char* to_string(Op op);
 
@@ -46,12 +50,20 @@ struct Action {
   std::vector<Accumulate> accumulate =
       {};                       ///< backward: per parameter of the stage; reduce, update: one entry
   std::vector<int> waits = {};  ///< actions of other streams that must be complete before this one starts
-  std::int64_t elements = 0;    ///< that a collective moves: of the whole flat buffer
+  std::int64_t elements = 0;    ///< that a collective moves: of the whole flat buffer, or of a shard
+  bool writes_output = true;    ///< forward, recompute: false where nobody reads the stage's output
 
   bool operator==(const Action&) const = default;
 };
 
 enum class Prefetch : std::uint8_t { pre, post, none };
+
+/// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198).
+enum class Checkpointing : std::uint8_t {
+  none,       ///< saved tensors live from forward to backward
+  full,       ///< of each block only the input lives; the block runs forward again before its backward
+  selective,  ///< saved tensors that are cheap (BufferSpec::cheap) are made again, the dear ones live
+};
 
 struct ScheduleOptions {
   bool forward_only = false;  ///< evaluation: no loss gradient, no update
@@ -61,6 +73,13 @@ struct ScheduleOptions {
   Prefetch backward_prefetch = Prefetch::pre;
   bool forward_prefetch = true;
   int limit_all_gathers = 2;  ///< units gathered for passing use at one time, at least 1
+  /// Micro-batches add up in whole gradients, which are reduced once; otherwise each is reduced into the
+  /// sharded gradient.
+  bool accumulate_unsharded = false;
+  bool widen = false;   ///< parameters are gathered in another dtype than they are computed with
+  bool narrow = false;  ///< gradients are reduced in another dtype than they are computed in
+  Checkpointing checkpointing = Checkpointing::none;
+  std::vector<int> blocks = {};  ///< per stage, for Checkpointing::full: its block, -1 outside
 };
 
 /// Compiles the list. `specs` are those of the stages, in order; the last stage is the loss.

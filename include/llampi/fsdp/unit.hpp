@@ -46,9 +46,4 @@ Unit make_unit(std::string name, const std::vector<int>& parameters, const std::
 /// The pieces of shard `shard`, in order; none if it is all padding.
 std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard);
 
-/// Wrap policy `transformer`: one unit per block (Model::block_type()), and one each for what stands before
-/// and behind the blocks in the order of the stages. A parameter used on both sides (a tied head) draws the
-/// two sides into one unit.
-std::vector<Unit> wrap_transformer(const Model& model, const std::vector<StageSpec>& specs, int shards);
-
 }  // namespace llampi

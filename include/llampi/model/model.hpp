@@ -48,6 +48,8 @@ struct BufferSpec {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   DType dtype = DType::float32;
+  bool cheap = false;  ///< saved tensors only: Stage::recompute() makes it again from the input and the other
+                       ///< saved ones
 
   std::int64_t bytes() const { return rows * cols * size_of(dtype); }
 };
@@ -103,7 +105,11 @@ class Stage {
  public:
   virtual ~Stage() = default;
   virtual StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const = 0;
+  /// Writes the saved tensors and, unless `output` is empty, the output.
   virtual void forward(StageContext& context) const = 0;
+  /// Makes the cheap saved tensors again, bit by bit, from the input and the dear ones. Only for stages that
+  /// have cheap ones.
+  virtual void recompute(StageContext& context) const;
   virtual void backward(StageContext& context) const = 0;
 };
 

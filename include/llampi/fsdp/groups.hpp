@@ -1,0 +1,51 @@
+// Which ranks shard a unit among themselves, and which hold the same shard.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+enum class Strategy : std::uint8_t {
+  full_shard,  ///< parameters, gradients and optimizer state over all ranks; parameters freed after each use
+  shard_grad_op,       ///< likewise, but gathered parameters stay from forward to backward
+  no_shard,            ///< every rank keeps everything; gradients are all-reduced (DDP)
+  hybrid_shard,        ///< full_shard inside groups, replicas across them
+  hybrid_shard_zero2,  ///< shard_grad_op inside groups, replicas across them
+};
+const char* to_string(Strategy strategy);
+/// @throws UserError for another word
+Strategy strategy_from(const std::string& name);
+inline bool is_hybrid(Strategy s) { return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2; }
+inline bool reshards_after_forward(Strategy s) {
+  return s == Strategy::full_shard || s == Strategy::hybrid_shard;
+}
+
+/// Shard groups in order; all have the same size, every rank is in one. Ranks with the same index in their
+/// groups are replicas.
+struct RankGroups {
+  std::vector<std::vector<int>> shards;
+
+  int shard_count() const { return static_cast<int>(shards.front().size()); }
+  int replica_count() const { return static_cast<int>(shards.size()); }
+  const std::vector<int>& shards_of(int rank) const;
+  std::vector<int> replicas_of(int rank) const;
+};
+
+/// @param node_of_rank the node of each rank of the world
+/// @param shard_group_size for hybrid strategies: ranks per shard group, consecutive; 0: the ranks of a node
+/// @throws UserError if it cannot be done as asked (one group only, a size that does not divide the ranks,
+/// uneven nodes): it is
+///         never silently weakened
+RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
+
+/// The node of each rank of the world. Collective.
+std::vector<int> nodes_of_ranks(World& world);
+
+/// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
+std::string format_groups(const RankGroups& groups);
+
+}  // namespace llampi

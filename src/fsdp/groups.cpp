@@ -1,0 +1,122 @@
+#include "llampi/fsdp/groups.hpp"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+
+namespace llampi {
+namespace {
+
+constexpr std::array kStrategies = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
+                                    "hybrid_shard_zero2"};
+
+std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_rank) {
+  std::map<int, std::vector<int>> nodes;
+  for (int rank = 0; rank < static_cast<int>(node_of_rank.size()); ++rank)
+    nodes[node_of_rank[rank]].push_back(rank);
+  if (nodes.size() == 1) {
+    throw_user_error(
+        "fsdp.strategy = hybrid with fsdp.shard_group_size = node needs several nodes, and all {} ranks are "
+        "on "
+        "one; use full_shard, or give a number of ranks",
+        node_of_rank.size());
+  }
+  std::vector<std::vector<int>> groups;
+  for (auto& [node, ranks] : nodes) {
+    if (!groups.empty() && ranks.size() != groups.front().size()) {
+      throw_user_error(
+          "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has {} and "
+          "another {}; start as many on each",
+          groups.front().size(), ranks.size());
+    }
+    groups.push_back(std::move(ranks));
+  }
+  return groups;
+}
+
+std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
+  if (ranks % size != 0 || ranks == size) {
+    throw_user_error(
+        "fsdp.shard_group_size = {} does not divide {} ranks into several equal groups; use a smaller "
+        "divisor of "
+        "the number of ranks, or full_shard",
+        size, ranks);
+  }
+  std::vector<std::vector<int>> groups;
+  for (int first = 0; first < ranks; first += size) {
+    auto& group = groups.emplace_back(size);
+    std::iota(group.begin(), group.end(), first);
+  }
+  return groups;
+}
+
+}  // namespace
+
+const char* to_string(Strategy strategy) { return kStrategies.at(static_cast<std::size_t>(strategy)); }
+
+Strategy strategy_from(const std::string& name) {
+  const auto found = std::find(kStrategies.begin(), kStrategies.end(), name);
+  if (found == kStrategies.end()) {
+    throw_user_error("fsdp.strategy = {} is none of {}", name, fmt::join(kStrategies, ", "));
+  }
+  return static_cast<Strategy>(found - kStrategies.begin());
+}
+
+const std::vector<int>& RankGroups::shards_of(int rank) const {
+  const auto group = std::find_if(shards.begin(), shards.end(), [&](const auto& ranks) {
+    return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+  });
+  require(group != shards.end(), "a rank is in no shard group");
+  return *group;
+}
+
+std::vector<int> RankGroups::replicas_of(int rank) const {
+  const auto& mine = shards_of(rank);
+  const auto index = std::find(mine.begin(), mine.end(), rank) - mine.begin();
+  std::vector<int> replicas;
+  for (const auto& group : shards) replicas.push_back(group[index]);
+  return replicas;
+}
+
+RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
+  const int ranks = static_cast<int>(node_of_rank.size());
+  if (is_hybrid(strategy)) {
+    return {shard_group_size == 0 ? groups_by_node(node_of_rank) : groups_of_size(ranks, shard_group_size)};
+  }
+  RankGroups groups;
+  if (strategy == Strategy::no_shard) {
+    for (int rank = 0; rank < ranks; ++rank) groups.shards.push_back({rank});
+  } else {
+    groups.shards.emplace_back(ranks);
+    std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
+  }
+  return groups;
+}
+
+std::vector<int> nodes_of_ranks(World& world) {
+  std::vector<int> nodes;
+  for (const auto& text : world.all_gather(std::to_string(world.topology().node)))
+    nodes.push_back(std::stoi(text));
+  return nodes;
+}
+
+constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out
+
+std::string format_groups(const RankGroups& groups) {
+  const auto format = [](const std::vector<std::vector<int>>& lists) {
+    std::vector<std::string> parts;
+    for (std::size_t g = 0; g < std::min(lists.size(), kShown); ++g) {
+      const auto& list = lists[g];
+      const bool cut = list.size() > 2 * kShown;
+      parts.push_back(cut ? fmt::format("{} {} ... {}", list[0], list[1], list.back())
+                          : fmt::format("{}", fmt::join(list, " ")));
+    }
+    return fmt::format("{}{}", fmt::join(parts, " | "), lists.size() > kShown ? " | ..." : "");
+  };
+  std::vector<std::vector<int>> replicas;
+  for (const int rank : groups.shards.front()) replicas.push_back(groups.replicas_of(rank));
+  return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
+}
+
+}  // namespace llampi

@@ -1,0 +1,228 @@
+#include "llampi/fsdp/wrap.hpp"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <map>
+#include <regex>
+#include <set>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi {
+namespace {
+
+using Modules = std::vector<Module>;
+using Flags = std::vector<bool>;  // per module: it is wrapped
+
+Flags select_modules(const Modules& modules, const std::function<bool(const Module&)>& chosen) {
+  Flags wrapped;
+  for (const auto& module : modules) wrapped.push_back(chosen(module));
+  return wrapped;
+}
+
+/// PyTorch's recursion as three passes over the tree, whose parents stand before their children.
+Flags select_by_size(const Model& model, std::int64_t min_params) {
+  if (min_params < 0) throw_user_error("fsdp.wrap_min_params = {} is negative", min_params);
+  const auto& modules = model.modules();
+  std::vector<std::int64_t> elements(modules.size(), 0), wrapped_inside(modules.size(), 0);
+  for (const auto& parameter : model.parameters()) {
+    for (int m = parameter.module; m >= 0; m = modules[m].parent) elements[m] += parameter.elements();
+  }
+
+  Flags entered, wrapped(modules.size(), false);
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    const bool reached = modules[m].parent < 0 || entered[modules[m].parent];
+    entered.push_back(reached && elements[m] >= min_params && modules[m].type != "MultiheadAttention");
+  }
+
+  for (std::size_t m = modules.size(); m-- > 0;) {
+    const auto& [name, type, parent] = modules[m];
+    if (parent < 0) continue;
+    const bool is_list = type == "ModuleList" || type == "ModuleDict";
+    wrapped[m] = entered[m] && !is_list && elements[m] - wrapped_inside[m] >= min_params;
+    wrapped_inside[parent] += wrapped[m] ? elements[m] : wrapped_inside[m];
+  }
+  return wrapped;
+}
+
+std::string known_types(const Modules& modules) {
+  std::set<std::string> seen;
+  std::string text;
+  for (const auto& module : modules) {
+    if (seen.insert(module.type).second) text += (text.empty() ? "" : ", ") + module.type;
+  }
+  return text;
+}
+
+Flags select_by_entry(const Modules& modules, const std::string& entry) {
+  if (entry.empty()) throw_user_error("fsdp.wrap_modules has an empty entry");
+  std::regex expression;
+  try {
+    expression.assign(entry);
+  } catch (const std::regex_error& error) {
+    throw_user_error("'{}' of fsdp.wrap_modules is not a regular expression: {}", entry, error.what());
+  }
+  const auto chosen = select_modules(modules, [&](const Module& module) {
+    return module.type == entry || std::regex_search(module.name, expression);
+  });
+  if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) {
+    throw_user_error(
+        "'{}' of fsdp.wrap_modules is neither the class nor a pattern in the name of any module; the classes "
+        "are {}",
+        entry, known_types(modules));
+  }
+  return chosen;
+}
+
+Flags select_by_entries(const Modules& modules, const std::vector<std::string>& entries) {
+  if (entries.empty()) {
+    throw_user_error(
+        "fsdp.wrap = modules needs fsdp.wrap_modules: class names or patterns of module names; the classes "
+        "are {}",
+        known_types(modules));
+  }
+  Flags wrapped(modules.size(), false);
+  for (const auto& entry : entries) {
+    const auto chosen = select_by_entry(modules, entry);
+    std::transform(wrapped.begin(), wrapped.end(), chosen.begin(), wrapped.begin(), std::logical_or<>());
+  }
+  return wrapped;
+}
+
+Flags select(const Model& model, const WrapOptions& options) {
+  const auto& modules = model.modules();
+  switch (options.policy) {
+    case WrapPolicy::transformer:
+      return select_modules(modules, [&](const auto& module) { return module.type == model.block_type(); });
+    case WrapPolicy::size:
+      return select_by_size(model, options.min_params);
+    case WrapPolicy::modules:
+      return select_by_entries(modules, options.modules);
+    case WrapPolicy::none:
+      return Flags(modules.size(), false);
+  }
+  throw Error("internal error: a wrap policy that wrap() does not know");
+}
+
+/// A unit under construction is known by its key: the wrapped module, kRoot, or kBehind.
+constexpr int kRoot = -1;    // no module around the parameter is wrapped
+constexpr int kBehind = -2;  // the part of the root that stands behind the blocks
+
+std::vector<int> keys_of_parameters(const Model& model, const Flags& wrapped) {
+  std::vector<int> keys;
+  for (const auto& parameter : model.parameters()) {
+    int m = parameter.module;
+    while (m >= 0 && !wrapped[m]) m = model.modules()[m].parent;
+    keys.push_back(m);
+  }
+  return keys;
+}
+
+/// Gives what the stages use of the root only behind the first block a key of its own, unless a parameter of
+/// the root is used on both sides.
+void split_root(const std::vector<StageSpec>& specs, std::vector<int>& keys) {
+  std::array<Flags, 2> used = {Flags(keys.size(), false), Flags(keys.size(), false)};  // before, behind
+  bool after_blocks = false;
+  for (const auto& spec : specs) {
+    for (const auto& use : spec.parameters) {
+      if (keys[use.parameter] == kRoot) {
+        used[after_blocks ? 1 : 0][use.parameter] = true;
+      } else {
+        after_blocks = true;
+      }
+    }
+  }
+  for (std::size_t p = 0; p < keys.size(); ++p) {
+    if (used[0][p] && used[1][p]) return;
+  }
+  for (std::size_t p = 0; p < keys.size(); ++p) {
+    if (used[1][p]) keys[p] = kBehind;
+  }
+}
+
+/// Per parameter: when the stages use it first. One that no stage uses comes last.
+std::vector<int> first_uses(const std::vector<StageSpec>& specs, std::size_t parameters) {
+  std::vector<int> first(parameters, std::numeric_limits<int>::max());
+  int time = 0;
+  for (const auto& spec : specs) {
+    for (const auto& use : spec.parameters) first[use.parameter] = std::min(first[use.parameter], time++);
+  }
+  return first;
+}
+
+}  // namespace
+
+const char* to_string(WrapPolicy policy) {
+  constexpr std::array kNames = {"transformer", "size", "modules", "none"};
+  return kNames.at(static_cast<std::size_t>(policy));
+}
+
+std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, const WrapOptions& options,
+                       int shards) {
+  const auto& parameters = model.parameters();
+  auto keys = keys_of_parameters(model, select(model, options));
+  if (options.policy == WrapPolicy::transformer) split_root(specs, keys);
+  for (std::size_t p = 1; p < keys.size(); ++p) {
+    if (parameters[p].joins_previous) keys[p] = keys[p - 1];
+  }
+
+  struct Members {
+    int first_use = std::numeric_limits<int>::max();
+    std::vector<int> parameters;
+  };
+  std::map<int, Members> members;
+  const auto first = first_uses(specs, parameters.size());
+  for (std::size_t p = 0; p < keys.size(); ++p) {
+    auto& unit = members[keys[p]];
+    unit.first_use = std::min(unit.first_use, first[p]);
+    unit.parameters.push_back(static_cast<int>(p));
+  }
+  std::vector<int> order;
+  for (const auto& [key, unit] : members) order.push_back(key);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return members.at(a).first_use < members.at(b).first_use; });
+
+  std::vector<Unit> units;
+  for (const int key : order) {
+    const auto& list = members.at(key).parameters;
+    const bool side_of_root = key < 0 && options.policy == WrapPolicy::transformer;
+    const int named_after = side_of_root ? parameters[list.front()].module : key;
+    std::string name = named_after >= 0 ? model.modules()[named_after].name : "";
+    if (name.empty()) name = "root";
+    units.push_back(make_unit(std::move(name), list, parameters, shards));
+  }
+  return units;
+}
+
+std::string format_units(const Model& model, const std::vector<Unit>& units) {
+  const std::string total =
+      fmt::format("{} units, shards each: {}", units.size(), units.empty() ? 0 : units[0].shards);
+  std::size_t width = total.size();
+  for (const auto& unit : units) width = std::max(width, unit.name.size());
+  std::string text = fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", "unit", width,
+                                 "parameters", "elements", "float32", "shard elements", "padding");
+  const auto add_line = [&](const std::string& name, std::size_t parameters, std::int64_t elements,
+                            std::int64_t shard_elements, std::int64_t padding) {
+    text += fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", name, width, parameters, elements,
+                        format_bytes(elements * static_cast<std::int64_t>(sizeof(float))), shard_elements,
+                        padding);
+  };
+  std::size_t parameters = 0;
+  std::int64_t elements = 0, shard_elements = 0, padding = 0;
+  for (const auto& unit : units) {
+    std::int64_t own = 0;
+    for (const auto& p : unit.parameters) own += model.parameters()[p.parameter].elements();
+    add_line(unit.name, unit.parameters.size(), own, unit.shard_elements, unit.flat_elements() - own);
+    parameters += unit.parameters.size();
+    elements += own;
+    shard_elements += unit.shard_elements;
+    padding += unit.flat_elements() - own;
+  }
+  add_line(total, parameters, elements, shard_elements, padding);
+  return text;
+}
+
+}  // namespace llampi
