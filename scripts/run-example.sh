@@ -44,16 +44,20 @@ total_bytes=$(cat -- "${inputs[@]}" | wc -c)
 train_bytes=$((total_bytes * 9 / 10))
 ((total_bytes >= 10000)) || fail "only $total_bytes bytes of text; give at least 10000: make run TEXT=\"FILE...\""
 checksum=$(cat -- "${inputs[@]}" | cksum)
-seq_len=$(sed -n 's/^ *seq_len *= *\([0-9]*\).*/\1/p' "$config")
 
 if [[ -e $data/checksum && $(<"$data/checksum") != "$checksum" ]]; then
     fail "$run_dir was trained on another text; remove it, or give another folder: make run RUN_DIR=FOLDER"
 fi
 
-if [[ ! -e $data/checksum ]]; then
+if [[ -e $data && ! -e $data/checksum ]]; then
+    fail "$data is not from this script; give another folder: make run RUN_DIR=FOLDER"
+fi
+
+if [[ ! -e $data ]]; then
     say "tokenizing $total_bytes bytes of ${#inputs[@]} files into $data"
-    rm -rf "$data"
-    mkdir -p "$data/train" "$data/heldout"
+    new=$data.tmp # gets its own name when it is whole
+    rm -rf "$new"
+    mkdir -p "$new/train" "$new/heldout"
     # Each file stays a document; the one across the border is cut in two.
     offset=0
     number=1000
@@ -61,14 +65,15 @@ if [[ ! -e $data/checksum ]]; then
         size=$(wc -c <"$file")
         keep=$((train_bytes - offset))
         name=$((number += 1))-$(basename -- "$file")
-        if ((keep > 0)); then head -c "$keep" -- "$file" >"$data/train/$name"; fi
-        if ((keep < size)); then tail -c "+$(((keep > 0 ? keep : 0) + 1))" -- "$file" >"$data/heldout/$name"; fi
+        if ((keep > 0)); then head -c "$keep" -- "$file" >"$new/train/$name"; fi
+        if ((keep < size)); then tail -c "+$(((keep > 0 ? keep : 0) + 1))" -- "$file" >"$new/heldout/$name"; fi
         offset=$((offset + size))
     done
     for part in train heldout; do
-        "$llampi" tokenize --tokenizer bytes --format text --output "$data/$part.h5" "$data/$part"/*
+        "$llampi" tokenize --tokenizer bytes --format text --output "$new/$part.h5" "$new/$part"/*
     done
-    echo "$checksum" >"$data/checksum" # last: from here on the data is whole
+    echo "$checksum" >"$new/checksum"
+    mv "$new" "$data"
 fi
 
 # ---- train -----------------------------------------------------------------------------------------------------
@@ -83,6 +88,8 @@ if ((status != 0)); then exit "$status"; fi
 checkpoints=("$run_dir"/checkpoints/step-*.h5)
 checkpoint=${checkpoints[-1]}
 [[ -e $checkpoint ]] || fail "training left no checkpoint in $run_dir/checkpoints"
+
+seq_len=$(sed -n 's/^ *seq_len *= *\([0-9]*\).*/\1/p' "$run_dir/config.ini")
 
 # ---- evaluate and sample ---------------------------------------------------------------------------------------
 

@@ -22,12 +22,16 @@ struct Request {
 };
 
 std::vector<Option> options_of(Request& r) {
+  constexpr Range kMicroBatch{.low = 1, .high = 1e6};
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len", &r.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
-      {"micro-batch", &r.micro_batch, "sequences per rank and forward pass", {.range = kAtLeastOne}},
-      {"threads", &r.threads, "threads per rank; 0: cores / ranks on the node", {.range = kAtLeastZero}},
+      {"micro-batch", &r.micro_batch, "sequences per rank and forward pass", {.range = kMicroBatch}},
+      {"threads",
+       &r.threads,
+       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
+       {.range = kAtLeastZero}},
       {"json", &r.json, "print one JSON object: loss, perplexity, tokens", {}, true},
   };
 }

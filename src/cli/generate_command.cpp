@@ -21,18 +21,22 @@ struct Request {
 
 std::vector<Option> options_of(Request& r) {
   GenerateOptions& o = r.options;
+  constexpr Range kTokens{.low = 1, .high = kMostTokensToGenerate};
   constexpr Range kProbability{.low = 0, .high = 1, .includes_low = false};
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
       {"prompt", &o.prompt, "text to continue"},
-      {"max-tokens", &o.max_tokens, "tokens to add", {.range = kAtLeastOne}},
+      {"max-tokens", &o.max_tokens, "tokens to add", {.range = kTokens}},
       {"temperature", &o.temperature, "0: always the most likely token", {.range = kAtLeastZero}},
       {"top-p",
        &o.top_p,
        "choose among the most likely tokens that together have this probability",
        {.range = kProbability}},
       {"seed", &o.seed, "of the choices"},
-      {"threads", &o.threads, "threads per rank; 0: cores / ranks on the node", {.range = kAtLeastZero}},
+      {"threads",
+       &o.threads,
+       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
+       {.range = kAtLeastZero}},
       {"json", &r.json, "print one JSON object: prompt, text (both together)", {}, true},
   };
 }

@@ -17,16 +17,18 @@ Table run_options(Config& c) {
        {.one_of = {"auto", "cpu", "cuda"}, .built = {"auto", "cpu"}}},
       {"run.threads",
        &c.run.threads,
-       "threads per rank; 0: cores / ranks on the node",
+       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
        {.range = kAtLeastZero}},
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
        &c.run.resume,
        "auto: continue from the newest checkpoint of run.dir; never: refuse a folder with checkpoints; or "
-       "the checkpoint to continue from",
+       "the checkpoint to continue from, unless run.dir holds newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
-       "resume although data, sequence length or global batch differ from the checkpoint's"},
+       "resume although data, sequence length, global batch or model.config differ from the checkpoint's; "
+       "the "
+       "data go on at the same place of the epoch"},
       {"run.max_hours",
        &c.run.max_hours,
        "stop with a checkpoint, status 75, before so many hours have passed; 0: no limit",

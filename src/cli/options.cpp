@@ -22,10 +22,6 @@ namespace po = boost::program_options;
 
 constexpr const char* kPrefix = "LLAMPI_";
 
-/// Variables that the job scripts use, on their way to the ranks with the rest of the job's environment.
-const std::set<std::string> kJobScriptVariables = {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT",
-                                                   "LLAMPI_SITE"};
-
 /// LLAMPI_TRAIN_STEPS of train.steps.
 std::string variable_of(const std::string& key) {
   std::string variable = kPrefix;
@@ -43,7 +39,7 @@ std::vector<Setting> environment_settings(const std::vector<Option>& table) {
     keys[variables.back()] = option.key;
   }
   const auto key_of = [&](const std::string& variable) -> std::string {
-    if (!variable.starts_with(kPrefix) || kJobScriptVariables.contains(variable)) return {};
+    if (!variable.starts_with(kPrefix)) return {};
     const auto found = keys.find(variable);
     if (found != keys.end()) return found->second;
     throw_user_error("unknown variable {} in the environment; did you mean {}?", variable,

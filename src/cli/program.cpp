@@ -34,7 +34,7 @@ const Command& find_command(const std::string& name) {
 int dispatch(const Arguments& arguments) {
   if (arguments.empty()) {
     print(help_text());
-    return kWrongInput;
+    throw_user_error("no command is given; llampi train --help tells how to begin");
   }
   const std::string& first = arguments[0];
   if (first == "--help" || first == "-h" || first == "help") {

@@ -3,6 +3,7 @@
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/train/train.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -22,6 +23,9 @@ int run_on_ranks(const std::function<int(World&)>& body) {
   } catch (const UserError& error) {
     if (world->rank() == 0) print_error(error.what());
     return kWrongInput;
+  } catch (const CommonError& error) {
+    if (world->rank() == 0) print_error(error.what());
+    return kFailed;
   } catch (const std::exception& error) {
     return end_job(*world, error.what());
   } catch (...) {

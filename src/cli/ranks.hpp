@@ -8,7 +8,8 @@
 namespace llampi::cli {
 
 /// Starts MPI, runs `body` and returns its status, the same on all ranks; MPI ends in the ordinary way.
-/// A UserError, which `body` must throw on every rank alike, is printed by rank 0 and becomes status 2.
+/// A UserError, which `body` must throw on every rank alike, is printed by rank 0 and becomes status 2; a
+/// CommonError likewise, with status 1.
 /// Anything else is printed by the rank on which it happened and ends the job on all ranks with status 1.
 int run_on_ranks(const std::function<int(World&)>& body);
 

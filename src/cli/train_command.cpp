@@ -9,6 +9,7 @@
 #include "cli/ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
+#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -20,7 +21,11 @@ constexpr const char* kUsage =
     "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default. The resolved\n"
     "configuration is written to config.ini in run.dir, where --config can take it from. SIGUSR1, SIGTERM "
     "and\n"
-    "SIGINT stop the run with a checkpoint and status 75; the same command continues it.\n";
+    "SIGINT, or a file named stop in run.dir, stop the run after the current step with a checkpoint and "
+    "status\n"
+    "75; the same command continues it. Under mpirun send SIGUSR1 to mpirun, which passes it on: after "
+    "SIGTERM or\n"
+    "Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, saved or not.\n";
 
 void on_stop_signal(int) { request_stop(); }
 
@@ -38,19 +43,8 @@ void install_stop_signals() {
 /// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
 /// have, or have otherwise, must not make the ranks differ. Collective.
 Config resolve_on_rank_0(World& world, const Arguments& arguments) {
-  constexpr char kResolved = 'r';
-  constexpr char kWrong = 'w';
-  std::string answer;
-  if (world.rank() == 0) {
-    try {
-      answer = kResolved + to_ini(resolve_config(arguments));
-    } catch (const UserError& error) {
-      answer = kWrong + std::string(error.what());
-    }
-  }
-  answer = world.broadcast(answer, 0);
-  if (answer.front() == kWrong) throw UserError(answer.substr(1));
-  return parse_ini(answer.substr(1), "the configuration of rank 0");
+  return parse_ini(from_rank_0(world, [&] { return to_ini(resolve_config(arguments)); }),
+                   "the configuration of rank 0");
 }
 
 }  // namespace

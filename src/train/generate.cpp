@@ -60,8 +60,10 @@ std::string generate(World& world, const std::filesystem::path& weights, const G
       throw_user_error("{} has a vocabulary of {}; only models over bytes (256) can generate so far",
                        weights.string(), config.vocab_size);
     }
-    if (options.max_tokens < 1)
-      throw_user_error("--max-tokens must be at least 1, not {}", options.max_tokens);
+    if (options.max_tokens < 1 || options.max_tokens > kMostTokensToGenerate) {
+      throw_user_error("--max-tokens must be from 1 to {}, not {}", kMostTokensToGenerate,
+                       options.max_tokens);
+    }
     tokens = tokenizer->encode(options.prompt);
     if (tokens.empty()) throw_user_error("--prompt is empty; give at least one character to continue");
   });

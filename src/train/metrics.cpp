@@ -1,15 +1,11 @@
 #include "train/metrics.hpp"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
-
-#include "llampi/core/error.hpp"
+#include <span>
 
 namespace llampi {
 namespace {
@@ -44,34 +40,22 @@ std::string evaluation_json(std::int64_t step, double eval_loss) {
   return fmt::format(R"({{"step": {}, "eval_loss": {}}})", step, number(eval_loss));
 }
 
-MetricsFile::MetricsFile(std::filesystem::path file, std::int64_t last_step) : file_(std::move(file)) {
-  const std::string kept = kept_lines(file_, last_step);
-  auto temporary = file_;
+MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step) {
+  const std::string kept = kept_lines(file, last_step);
+  auto temporary = file;
   temporary += ".tmp";
-  descriptor_ = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) throw_user_error("cannot write {}: {}", temporary.string(), std::strerror(errno));
+  file_ = PosixFile::create(temporary);
   append(kept);
   sync();
-  std::error_code error;
-  std::filesystem::rename(temporary, file_, error);
-  if (error) throw_user_error("cannot write {}: {}", file_.string(), error.message());
+  rename_into_place(temporary, file);
+  file_ = PosixFile::open_for_writing(file);  // by its own name, for messages
 }
-
-MetricsFile::~MetricsFile() { ::close(descriptor_); }
 
 void MetricsFile::append(const std::string& line) {
-  std::size_t done = 0;
-  while (done < line.size()) {
-    const auto written = ::write(descriptor_, line.data() + done, line.size() - done);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_user_error("cannot write {}: {}", file_.string(), std::strerror(errno));
-    done += static_cast<std::size_t>(written);
-  }
+  file_.write_at(bytes_, std::as_bytes(std::span(line)));
+  bytes_ += static_cast<std::int64_t>(line.size());
 }
 
-void MetricsFile::sync() {
-  if (::fsync(descriptor_) != 0)
-    throw_user_error("cannot write {}: {}", file_.string(), std::strerror(errno));
-}
+void MetricsFile::sync() const { file_.sync(); }
 
 }  // namespace llampi

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <string>
 
+#include "data/posix_file.hpp"
+
 namespace llampi {
 
 struct StepMetrics {
@@ -31,17 +33,14 @@ class MetricsFile {
  public:
   /// Opens FILE and cuts it back to lines of steps up to `last_step`, a torn last line included.
   /// @throws UserError if it cannot be written
-  MetricsFile(std::filesystem::path file, std::int64_t last_step);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  MetricsFile(const std::filesystem::path& file, std::int64_t last_step);
 
   void append(const std::string& line);
-  void sync();  ///< on disk when it returns
+  void sync() const;  ///< on disk when it returns
 
  private:
-  std::filesystem::path file_;
-  int descriptor_ = -1;
+  PosixFile file_;
+  std::int64_t bytes_ = 0;
 };
 
 }  // namespace llampi

@@ -3,11 +3,27 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
 
 #include "llampi/checkpoint/safetensors.hpp"
 
 namespace llampi {
+
+namespace {
+
+/// OMP_NUM_THREADS, of which the first number counts; 0 if it is not set.
+int omp_num_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  int threads = 0;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), threads);
+  return std::max(0, threads);
+}
+
+}  // namespace
 
 int threads_per_rank(World& world, int asked) {
   // Ranks that were bound to cores of their own have different sets; unbound ones share one.
@@ -17,6 +33,7 @@ int threads_per_rank(World& world, int asked) {
   const std::string mine =
       world.topology().host + std::string(reinterpret_cast<const char*>(&cores), sizeof(cores));
   const auto all = world.all_gather(mine);
+  if (asked == 0) asked = omp_num_threads();
   if (asked > 0) return asked;
   return std::max(1, CPU_COUNT(&cores) / static_cast<int>(std::count(all.begin(), all.end(), mine)));
 }
@@ -79,6 +96,10 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
   const int threads_here = threads_per_rank(world, threads);
   agree(world, [&] {
     session.config = config_of_weights(weights);
+    if (batch.seq_len > session.config.max_position_embeddings) {
+      throw_user_error("a sequence length of {} is larger than max_position_embeddings = {} of {}",
+                       batch.seq_len, session.config.max_position_embeddings, weights.string());
+    }
     session.model = make_llama(session.config);
     session.device = make_cpu_device(threads_here);
   });
@@ -109,7 +130,7 @@ Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, co
   }
   world.sum(std::span(&loss_sum, 1));
   world.sum(std::span(&valid, 1));
-  Evaluation result{.tokens = valid};
+  Evaluation result{.loss = std::numeric_limits<double>::quiet_NaN(), .tokens = valid};
   if (valid > 0) result.loss = loss_sum / static_cast<double>(valid);
   result.perplexity = std::exp(result.loss);
   return result;
@@ -128,7 +149,9 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
   const auto session = open_for_inference(world, weights, {micro_batch, seq_len}, threads, log);
   const BatchOptions options{
       .seq_len = seq_len, .micro_batch = micro_batch, .vocabulary = session.config.vocab_size};
-  return evaluate_file(world, *session.engine, *file, options);
+  const Evaluation result = evaluate_file(world, *session.engine, *file, options);
+  if (result.tokens == 0) log.warning("{} has no valid labels: there is no loss", data.string());
+  return result;
 }
 
 }  // namespace llampi

@@ -16,8 +16,8 @@
 
 namespace llampi {
 
-/// Threads per rank: as asked for, or the cores that this rank may run on over the ranks that share them.
-/// Collective.
+/// Threads per rank: as asked for; if that is 0, OMP_NUM_THREADS; if that is not set, the cores that this
+/// rank may run on over the ranks that share them. Collective.
 int threads_per_rank(World& world, int asked);
 
 /// The parameters as checkpoints and safetensors name them.

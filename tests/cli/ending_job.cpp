@@ -4,6 +4,7 @@
 
 #include "cli/ranks.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/train/train.hpp"
 
 int main(int, char** argv) {
   const std::string way = argv[1];
@@ -11,6 +12,7 @@ int main(int, char** argv) {
     const bool last = world.rank() == world.size() - 1;
     if (way == "stopped") return 75;
     if (way == "user-error") throw llampi::UserError("the sky is green; look again");
+    if (way == "common") throw llampi::CommonError("the sky has fallen");
     if (way == "agreed")
       agree(world, [&] {
         if (last) throw llampi::UserError("the sky is green");

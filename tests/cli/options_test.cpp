@@ -196,10 +196,12 @@ TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
       "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
 }
 
-TEST_F(OptionsTest, VariablesOfJobScriptsAreNotKeys) {
-  set_variable("LLAMPI_CONFIG", "x.ini");
-  set_variable("LLAMPI_HOURS", "3.9");
-  EXPECT_EQ(resolve_config(with_required({})).train.steps, 9);
+TEST_F(OptionsTest, EveryVariableWithThePrefixIsAKey) {
+  for (const char* name : {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT", "LLAMPI_SITE"}) {
+    setenv(name, "x", 1);
+    EXPECT_THROW(resolve_config(with_required({})), UserError) << name;
+    unsetenv(name);
+  }
 }
 
 TEST_F(OptionsTest, MistakesSayWhereTheyStand) {

@@ -46,6 +46,8 @@ TEST_F(Program, HelpsItself) {
   EXPECT_EQ(help.status, 0);
   EXPECT_EQ(nothing.status, 2);
   EXPECT_EQ(help.out, nothing.out);
+  EXPECT_EQ(help.err, "");
+  EXPECT_EQ(nothing.err, "llampi: no command is given; llampi train --help tells how to begin\n");
   for (const auto& command : cli::commands()) EXPECT_THAT(help.out, HasSubstr("\n  " + command.name + " "));
 }
 
@@ -59,6 +61,7 @@ TEST_F(Program, EveryCommandHelpsItself) {
     EXPECT_THAT(ending.out, HasSubstr("llampi " + command.name + " "));
   }
   const Ending help = run("train --help");
+  EXPECT_THAT(help.out, HasSubstr("Under mpirun send SIGUSR1"));
   Config defaults;
   for (const auto& option : cli::option_table(defaults))
     EXPECT_THAT(help.out, HasSubstr("--" + option.key + " "));
@@ -95,6 +98,9 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("evaluate --weights w --data d", "evaluate needs --seq-len; see llampi evaluate --help");
   expect_refused("generate --weights w --prompt p --top-p=0",
                  "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
+  expect_refused("generate --weights w --prompt p --max-tokens=1000001",
+                 "max-tokens = 1000001 (command line) is out of range; it must be at least 1 and at most "
+                 "1000000");
 }
 
 TEST_F(Program, PrintsAndDecodesTokens) {

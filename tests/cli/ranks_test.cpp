@@ -33,6 +33,12 @@ TEST(RunOnRanks, AUserErrorIsOneSentence) {
   EXPECT_EQ(ending.out, "");
 }
 
+TEST(RunOnRanks, AnErrorOfAllRanksIsPrintedOnce) {
+  const Ending ending = end_job(3, "common");
+  EXPECT_EQ(ending.status, 1);
+  EXPECT_THAT(ending.complaints(), ElementsAre("llampi: the sky has fallen"));
+}
+
 TEST(RunOnRanks, AUserErrorOfOneRankIsAgreedOn) {
   const Ending ending = end_job(3, "agreed");
   EXPECT_EQ(ending.status, 2);

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <hdf5.h>
 
+#include <algorithm>
+
 #include "cli/shell.hpp"
 
 namespace llampi::test {
@@ -138,16 +140,60 @@ TEST_F(Train, TruncatedCheckpoint) {
   expect_refused("--run.dir=other --model.weights=torn.h5", {"torn.h5"});
 }
 
+TEST_F(Train, BatchesThatNoNumberHolds) {
+  for (const char* micro_batch : {"5", "4611686018427387904", "9223372036854775807"}) {
+    expect_refused(std::string("--train.micro_batch=") + micro_batch, {"global_batch", micro_batch});
+  }
+}
+
+TEST_F(Train, EvaluationWithoutValidLabels) {
+  ASSERT_EQ(train("").status, 0);
+  std::string inputs;  // one token per document: no label belongs to its input's document
+  for (int i = 0; i < 9; ++i) inputs.append(" ").append(folder_.write("input" + std::to_string(i), "x"));
+  ASSERT_EQ(
+      shell(folder_.path(), LLAMPI_PROGRAM " tokenize --tokenizer bytes --output singles.h5" + inputs).status,
+      0);
+  const Ending ending =
+      shell(folder_.path(), LLAMPI_PROGRAM
+            " evaluate --weights run/checkpoints/step-00000002.h5 --data singles.h5 --seq-len 4 --json");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.out, "{\"loss\":null,\"perplexity\":null,\"tokens\":0}\n");
+  EXPECT_THAT(ending.err, HasSubstr("warning: singles.h5 has no valid labels"));
+}
+
+// The signal goes to mpirun, as a user or a scheduler sends it.
+TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
+  const std::string command = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
+                              " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                              " --data.seq_len=16 --train.global_batch=2 --train.steps=3000 --log.every=500";
+  const Ending stopped = shell(folder_.path(), command +
+                                                   " & job=$!;"
+                                                   " until grep -q '\"step\": 5,' run/metrics.jsonl; do"
+                                                   " kill -0 $job || exit 1; sleep 0.02; done 2>/dev/null;"
+                                                   " kill -USR1 $job; wait $job");
+  EXPECT_EQ(stopped.status, 75) << stopped.err;
+  EXPECT_THAT(stopped.complaints(), ::testing::IsEmpty());
+  EXPECT_THAT(stopped.out, HasSubstr("run the same command again to continue"));
+  EXPECT_THAT(stopped.out, ::testing::Not(HasSubstr("step 3000/3000")));
+
+  const Ending ended = shell(folder_.path(), command);
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("resumed from run/checkpoints/step-"));
+  EXPECT_THAT(ended.out, HasSubstr("step 3000/3000"));
+  const std::string metrics = read_file(folder_.path() / "run/metrics.jsonl");
+  EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 3000);
+}
+
 // A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the
-// program itself.
+// program itself, and once: a second SIGINT would end the program at once.
 TEST_F(Train, StopsAtASignalAndContinues) {
   for (const char* signal : {"USR1", "TERM", "INT"}) {
-    const Ending ending =
-        shell(folder_.path(), "rm -rf run; timeout --preserve-status --signal=" + std::string(signal) +
-                                  " 1 " + LLAMPI_PROGRAM +
-                                  " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
-                                  " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
-                                  " --log.every=1000000");
+    const Ending ending = shell(
+        folder_.path(), "rm -rf run; timeout --foreground --preserve-status --signal=" + std::string(signal) +
+                            " 1 " + LLAMPI_PROGRAM +
+                            " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                            " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
+                            " --log.every=1000000");
     EXPECT_EQ(ending.status, 75) << signal << ": " << ending.err;
     EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
     EXPECT_FALSE(std::filesystem::is_empty(folder_.path() / "run/checkpoints")) << signal;

@@ -22,7 +22,7 @@ struct Config {
     double watchdog_seconds = 0;
     bool share_gpu = false;
     bool deterministic = true;
-    int threads = 0;  ///< per rank; 0: cores / ranks on the node
+    int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;
   struct {
     std::string config;

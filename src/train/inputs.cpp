@@ -1,0 +1,68 @@
+#include "train/inputs.hpp"
+
+#include "llampi/core/error.hpp"
+#include "train/resume.hpp"
+
+namespace llampi {
+
+Inputs open_inputs(const Config& c, int ranks) {
+  Inputs in;
+  if (c.train.micro_batch > c.train.global_batch / ranks) {
+    throw_user_error(
+        "train.global_batch = {} is less than {} ranks x train.micro_batch = {}; make it a multiple of that",
+        c.train.global_batch, ranks, c.train.micro_batch);
+  }
+  const std::int64_t per_pass = ranks * c.train.micro_batch;
+  if (c.train.global_batch % per_pass != 0) {
+    throw_user_error(
+        "train.global_batch = {} is not a multiple of {} ranks x train.micro_batch = {}; use a multiple of "
+        "{}",
+        c.train.global_batch, ranks, c.train.micro_batch, per_pass);
+  }
+  in.llama = LlamaConfig::read(c.model.config);
+  in.model = make_llama(in.llama);
+  if (c.data.seq_len > in.llama.max_position_embeddings) {
+    throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
+                     in.llama.max_position_embeddings, c.model.config);
+  }
+  const auto open = [&](const std::string& path) {
+    auto file = std::make_unique<TokenFile>(path);
+    if (file->vocabulary() > in.llama.vocab_size) {
+      throw_user_error(
+          "{} was made with a vocabulary of {}, the model {} has only {}; tokenize again or use another "
+          "model",
+          path, file->vocabulary(), c.model.config, in.llama.vocab_size);
+    }
+    return file;
+  };
+  in.train_file = open(c.data.train);
+  const std::int64_t samples = in.train_file->samples(c.data.seq_len);
+  if (samples < c.train.global_batch) {
+    throw_user_error(
+        "{} has {} samples of {} tokens, fewer than train.global_batch = {}; use more text, a shorter "
+        "data.seq_len or a smaller batch",
+        c.data.train, samples, c.data.seq_len, c.train.global_batch);
+  }
+  in.sampler = std::make_unique<Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
+  if (!c.data.eval.empty()) {
+    in.eval_file = open(c.data.eval);
+    if (in.eval_file->samples(c.data.seq_len) < 1) {
+      throw_user_error("{} has {} tokens, too few for one sample of data.seq_len = {} + 1", c.data.eval,
+                       in.eval_file->tokens(), c.data.seq_len);
+    }
+  } else if (c.train.eval_every > 0) {
+    throw_user_error("train.eval_every = {} needs data.eval, a token file to evaluate on",
+                     c.train.eval_every);
+  }
+  in.batch_options = {c.data.seq_len, c.train.micro_batch, c.data.document_mask, in.llama.vocab_size};
+  in.fresh = {.seed = static_cast<std::int64_t>(c.run.seed),
+              .seq_len = c.data.seq_len,
+              .global_batch = c.train.global_batch,
+              .data_tokens = in.train_file->tokens(),
+              .shuffle = c.data.shuffle};
+  if (total_steps(c, in.fresh) < 1)
+    throw_user_error("train.epochs = {} is less than one step", c.train.epochs);
+  return in;
+}
+
+}  // namespace llampi

@@ -1,0 +1,26 @@
+// What a run reads, and what must hold of it together with the configuration.
+#pragma once
+
+#include <memory>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/data/loader.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi {
+
+struct Inputs {
+  LlamaConfig llama;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<TokenFile> train_file;
+  std::unique_ptr<TokenFile> eval_file;  ///< null: none
+  std::unique_ptr<Sampler> sampler;
+  BatchOptions batch_options;
+  TrainingState fresh;  ///< of a run that has not begun
+};
+
+/// @throws UserError
+Inputs open_inputs(const Config& config, int ranks);
+
+}  // namespace llampi

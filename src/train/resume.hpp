@@ -1,0 +1,52 @@
+// Where a run starts: from which checkpoint, whether it fits, whether the run is finished already, and where
+// its data goes on.
+//
+// TrainingState::samples_consumed is the place in the sequence of all samples that are drawn: epoch after
+// epoch, floor(samples / global_batch) whole batches of each. It grows by global_batch with every step, so it
+// is global_batch * step unless the run was resumed with another sequence length, batch or file; then it is
+// what a run with the new ones would have drawn on its way to this place.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi {
+
+/// Batches drawn so far, by samples_consumed. The next step reads batch data_steps() + 1 of the sampler.
+std::int64_t data_steps(const TrainingState& state);
+/// Epoch of the next batch.
+std::int64_t data_epoch(const TrainingState& state);
+
+/// `saved`, going on with the data, the sequence length and the batch of `fresh`: after as many whole epochs,
+/// and in the epoch after as many tokens, rounded up to a whole batch.
+TrainingState continue_from(const TrainingState& saved, const TrainingState& fresh);
+
+/// Number of the last step of the run that stands at `state`: train.steps, or as many more steps as
+/// train.epochs leaves from the place in the data.
+std::int64_t total_steps(const Config& config, const TrainingState& state);
+
+/// @throws UserError if the two models compute differently, naming the field, both values and both sources;
+/// `advice` ends the sentence
+void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
+                      const std::string& weights_source, const std::string& advice);
+
+struct Start {
+  std::filesystem::path checkpoint;  ///< empty: from the beginning
+  bool finished = false;             ///< the checkpoint is the end of the run
+};
+
+/// Rank 0 alone looks at files and decides. Collective.
+/// @param fresh what the run would have as its state without a checkpoint
+/// @throws UserError if there is no checkpoint where one must be, or the other way round, or if it does not
+/// fit
+Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,
+                   const Log& log);
+
+}  // namespace llampi

@@ -1,0 +1,33 @@
+// Chrome trace of what the engine did: https://ui.perfetto.dev opens it. A row per stream.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "llampi/fsdp/engine.hpp"
+
+namespace llampi {
+
+/// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events, microseconds).
+class Trace {
+ public:
+  Trace(const CompiledModel& compiled, int rank) : compiled_(compiled), rank_(rank) {}
+
+  /// To be given to Engine::observe(); the Trace must outlive the use.
+  Observer observer();
+  /// Writes what was recorded and forgets it. @throws UserError if the file cannot be written
+  void write(const std::filesystem::path& file);
+
+ private:
+  struct Record {
+    Action action;
+    double begin = 0, end = 0;  ///< seconds
+  };
+  const CompiledModel& compiled_;
+  int rank_;
+  std::vector<Record> records_;
+  std::vector<std::size_t> open_;  ///< per action of the list: its latest record
+};
+
+}  // namespace llampi

@@ -1,0 +1,225 @@
+// Runs that stop, continue, or are finished already.
+#include <gmock/gmock.h>
+
+#include "train/run_fixture.hpp"
+
+namespace llampi {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST_F(Train, AResumedRunHasTheBitsOfAnUninterruptedOne) {
+  for (const auto* strategy : {"full_shard", "no_shard"}) {
+    auto whole = config(std::string("whole-") + strategy);
+    whole.fsdp.strategy = strategy;
+    run(whole);
+    for (const std::int64_t step : {4, 8}) {
+      const std::string name = fmt::format("resumed-{}-{}", strategy, step);
+      copy_checkpoint(std::string("whole-") + strategy, name, step);
+      auto resumed = whole;
+      resumed.run.dir = (folder_ / name).string();
+      EXPECT_EQ(run(resumed), Outcome::done);
+      EXPECT_EQ(curve(name), curve(std::string("whole-") + strategy));
+      EXPECT_EQ(tensors(name, 12), tensors(std::string("whole-") + strategy, 12));
+    }
+  }
+}
+
+TEST_F(Train, AStopSavesAndTheNextRunContinues) {
+  run(config("whole"));
+  const auto stopped = config("stopped");
+  // Rank size-1 alone is told to stop; at step 0 there is nothing to save.
+  if (world().rank() == world().size() - 1) request_stop();
+  EXPECT_EQ(run(stopped), Outcome::stopped);
+  EXPECT_TRUE(list_checkpoints(folder_ / "stopped").empty());
+
+  auto hurried = config("stopped");
+  hurried.run.max_hours = 1e-9;
+  EXPECT_EQ(run(hurried), Outcome::stopped);
+
+  EXPECT_EQ(run(stopped), Outcome::done);
+  EXPECT_EQ(curve("stopped"), curve("whole"));
+}
+
+TEST_F(Train, AFinishedRunSaysSoAndChangesNothing) {
+  run(config("a"));
+  world().barrier();
+  const auto before = fs::last_write_time(folder_ / "a" / "metrics.jsonl");
+  EXPECT_EQ(run(config("a")), Outcome::done);
+  EXPECT_EQ(fs::last_write_time(folder_ / "a" / "metrics.jsonl"), before);
+}
+
+TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
+  run(config("a"));
+  auto other = config("b");
+  other.run.resume = checkpoint_path(folder_ / "a", 8).string();
+  EXPECT_EQ(run(other), Outcome::done);
+  const auto lines = metrics("b");
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines.front()["step"], 9);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+}
+
+TEST_F(Train, RefusesWhatWouldMixRuns) {
+  run(config("a"));
+  auto never = config("a");
+  never.run.resume = "never";
+  EXPECT_THROW(run(never), UserError);
+
+  auto longer = config("a");
+  longer.train.steps = 16;
+  auto other_batch = longer;
+  other_batch.train.global_batch = 24;
+  EXPECT_THROW(run(other_batch), UserError);
+  other_batch.run.resume_with_changes = true;
+  EXPECT_EQ(run(other_batch), Outcome::done);
+  EXPECT_EQ(metrics("a").size(), 16U);
+}
+
+TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
+  for (const auto* strategy : {"full_shard", "no_shard"}) {
+    const std::string whole = std::string("whole-") + strategy, name = std::string("stopped-") + strategy;
+    auto c = config(whole);
+    c.fsdp.strategy = strategy;
+    run(c);
+    c.run.dir = (folder_ / name).string();
+    // Only the last rank gets the signal.
+    EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
+    EXPECT_EQ(list_checkpoints(c.run.dir).back(), checkpoint_path(c.run.dir, 5));
+    EXPECT_EQ(metrics(name).size(), 5U);
+    EXPECT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(curve(name), curve(whole));
+    EXPECT_EQ(tensors(name, 12), tensors(whole, 12));
+  }
+}
+
+TEST_F(Train, AStopFileStopsOnce) {
+  const auto c = config("a");
+  const auto file = folder_ / "a" / "stop";
+  EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
+  world().barrier();
+  EXPECT_TRUE(fs::exists(checkpoint_path(c.run.dir, 5)));
+  EXPECT_FALSE(fs::exists(file));
+  // One that comes too late is not kept for the next run.
+  EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
+  world().barrier();
+  EXPECT_FALSE(fs::exists(file));
+}
+
+TEST_F(Train, TooLittleTimeForAStepIsSaid) {
+  auto c = config("a");
+  c.run.max_hours =
+      1.0 / 3600;  // the start alone is less, but two saves are taken to be more than two seconds
+  EXPECT_EQ(run(c, keeping_log()), Outcome::stopped);
+  EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(list_checkpoints(c.run.dir).empty());
+}
+
+// Other ranks may be on nodes whose view of the file system is older.
+TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
+  run(config("a"));
+  auto c = config(world().rank() == 0 ? "a" : "elsewhere");
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
+
+  c = config("b");
+  if (world().rank() == 0) c.run.resume = checkpoint_path(folder_ / "a", 8).string();
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(metrics("b").size(), 4U);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+}
+
+TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
+  run(config("a"));
+  auto c = config("b");
+  c.run.resume = checkpoint_path(folder_ / "a", 4).string();
+  EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("resumed from " + checkpoint_path(folder_ / "b", 10).string()));
+  EXPECT_TRUE(logged("continues from its own newest"));
+  EXPECT_EQ(metrics("b").size(), 8U);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("nothing to do"));
+}
+
+TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
+  run(config("a"));
+  auto c = config("b");
+  c.run.resume = checkpoint_path(folder_ / "a", 12).string();
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("nothing to do"));
+  EXPECT_FALSE(fs::exists(folder_ / "b"));
+}
+
+TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
+  run(config("a"));
+  const auto whole = curve("a");
+  const auto last = tensors("a", 12);
+  const auto truncate = [&](std::int64_t step) {
+    world().barrier();
+    if (world().rank() == 0) fs::resize_file(checkpoint_path(folder_ / "a", step), 3000);
+    world().barrier();
+  };
+  truncate(12);
+  EXPECT_EQ(run(config("a"), keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("warning: skipped a checkpoint: " + checkpoint_path(folder_ / "a", 12).string()));
+  EXPECT_TRUE(logged("at step 8"));
+  EXPECT_EQ(curve("a"), whole);
+  EXPECT_EQ(tensors("a", 12), last);
+
+  for (const std::int64_t step : {4, 8, 12}) truncate(step);
+  EXPECT_THAT(refusal(config("a")), HasSubstr("no checkpoint of"));
+  EXPECT_THAT(refusal(config("a")), HasSubstr("step-00000012.h5"));
+}
+
+TEST_F(Train, AModelThatComputesDifferentlyIsRefused) {
+  run(config("a"));
+  if (world().rank() == 0) {
+    fs::create_directory(folder_ / "hf");
+    std::ofstream(folder_ / "hf" / "config.json") << model_json(R"(, "rope_theta": 500000)");
+  }
+  world().barrier();
+  auto c = config("a");
+  c.model.config = (folder_ / "hf").string();
+  c.train.steps = 13;
+  const auto refused = refusal(c);
+  EXPECT_THAT(refused, HasSubstr("rope_theta = 500000"));
+  EXPECT_THAT(refused, HasSubstr("has 10000;"));
+  EXPECT_THAT(refused, HasSubstr("run.resume_with_changes"));
+  c.run.resume_with_changes = true;
+  EXPECT_EQ(run(c), Outcome::done);
+
+  c = config("b");
+  c.model.weights = (folder_ / "hf").string();
+  EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
+  c.model.weights = checkpoint_path(folder_ / "a", 13).string();  // of rope_theta 500000
+  EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
+  c.model.weights = checkpoint_path(folder_ / "a", 12).string();
+  EXPECT_EQ(run(c), Outcome::done);
+}
+
+TEST_F(Train, AChangedBatchGoesOnInTheSameEpoch) {
+  auto c = config("a");
+  c.train.steps = 0;
+  c.train.epochs = 1;
+  run(c);  // 187 samples: 15 steps of 12
+  c.train.epochs = 2;
+  c.train.global_batch = 24;
+  c.run.resume_with_changes = true;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(metrics("a").size(), 15U + 7U) << "one more epoch, of 7 steps of 24";
+  }
+  const auto state = read_checkpoint_summary(checkpoint_path(folder_ / "a", 22)).state;
+  EXPECT_EQ(state.epoch, 2);
+  EXPECT_EQ(state.samples_consumed, 2 * 7 * 24);
+
+  c.run.resume_with_changes = false;  // the changes are the run's own now
+  c.train.epochs = 3;
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(metrics("a").size(), 15U + 7U + 7U);
+}
+
+}  // namespace
+}  // namespace llampi
