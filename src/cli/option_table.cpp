@@ -134,26 +134,37 @@ Table fsdp_options(Config& c) {
   return {
       {"fsdp.strategy",
        &c.fsdp.strategy,
-       "what is sharded: full_shard: parameters, gradients and optimizer state; no_shard: nothing; upper "
-       "case is accepted",
-       {.one_of = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"},
-        .built = {"full_shard", "no_shard"}}},
+       "what is sharded: full_shard: parameters, gradients and optimizer state; shard_grad_op: the same, but "
+       "gathered "
+       "parameters stay from forward to backward; no_shard: nothing; hybrid_shard, hybrid_shard_zero2: the "
+       "first two "
+       "inside groups of ranks, with replicas across them; upper case is accepted",
+       {.one_of = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}}},
       {"fsdp.wrap",
        &c.fsdp.wrap,
-       "what becomes an FSDP unit: transformer: embedding, each block, final norm with head",
-       {.one_of = {"transformer", "size", "modules", "none"}, .built = {"transformer"}}},
+       "what becomes an FSDP unit: transformer: embedding, each block, final norm with head; size: as "
+       "PyTorch's "
+       "size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is one unit",
+       {.one_of = {"transformer", "size", "modules", "none"}}},
       {"fsdp.wrap_min_params",
        &c.fsdp.wrap_min_params,
-       "smallest unit of fsdp.wrap = size",
-       {.built = {"0"}, .range = kAtLeastZero}},
+       "smallest unit of fsdp.wrap = size, in parameters",
+       {.range = kAtLeastZero}},
       {"fsdp.wrap_modules",
        &c.fsdp.wrap_modules,
-       "units of fsdp.wrap = modules",
-       {.built = {""}, .name = "NAMES"}},
+       "units of fsdp.wrap = modules: class names (LlamaMLP) or regular expressions searched in module "
+       "names, "
+       "separated by spaces",
+       {.name = "NAMES"}},
       {"fsdp.shard_group_size",
        &c.fsdp.shard_group_size,
-       "ranks of a shard group of the hybrid strategies",
-       {.built = {"node", ""}, .name = "node|N"}},
+       "ranks of a shard group of the hybrid strategies: those of a node, or a number",
+       {.name = "node|N"}},
+      {"fsdp.accumulate",
+       &c.fsdp.accumulate,
+       "micro-batches add up in sharded gradients, each reduced (small), or in whole ones, reduced once "
+       "(fast)",
+       {.one_of = {"sharded", "unsharded"}}},
       {"fsdp.backward_prefetch",
        &c.fsdp.backward_prefetch,
        "the next unit is gathered before (pre) or after (post) the backward pass of the current one",
@@ -166,12 +177,12 @@ Table fsdp_options(Config& c) {
        {.range = kAtLeastOne}},
       {"fsdp.param_dtype",
        &c.fsdp.param_dtype,
-       "parameters are gathered and multiplied in",
-       {.one_of = dtypes, .built = {"float32"}}},
+       "parameters are gathered and multiplied in; on CPUs bfloat16 is gathered and computed with in float32",
+       {.one_of = dtypes, .built = {"float32", "bfloat16"}}},
       {"fsdp.reduce_dtype",
        &c.fsdp.reduce_dtype,
-       "gradients are reduced in",
-       {.one_of = dtypes, .built = {"float32"}}},
+       "gradients travel in; sums are float32 in any case",
+       {.one_of = dtypes, .built = {"float32", "bfloat16"}}},
       {"fsdp.cpu_offload",
        &c.fsdp.cpu_offload,
        "what is kept in host memory",
@@ -183,8 +194,10 @@ Table other_options(Config& c) {
   return {
       {"activation.checkpointing",
        &c.activation.checkpointing,
-       "which activations are recomputed in the backward pass",
-       {.one_of = {"none", "full", "selective"}, .built = {"none"}}},
+       "what is recomputed in the backward pass instead of kept: full: each block from its input; selective: "
+       "norms and "
+       "activation functions, while the outputs of attention and of matrix products are kept",
+       {.one_of = {"none", "full", "selective"}}},
       {"checkpoint.every",
        &c.checkpoint.every,
        "steps between checkpoints; 0: only at the end",
@@ -192,7 +205,10 @@ Table other_options(Config& c) {
       {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints that are kept", {.range = kAtLeastOne}},
       {"checkpoint.async", &c.checkpoint.async, "write while training continues", {.built = {"false"}}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
-      {"log.trace", &c.log.trace, "steps to trace; 0 or empty: none", {.built = {"", "0"}, .name = "STEPS"}},
+      {"log.trace",
+       &c.log.trace,
+       "steps of which a Chrome trace is written, as 3 or 3-5; 0 or empty: none",
+       {.name = "STEPS"}},
       {"log.tensorboard", &c.log.tensorboard, "write event files", {.built = {"false"}}},
   };
 }

@@ -28,7 +28,10 @@ Observer Trace::observer() {
 
 void Trace::write(const std::filesystem::path& file) {
   auto events = nlohmann::json::array();
-  events.push_back({{"name", "process_name"}, {"ph", "M"}, {"pid", rank_}, {"args", {{"name", fmt::format("rank {}", rank_)}}}});
+  events.push_back({{"name", "process_name"},
+                    {"ph", "M"},
+                    {"pid", rank_},
+                    {"args", {{"name", fmt::format("rank {}", rank_)}}}});
   for (int s = 0; s < kStreams; ++s) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
@@ -43,14 +46,15 @@ void Trace::write(const std::filesystem::path& file) {
     nlohmann::json args = {{"micro_batch", r.action.micro_batch}};
     if (r.action.unit >= 0) args["unit"] = subject;
     if (r.action.elements > 0) args["elements"] = r.action.elements;
-    events.push_back({{"name", subject.empty() ? to_string(r.action.op) : to_string(r.action.op) + (" " + subject)},
-                      {"cat", to_string(r.action.op)},
-                      {"ph", "X"},
-                      {"pid", rank_},
-                      {"tid", static_cast<int>(r.action.stream)},
-                      {"ts", r.begin * 1e6},
-                      {"dur", (r.end - r.begin) * 1e6},
-                      {"args", args}});
+    events.push_back(
+        {{"name", subject.empty() ? to_string(r.action.op) : to_string(r.action.op) + (" " + subject)},
+         {"cat", to_string(r.action.op)},
+         {"ph", "X"},
+         {"pid", rank_},
+         {"tid", static_cast<int>(r.action.stream)},
+         {"ts", r.begin * 1e6},
+         {"dur", (r.end - r.begin) * 1e6},
+         {"args", args}});
   }
   std::ofstream out(file);
   out << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() << "\n";

@@ -9,7 +9,8 @@
 
 namespace llampi {
 
-/// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events, microseconds).
+/// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
+/// microseconds).
 class Trace {
  public:
   Trace(const CompiledModel& compiled, int rank) : compiled_(compiled), rank_(rank) {}

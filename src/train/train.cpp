@@ -13,12 +13,14 @@
 #include "llampi/core/text.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/plan/memory_report.hpp"
+#include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/metrics.hpp"
 #include "train/rank_0.hpp"
 #include "train/resume.hpp"
 #include "train/session.hpp"
 #include "train/stop.hpp"
+#include "train/trace.hpp"
 
 namespace llampi {
 namespace {
@@ -46,10 +48,6 @@ Decay decay_of(const std::string& name) {
   return name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
 }
 
-Prefetch prefetch_of(const std::string& name) {
-  return name == "post" ? Prefetch::post : (name == "none" ? Prefetch::none : Prefetch::pre);
-}
-
 void write_text(const fs::path& file, const std::string& text) {
   std::ofstream out(file, std::ios::binary);
   out << text;
@@ -67,10 +65,11 @@ class Trainer {
  private:
   void start_from(const fs::path& checkpoint);
   void open_run_folder();
-  EngineOptions engine_options(int micro_batches) const;
   void describe_run() const;
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
+  void trace_step(std::int64_t step);
+  void write_trace();
   void report(const StepMetrics& metrics);
   void evaluate_now();
   void save();
@@ -106,6 +105,8 @@ class Trainer {
   double evaluation_seconds_ = 0;  ///< likewise
   std::exception_ptr failure_;     ///< of this rank, not yet known to the others
   double step_seconds_sum_ = 0;
+  std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
+  std::unique_ptr<Trace> trace_;
 };
 
 /// Fills the engine and says where the run stands.
@@ -145,22 +146,6 @@ void Trainer::open_run_folder() {
   });
 }
 
-EngineOptions Trainer::engine_options(int micro_batches) const {
-  const auto& c = config_;
-  EngineOptions options;
-  options.batch = {c.train.micro_batch, c.data.seq_len};
-  options.micro_batches = micro_batches;
-  options.strategy = c.fsdp.strategy == "no_shard" ? Strategy::no_shard : Strategy::full_shard;
-  options.backward_prefetch = prefetch_of(c.fsdp.backward_prefetch);
-  options.forward_prefetch = c.fsdp.forward_prefetch;
-  options.limit_all_gathers = c.fsdp.limit_all_gathers;
-  options.adamw = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps};
-  options.clip_grad_norm = c.optimizer.clip_grad_norm;
-  options.groups =
-      parameter_groups(inputs_.model->parameters(), c.optimizer.weight_decay, c.optimizer.no_decay);
-  return options;
-}
-
 void Trainer::describe_run() const {
   const auto& topology = world_.topology();
   const auto& compiled = engine_->compiled();
@@ -168,8 +153,8 @@ void Trainer::describe_run() const {
             inputs_.llama.layers, inputs_.llama.vocab_size);
   log_.info("ranks: {} on {} node(s); {}", world_.size(), topology.nodes, world_.describe());
   log_.info("device: {}", device_->describe());
-  log_.info("fsdp: {}, {} units over {} shards", config_.fsdp.strategy, compiled.units.size(),
-            compiled.units.front().shards);
+  log_.info("fsdp: {}, {} units; {}", config_.fsdp.strategy, compiled.units.size(),
+            format_groups(engine_->groups()));
   log_.info("memory per rank, planned for a step:");
   std::istringstream plan(format_plan(compiled.step_plan));
   for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
@@ -199,7 +184,10 @@ Outcome Trainer::run() {
   const auto micro_batches =
       static_cast<int>(config_.train.global_batch / (world_.size() * config_.train.micro_batch));
   EngineOptions options;
-  agree(world_, [&] { options = engine_options(micro_batches); });
+  agree(world_, [&] {
+    options = engine_options(config_, *inputs_.model, micro_batches);
+    traced_ = steps_to_trace(config_.log.trace);
+  });
   engine_ = std::make_unique<Engine>(*inputs_.model, *device_, world_, options);
   start_from(start.checkpoint);
   open_run_folder();
@@ -228,6 +216,7 @@ bool Trainer::out_of_time(double step_seconds) const {
 Outcome Trainer::stop(bool late) {
   const bool idle = state_.step < first_step_;
   if (!idle) save();
+  write_trace();
   remove_stop_file();
   if (idle && late) {
     log_.warning(
@@ -297,6 +286,7 @@ Outcome Trainer::loop() {
     if (due(config_.checkpoint.every, state_.step) || state_.step == total_steps_) save();
   }
   remove_stop_file();
+  write_trace();
   return Outcome::done;
 }
 
@@ -311,6 +301,7 @@ void Trainer::check_finite(const StepMetrics& metrics) const {
 StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid) {
   StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
   if (valid > 0) {
+    trace_step(step);
     const auto result = engine_->step(batches, {metrics.lr, state_.optimizer_steps + 1, valid});
     metrics.loss = result.loss_sum;
     world_.sum(std::span(&metrics.loss, 1));
@@ -326,6 +317,28 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
   state_.epoch = data_epoch(state_);
   metrics.tokens_seen = state_.tokens_seen;
   return metrics;
+}
+
+/// Switches the trace on and off, and writes one file per rank once the last traced step is done.
+void Trainer::trace_step(std::int64_t step) {
+  const bool wanted = traced_.first <= step && step <= traced_.second;
+  if (wanted && !trace_) {
+    trace_ = std::make_unique<Trace>(engine_->compiled(), world_.rank());
+    engine_->observe(trace_->observer());
+  } else if (!wanted && trace_) {
+    write_trace();
+  }
+}
+
+void Trainer::write_trace() {
+  if (!trace_) return;
+  engine_->observe({});
+  agree(world_, [&] {
+    const fs::path folder = fs::path(config_.run.dir) / "trace";
+    fs::create_directories(folder);
+    trace_->write(folder / fmt::format("rank-{:05}.json", world_.rank()));
+  });
+  trace_.reset();
 }
 
 void Trainer::report(const StepMetrics& m) {

@@ -52,8 +52,9 @@ struct Config {
   struct {
     std::string strategy = "full_shard";
     std::string wrap = "transformer";
-    std::int64_t wrap_min_params = 0;
-    std::string wrap_modules;
+    std::int64_t wrap_min_params = 100'000'000;
+    std::string wrap_modules;  ///< names or expressions, separated by spaces
+    std::string accumulate = "sharded";
     std::string shard_group_size = "node";
     std::string backward_prefetch = "pre";
     bool forward_prefetch = true;

@@ -1,0 +1,87 @@
+#include "train/engine_config.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <sstream>
+
+namespace llampi {
+namespace {
+
+Checkpointing checkpointing_of(const std::string& name) {
+  return name == "full" ? Checkpointing::full
+                        : (name == "selective" ? Checkpointing::selective : Checkpointing::none);
+}
+
+DType dtype_from(const std::string& name) {
+  return name == "bfloat16" ? DType::bfloat16 : (name == "float16" ? DType::float16 : DType::float32);
+}
+
+/// A positive number; throws as for the user's mistake in `key`.
+std::int64_t positive(const std::string& text, const char* key, const char* wanted) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
+    throw_user_error("{} = {}: use {}", key, text, wanted);
+  }
+  return value;
+}
+
+/// 0 stands for the ranks of a node.
+int group_size_of(const std::string& text) {
+  if (text.empty() || text == "node") return 0;
+  return static_cast<int>(std::min<std::int64_t>(
+      positive(text, "fsdp.shard_group_size", "node or a number of ranks"), std::numeric_limits<int>::max()));
+}
+
+WrapOptions wrap_of(const Config& c) {
+  WrapOptions options;
+  options.policy =
+      c.fsdp.wrap == "size"
+          ? WrapPolicy::size
+          : (c.fsdp.wrap == "modules" ? WrapPolicy::modules
+                                      : (c.fsdp.wrap == "none" ? WrapPolicy::none : WrapPolicy::transformer));
+  options.min_params = c.fsdp.wrap_min_params;
+  std::istringstream words(c.fsdp.wrap_modules);
+  for (std::string word; words >> word;) options.modules.push_back(word);
+  return options;
+}
+
+Prefetch prefetch_of(const std::string& name) {
+  return name == "post" ? Prefetch::post : (name == "none" ? Prefetch::none : Prefetch::pre);
+}
+
+}  // namespace
+
+EngineOptions engine_options(const Config& c, const Model& model, int micro_batches) {
+  EngineOptions options;
+  options.batch = {c.train.micro_batch, c.data.seq_len};
+  options.micro_batches = micro_batches;
+  options.strategy = strategy_from(c.fsdp.strategy);
+  options.shard_group_size = group_size_of(c.fsdp.shard_group_size);
+  options.wrap = wrap_of(c);
+  options.accumulate_unsharded = c.fsdp.accumulate == "unsharded";
+  options.checkpointing = checkpointing_of(c.activation.checkpointing);
+  options.precision.param = dtype_from(c.fsdp.param_dtype);
+  options.precision.reduce = dtype_from(c.fsdp.reduce_dtype);
+  options.seed = c.run.seed;
+  options.backward_prefetch = prefetch_of(c.fsdp.backward_prefetch);
+  options.forward_prefetch = c.fsdp.forward_prefetch;
+  options.limit_all_gathers = c.fsdp.limit_all_gathers;
+  options.adamw = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps};
+  options.clip_grad_norm = c.optimizer.clip_grad_norm;
+  options.groups = parameter_groups(model.parameters(), c.optimizer.weight_decay, c.optimizer.no_decay);
+  return options;
+}
+
+std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text) {
+  if (text.empty() || text == "0") return {0, 0};
+  constexpr auto* kWanted = "a step or a range of steps such as 3-5";
+  const auto dash = text.find('-');
+  const auto first = positive(text.substr(0, dash), "log.trace", kWanted);
+  const auto last = dash == std::string::npos ? first : positive(text.substr(dash + 1), "log.trace", kWanted);
+  if (last < first) throw_user_error("log.trace = {}: use {}", text, kWanted);
+  return {first, last};
+}
+
+}  // namespace llampi

@@ -1,0 +1,20 @@
+// The words of the configuration as the engine's options.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi {
+
+/// @param micro_batches per rank and step
+/// @throws UserError for what the table of options could not check
+EngineOptions engine_options(const Config& config, const Model& model, int micro_batches);
+
+/// The first and last step that log.trace asks for; 0, 0 for none. @throws UserError
+std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text);
+
+}  // namespace llampi
