@@ -1,8 +1,8 @@
 // Every combination of the engine's options on two small cases: all equal PyTorch within a tolerance, and
 // bit by bit wherever only the schedule differs.
 //
-// The spread, every 37th combination (37 divides no size of an axis), runs always; the whole matrix is a test
-// labelled `long` (tests/fsdp/CMakeLists.txt).
+// The spread, every 61st combination (a prime that divides no size of an axis), runs always; the whole matrix
+// is a test labelled `long` (tests/fsdp/CMakeLists.txt).
 #include <gtest/gtest.h>
 
 #include <array>
@@ -15,7 +15,7 @@
 namespace llampi {
 namespace {
 
-constexpr std::size_t kStride = 37;
+constexpr std::size_t kStride = 61;
 
 struct Combination {
   std::string fixture;
@@ -25,8 +25,9 @@ struct Combination {
     constexpr std::array kPrefetch = {"pre", "post", "none"};
     constexpr std::array kCheckpointing = {"none", "full", "selective"};
     return fmt::format(
-        "{} {} group {} backward_prefetch {} forward_prefetch {} limit {} accumulation {}{} checkpointing {}",
-        fixture, to_string(options.strategy), options.shard_group_size,
+        "{} {} group {} wrap {} backward_prefetch {} forward_prefetch {} limit {} accumulation {}{} "
+        "checkpointing {}",
+        fixture, to_string(options.strategy), options.shard_group_size, to_string(options.wrap.policy),
         kPrefetch.at(static_cast<std::size_t>(options.backward_prefetch)), options.forward_prefetch,
         options.limit, options.accumulation, options.unsharded ? " unsharded" : "",
         kCheckpointing.at(static_cast<std::size_t>(options.checkpointing)));
@@ -65,27 +66,34 @@ std::vector<std::pair<Strategy, int>> strategies(int ranks) {
 std::vector<Combination> combinations(int ranks) {
   const std::vector<std::pair<const char*, Precision>> cases = {{"gqa_tied", {}},
                                                                 {"bf16_params", {.param = DType::bfloat16}}};
+  // Blocks; blocks of three nested units; one unit for all.
+  const std::vector<WrapOptions> wraps = {
+      {},
+      {.policy = WrapPolicy::modules, .modules = {"LlamaDecoderLayer", "LlamaAttention", "LlamaMLP"}},
+      {.policy = WrapPolicy::none}};
   const std::vector<std::pair<int, bool>> accumulations = {{1, false}, {3, false}, {3, true}};
   std::vector<Combination> result;
   for (const auto& [fixture, precision] : cases)
     for (const auto& [strategy, group] : strategies(ranks))
-      for (const auto prefetch : {Prefetch::pre, Prefetch::post, Prefetch::none})
-        for (const bool forward_prefetch : {true, false})
-          for (const int limit : {1, 2, 3})
-            for (const auto& [accumulation, unsharded] : accumulations)
-              for (const auto checkpointing :
-                   {Checkpointing::none, Checkpointing::full, Checkpointing::selective})
-                result.push_back({fixture,
-                                  {.strategy = strategy,
-                                   .accumulation = accumulation,
-                                   .backward_prefetch = prefetch,
-                                   .forward_prefetch = forward_prefetch,
-                                   .limit = limit,
-                                   .poison = true,
-                                   .shard_group_size = group,
-                                   .unsharded = unsharded,
-                                   .checkpointing = checkpointing,
-                                   .precision = precision}});
+      for (const auto& wrap : wraps)
+        for (const auto prefetch : {Prefetch::pre, Prefetch::post, Prefetch::none})
+          for (const bool forward_prefetch : {true, false})
+            for (const int limit : {1, 3})
+              for (const auto& [accumulation, unsharded] : accumulations)
+                for (const auto checkpointing :
+                     {Checkpointing::none, Checkpointing::full, Checkpointing::selective})
+                  result.push_back({fixture,
+                                    {.strategy = strategy,
+                                     .accumulation = accumulation,
+                                     .backward_prefetch = prefetch,
+                                     .forward_prefetch = forward_prefetch,
+                                     .limit = limit,
+                                     .poison = true,
+                                     .shard_group_size = group,
+                                     .unsharded = unsharded,
+                                     .checkpointing = checkpointing,
+                                     .precision = precision,
+                                     .wrap = wrap}});
   return result;
 }
 

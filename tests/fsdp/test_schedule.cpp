@@ -126,8 +126,9 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
   }
   int at_once = 1;  // units that one stage needs
   for (int i = 0; i < size(); ++i) {
-    at_once = std::max(at_once, static_cast<int>(std::count_if(all.begin(), all.end(),
-                                                               [&](const auto& g) { return g.first_use == i; })));
+    at_once = std::max(at_once, static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& g) {
+                         return g.first_use == i;
+                       })));
   }
   // Units that others begin inside of are extra, as the header says.
   const auto every = all;
@@ -137,8 +138,9 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
     });
   });
   for (int i = 0; i < size(); ++i) {
-    const auto live = std::count_if(all.begin(), all.end(),
-                                    [&](const auto& g) { return g.issued >= 0 && g.issued <= i && i < g.given_up; });
+    const auto live = std::count_if(all.begin(), all.end(), [&](const auto& g) {
+      return g.issued >= 0 && g.issued <= i && i < g.given_up;
+    });
     ASSERT_LE(live, std::max(GetParam().limit, at_once)) << "at action " << i;
   }
 }
@@ -210,7 +212,9 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
 
 TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
   const auto& options = GetParam();
-  if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied || !options.reshard_after_forward) return;
+  if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied ||
+      !options.reshard_after_forward)
+    return;
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
     if (action.op != Op::unshard || action.pass != Pass::backward) continue;
@@ -266,7 +270,7 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
                                              "forward s0",  "reshard u0",  "unshard u2",                //
                                              "forward s1",  "forward s2",  "reshard u1", "unshard u3",  //
                                              "forward s3",  "forward s4",  "reshard u2", "unshard u2",  //
-                                             "backward s5", "reshard u3",  "unshard u1",  "reduce u3",  //
+                                             "backward s5", "reshard u3",  "unshard u1", "reduce u3",   //
                                              "backward s4", "backward s3", "reshard u2", "reduce u2",   //
                                              "backward s2", "backward s1", "reshard u1", "reduce u1",   //
                                              "backward s0", "reduce u0",                                //

@@ -67,6 +67,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.batch = {slots, fixture.seq_len};
   result.micro_batches = options.accumulation;
   result.strategy = options.strategy;
+  result.wrap = options.wrap;
   result.backward_prefetch = options.backward_prefetch;
   result.forward_prefetch = options.forward_prefetch;
   result.limit_all_gathers = options.limit;

@@ -25,6 +25,7 @@ struct TrajectoryOptions {
   Checkpointing checkpointing = Checkpointing::none;
   Precision precision = {};
   double loss_scale = 1;
+  WrapOptions wrap = {};
 };
 
 struct Trajectory {

@@ -18,7 +18,7 @@ TRAINING = {
 }
 
 
-def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, **config):
+def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, param_dtype="float32", **config):
     common = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -40,7 +40,7 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
         "max_grad_norm": max_grad_norm,
         "documents": documents,
         "loss_mask": loss_mask,
-    }
+    } | ({"param_dtype": param_dtype} if param_dtype != "float32" else {})
 
 
 CASES = {
@@ -90,5 +90,12 @@ CASES = {
         seq_len=33, global_batch=8, loss_mask=True, max_grad_norm=1.45,
         vocab_size=127, hidden_size=64, intermediate_size=112, num_hidden_layers=3,
         num_attention_heads=4, num_key_value_heads=1,
+    ),
+    # Mixed precision: every forward reads the parameters rounded to bfloat16, AdamW updates the unrounded ones. A parameter
+    # that stands between two bfloat16 numbers may fall to either side of them; where none does was searched as above.
+    "bf16_params": case(
+        seq_len=17, global_batch=24, max_grad_norm=0.5, documents=True, loss_mask=True, param_dtype="bfloat16",
+        vocab_size=67, hidden_size=24, intermediate_size=56, num_hidden_layers=2,
+        num_attention_heads=3, num_key_value_heads=1,
     ),
 }

@@ -14,7 +14,7 @@ import transformers
 from transformers.models.llama import modeling_llama
 
 import llama
-from make_fixtures import batch_of_step, initial_parameters, token_stream
+from make_fixtures import batch_of_step, forward_parameters, initial_parameters, token_stream
 
 PARTS = ("rope_frequencies", "rope_tables", "rms_norm", "softmax", "loss")
 
@@ -56,7 +56,8 @@ def transformers_results(case, batch, narrow):
         model = modeling_llama.LlamaForCausalLM(config)
         model.to(torch.float64)  # widens frequencies that were computed in float32, too, and keeps their error
         model.loss_function = loss_in_dtype(model.loss_function)
-        weights = {name: tensor.detach() for name, tensor in initial_parameters(case, torch.float64).items()}
+        parameters = forward_parameters(case, initial_parameters(case, torch.float64))
+        weights = {name: tensor.detach() for name, tensor in parameters.items()}
         missing, unexpected = model.load_state_dict(weights, strict=False)
         tied = ["lm_head.weight"] if case["config"]["tie_word_embeddings"] else []
         assert missing == tied and not unexpected, (missing, unexpected)
@@ -78,7 +79,7 @@ def transformers_results(case, batch, narrow):
 
 
 def reference_results(case, batch):
-    parameters = initial_parameters(case, torch.float64)
+    parameters = forward_parameters(case, initial_parameters(case, torch.float64))
     logits = llama.forward(case["config"], parameters, batch)
     loss = llama.loss(logits, batch)
     loss.backward()

@@ -4,10 +4,12 @@
     make_fixtures.py                 train every case in float64 and write <case>.json beside this file
     make_fixtures.py --check         compare logits, loss and gradients with transformers' LlamaForCausalLM
     make_fixtures.py --float32       train in float32 too: the differences that rounding alone makes
+    make_fixtures.py --bfloat16      likewise in float32 with matrix products in bfloat16 (torch.autocast)
     make_fixtures.py ... CASE...     only these cases
 """
 
 import argparse
+import functools
 import json
 import math
 import pathlib
@@ -20,6 +22,7 @@ from cases import CASES
 from deterministic import TokenStream, parameter, unit
 
 HERE = pathlib.Path(__file__).resolve().parent
+ORDERS = 7  # of the samples in a batch, the stream's own among them
 
 
 def initial_parameters(case, dtype):
@@ -33,10 +36,12 @@ def token_stream(case):
     return TokenStream(tokens, case["config"]["vocab_size"], case["seq_len"], case["documents"], case["loss_mask"])
 
 
-def batch_of_step(case, stream, step):
-    """Tensors of the global batch of a step, counted from 1."""
-    arrays = stream.batch((step - 1) * case["global_batch"], case["global_batch"])
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def batch_of_step(case, stream, step, order=0):
+    """Tensors of the global batch of a step, counted from 1; order 0 is the stream's, others are shuffled."""
+    samples = case["global_batch"]
+    arrays = stream.batch((step - 1) * samples, samples)
+    permutation = np.random.default_rng(order).permutation(samples) if order else np.arange(samples)
+    return {name: torch.from_numpy(array[permutation]) for name, array in arrays.items()}
 
 
 def learning_rate(training, step):
@@ -67,7 +72,15 @@ def adamw(parameters, training):
     return torch.optim.AdamW(groups, lr=training["lr"], betas=betas, eps=training["eps"])
 
 
-def train(case, dtype):
+def forward_parameters(case, parameters):
+    """What forward reads: with mixed precision rounded leaves of their own, whose gradients are for the unrounded ones."""
+    if "param_dtype" not in case:
+        return parameters
+    dtype = getattr(torch, case["param_dtype"])
+    return {name: p.detach().to(dtype).to(p.dtype).requires_grad_() for name, p in parameters.items()}
+
+
+def train(case, dtype, order=0):
     """Results of a case: the first batch in detail, a line for each step, the last parameters."""
     parameters = initial_parameters(case, dtype)
     optimizer = adamw(parameters, case["training"])
@@ -83,11 +96,14 @@ def train(case, dtype):
         "steps": [],
     }
     for step in range(1, case["training"]["steps"] + 1):
-        batch = batch_of_step(case, stream, step)
-        logits = llama.forward(case["config"], parameters, batch)
+        batch = batch_of_step(case, stream, step, order)
+        used = forward_parameters(case, parameters)
+        logits = llama.forward(case["config"], used, batch)
         loss = llama.loss(logits, batch)
         optimizer.zero_grad()
         loss.backward()
+        for name, p in parameters.items():
+            p.grad = used[name].grad
         gradients = {name: p.grad for name, p in parameters.items()}
         line = {
             "step": step,
@@ -139,23 +155,27 @@ def write_fixture(name, case):
           f"gradient norms {min(norms):.3f} .. {max(norms):.3f}, clipped in {clipped} steps of {len(norms)}")
 
 
-def compare_float32(name, case):
-    wide, narrow = train(case, torch.float64), train(case, torch.float32)
+def compare_with_float64(products, name, case):
+    """Float32 against float64, the worst of several orders of the samples; matrix products in bfloat16 if asked for."""
+    wide = train(case, torch.float64)
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=products == torch.bfloat16):
+        narrow = [train(case, torch.float32, order) for order in range(ORDERS)]
 
     def of_steps(quantity):
-        pairs = zip(wide["steps"], narrow["steps"])
-        return max(abs(a[quantity] - b[quantity]) / abs(a[quantity]) for a, b in pairs)
+        return max(abs(a[quantity] - b[quantity]) / abs(a[quantity])
+                   for run in narrow for a, b in zip(wide["steps"], run["steps"]))
 
-    def of_tensors(a, b):
+    def of_tensors(a, runs):
         """Largest errors over the tensors: of the norm and of the probe relative to the norm, of an element absolute."""
-        norm = max(abs(a[t]["norm"] - b[t]["norm"]) / a[t]["norm"] for t in a)
-        dot = max(abs(a[t]["dot"] - b[t]["dot"]) / a[t]["norm"] for t in a)
-        first = max(np.abs(np.subtract(a[t]["first"], b[t]["first"])).max() for t in a)
+        norm = max(abs(a[t]["norm"] - b[t]["norm"]) / a[t]["norm"] for b in runs for t in a)
+        dot = max(abs(a[t]["dot"] - b[t]["dot"]) / a[t]["norm"] for b in runs for t in a)
+        first = max(np.abs(np.subtract(a[t]["first"], b[t]["first"])).max() for b in runs for t in a)
         return f"norm {norm:.1e} dot {dot:.1e} first {first:.1e}"
 
+    initial = of_tensors(wide["initial"]["gradients"], [run["initial"]["gradients"] for run in narrow])
+    final = of_tensors(wide["final"], [run["final"] for run in narrow])
     print(f"{name:19s} loss {of_steps('loss'):.1e} grad_norm {of_steps('grad_norm'):.1e}"
-          f" | initial gradients {of_tensors(wide['initial']['gradients'], narrow['initial']['gradients'])}"
-          f" | final parameters {of_tensors(wide['final'], narrow['final'])}")
+          f" | initial gradients {initial} | final parameters {final}")
 
 
 def main():
@@ -163,6 +183,7 @@ def main():
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--check", action="store_true")
     mode.add_argument("--float32", action="store_true")
+    mode.add_argument("--bfloat16", action="store_true")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
     arguments = parser.parse_args()
     unknown = set(arguments.cases) - set(CASES)
@@ -171,8 +192,10 @@ def main():
 
     if arguments.check:
         from check_transformers import check as act  # the other modes do without transformers
+    elif arguments.float32 or arguments.bfloat16:
+        act = functools.partial(compare_with_float64, torch.bfloat16 if arguments.bfloat16 else torch.float32)
     else:
-        act = compare_float32 if arguments.float32 else write_fixture
+        act = write_fixture
     torch.set_num_threads(1)  # the order of sums, and so the last digit, then does not depend on the machine's cores
     for name in arguments.cases or CASES:
         act(name, CASES[name])

@@ -133,6 +133,9 @@ Fixture load(const std::string& name) {
   fixture.global_batch = object.at("global_batch");
   fixture.max_grad_norm = object.at("max_grad_norm");
   fixture.documents = object.at("documents");
+  const std::string param_dtype = object.value("param_dtype", "float32");
+  require(param_dtype == "float32" || param_dtype == "bfloat16", "param_dtype of a fixture");
+  if (param_dtype == "bfloat16") fixture.param_dtype = DType::bfloat16;
   const auto& training = object.at("training");
   fixture.training = {training.at("steps"),    training.at("lr"),           training.at("min_lr"),
                       training.at("schedule"), training.at("warmup_steps"), training.at("beta1"),

@@ -42,6 +42,7 @@ struct Fixture {
   std::int64_t global_batch = 0;
   double max_grad_norm = 0;
   bool documents = false;  ///< the stream has documents, and attention and labels stay inside them
+  DType param_dtype = DType::float32;  ///< what forward and backward read the parameters rounded to
   struct {
     std::int64_t steps = 0;
     double lr = 0, min_lr = 0;
@@ -68,6 +69,7 @@ struct Fixture {
   HostBatch batch(std::span<const std::int64_t> samples) const;
 };
 
+/// Those whose parameters are not rounded.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 
