@@ -294,7 +294,7 @@ struct Engine::Running {
   std::int64_t logits_row = -1;
   std::vector<std::unique_ptr<Work>> works;  ///< per action; collectives
   std::vector<Event> events;                 ///< per action; compute and copies
-  std::vector<int> in_flight;  ///< collectives not known to be done
+  std::vector<int> in_flight;                ///< collectives not known to be done
 
   const Observer& observer;
 

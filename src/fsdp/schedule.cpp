@@ -121,13 +121,13 @@ class Compiler {
 
   /// A unit that another one's use begins inside of is extra: the limit counts those in passing use.
   bool passing(const Residency& r) const {
-    return std::none_of(residencies_.begin(), residencies_.end(), [&](const auto& other) {
-      return r.first < other.first && other.first <= r.last;
-    });
+    return std::none_of(residencies_.begin(), residencies_.end(),
+                        [&](const auto& other) { return r.first < other.first && other.first <= r.last; });
   }
 
-  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the micro-batch before
-  /// is given up. A stage that needs more units at once than the limit has them nevertheless.
+  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the
+  /// micro-batch before is given up. A stage that needs more units at once than the limit has them
+  /// nevertheless.
   void choose_issue_points() {
     int earliest = 0;  // gathers are issued in the order of use
     std::map<std::pair<int, Pass>, int> given_up;

@@ -66,8 +66,8 @@ struct StepResult {
 };
 
 enum class Moment : std::uint8_t { begin, end };
-/// Called when an action is issued and when it is known to be done: for collectives that may be much later, and other actions
-/// begin and end in between. `index` is that of the action in the list.
+/// Called when an action is issued and when it is known to be done: for collectives that may be much later,
+/// and other actions begin and end in between. `index` is that of the action in the list.
 using Observer = std::function<void(const Action& action, int index, Moment moment)>;
 
 /// A piece of a parameter and its optimizer state in this rank's memory (device memory).

@@ -28,8 +28,8 @@ enum class Op : std::uint8_t {
   reduce,     ///< reduce-scatter of a unit's gradient over the shard group, added to the sharded gradient
   replica_reduce,  ///< all-reduce over the replicas: of the sharded gradient in place, or, where a unit has
                    ///< one shard, of the whole gradient, added to the sharded one
-  norm,    ///< global gradient norm and clip coefficient
-  update,  ///< optimizer on a unit's shard
+  norm,            ///< global gradient norm and clip coefficient
+  update,          ///< optimizer on a unit's shard
 };
 const char* to_string(Op op);
 
