@@ -4,11 +4,26 @@
 #include <cmath>
 #include <numeric>
 
+#include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi {
 namespace {
+
+/// Uploads host values in the dtype of the target.
+void upload_values(Device& device, const std::vector<double>& values, Tensor target) {
+  const std::vector<float> single(values.begin(), values.end());
+  std::vector<std::uint16_t> narrow;
+  const void* source = values.data();
+  if (target.dtype == DType::float32) source = single.data();
+  if (target.dtype == DType::bfloat16) {
+    for (const float value : single) narrow.push_back(to_bfloat16(value));
+    source = narrow.data();
+  }
+  device.upload(target, source, Stream::compute);
+  device.synchronize(Stream::compute);
+}
 
 /// Per stage, the module of the block that it belongs to; -1 outside all blocks.
 std::vector<int> blocks_of_stages(const Model& model, const std::vector<StageSpec>& specs) {
@@ -234,11 +249,7 @@ void Engine::initialise(std::uint64_t seed) {
         }
       }
       const Tensor target = piece.master.slice(begin, begin + count);
-      const std::vector<float> narrow(values.begin(), values.end());
-      device_.upload(target,
-                     target.dtype == DType::float64 ? static_cast<const void*>(values.data()) : narrow.data(),
-                     Stream::compute);
-      device_.synchronize(Stream::compute);
+      upload_values(device_, values, target);
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "expect_trajectory.hpp"
+#include "llampi/core/half.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi {
@@ -147,6 +148,20 @@ TEST_F(Precisions, StochasticRoundingDoesNotDependOnWhoHoldsAnElement) {
     expect_same_bits(base,
                      run({.strategy = strategy, .accumulation = 2, .poison = true, .precision = precision}),
                      to_string(strategy));
+  }
+}
+
+TEST_F(Precisions, InitialValuesOfANarrowMasterAreRounded) {
+  const auto of = [&](const Precision& precision) {
+    TrainingRun run(world_, fixture_, {.precision = precision});
+    run.engine().initialise(3);
+    return whole_parameters(world_, run.engine());
+  };
+  const auto wide = of({}), narrow = of({.param = DType::bfloat16, .master = DType::bfloat16});
+  for (const auto& [name, values] : wide) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      ASSERT_EQ(narrow.at(name)[i], from_bfloat16(to_bfloat16(static_cast<float>(values[i])))) << name << i;
+    }
   }
 }
 
