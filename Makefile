@@ -48,7 +48,7 @@ run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE...
 test: build ## run the tests, all but the long ones
 	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE long
 
-install: build ## install into PREFIX (/usr/local)
+install: program ## install into PREFIX (/usr/local)
 	@$(cmake) --install $(BUILD) --prefix $(PREFIX)
 
 format: ## format the C++ code

@@ -1,13 +1,9 @@
 // llampi train
-#include <cerrno>
-#include <csignal>
-#include <cstring>
-
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
-#include "llampi/core/error.hpp"
+#include "cli/stop_signals.hpp"
 #include "llampi/train/train.hpp"
 #include "train/rank_0.hpp"
 
@@ -27,19 +23,6 @@ constexpr const char* kUsage =
     "SIGTERM or\n"
     "Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, saved or not.\n";
 
-void on_stop_signal(int) { request_stop(); }
-
-/// The first of these signals asks for a clean stop; a second SIGINT ends the program at once.
-void install_stop_signals() {
-  for (const int number : {SIGUSR1, SIGTERM, SIGINT}) {
-    struct sigaction action {};
-    action.sa_handler = on_stop_signal;
-    action.sa_flags = SA_RESTART;
-    if (number == SIGINT) action.sa_flags |= static_cast<int>(SA_RESETHAND);
-    if (sigaction(number, &action, nullptr) != 0) throw CallError("sigaction", std::strerror(errno));
-  }
-}
-
 /// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
 /// have, or have otherwise, must not make the ranks differ. Collective.
 Config resolve_on_rank_0(World& world, const Arguments& arguments) {
@@ -54,7 +37,7 @@ int train_command(const Arguments& arguments) {
     print(kUsage + config_help());
     return kDone;
   }
-  install_stop_signals();
+  const StopSignals stop_signals;
   return run_on_ranks([&](World& world) {
     const Config config = resolve_on_rank_0(world, arguments);
     const Log log = console_log(world.rank() == 0, stdout);

@@ -1,0 +1,28 @@
+// SIGUSR1, SIGTERM and SIGINT as requests for a clean stop.
+#pragma once
+
+#include <atomic>
+#include <thread>
+
+namespace llampi::cli {
+
+/// While it lives, the first of these signals calls request_stop(); a second SIGINT ends the program at once.
+/// They are blocked in the thread that makes it and in all threads that are started afterwards, and a thread
+/// of its own waits for them. No handler ever runs on the stack of a thread that computes: the matrix
+/// products of oneDNN 2.6 keep data below the stack pointer, where a handler overwrites it (nine of ten
+/// signals ended in a corrupted heap). To be made before MPI and OpenMP start their threads.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+ private:
+  void wait_for_signals();
+
+  std::atomic<bool> done_{false};
+  std::thread thread_;
+};
+
+}  // namespace llampi::cli
