@@ -49,6 +49,7 @@ bool same_bits(const Trajectory& a, const Trajectory& b) {
 void expect_same_bits(const Trajectory& a, const Trajectory& b, const std::string& what) {
   EXPECT_EQ(a.losses, b.losses) << what;
   EXPECT_EQ(a.grad_norms, b.grad_norms) << what;
+  EXPECT_EQ(a.final_parameters.size(), b.final_parameters.size()) << what;
   for (const auto& [name, values] : a.final_parameters)
     EXPECT_TRUE(values == b.final_parameters.at(name)) << what << ": " << name << " differs";
 }

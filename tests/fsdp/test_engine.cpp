@@ -3,46 +3,17 @@
 
 #include <cmath>
 
+#include "expect_trajectory.hpp"
 #include "llampi/core/philox.hpp"
 #include "support/mpi_test.hpp"
-#include "trajectory.hpp"
 
 namespace llampi {
 namespace {
 
-struct Tolerance {
-  double loss, norm, parameters;  ///< relative; of single elements to the norm of the tensor
-};
-// float32: PyTorch's own float32 run deviates by up to 2.2e-7 in losses, 8e-7 in gradient norms and 3.2e-6 in
-// `dot` over six orders of the samples (tests/oracle/README.md); other kernels and ranks only sum in other
-// orders. The bounds of the losses and gradient norms are those the project promises.
-constexpr Tolerance kFloat32 = {1e-6, 1e-5, 1e-5};
 // float64: sums of some thousand terms; ten steps of AdamW, whose first steps divide by the size of the
 // gradient, amplify rounding by about as much as in float32: 1e-16 * (3e-6 / 6e-8) = 5e-15, and three digits
 // of room.
-constexpr Tolerance kFloat64 = {1e-11, 1e-11, 5e-12};
-
-void expect_oracle(const Trajectory& t, const oracle::Fixture& fixture, const Tolerance& tolerance) {
-  ASSERT_EQ(t.losses.size(), fixture.steps.size());
-  for (std::size_t i = 0; i < t.losses.size(); ++i) {
-    EXPECT_NEAR(t.losses[i], fixture.steps[i].loss, tolerance.loss * fixture.steps[i].loss)
-        << "step " << i + 1;
-    EXPECT_NEAR(t.grad_norms[i], fixture.steps[i].grad_norm, tolerance.norm * fixture.steps[i].grad_norm)
-        << "step " << i + 1;
-  }
-  ASSERT_EQ(t.final_parameters.size(), fixture.final_parameters.size());
-  for (const auto& [name, expected] : fixture.final_parameters) {
-    const auto actual = oracle::summarize(t.final_parameters.at(name));
-    EXPECT_NEAR(actual.norm, expected.norm, tolerance.loss * expected.norm) << name;
-    EXPECT_NEAR(actual.dot, expected.dot, tolerance.parameters * expected.norm) << name;
-  }
-}
-
-void expect_same_bits(const Trajectory& a, const Trajectory& b, const char* what) {
-  EXPECT_EQ(a.losses, b.losses) << what;
-  EXPECT_EQ(a.grad_norms, b.grad_norms) << what;
-  EXPECT_EQ(a.final_parameters, b.final_parameters) << what;
-}
+constexpr Tolerance kFloat64Tolerance = {1e-11, 1e-11, 1e-11, 5e-12};
 
 class Trajectories : public ::testing::TestWithParam<std::string> {
  protected:
@@ -52,7 +23,7 @@ class Trajectories : public ::testing::TestWithParam<std::string> {
 TEST_P(Trajectories, EqualPyTorch) {
   for (const int accumulation : {1, 4}) {
     const auto full = run_trajectory(test_world(), fixture_, {.accumulation = accumulation});
-    expect_oracle(full, fixture_, kFloat32);
+    expect_oracle(full, fixture_, kFloat32Tolerance);
     const auto none = run_trajectory(test_world(), fixture_,
                                      {.strategy = Strategy::no_shard, .accumulation = accumulation});
     expect_same_bits(full, none, "full_shard and no_shard");
@@ -102,7 +73,7 @@ TEST(Engine, HybridStrategiesEqualPyTorch) {
         const TrajectoryOptions options{
             .strategy = strategy, .accumulation = 2, .poison = true, .shard_group_size = group};
         const auto first = run_trajectory(world, fixture, options);
-        expect_oracle(first, fixture, kFloat32);
+        expect_oracle(first, fixture, kFloat32Tolerance);
         expect_same_bits(first, run_trajectory(world, fixture, options), "repeated");
       }
     }
@@ -127,7 +98,7 @@ TEST(Engine, UnshardedAccumulationEqualsPyTorch) {
       expect_oracle(
           run_trajectory(world, fixture,
                          {.strategy = strategy, .accumulation = 3, .poison = true, .unsharded = true}),
-          fixture, kFloat32);
+          fixture, kFloat32Tolerance);
     }
   }
 }
@@ -135,7 +106,7 @@ TEST(Engine, UnshardedAccumulationEqualsPyTorch) {
 TEST(Engine, Float64OnTheReferenceDeviceEqualsPyTorch) {
   for (const auto* name : {"one_layer_one_head", "documents"}) {
     const auto fixture = oracle::load(name);
-    expect_oracle(run_trajectory(test_world(), fixture, {.float64 = true}), fixture, kFloat64);
+    expect_oracle(run_trajectory(test_world(), fixture, {.float64 = true}), fixture, kFloat64Tolerance);
   }
 }
 
