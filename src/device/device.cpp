@@ -12,6 +12,10 @@ const char* to_string(Stream stream) {
       return "reduce";
     case Stream::copy:
       return "copy";
+    case Stream::copy_out:
+      return "copy_out";
+    case Stream::host:
+      return "host";
   }
   return "unknown";
 }

@@ -11,6 +11,7 @@
 namespace llampi {
 
 Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
+Memory HostDevice::allocate_host(std::int64_t bytes) { return allocate_host_memory(bytes); }
 std::int64_t HostDevice::available_bytes(int local_ranks) const {
   return available_host_memory() / local_ranks;
 }

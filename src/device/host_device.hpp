@@ -11,6 +11,7 @@ namespace llampi {
 class HostDevice : public Device {
  public:
   Memory allocate(std::int64_t bytes) override;
+  Memory allocate_host(std::int64_t bytes) override;
   std::int64_t available_bytes(int local_ranks) const override;
   void upload(Tensor destination, const void* source, Stream stream) override;
   void download(void* destination, Tensor source, Stream stream) override;
@@ -43,6 +44,12 @@ T* elements_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const
                             rows, cols));
   }
   return static_cast<T*>(tensor.data);
+}
+
+/// The gradient of a weight, checked alike; nullptr if it is empty: the weight is frozen.
+template <class T>
+T* weight_gradient_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
+  return tensor ? elements_of<T>(tensor, rows, cols, name) : nullptr;
 }
 
 /// @throws Error if the ranges leave [0, elements) or run backwards

@@ -25,8 +25,13 @@ std::array<T, N> take(std::span<const T> list) {
   (std::make_index_sequence<N>());
 }
 
-/// Matrices of equal width that stand one behind the other in memory, as one matrix.
+/// Matrices of equal width that stand one behind the other in memory, as one matrix; empty if all of them are
+/// (gradients of frozen weights).
 inline Tensor stacked(std::initializer_list<Tensor> parts) {
+  const bool empty = !*parts.begin();
+  for (const Tensor& part : parts)
+    require(!part == empty, "some of the stacked matrices are empty, others are not");
+  if (empty) return {};
   Tensor whole = *parts.begin();
   whole.rows = 0;
   for (const Tensor& part : parts) {

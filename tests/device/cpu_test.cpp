@@ -1,5 +1,6 @@
 // The CPU device against the reference, with every variant of its kernels, and against itself.
 #include <cmath>
+#include <set>
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/operations.hpp"
@@ -273,13 +274,15 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
 TEST(CpuDeviceRules, MemoryIsZeroAndAligned) {
   const auto device = make_cpu_device(1);
   for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{3} << 20}) {
-    const Memory memory = device->allocate(bytes);
-    const auto alignment = bytes >= (2 << 20) ? std::uintptr_t{2} << 20 : std::uintptr_t{4096};
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % alignment, 0);
-    EXPECT_EQ(memory.bytes(), bytes);
-    for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
+    for (const Memory& memory : {device->allocate(bytes), device->allocate_host(bytes)}) {
+      const auto alignment = bytes >= (2 << 20) ? std::uintptr_t{2} << 20 : std::uintptr_t{4096};
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % alignment, 0);
+      EXPECT_EQ(memory.bytes(), bytes);
+      for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(memory.data()[i], std::byte{0});
+    }
   }
   EXPECT_EQ(device->allocate(0).bytes(), 0);
+  EXPECT_EQ(device->allocate_host(0).bytes(), 0);
 }
 
 // Other programs take and give memory meanwhile: the shares are compared with room to spare.
@@ -303,6 +306,13 @@ TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
   device->add(x, x);
   device->copy(x, s.output(4, 8));
   EXPECT_EQ(calls, 3);
+}
+
+TEST(CpuDeviceRules, StreamsHaveNames) {
+  std::set<std::string> names;
+  for (int stream = 0; stream < kStreams; ++stream) names.insert(to_string(static_cast<Stream>(stream)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(kStreams));
+  EXPECT_FALSE(names.contains("unknown"));
 }
 
 TEST(CpuDeviceRules, DescribesItself) {

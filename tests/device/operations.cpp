@@ -54,7 +54,7 @@ Operation embedding(const Layout& layout, std::int64_t hidden) {
     return Inputs{s.download(x)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    const Tensor dtable = s.gradient(in[0].rows, hidden, accumulate);
+    const Tensor dtable = s.weight_gradient(in[0].rows, hidden, accumulate);
     s.device().embedding_backward(s.batch(layout), s.upload(dy), dtable, accumulate);
     return Inputs{s.download(dtable)};
   };
@@ -75,7 +75,7 @@ Operation rms_norm(std::int64_t tokens, std::int64_t hidden) {
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.output(1, tokens);
     s.device().rms_norm(x, w, kNormEps, s.output(tokens, hidden), inverse_rms);
-    const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.gradient(1, hidden, accumulate);
+    const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.weight_gradient(1, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().rms_norm_backward_workspace(tokens, hidden, s.dtype()));
     s.device().rms_norm_backward(s.upload(dy), x, w, inverse_rms, dx, accumulate, dw, accumulate, scratch);
     return Inputs{s.download(dx), s.download(dw)};
@@ -97,10 +97,11 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
     return Inputs{s.download(qkv)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    const Tensor dx = s.output(tokens, hidden), dw = s.gradient(out, hidden, accumulate);
-    s.device().qkv_rope_backward(s.batch(layout), s.upload(dy), s.upload(in[0]), s.upload(in[1]),
-                                 s.upload(table), shape, dx, dw, accumulate);
-    return Inputs{s.download(dx), s.download(dw)};
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(out, hidden, accumulate);
+    const Tensor dqkv = s.upload(dy);
+    s.device().qkv_rope_backward(s.batch(layout), dqkv, s.upload(in[0]), s.upload(in[1]), s.upload(table),
+                                 shape, dx, dw, accumulate);
+    return Inputs{s.download(dx), s.download(dw), s.download(dqkv)};
   };
   return op;
 }
@@ -151,7 +152,7 @@ Operation projection_residual(std::int64_t tokens, std::int64_t in_cols, std::in
     return Inputs{s.download(y), s.download(in_place)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    const Tensor dx = s.output(tokens, in_cols), dw = s.gradient(out, in_cols, accumulate);
+    const Tensor dx = s.output(tokens, in_cols), dw = s.weight_gradient(out, in_cols, accumulate);
     s.device().projection_backward(s.upload(dy), s.upload(in[0]), s.upload(in[1]), dx, dw, accumulate);
     return Inputs{s.download(dx), s.download(dw)};
   };
@@ -172,9 +173,9 @@ Operation gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t 
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor x = s.upload(in[0]), w = s.upload(in[1]), gate_up = s.output(tokens, 2 * width);
     s.device().gate_up_swiglu(x, w, gate_up, s.output(tokens, width));
-    const Tensor dx = s.output(tokens, hidden), dw = s.gradient(2 * width, hidden, accumulate);
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(2 * width, hidden, accumulate);
     s.device().gate_up_swiglu_backward(s.upload(dy), gate_up, x, w, dx, dw, accumulate);
-    return Inputs{s.download(dx), s.download(dw)};
+    return Inputs{s.download(dx), s.download(dw), s.download(gate_up)};
   };
   return op;
 }
@@ -195,7 +196,7 @@ Operation head_loss(const Layout& layout, std::int64_t hidden) {
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     Scalars scalars(s);
     scalars.get()->inverse_tokens = dy.data[0];
-    const Tensor dx = s.output(tokens, hidden), dw = s.gradient(vocabulary, hidden, accumulate);
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss_backward(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), dx, dw,
                                   accumulate, scratch);
@@ -226,7 +227,7 @@ Operation tied_head(const Layout& layout, std::int64_t hidden) {
     const Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden), dx = s.output(tokens, hidden);
     s.device().embedding(batch, table, x);
-    const Tensor dtable = s.gradient(vocabulary, hidden, accumulate);
+    const Tensor dtable = s.weight_gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss_backward(batch, x, table, scalars.get(), dx, dtable, accumulate, scratch);
     s.device().embedding_backward(batch, dx, dtable, Accumulate::yes);

@@ -17,9 +17,9 @@ struct Operation {
   std::int64_t terms = 1;
   /// The outputs; the first is what a gradient arrives at. Buffers are full of NaN before.
   std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs)> forward;
-  /// The gradients by the inputs, given that by the first output. With Accumulate::yes, those outputs that
-  /// can be added to
-  /// (`accumulates`) start at Session::kStart.
+  /// The gradients by the inputs, given that by the first output, then whatever else is written. With
+  /// Accumulate::yes, those outputs that can be added to (`accumulates`) start at Session::kStart. The
+  /// gradient of a weight is empty in a session whose weights are frozen.
   std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs, const Values& dy,
                                     Accumulate)>
       backward;

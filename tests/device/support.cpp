@@ -70,6 +70,10 @@ Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumu
   return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), kStart)});
 }
 
+Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
+  return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate);
+}
+
 Tensor Session::workspace(std::int64_t bytes) {
   const Tensor tensor = make(1, (bytes + 3) / 4, DType::int32);
   if (bytes > 0) std::memset(tensor.data, 0xFF, static_cast<std::size_t>(tensor.bytes()));

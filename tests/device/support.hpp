@@ -39,10 +39,14 @@ Layout one_segment(std::int32_t tokens);
 Layout single_tokens(std::int32_t tokens);
 Layout mixed_segments(std::int32_t tokens);
 
+/// Whether gradients of weights are asked for.
+enum class Weights : bool { trained, frozen };
+
 /// A device with buffers, in the precision that it computes in.
 class Session {
  public:
-  Session(Device& device, DType dtype) : device_(device), dtype_(dtype) {}
+  Session(Device& device, DType dtype, Weights weights = Weights::trained)
+      : device_(device), dtype_(dtype), weights_(weights) {}
   Device& device() { return device_; }
   DType dtype() const { return dtype_; }
 
@@ -51,6 +55,8 @@ class Session {
   Tensor output(std::int64_t rows, std::int64_t cols);
   /// NaN with Accumulate::no; with yes, kStart everywhere.
   Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
+  /// The same, but empty where weights are frozen.
+  Tensor weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
   /// Not a number whatever it is read as.
   Tensor workspace(std::int64_t bytes);
   Tensor integers(const std::vector<std::int32_t>& values);
@@ -64,6 +70,7 @@ class Session {
 
   Device& device_;
   DType dtype_;
+  Weights weights_;
   std::vector<Memory> memory_;
 };
 

@@ -8,7 +8,8 @@
 //   scalars and accumulation are float32 or better. A device refuses (throws Error) a dtype that it has no
 //   kernels for. `Accumulate::no` overwrites an output whatever it holds, NaN included; `Accumulate::yes`
 //   adds to it. Operations allocate nothing: scratch memory is passed as `workspace`, whose size
-//   `OperationSizes` gives. All operations are issued on Stream::compute, in order, and are asynchronous: a
+//   `OperationSizes` gives. A gradient of a weight (dweight, dtable) that is an empty Tensor is not computed:
+//   the weight is frozen. All operations are issued on Stream::compute, in order, and are asynchronous: a
 //   device may return before they are done. Equal inputs give equal bits on the same device with the same
 //   number of threads.
 #pragma once
@@ -23,9 +24,10 @@
 
 namespace llampi {
 
-/// Streams are named by their purpose.
-enum class Stream : std::uint8_t { compute, unshard, reduce, copy };
-inline constexpr int kStreams = 4;
+/// Streams are named by their purpose. `copy` goes from the host to the device, `copy_out` back: a link does
+/// both at once. `host` is the calling thread: what waits there blocks it, and what it has done is complete.
+enum class Stream : std::uint8_t { compute, unshard, reduce, copy, copy_out, host };
+inline constexpr int kStreams = 6;
 const char* to_string(Stream stream);
 
 enum class Accumulate : bool { no, yes };
@@ -140,12 +142,15 @@ class Device : public OperationSizes {
   /// Bytes that a rank could still allocate if `local_ranks` ranks of this node shared what there is; a
   /// host's memory is bounded by its control group too. The largest number there is where that is unknown.
   virtual std::int64_t available_bytes(int local_ranks) const = 0;
+  /// Host memory from which and to which copies are fast and asynchronous (page-locked where that matters).
+  virtual Memory allocate_host(std::int64_t bytes) = 0;
   /// Host to device and back on `stream`; the host memory must stay valid until the stream is synchronized.
+  /// A tensor that lies in host memory is copied likewise.
   virtual void upload(Tensor destination, const void* source, Stream stream) = 0;
   virtual void download(void* destination, Tensor source, Stream stream) = 0;
   /// A point after all that was issued on `stream` so far.
   virtual Event record(Stream stream) = 0;
-  /// What is issued on `stream` from now on starts after `event`.
+  /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.
   virtual void wait(Stream stream, const Event& event) = 0;
   /// The host waits for everything issued on `stream`.
   virtual void synchronize(Stream stream) = 0;

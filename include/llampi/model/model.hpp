@@ -67,7 +67,7 @@ struct StageSpec {
   struct Use {
     int parameter = 0;     ///< index into Model::parameters()
     bool forward = true;   ///< read by forward()
-    bool backward = true;  ///< read by backward(); its gradient is written there in any case
+    bool backward = true;  ///< read by backward(); its gradient is written there in any case, unless frozen
   };
   std::string module;  ///< the module it is part of
   std::vector<Use> parameters;
@@ -89,8 +89,9 @@ struct StageContext {
   /// in place. The last stage only writes it, the first only reads it.
   Tensor gradient;
   std::span<const Tensor> parameters;
-  std::span<const Tensor> parameter_gradients;  ///< backward() only
-  std::span<const Accumulate> accumulate;       ///< per parameter gradient: overwrite or add
+  /// backward() only. Empty where a parameter is frozen; of parameters that join, all or none.
+  std::span<const Tensor> parameter_gradients;
+  std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
   std::span<const Tensor> constants;  ///< the model's

@@ -79,7 +79,7 @@ class CpuDevice final : public HostDevice {
 
  private:
   void zero_in_parallel(float* data, std::int64_t elements) const;
-  /// dx = dy w; dw (+)= dy^T x
+  /// dx = dy w; dw (+)= dy^T x, unless dw is nullptr
   void product_backward(const float* dy, const float* x, const float* w, std::int64_t rows, std::int64_t out,
                         std::int64_t in, float* dx, float* dw, Accumulate accumulate);
   void rotate(const Batch& batch, float* qkv, Tensor rope, AttentionShape shape, float direction) const;
@@ -93,6 +93,10 @@ class CpuDevice final : public HostDevice {
 /// The operand's elements, which must be float32 and [rows, cols].
 inline float* floats(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
   return elements_of<float>(tensor, rows, cols, name);
+}
+/// The same of the gradient of a weight; nullptr if the weight is frozen.
+inline float* gradient_floats(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
+  return weight_gradient_of<float>(tensor, rows, cols, name);
 }
 /// A 16-bit format, as bits. The shape has been checked.
 inline std::uint16_t* halves(const Tensor& tensor) { return static_cast<std::uint16_t*>(tensor.data); }

@@ -63,7 +63,7 @@ void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, 
                                    Tensor workspace) {
   const HeadOperands head(batch, x, weight, workspace, sizes_);
   float* dx = floats(dx_, head.tokens, head.hidden, "dx");
-  float* dweight = floats(dweight_, head.vocabulary, head.hidden, "dweight");
+  float* dweight = gradient_floats(dweight_, head.vocabulary, head.hidden, "dweight");
   for (std::int64_t begin = 0; begin < head.tokens; begin += head.chunk) {
     const std::int64_t rows = std::min(head.chunk, head.tokens - begin);
     const float* x_rows = head.x + begin * head.hidden;

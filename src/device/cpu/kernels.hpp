@@ -42,7 +42,7 @@ struct Kernels {
 
   /// y = x weight / rms; returns 1 / rms, rms = sqrt(mean(x^2) + eps)
   float (*rms_norm)(Index n, const float* x, const float* weight, double eps, float* y);
-  /// dx = (add_dx ? dx : 0) + gradient; dweight += dy x inverse_rms
+  /// dx = (add_dx ? dx : 0) + gradient; dweight += dy x inverse_rms, unless it is nullptr
   void (*rms_norm_backward)(Index n, const float* dy, const float* x, const float* weight, float inverse_rms,
                             bool add_dx, float* dx, double* dweight);
   /// Rotates `heads` heads of 2 `half` elements by the angles with these cosines and sines, or back

@@ -39,7 +39,7 @@ void rms_norm_backward(Index n, const float* dy, const float* x, const float* we
   for_each_vector(n, [&](Index i, auto part) {
     const Floats product = load(dy + i, part) * load(x + i, part);
     sum.add(product * load(weight + i, part));
-    add_wide(dweight + i, product * inverse_rms, part);
+    if (dweight != nullptr) add_wide(dweight + i, product * inverse_rms, part);
   });
   const double r = static_cast<double>(inverse_rms);
   const float coefficient = static_cast<float>(-r * r * r * sum.total() / static_cast<double>(n));

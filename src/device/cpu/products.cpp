@@ -10,6 +10,7 @@ void CpuDevice::product_backward(const float* dy, const float* x, const float* w
                                  std::int64_t out, std::int64_t in, float* dx, float* dw,
                                  Accumulate accumulate) {
   gemm_(product_nn(dy, w, dx, rows, in, out));
+  if (dw == nullptr) return;
   Product weight_gradient = product_tn(dy, x, dw, out, in, rows);
   weight_gradient.beta = beta(accumulate);
   gemm_(weight_gradient);
@@ -51,7 +52,7 @@ void CpuDevice::qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, T
   const float* weight = floats(weight_, out, hidden, "weight");
   float* dqkv = floats(dqkv_, tokens, out, "dqkv");
   float* dx = floats(dx_, tokens, hidden, "dx");
-  float* dweight = floats(dweight_, out, hidden, "dweight");
+  float* dweight = gradient_floats(dweight_, out, hidden, "dweight");
   rotate(batch, dqkv, rope, shape, -1);
   product_backward(dqkv, x, weight, tokens, out, hidden, dx, dweight, accumulate_dweight);
   progress();
@@ -82,7 +83,7 @@ void CpuDevice::projection_backward(Tensor dy_, Tensor x_, Tensor weight_, Tenso
   const float* x = floats(x_, rows, in, "x");
   const float* weight = floats(weight_, out, in, "weight");
   float* dx = floats(dx_, rows, in, "dx");
-  float* dweight = floats(dweight_, out, in, "dweight");
+  float* dweight = gradient_floats(dweight_, out, in, "dweight");
   product_backward(dy, x, weight, rows, out, in, dx, dweight, accumulate_dweight);
   progress();
 }
@@ -117,7 +118,7 @@ void CpuDevice::gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Ten
   const float* weight = floats(weight_, 2 * width, hidden, "weight");
   float* gate_up = floats(gate_up_, rows, 2 * width, "gate_up");
   float* dx = floats(dx_, rows, hidden, "dx");
-  float* dweight = floats(dweight_, 2 * width, hidden, "dweight");
+  float* dweight = gradient_floats(dweight_, 2 * width, hidden, "dweight");
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       float* gate = gate_up + t * 2 * width;

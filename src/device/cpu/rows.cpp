@@ -36,6 +36,7 @@ void CpuDevice::embedding(const Batch& batch, Tensor table_, Tensor x_) {
 
 // Each thread has its own columns, so that a row of the table is summed in order of t.
 void CpuDevice::embedding_backward(const Batch& batch, Tensor dx_, Tensor dtable_, Accumulate accumulate) {
+  if (!dtable_) return progress();
   const std::int64_t hidden = dtable_.cols;
   const std::int32_t* tokens = checked_tokens(batch, dtable_.rows);
   const float* dx = floats(dx_, batch.tokens.cols, hidden, "dx");
@@ -73,16 +74,18 @@ void CpuDevice::rms_norm_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor 
   const float* weight = floats(weight_, 1, hidden, "weight");
   const float* inverse_rms = floats(inverse_rms_, 1, rows, "inverse_rms");
   float* dx = floats(dx_, rows, hidden, "dx");
-  float* dweight = floats(dweight_, 1, hidden, "dweight");
+  float* dweight = gradient_floats(dweight_, 1, hidden, "dweight");
   const std::int64_t bytes = sizes_.rms_norm_backward_workspace(rows, hidden, DType::float32);
   double* partial = static_cast<double*>(workspace_of(workspace, bytes));
-  std::memset(partial, 0, static_cast<std::size_t>(bytes));
+  if (dweight != nullptr) std::memset(partial, 0, static_cast<std::size_t>(bytes));
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int part) {
     for (std::int64_t t = begin; t < end; ++t) {
       kernels_.rms_norm_backward(hidden, dy + t * hidden, x + t * hidden, weight, inverse_rms[t],
-                                 accumulate_dx == Accumulate::yes, dx + t * hidden, partial + part * hidden);
+                                 accumulate_dx == Accumulate::yes, dx + t * hidden,
+                                 dweight == nullptr ? nullptr : partial + part * hidden);
     }
   });
+  if (dweight == nullptr) return progress();
   for (std::int64_t i = 0; i < hidden; ++i) {
     double sum = accumulate_dweight == Accumulate::yes ? static_cast<double>(dweight[i]) : 0.0;
     for (int part = 0; part < threads_; ++part) sum += partial[part * hidden + i];

@@ -27,6 +27,10 @@ Matrix matrix(const Tensor& t, Index rows, Index cols, const char* name) {
 Matrix matrix(const Tensor& t, const char* name) { return matrix(t, t.rows, t.cols, name); }
 /// All elements as one row.
 Matrix flat(const Tensor& t, const char* name) { return matrix(t.slice(0, t.elements()), name); }
+/// No data if the weight is frozen.
+Matrix weight_gradient(const Tensor& t, Index rows, Index cols, const char* name) {
+  return {weight_gradient_of<double>(t, rows, cols, name), rows, cols};
+}
 
 const std::int32_t* indices(const Tensor& t, const char* name) {
   return elements_of<std::int32_t>(t, 1, t.cols, name);
@@ -48,7 +52,7 @@ void product(Matrix x, Matrix w, Matrix y) {
   }
 }
 
-/// dx = dy w, dw (+)= dy^T x
+/// dx = dy w, dw (+)= dy^T x, unless dw has no data
 void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accumulate accumulate) {
   for (Index t = 0; t < x.rows; ++t) {
     for (Index i = 0; i < x.cols; ++i) {
@@ -57,6 +61,7 @@ void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accum
       dx(t, i) = sum;
     }
   }
+  if (dw.data == nullptr) return;
   for (Index o = 0; o < w.rows; ++o) {
     for (Index i = 0; i < x.cols; ++i) {
       double sum = 0;
@@ -125,6 +130,7 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void embedding_backward(const Batch& batch, Tensor dx_, Tensor dtable_, Accumulate accumulate) override {
+    if (!dtable_) return progress();
     const Matrix dtable = matrix(dtable_, "dtable"), dx = matrix(dx_, batch.tokens.cols, dtable.cols, "dx");
     const std::int32_t* tokens = indices(batch.tokens, "tokens");
     if (accumulate == Accumulate::no) std::fill(dtable.data, dtable.data + dtable.rows * dtable.cols, 0.0);
@@ -154,7 +160,7 @@ class ReferenceDevice final : public HostDevice {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
     const Matrix dy = matrix(dy_, x.rows, x.cols, "dy"), dx = matrix(dx_, x.rows, x.cols, "dx");
     const Matrix inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
-    const Matrix dweight = matrix(dweight_, 1, x.cols, "dweight");
+    const Matrix dweight = weight_gradient(dweight_, 1, x.cols, "dweight");
     for (Index t = 0; t < x.rows; ++t) {
       const double r = inverse_rms(0, t);
       double sum = 0;
@@ -165,6 +171,7 @@ class ReferenceDevice final : public HostDevice {
         put(dx(t, i), gradient, accumulate_dx);
       }
     }
+    if (dweight.data == nullptr) return progress();
     for (Index i = 0; i < x.cols; ++i) {
       double sum = 0;
       for (Index t = 0; t < x.rows; ++t) sum += dy(t, i) * x(t, i) * inverse_rms(0, t);
@@ -190,7 +197,7 @@ class ReferenceDevice final : public HostDevice {
     const Matrix dqkv = matrix(dqkv_, x.rows, shape.qkv_cols(), "dqkv");
     rotate(batch, dqkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, -1);
     product_backward(dqkv, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
     progress();
   }
 
@@ -261,7 +268,7 @@ class ReferenceDevice final : public HostDevice {
                            Accumulate accumulate) override {
     const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
     product_backward(matrix(dy_, x.rows, weight.rows, "dy"), x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
     progress();
   }
 
@@ -298,7 +305,7 @@ class ReferenceDevice final : public HostDevice {
       }
     }
     product_backward(gate_up, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     matrix(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
+                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
     progress();
   }
 
@@ -318,9 +325,9 @@ class ReferenceDevice final : public HostDevice {
     const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
                  weight = matrix(weight_, weight_.rows, x.cols, "weight");
     const Matrix dx = matrix(dx_, x.rows, x.cols, "dx"),
-                 dweight = matrix(dweight_, weight.rows, weight.cols, "dweight");
+                 dweight = weight_gradient(dweight_, weight.rows, weight.cols, "dweight");
     const std::int32_t* labels = indices(batch.labels, "labels");
-    if (accumulate == Accumulate::no)
+    if (dweight.data != nullptr && accumulate == Accumulate::no)
       std::fill(dweight.data, dweight.data + dweight.rows * dweight.cols, 0.0);
     std::fill(dx.data, dx.data + dx.rows * dx.cols, 0.0);
     for (Index t = 0; t < x.rows; ++t) {
@@ -331,7 +338,7 @@ class ReferenceDevice final : public HostDevice {
         const double dlogit = (p - (v == labels[t] ? 1 : 0)) * scalars->inverse_tokens;
         for (Index i = 0; i < x.cols; ++i) {
           dx(t, i) += dlogit * weight(v, i);
-          dweight(v, i) += dlogit * x(t, i);
+          if (dweight.data != nullptr) dweight(v, i) += dlogit * x(t, i);
         }
       }
     }
