@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
   EngineOptions options;
   options.batch = {sequences, seq_len};
   options.clip_grad_norm = 1;
-  options.groups = parameter_groups(model->parameters(), 0.1, "");
+  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
   Engine engine(*model, *device, *world, options);
   engine.initialise(0);
 

@@ -1,4 +1,6 @@
 // What a file is and what is in it, read by one process.
+#include <algorithm>
+
 #include "checkpoint/schema.hpp"
 #include "llampi/core/error.hpp"
 
@@ -16,7 +18,9 @@ CheckpointSummary read_checkpoint_summary(const fs::path& path) try {
   summary.git_sha = hdf5::read_string(file.id(), "git_sha");
   summary.created = hdf5::read_string(file.id(), "created");
   summary.tensors = list_datasets(file.id(), kRoles[0]);
-  summary.has_optimizer = hdf5::has_link(file.id(), "optimizer");
+  find_moments(file.id(), summary.tensors);
+  summary.has_optimizer = std::any_of(summary.tensors.begin(), summary.tensors.end(),
+                                      [](const TensorInfo& tensor) { return tensor.optimizer; });
   return summary;
 } catch (const hdf5::Failure& failure) {
   throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());

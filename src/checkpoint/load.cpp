@@ -2,6 +2,7 @@
 #include <functional>
 
 #include "checkpoint/schema.hpp"
+#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
 #include "comm/mpi/mpi_world.hpp"
@@ -22,64 +23,109 @@ void reading(const fs::path& file, const std::function<void()>& work) {
   }
 }
 
+/// The tensors, with `optimizer` where a piece of any rank has room for moments.
+std::vector<TensorInfo> tensors_to_read(World& world, std::vector<TensorInfo> tensors,
+                                        const std::vector<TensorPiece>& pieces) {
+  std::vector<std::int64_t> asked(tensors.size(), 0);
+  for (const auto& piece : pieces) {
+    if (piece.exp_avg) asked[piece.tensor] = 1;
+  }
+  world.max(asked);
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].optimizer = asked[i] != 0;
+  return tensors;
+}
+
+/// Checks the moments in the file, and that those of `tensors` are among them. Takes `optimizer` from those
+/// that the file does not have, if they may be missing.
+void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& tensors, bool may_be_missing) {
+  if (std::none_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.optimizer; })) return;
+  if (!hdf5::has_link(file, "optimizer")) {
+    throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights",
+                     path.string());
+  }
+  auto stored = tensors;
+  find_moments(file, stored);
+  std::vector<std::string> missing;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].optimizer && !stored[i].optimizer) missing.push_back(tensors[i].name);
+    tensors[i].optimizer = tensors[i].optimizer && stored[i].optimizer;
+  }
+  std::erase_if(stored, [](const TensorInfo& tensor) { return !tensor.optimizer; });
+  for (std::size_t role = kRolesWithoutOptimizer; role < kRoles.size(); ++role) {
+    require_same_tensors(fmt::format("/{} in {}", kRoles[role].group, path.string()), stored,
+                         list_datasets(file, kRoles[role]));
+  }
+  if (missing.empty() || may_be_missing) return;
+  throw_user_error(
+      "{} has no optimizer state of {}, frozen when it was written; with run.resume_with_changes = true "
+      "their moments start from zero",
+      path.string(), names_text(missing));
+}
+
 /// Rank 0, before all open the file: everything that is wrong with it shows here, at one rank.
-void check_file(const fs::path& path, std::size_t roles, const std::vector<TensorInfo>& tensors) {
+void check_file(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
   const Hdf5Lock lock;
   const auto file = hdf5::open_file(path);
   require_checkpoint(file.id(), path);
   read_state(file.id());
-  if (roles > kRolesWithoutOptimizer && !hdf5::has_link(file.id(), "optimizer")) {
-    throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights",
-                     path.string());
-  }
-  for (std::size_t role = 0; role < roles; ++role) {
-    require_same_tensors(fmt::format("/{} in {}", kRoles[role].group, path.string()), tensors,
-                         list_datasets(file.id(), kRoles[role]));
-  }
+  require_same_tensors(fmt::format("/{} in {}", kRoles[0].group, path.string()), tensors,
+                       list_datasets(file.id(), kRoles[0]));
+  check_moments(file.id(), path, tensors, moments_may_be_missing);
 }
 
-void read_values(const std::vector<std::vector<hdf5::Dataset>>& datasets,
-                 const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                 std::int64_t most) {
-  for (std::size_t role = 0; role < datasets.size(); ++role) {
+/// Every rank's `optimizer` becomes rank 0's.
+void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors) {
+  std::string flags;
+  for (const auto& tensor : tensors) flags += tensor.optimizer ? '1' : '0';
+  flags = world.broadcast(flags, 0);
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].optimizer = flags[i] == '1';
+}
+
+void read_values(Device& device, const Datasets& datasets, const std::vector<TensorInfo>& tensors,
+                 const std::vector<TensorPiece>& pieces, std::int64_t most) {
+  Staging staging(device, most);
+  for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : pieces) {
-      float* values = piece.*kRoles[role].values;
-      if (values == nullptr) continue;
-      for (std::int64_t done = 0; done < piece.elements; done += most) {
-        read_range(datasets[role][piece.tensor].id(), tensors[piece.tensor].shape, piece.begin + done,
-                   std::min(most, piece.elements - done), values + done);
-      }
+      const auto& tensor = tensors[piece.tensor];
+      const auto& dataset = datasets[role][piece.tensor];
+      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
+        if (dataset) {
+          read_range(dataset.id(), tensor.shape, piece.begin + begin, part.elements(), staging.values());
+        } else {
+          std::fill_n(staging.values(), part.elements(), 0.0F);
+        }
+        staging.store(part);
+      });
     }
   }
 }
 
 }  // namespace
 
-TrainingState load_checkpoint(World& world, const fs::path& path, const std::vector<TensorInfo>& tensors,
-                              const std::vector<TensorPiece>& pieces) {
+TrainingState load_checkpoint(World& world, Device& device, const fs::path& path,
+                              const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                              bool missing_moments_are_zero) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
-  std::int64_t with_moments = std::any_of(pieces.begin(), pieces.end(),
-                                          [](const TensorPiece& piece) { return piece.exp_avg != nullptr; });
-  world.max(std::span<std::int64_t>(&with_moments, 1));
-  const std::size_t roles = with_moments != 0 ? kRoles.size() : kRolesWithoutOptimizer;
-
+  auto in_file = tensors_to_read(world, tensors, pieces);
   agree(world, [&] {
-    if (world.rank() == 0) reading(path, [&] { check_file(path, roles, tensors); });
+    if (world.rank() == 0) reading(path, [&] { check_file(path, in_file, missing_moments_are_zero); });
   });
+  share_from_rank_0(world, in_file);
 
   const Hdf5Settings settings;
   TrainingState state;
   hdf5::File file;
-  std::vector<std::vector<hdf5::Dataset>> datasets;
+  Datasets datasets;
   agree(world, [&] {
     reading(path, [&] {
       file = hdf5::open_file(path, parallel_access(mpi_communicator(world), settings).id());
       state = read_state(file.id());
-      datasets = open_datasets(file.id(), roles, tensors);
+      datasets = open_datasets(file.id(), in_file);
     });
   });
-  agree(world,
-        [&] { reading(path, [&] { read_values(datasets, tensors, pieces, settings.transfer_elements); }); });
+  agree(world, [&] {
+    reading(path, [&] { read_values(device, datasets, in_file, pieces, settings.transfer_elements); });
+  });
   return state;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
 
@@ -31,15 +32,20 @@ std::filesystem::path weights_file(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void load_safetensors(const std::filesystem::path& folder, const std::vector<TensorInfo>& tensors,
-                      const std::vector<TensorPiece>& pieces, bool tied_head) {
+void load_safetensors(Device& device, const std::filesystem::path& folder,
+                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                      bool tied_head) {
   require_valid_pieces(tensors, pieces);
   const SafetensorsFile file(weights_file(folder));
   auto found = file.tensors();
   if (tied_head) std::erase_if(found, [](const TensorInfo& tensor) { return tensor.name == kHead; });
   require_same_tensors(file.path().string(), tensors, found);
+  Staging staging(device, kTransferElements);
   for (const auto& piece : pieces) {
-    file.read(tensors[piece.tensor].name, piece.begin, piece.elements, piece.model);
+    staging.in_parts(piece.model, [&](const Tensor& part, std::int64_t begin) {
+      file.read(tensors[piece.tensor].name, piece.begin + begin, part.elements(), staging.values());
+      staging.store(part);
+    });
   }
 }
 

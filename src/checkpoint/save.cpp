@@ -17,6 +17,7 @@
 #include <ctime>
 #include <limits>
 
+#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
 #include "comm/mpi/mpi_world.hpp"
@@ -32,16 +33,14 @@ namespace fs = std::filesystem;
 /// All that one save needs to know.
 struct Job {
   World& world;
+  Device& device;
   fs::path file, temporary;
-  const std::vector<TensorInfo>& tensors;
+  std::vector<TensorInfo> tensors;  // `optimizer`: its moments are written
   const std::vector<TensorPiece>& pieces;
   TrainingState state;
   CheckpointTexts texts;
   std::string created;
-  std::size_t roles = 0;
   const SaveOptions& options;
-
-  std::size_t datasets() const { return roles * tensors.size(); }
 };
 
 /// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
@@ -60,7 +59,8 @@ std::int64_t mix(std::int64_t index) {
 void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
                            const std::vector<TensorPiece>& pieces) {
   std::vector<std::int64_t> sums(tensors.size(), 0);
-  for (const auto& piece : pieces) sums[piece.tensor] += mix(piece.begin) - mix(piece.begin + piece.elements);
+  for (const auto& piece : pieces)
+    sums[piece.tensor] += mix(piece.begin) - mix(piece.begin + piece.elements());
   world.sum(sums);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (sums[i] == mix(0) - mix(elements_of(tensors[i].shape))) continue;
@@ -69,15 +69,28 @@ void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
   }
 }
 
-/// Roles to write: all or only the model; the same for all pieces of all ranks.
-std::size_t roles_to_write(World& world, const std::vector<TensorPiece>& pieces) {
-  std::int64_t with_and_without[2] = {0, 0};
+/// The tensors, with `optimizer` only if there are moments at all. Pieces must have them where `optimizer`
+/// says so, or all pieces of all ranks have none.
+std::vector<TensorInfo> tensors_to_write(World& world, std::vector<TensorInfo> tensors,
+                                         const std::vector<TensorPiece>& pieces) {
+  std::int64_t found[3] = {0, 0, 0};
+  auto& [with, without, unexpected] = found;
   for (const auto& piece : pieces) {
-    if (piece.elements > 0) with_and_without[piece.exp_avg == nullptr ? 1 : 0] = 1;
+    if (piece.elements() == 0) continue;
+    const bool has_moments{piece.exp_avg};
+    if (tensors[piece.tensor].optimizer) {
+      (has_moments ? with : without) = 1;
+    } else if (has_moments) {
+      unexpected = 1;
+    }
   }
-  world.max(std::span<std::int64_t>(with_and_without));
-  require(with_and_without[0] + with_and_without[1] < 2, "pieces with and without optimizer state");
-  return with_and_without[0] != 0 ? kRoles.size() : kRolesWithoutOptimizer;
+  world.max(std::span<std::int64_t>(found));
+  require(unexpected == 0, "a piece with optimizer state of a tensor that has none");
+  require(with + without < 2, "pieces with and without optimizer state");
+  if (with == 0) {
+    for (auto& tensor : tensors) tensor.optimizer = false;
+  }
+  return tensors;
 }
 
 /// The bytes of a state on rank 0: metadata must be the same on all ranks.
@@ -95,9 +108,9 @@ std::string now_utc() {
 }
 
 std::int64_t needed_bytes(const Job& job) {
-  std::int64_t bytes = metadata_bytes(job.datasets(), job.texts);
+  std::int64_t bytes = metadata_bytes(job.tensors, job.texts);
   for (const auto& tensor : job.tensors) {
-    bytes += static_cast<std::int64_t>(job.roles) *
+    bytes += static_cast<std::int64_t>(roles_of(tensor)) *
              (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) +
               job.options.hdf5.alignment_bytes);
   }
@@ -124,8 +137,7 @@ void prepare(const Job& job) {
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);
   const auto probe = PosixFile::create(job.temporary);
-  probe.write_at(0,
-                 std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.datasets(), job.texts))));
+  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.tensors, job.texts))));
   probe.sync();
 }
 
@@ -137,14 +149,17 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-void write_values(const Job& job, const std::vector<std::vector<hdf5::Dataset>>& datasets) {
-  const std::int64_t most = job.options.hdf5.transfer_elements;
-  for (std::size_t role = 0; role < job.roles; ++role) {
+void write_values(const Job& job, const Datasets& datasets) {
+  Staging staging(job.device, job.options.hdf5.transfer_elements);
+  for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : job.pieces) {
-      for (std::int64_t done = 0; done < piece.elements; done += most) {
-        write_range(datasets[role][piece.tensor].id(), job.tensors[piece.tensor].shape, piece.begin + done,
-                    std::min(most, piece.elements - done), piece.*kRoles[role].values + done);
-      }
+      const auto& tensor = job.tensors[piece.tensor];
+      if (role >= roles_of(tensor)) continue;
+      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
+        staging.fetch(part);
+        write_range(datasets[role][piece.tensor].id(), tensor.shape, piece.begin + begin, part.elements(),
+                    staging.values());
+      });
     }
   }
   // Some file systems notice only now that the space is short.
@@ -179,21 +194,21 @@ void write_temporary(const Job& job) {
     hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "H5Fflush");
   };
   hdf5::File out;
-  std::vector<std::vector<hdf5::Dataset>> datasets;
+  Datasets datasets;
   try {
     agree_on(job, [&] {
       // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts
       // as well, and they may have no room.
       const auto access = parallel_access(mpi_communicator(job.world), job.options.hdf5,
-                                          metadata_block_bytes(job.datasets(), job.texts));
+                                          metadata_block_bytes(job.tensors, job.texts));
       out = hdf5::create_file(job.temporary, access.id());
       write_attributes(out.id(), job.state, job.texts, job.created);
-      datasets = create_datasets(out.id(), job.roles, job.tensors);
+      datasets = create_datasets(out.id(), job.tensors);
       flush(out);  // while there is room for the metadata
     });
     agree_on(job, [&] { write_values(job, datasets); });
     agree_on(job, [&] {
-      datasets.clear();
+      datasets = {};
       flush(out);
       out.close();
     });
@@ -210,22 +225,22 @@ void write_temporary(const Job& job) {
 
 }  // namespace
 
-void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
-                     const CheckpointTexts& texts, const SaveOptions& options) {
+void save_checkpoint(World& world, Device& device, const fs::path& file,
+                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                     const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   require_full_coverage(world, tensors, pieces);
   fs::path temporary = file;
   temporary += ".tmp";
   const Job job{world,
+                device,
                 file,
                 temporary,
-                tensors,
+                tensors_to_write(world, tensors, pieces),
                 pieces,
                 from_rank_0(world, state),
                 {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
                 world.broadcast(now_utc(), 0),
-                roles_to_write(world, pieces),
                 options};
   const auto on_rank_0 = [&](const std::function<void()>& work) {
     agree_on(job, [&] {
@@ -246,10 +261,10 @@ void save_checkpoint(World& world, const fs::path& file, const std::vector<Tenso
   }
 }
 
-void save_checkpoint(World& world, const fs::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
-                     const CheckpointTexts& texts) {
-  save_checkpoint(world, file, tensors, pieces, state, texts, SaveOptions{});
+void save_checkpoint(World& world, Device& device, const fs::path& file,
+                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                     const TrainingState& state, const CheckpointTexts& texts) {
+  save_checkpoint(world, device, file, tensors, pieces, state, texts, SaveOptions{});
 }
 
 }  // namespace llampi

@@ -12,8 +12,8 @@ struct SaveOptions {
   bool check_free_space = true;
 };
 
-void save_checkpoint(World& world, const std::filesystem::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
-                     const CheckpointTexts& texts, const SaveOptions& options);
+void save_checkpoint(World& world, Device& device, const std::filesystem::path& file,
+                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                     const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options);
 
 }  // namespace llampi

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <llampi_version.h>
 
+#include <algorithm>
+#include <set>
+
 #include "llampi/core/error.hpp"
 
 namespace llampi {
@@ -25,23 +28,50 @@ void for_each_field(State& state, Visitor&& visit) {
   visit("shuffle", state.shuffle);
 }
 
+/// Fields that the first files do not have.
+template <class State, class Visitor>
+void for_each_later_field(State& state, Visitor&& visit) {
+  visit("loss_scale", state.loss_scale);
+  visit("loss_scale_good_steps", state.loss_scale_good_steps);
+}
+
 struct FieldWriter {
   hid_t group;
   void operator()(const char* name, const std::int64_t& value) const {
     hdf5::write_int64(group, name, value);
   }
   void operator()(const char* name, const bool& value) const { hdf5::write_bool(group, name, value); }
+  void operator()(const char* name, const double& value) const { hdf5::write_double(group, name, value); }
 };
 
 struct FieldReader {
   hid_t group;
   void operator()(const char* name, std::int64_t& value) const { value = hdf5::read_int64(group, name); }
   void operator()(const char* name, bool& value) const { value = hdf5::read_bool(group, name); }
+  void operator()(const char* name, double& value) const { value = hdf5::read_double(group, name); }
 };
 
 hdf5::Group create_group(hid_t file, const std::string& name) {
   return hdf5::Group(
       check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), "H5Gcreate2"));
+}
+
+/// The datasets of all tensors in all their roles, from functions that give a role's group and a tensor's
+/// dataset in a group.
+template <class GroupOf, class DatasetOf>
+Datasets for_each_dataset(const std::vector<TensorInfo>& tensors, GroupOf&& group_of,
+                          DatasetOf&& dataset_of) {
+  Datasets datasets;
+  for (std::size_t role = 0; role < kRoles.size(); ++role) {
+    const auto is_stored = [&](const TensorInfo& tensor) { return role < roles_of(tensor); };
+    datasets[role].resize(tensors.size());
+    if (role >= kRolesWithoutOptimizer && std::none_of(tensors.begin(), tensors.end(), is_stored)) continue;
+    const hdf5::Group group = group_of(role);
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (is_stored(tensors[i])) datasets[role][i] = dataset_of(group.id(), tensors[i]);
+    }
+  }
+  return datasets;
 }
 
 hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t properties) {
@@ -85,13 +115,18 @@ void write_attributes(hid_t file, const TrainingState& state, const CheckpointTe
   hdf5::write_string(file, "run_config", texts.run_config);
   const auto group = create_group(file, "state");
   for_each_field(state, FieldWriter{group.id()});
+  for_each_later_field(state, FieldWriter{group.id()});
 }
 
 TrainingState read_state(hid_t file) {
   const Hdf5Lock lock;
   TrainingState state;
   const auto group = hdf5::open_group(file, "state");
-  for_each_field(state, FieldReader{group.id()});
+  const FieldReader read{group.id()};
+  for_each_field(state, read);
+  for_each_later_field(state, [&](const char* name, auto& field) {
+    if (hdf5::has_attribute(group.id(), name)) read(name, field);
+  });
   return state;
 }
 
@@ -109,33 +144,27 @@ void require_checkpoint(hid_t file, const std::filesystem::path& path) {
   }
 }
 
-std::vector<std::vector<hdf5::Dataset>> create_datasets(hid_t file, std::size_t roles,
-                                                        const std::vector<TensorInfo>& tensors) {
+Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
   const Hdf5Lock lock;
   const hdf5::PropertyList properties(check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
   check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
   check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
   check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
 
-  std::vector<std::vector<hdf5::Dataset>> datasets(roles);
-  for (std::size_t role = 0; role < roles; ++role) {
-    if (role == kRolesWithoutOptimizer) create_group(file, "optimizer");
-    const auto group = create_group(file, kRoles[role].group);
-    for (const auto& tensor : tensors)
-      datasets[role].push_back(create_dataset(group.id(), tensor, properties.id()));
-  }
-  return datasets;
+  return for_each_dataset(
+      tensors,
+      [&](std::size_t role) {
+        if (role == kRolesWithoutOptimizer) create_group(file, "optimizer");
+        return create_group(file, kRoles[role].group);
+      },
+      [&](hid_t group, const TensorInfo& tensor) { return create_dataset(group, tensor, properties.id()); });
 }
 
-std::vector<std::vector<hdf5::Dataset>> open_datasets(hid_t file, std::size_t roles,
-                                                      const std::vector<TensorInfo>& tensors) {
+Datasets open_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
   const Hdf5Lock lock;
-  std::vector<std::vector<hdf5::Dataset>> datasets(roles);
-  for (std::size_t role = 0; role < roles; ++role) {
-    const auto group = hdf5::open_group(file, kRoles[role].group);
-    for (const auto& tensor : tensors) datasets[role].push_back(hdf5::open_dataset(group.id(), tensor.name));
-  }
-  return datasets;
+  return for_each_dataset(
+      tensors, [&](std::size_t role) { return hdf5::open_group(file, kRoles[role].group); },
+      [](hid_t group, const TensorInfo& tensor) { return hdf5::open_dataset(group, tensor.name); });
 }
 
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
@@ -154,17 +183,29 @@ std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
   return tensors;
 }
 
-std::int64_t metadata_block_bytes(std::size_t datasets, const CheckpointTexts& texts) {
+void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
+  const Hdf5Lock lock;
+  std::set<std::string> names;
+  if (hdf5::has_link(file, "optimizer")) {
+    const auto found = hdf5::links(hdf5::open_group(file, kRoles[kRolesWithoutOptimizer].group).id());
+    names.insert(found.begin(), found.end());
+  }
+  for (auto& tensor : tensors) tensor.optimizer = names.contains(tensor.name);
+}
+
+std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
   // Measured: 4 KiB for one tensor, and 390 bytes for each dataset with a name of 55 characters.
   constexpr std::int64_t kFile = 16 * 1024, kDataset = 1024;
+  std::size_t datasets = 0;
+  for (const auto& tensor : tensors) datasets += roles_of(tensor);
   return kFile + kDataset * static_cast<std::int64_t>(datasets) +
          static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
 }
 
-std::int64_t metadata_bytes(std::size_t datasets, const CheckpointTexts& texts) {
+std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
   // Attributes beyond 64 KiB are written outside of the block.
   constexpr std::int64_t kPages = 16 * 1024;
-  return metadata_block_bytes(datasets, texts) + kPages +
+  return metadata_block_bytes(tensors, texts) + kPages +
          static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
 }
 

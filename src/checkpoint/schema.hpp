@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/staging.hpp"
 #include "data/hdf5.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 
@@ -21,12 +22,20 @@ inline constexpr std::int64_t kCheckpointVersion = 1;
 /// A group with one dataset per tensor, and where its values are in memory.
 struct Role {
   const char* group;
-  float* TensorPiece::*values;
+  Tensor TensorPiece::*values;
 };
 inline constexpr std::array<Role, 3> kRoles{{{"model", &TensorPiece::model},
                                              {"optimizer/exp_avg", &TensorPiece::exp_avg},
                                              {"optimizer/exp_avg_sq", &TensorPiece::exp_avg_sq}}};
 inline constexpr std::size_t kRolesWithoutOptimizer = 1;
+
+/// The first so many roles are those in which a tensor is in the file.
+inline std::size_t roles_of(const TensorInfo& tensor) {
+  return tensor.optimizer ? kRoles.size() : kRolesWithoutOptimizer;
+}
+
+/// [role][tensor]; without a handle where a tensor is not in the file in that role.
+using Datasets = std::array<std::vector<hdf5::Dataset>, kRoles.size()>;
 
 struct Hdf5Settings {
   /// What is at least this large begins at a multiple of `alignment_bytes`: a page, so that no two tensors
@@ -37,8 +46,8 @@ struct Hdf5Settings {
   /// One rank reads metadata and sends it to the others; metadata is written by all together. Without it a
   /// thousand ranks would read the same few kilobytes from the file system.
   bool collective_metadata = true;
-  /// Larger ranges are read and written in several calls: MPI-IO counts bytes in an int in places.
-  std::int64_t transfer_elements = std::int64_t{1} << 28;
+  /// Of the buffer through which values pass: larger ranges are read and written in several calls.
+  std::int64_t transfer_elements = kTransferElements;
 };
 
 /// File access properties for all ranks of a communicator together.
@@ -55,18 +64,18 @@ TrainingState read_state(hid_t file);
 /// Checks the root attributes. @throws UserError if this is no checkpoint, or one of a later version
 void require_checkpoint(hid_t file, const std::filesystem::path& path);
 
-/// Creates the groups of the first `roles` roles and their datasets, with storage but without writing to it:
-/// [role][tensor].
-std::vector<std::vector<hdf5::Dataset>> create_datasets(hid_t file, std::size_t roles,
-                                                        const std::vector<TensorInfo>& tensors);
-std::vector<std::vector<hdf5::Dataset>> open_datasets(hid_t file, std::size_t roles,
-                                                      const std::vector<TensorInfo>& tensors);
+/// Creates the groups and datasets, with storage but without writing to it. Where no tensor has moments there
+/// is no group /optimizer.
+Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors);
+Datasets open_datasets(hid_t file, const std::vector<TensorInfo>& tensors);
 /// Names and shapes of a role's datasets, in alphabetical order. @throws UserError if something else is there
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role);
+/// Sets `optimizer` of each tensor to whether the file has moments of that name.
+void find_moments(hid_t file, std::vector<TensorInfo>& tensors);
 
 /// More bytes than the metadata of such a file takes: what HDF5 keeps together in one block, and with what it
 /// keeps elsewhere.
-std::int64_t metadata_block_bytes(std::size_t datasets, const CheckpointTexts& texts);
-std::int64_t metadata_bytes(std::size_t datasets, const CheckpointTexts& texts);
+std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts);
+std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts);
 
 }  // namespace llampi

@@ -12,11 +12,11 @@ namespace {
 
 /// "missing a, b and 3 more"; empty if there are none.
 std::string summarize(const char* what, const std::vector<std::string>& names) {
-  constexpr std::size_t kNamed = 5;
-  if (names.empty()) return {};
-  if (names.size() <= kNamed) return fmt::format("{} {}", what, fmt::join(names, ", "));
-  return fmt::format("{} {} and {} more", what, fmt::join(names.begin(), names.begin() + kNamed, ", "),
-                     names.size() - kNamed);
+  return names.empty() ? "" : fmt::format("{} {}", what, names_text(names));
+}
+
+bool is_storable(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
 }
 
 }  // namespace
@@ -33,6 +33,13 @@ std::int64_t elements_of(const std::vector<std::int64_t>& shape) {
 
 std::string shape_text(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kNamed = 5;
+  if (names.size() <= kNamed) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kNamed, ", "),
+                     names.size() - kNamed);
 }
 
 void require_same_tensors(const std::string& source, const std::vector<TensorInfo>& expected,
@@ -71,10 +78,15 @@ void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vec
     require(piece.tensor >= 0 && piece.tensor < static_cast<int>(tensors.size()),
             "a piece of an unknown tensor");
     const std::int64_t elements = elements_of(tensors[piece.tensor].shape);
-    require(piece.begin >= 0 && piece.elements >= 0 && piece.begin <= elements - piece.elements,
+    require(piece.begin >= 0 && piece.elements() >= 0 && piece.begin <= elements - piece.elements(),
             "a piece reaches beyond its tensor");
-    require(piece.model != nullptr || piece.elements == 0, "a piece without memory");
-    require((piece.exp_avg == nullptr) == (piece.exp_avg_sq == nullptr), "a piece with one moment of two");
+    require(piece.model || piece.elements() == 0, "a piece without memory");
+    require(!piece.exp_avg == !piece.exp_avg_sq, "a piece with one moment of two");
+    for (const Tensor& values : {piece.model, piece.exp_avg, piece.exp_avg_sq}) {
+      if (!values) continue;
+      require(values.elements() == piece.elements(), "a piece whose moments are of another length");
+      require(is_storable(values.dtype), "a piece that is not float32, bfloat16 or float16");
+    }
   }
 }
 

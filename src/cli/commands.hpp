@@ -22,6 +22,7 @@ int generate_command(const Arguments& arguments);
 // One process, without MPI.
 int tokenize_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
+int plan_command(const Arguments& arguments);
 
 struct Command {
   std::string name;

@@ -9,7 +9,10 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
+#include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/llama.hpp"
+#include "llampi/plan/report.hpp"
+#include "train/session.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -18,17 +21,22 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "Usage: llampi inspect FILE [--json]\n\n"
-    "What is in a checkpoint, a token file, or a Hugging Face folder.\n";
+    "Usage: llampi inspect FILE [--units] [--json]\n\n"
+    "What is in a checkpoint, a token file, or a Hugging Face folder.\n"
+    "With --units: the FSDP units of the model in a checkpoint, a Hugging Face folder or a config.json, as\n"
+    "fsdp.wrap = transformer makes them, in one shard. For other policies and numbers of ranks:\n"
+    "llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.\n";
 
 struct Request {
   std::string file;
+  bool units = false;
   bool json = false;
   bool verify = false;
 };
 
 std::vector<Option> options_of(Request& r) {
   return {
+      {"units", &r.units, "list the FSDP units instead", {}, true},
       {"json", &r.json, "print one JSON object", {}, true},
       {"verify", &r.verify, "compare the checksums", {.built = {"false"}}, true},
   };
@@ -137,6 +145,18 @@ Json describe(const fs::path& path) {
   throw Error("internal error: a kind of file that inspect does not know");
 }
 
+void print_units(const fs::path& path, bool json) {
+  std::error_code ignored;
+  const bool config_alone = path.extension() == ".json" && fs::is_regular_file(path, ignored);
+  const auto model = make_llama(config_alone ? LlamaConfig::read(path) : config_of_weights(path));
+  std::vector<StageSpec> specs;
+  for (const auto& stage : model->stages())
+    specs.push_back(stage->spec({1, 1}, DType::float32, *make_cpu_sizes(1)));
+  const auto units = wrap(*model, specs, {}, 1);
+  print(json ? "{\"units\":" + to_json(report_units(*model, units, DType::float32)) + "}\n"
+             : format_units(*model, units));
+}
+
 /// One line per value, inner objects indented.
 std::string for_people(const Json& object, int indent) {
   std::string text;
@@ -163,6 +183,10 @@ int inspect_command(const Arguments& arguments) {
     return kDone;
   }
   request = parse(arguments);
+  if (request.units) {
+    print_units(request.file, request.json);
+    return kDone;
+  }
   const Json description = describe(request.file);
   print(request.json ? description.dump() + "\n" : request.file + "\n" + for_people(description, 2));
   return kDone;

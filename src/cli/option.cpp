@@ -106,11 +106,14 @@ void parse(const Option& option, const Setting& setting, Number& target) {
 
 void assign(const Option& option, const Setting& setting) {
   std::visit([&](auto* target) { parse(option, setting, *target); }, option.target);
+  if (is_built(option)) return;
+  if (option.flag) throw_user_error("the option --{} is not built yet; leave it out", option.key);
+  refuse(setting, "is not built yet; " + advice(option.values));
+}
+
+bool is_built(const Option& option) {
   const auto& built = option.values.built;
-  if (!built.empty() && !contains(built, value_text(option))) {
-    if (option.flag) throw_user_error("the option --{} is not built yet; leave it out", option.key);
-    refuse(setting, "is not built yet; " + advice(option.values));
-  }
+  return built.empty() || contains(built, value_text(option));
 }
 
 std::string value_text(const Option& option) {

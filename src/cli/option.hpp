@@ -49,6 +49,9 @@ struct Setting {
 /// Sets the option's target. @throws UserError with key, value, where it came from and what is allowed
 void assign(const Option& option, const Setting& setting);
 
+/// False if the target's value asks for what is not built yet.
+bool is_built(const Option& option);
+
 /// The target's value, as assign() reads it back to the identical value.
 std::string value_text(const Option& option);
 

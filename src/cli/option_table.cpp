@@ -118,14 +118,34 @@ Table optimizer_options(Config& c) {
        &c.optimizer.no_decay,
        "regular expression, searched in parameter names, of those that do not decay; empty: every 1-D tensor",
        {.name = "REGEX"}},
+      {"optimizer.weight_decays",
+       &c.optimizer.weight_decays,
+       "decay of some parameters, as EXPRESSION=NUMBER separated by spaces: the first that is found in a "
+       "name "
+       "counts, before weight_decay and no_decay",
+       {.name = "LIST"}},
+      {"optimizer.lr_factors",
+       &c.optimizer.lr_factors,
+       "likewise, by what the learning rate is multiplied: lm_head=0.5",
+       {.name = "LIST"}},
+      {"optimizer.frozen",
+       &c.optimizer.frozen,
+       "regular expression, searched in parameter names, of those that are not trained",
+       {.name = "REGEX"}},
+      {"optimizer.loss_scale",
+       &c.optimizer.loss_scale,
+       "of the first step, where fsdp.param_dtype or reduce_dtype is float16; halved after an overflow, "
+       "which "
+       "leaves the step out, and doubled after 2000 steps without",
+       {.range = {.low = 1}}},
       {"optimizer.master_dtype",
        &c.optimizer.master_dtype,
-       "of the sharded parameters",
-       {.one_of = dtypes, .built = {"float32"}}},
+       "of the sharded parameters that are updated; bfloat16 is rounded stochastically",
+       {.one_of = dtypes}},
       {"optimizer.moment_dtype",
        &c.optimizer.moment_dtype,
-       "of the sharded moments",
-       {.one_of = dtypes, .built = {"float32"}}},
+       "of AdamW's sharded moments; bfloat16 is rounded stochastically",
+       {.one_of = dtypes}},
   };
 }
 
@@ -178,15 +198,22 @@ Table fsdp_options(Config& c) {
       {"fsdp.param_dtype",
        &c.fsdp.param_dtype,
        "parameters are gathered and multiplied in; on CPUs bfloat16 is gathered and computed with in float32",
-       {.one_of = dtypes, .built = {"float32", "bfloat16"}}},
+       {.one_of = dtypes}},
       {"fsdp.reduce_dtype",
        &c.fsdp.reduce_dtype,
        "gradients travel in; sums are float32 in any case",
-       {.one_of = dtypes, .built = {"float32", "bfloat16"}}},
+       {.one_of = dtypes}},
       {"fsdp.cpu_offload",
        &c.fsdp.cpu_offload,
-       "what is kept in host memory",
-       {.one_of = {"none", "optimizer", "params"}, .built = {"none"}}},
+       "what is kept in host memory: optimizer: moments and master; params: the sharded parameters too, "
+       "which "
+       "are copied to the device before each gather",
+       {.one_of = {"none", "optimizer", "params"}}},
+      {"fsdp.offload_step",
+       &c.fsdp.offload_step,
+       "where AdamW runs with cpu_offload: device: the state goes there and back, two units at a time; host: "
+       "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)",
+       {.one_of = {"device", "host"}}},
   };
 }
 

@@ -107,15 +107,15 @@ void refuse_what_ini_cannot_hold(const Setting& setting) {
 }
 
 /// What concerns more than one key, and what is required; none of it needs a file.
-void check(const Config& c) {
+void check(const Config& c, Purpose purpose) {
   if (c.model.config.empty()) {
     throw_user_error(
         "model.config is not given; name a Hugging Face config.json or the folder that holds it");
   }
-  if (c.data.train.empty()) {
+  if (c.data.train.empty() && purpose == Purpose::train) {
     throw_user_error("data.train is not given; name a token file, which llampi tokenize writes");
   }
-  if (c.train.steps == 0 && c.train.epochs == 0) {
+  if (c.train.steps == 0 && c.train.epochs == 0 && purpose == Purpose::train) {
     throw_user_error(
         "neither train.steps nor train.epochs is given; say how long the run is with one of them");
   }
@@ -133,20 +133,26 @@ void check(const Config& c) {
   }
 }
 
+bool changes_memory(const std::string& key) {
+  return key != "run.device" && key != "run.watchdog_seconds" && key != "checkpoint.async" &&
+         key != "log.tensorboard";
+}
+
 /// The later ones of `sources` win.
-Config build(const std::vector<std::vector<Setting>>& sources) {
+Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {
   std::map<std::string, Setting> winners;
   for (const auto& source : sources) {
     for (const auto& setting : source) winners[setting.key] = setting;
   }
   Config config;
-  for (const auto& option : option_table(config)) {
+  for (auto option : option_table(config)) {
     const auto winner = winners.find(option.key);
     if (winner == winners.end()) continue;
+    if (purpose == Purpose::plan && !changes_memory(option.key)) option.values.built.clear();
     refuse_what_ini_cannot_hold(winner->second);
     assign(option, winner->second);
   }
-  check(config);
+  check(config, purpose);
   return config;
 }
 
@@ -156,25 +162,38 @@ Option config_option(std::string& file) {
 
 }  // namespace
 
-Config resolve_config(const Arguments& arguments) {
+Config resolve_config(const Arguments& arguments, Purpose purpose, const std::vector<Option>& more) {
   Config defaults;
   const auto table = option_table(defaults);
   std::string file;
   auto accepted = table;
   accepted.push_back(config_option(file));
+  accepted.insert(accepted.end(), more.begin(), more.end());
 
   CommandLine line = parse_command_line(arguments, accepted);
   if (!line.positional.empty()) {
     throw_user_error("unexpected argument \"{}\"; options are written --section.key=value",
                      line.positional[0]);
   }
-  const bool has_file = std::erase_if(line.settings, [&](const Setting& setting) {
-                          if (setting.key == "config") file = setting.value;
-                          return setting.key == "config";
-                        }) > 0;
+  bool has_file = false;
+  std::erase_if(line.settings, [&](const Setting& setting) {
+    if (find_option(table, setting.key) != nullptr) return false;
+    assign(*find_option(accepted, setting.key), setting);
+    has_file = has_file || setting.key == "config";
+    return true;
+  });
   std::vector<Setting> from_file;
   if (has_file) from_file = ini_settings(read_text(file), file, table);
-  return build({from_file, environment_settings(table), line.settings});
+  return build({from_file, environment_settings(table), line.settings}, purpose);
+}
+
+std::vector<std::string> not_built(const Config& config) {
+  Config copy = config;
+  std::vector<std::string> settings;
+  for (const auto& option : option_table(copy)) {
+    if (!is_built(option)) settings.push_back(fmt::format("{} = {}", option.key, value_text(option)));
+  }
+  return settings;
 }
 
 std::string to_ini(const Config& config) {

@@ -1,18 +1,29 @@
 // The configuration of `llampi train` from its four sources.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cli/command_line.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi::cli {
 
+/// A plan needs neither data nor a number of steps. What is not built yet and changes no memory is accepted
+/// for it.
+enum class Purpose : std::uint8_t { train, plan };
+
 /// From the command line (`--config FILE`, `--section.key=value`), then this process's environment
 /// (LLAMPI_SECTION_KEY), then the file, then the defaults: what stands earlier wins. Paths are relative to
 /// the current folder, wherever the file is. Values that another source overrides are not looked at.
+/// @param more options of the command, besides `--config` and the keys; their targets are set
 /// @throws UserError naming key, value, where it came from and what to do
-Config resolve_config(const Arguments& arguments);
+Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
+                      const std::vector<Option>& more = {});
+
+/// "run.device = cuda" for each key whose value asks for what is not built yet.
+std::vector<std::string> not_built(const Config& config);
 
 /// Every key, section by section; parse_ini() reads the identical configuration from it.
 std::string to_ini(const Config& config);

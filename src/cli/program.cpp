@@ -61,7 +61,7 @@ const std::vector<Command>& commands() {
       {"inspect", "what is in a checkpoint, a token file or a Hugging Face folder", inspect_command},
       {"import", "a Hugging Face folder to a checkpoint"},
       {"export", "a checkpoint to a Hugging Face folder"},
-      {"plan", "memory and time of a configuration, without running it"},
+      {"plan", "memory of a configuration, without running it", plan_command},
       {"check", "whether this machine can run it"},
       {"bench", "speed of this machine"},
   };

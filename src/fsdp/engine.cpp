@@ -17,8 +17,9 @@ void upload_values(Device& device, const std::vector<double>& values, Tensor tar
   std::vector<std::uint16_t> narrow;
   const void* source = values.data();
   if (target.dtype == DType::float32) source = single.data();
-  if (target.dtype == DType::bfloat16) {
-    for (const float value : single) narrow.push_back(to_bfloat16(value));
+  if (size_of(target.dtype) == 2) {
+    for (const float value : single)
+      narrow.push_back(target.dtype == DType::bfloat16 ? to_bfloat16(value) : to_float16(value));
     source = narrow.data();
   }
   device.upload(target, source, Stream::compute);
@@ -48,7 +49,9 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
   for (const auto& stage : model.stages()) {
     compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
   }
-  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count());
+  std::vector<bool> frozen;
+  for (const auto& group : options.groups) frozen.push_back(group.frozen);
+  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen);
   compiled.constants = model.constants(options.batch.seq_len, options.precision.compute);
 
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
@@ -58,8 +61,8 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
                            .forward_prefetch = options.forward_prefetch,
                            .limit_all_gathers = options.limit_all_gathers,
                            .accumulate_unsharded = options.accumulate_unsharded,
-                           .widen = options.precision.widens(),
-                           .narrow = options.precision.narrows(),
+                           .precision = options.precision,
+                           .offload = options.offload,
                            .checkpointing = options.checkpointing,
                            .blocks = blocks_of_stages(model, compiled.specs)};
   if (options.training) compiled.step = compile(compiled.specs, compiled.units, schedule);
@@ -72,6 +75,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
                         .constants = compiled.constants,
                         .batch = options.batch,
                         .precision = options.precision,
+                        .offload = options.offload,
                         .shards = groups.shard_count(),
                         .replicas = groups.replica_count(),
                         .checkpointing = options.checkpointing,
@@ -89,8 +93,12 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
 
 // ---- setting up ----
 
-Engine::Engine(const Model& model, Device& device, World& world, const EngineOptions& options)
-    : model_(model), device_(device), options_(options) {
+Engine::Engine(const Model& model, Device& device, Device& host, World& world, const EngineOptions& options)
+    : model_(model),
+      device_(device),
+      host_(host),
+      options_(options),
+      placement_(state_placement(options.precision, options.offload)) {
   groups_ = make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size);
   shards_ = world.group(groups_.shards_of(world.rank()));
   replicas_ = world.group(groups_.replicas_of(world.rank()));
@@ -102,12 +110,16 @@ Engine::Engine(const Model& model, Device& device, World& world, const EngineOpt
         device.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
     arenas_[static_cast<int>(Arena::communication)] =
         world.allocate(compiled_.arena_bytes[static_cast<int>(Arena::communication)]);
+    arenas_[static_cast<int>(Arena::host)] =
+        device.allocate_host(compiled_.arena_bytes[static_cast<int>(Arena::host)]);
   });
 
   for (const auto& unit : compiled_.units) {
     auto& ranges = ranges_.emplace_back();
+    if (unit.frozen) continue;
     for (const auto& piece : shard_pieces(unit, shards_->rank())) {
       const ParameterGroup group = options.training ? options.groups.at(piece.parameter) : ParameterGroup{};
+      if (group.frozen) continue;  // it joins a trained one
       const auto& name = model.parameters()[piece.parameter].name;
       ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
                         group.learning_rate_factor, RandomStream(options.seed, "round " + name).bits(0),
@@ -123,8 +135,8 @@ Engine::Engine(const Model& model, Device& device, World& world, const EngineOpt
     device.upload(constants_.back(), table.data(), Stream::compute);
     device.synchronize(Stream::compute);
   }
-  const auto& scalars = plan.find(Role::step_scalars);
-  scalars_ = reinterpret_cast<StepScalars*>(arenas_[static_cast<int>(scalars.arena)].data() + scalars.offset);
+  scalars_ = static_cast<StepScalars*>(
+      view(plan, DType::float64, 1, sizeof(StepScalars) / sizeof(double), Role::step_scalars).data);
   if (options.training) step_ = bind(compiled_.step, compiled_.step_plan);
   evaluation_ = bind(compiled_.evaluation, compiled_.evaluation_plan);
 }
@@ -132,7 +144,8 @@ Engine::Engine(const Model& model, Device& device, World& world, const EngineOpt
 Engine::~Engine() = default;
 
 void Engine::check_that_it_fits(World& world) const {
-  const std::int64_t planned = compiled_.arena_bytes[0] + compiled_.arena_bytes[1];
+  const std::int64_t planned =
+      std::accumulate(compiled_.arena_bytes.begin(), compiled_.arena_bytes.end(), std::int64_t{0});
   agree(world, [&] {
     const std::int64_t available = device_.available_bytes(world.topology().local_ranks);
     if (planned <= available) return;
@@ -146,7 +159,11 @@ void Engine::check_that_it_fits(World& world) const {
 Tensor Engine::view(const MemoryPlan& plan, DType dtype, std::int64_t rows, std::int64_t cols, Role role,
                     int owner, int item) const {
   const auto& buffer = plan.find(role, owner, item);
-  return {arenas_[static_cast<int>(buffer.arena)].data() + buffer.offset, dtype, rows, cols};
+  const auto arena = static_cast<std::size_t>(buffer.arena);
+  const Tensor tensor{arenas_[arena].data() + buffer.offset, dtype, rows, cols};
+  require(tensor.bytes() <= buffer.bytes, "a view larger than its buffer");
+  high_water_[arena] = std::max(high_water_[arena], buffer.offset + in_arena(tensor.bytes()));
+  return tensor;
 }
 
 Tensor Engine::flat(const MemoryPlan& plan, DType dtype, Role role, int unit, int item) const {
@@ -156,12 +173,11 @@ Tensor Engine::flat(const MemoryPlan& plan, DType dtype, Role role, int unit, in
 /// Persistent buffers lie alike in both plans.
 Tensor Engine::shard_of(Role role, int unit) const {
   const auto& precision = options_.precision;
+  if (role == Role::master && !compiled_.evaluation_plan.has(role, unit)) role = Role::parameter_shard;
   const DType dtype = role == Role::parameter_shard
                           ? precision.param
                           : (role == Role::master ? precision.master : precision.moment);
-  const bool has_master = compiled_.evaluation_plan.has(Role::master, unit);
-  return view(compiled_.evaluation_plan, dtype, 1, compiled_.units[unit].shard_elements,
-              role == Role::master && !has_master ? Role::parameter_shard : role, unit);
+  return view(compiled_.evaluation_plan, dtype, 1, compiled_.units[unit].shard_elements, role, unit);
 }
 
 Tensor Engine::gradient_shard(const MemoryPlan& plan, int unit) const {
@@ -179,7 +195,7 @@ Tensor Engine::parameters_of(const MemoryPlan& plan, int unit, Pass pass) const 
   const int item = static_cast<int>(pass);
   const Role role = precision.widens() ? Role::widened : Role::gathered;
   if (plan.has(role, unit, item)) return flat(plan, precision.compute, role, unit, item);
-  const bool kept_whole = compiled_.units[unit].shards == 1 && !precision.widens();
+  const bool kept_whole = compiled_.units[unit].shards == 1 && !precision.widens() && !placement_.host_shard;
   return kept_whole ? shard_of(Role::parameter_shard, unit) : Tensor{};
 }
 
@@ -212,7 +228,10 @@ Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) c
     };
     const Tensor source = parameters_of(plan, u, action.copies[i]);
     bound.parameters.push_back(source ? in(source) : Tensor{});
-    if (backward) {
+    if (!backward) continue;
+    if (unit.frozen) {
+      bound.gradients.push_back({});
+    } else {
       bound.gradients.push_back(in(reduced ? whole_gradient(plan, u) : gradient_shard(plan, u)));
     }
   }
@@ -260,6 +279,7 @@ std::vector<StatePiece> Engine::pieces(bool divide_replicas) const {
   std::vector<StatePiece> result;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
     const Tensor master = shard_of(Role::master, u);
+    const bool moments = options_.training && !compiled_.units[u].frozen;
     // Replicas hold the same shard: each answers for an equal slice of it.
     const std::int64_t begin = compiled_.units[u].shard_elements * part / parts;
     const std::int64_t end = compiled_.units[u].shard_elements * (part + 1) / parts;
@@ -269,7 +289,7 @@ std::vector<StatePiece> Engine::pieces(bool divide_replicas) const {
       if (from >= to) continue;
       StatePiece state{
           piece.parameter, piece.begin + from - piece.shard_offset, master.slice(from, to), {}, {}};
-      if (options_.training) {
+      if (moments && !options_.groups[piece.parameter].frozen) {
         state.exp_avg = shard_of(Role::exp_avg, u).slice(from, to);
         state.exp_avg_sq = shard_of(Role::exp_avg_sq, u).slice(from, to);
       }
@@ -357,13 +377,20 @@ std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
   return wide;
 }
 
-/// The narrow copies of the parameters follow the master wherever somebody may have written it.
+/// The copies of the parameters that are gathered follow the master wherever somebody may have written it.
 void Engine::refresh_shards() {
   if (!stale_) return;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
-    if (compiled_.evaluation_plan.has(Role::master, u)) {
-      device_.cast(shard_of(Role::master, u), shard_of(Role::parameter_shard, u));
+    if (!compiled_.evaluation_plan.has(Role::master, u)) continue;
+    const Tensor master = shard_of(Role::master, u), shard = shard_of(Role::parameter_shard, u);
+    if (placement_.host_master == placement_.host_shard) {
+      (placement_.host_master ? host_ : device_).cast(master, shard);
+      continue;
     }
+    std::vector<std::byte> narrow(shard.bytes());
+    host_.cast(master, {narrow.data(), shard.dtype, 1, shard.elements()});
+    device_.upload(shard, narrow.data(), Stream::copy);
+    device_.synchronize(Stream::copy);
   }
   stale_ = false;
 }
@@ -385,6 +412,8 @@ void Engine::run(const Execution& execution, std::span<const HostBatch> micro_ba
     for (int i = 0; i < static_cast<int>(count); ++i) {
       if (running.works[i]) wait_for(running, i, Stream::compute);
     }
+    device_.synchronize(Stream::copy);
+    device_.synchronize(Stream::copy_out);
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
     for (auto& work : running.works) static_cast<void>(work.release());
@@ -408,13 +437,12 @@ void Engine::issue(Running& running, int index) {
   for (const int w : action.waits) wait_for(running, w, action.stream);
   if (observer_) observer_(action, index, Moment::begin);
   switch (action.op) {
-    case Op::copy_in: {
-      const auto& batch = running.micro_batches[action.micro_batch];
-      device_.upload(view(*running.execution.plan, DType::int32, 1,
-                          static_cast<std::int64_t>(batch.values().size()), Role::inputs, action.micro_batch),
-                     batch.values().data(), Stream::copy);
+    case Op::copy_in:
+      copy_in(running, action);
       break;
-    }
+    case Op::copy_out:
+      copy_out(running, action);
+      break;
     case Op::forward:
     case Op::recompute:
     case Op::backward:
@@ -437,14 +465,15 @@ void Engine::issue(Running& running, int index) {
       compute_norm(running);
       break;
     case Op::update:
-      update(running, action.unit);
+      update(running, action);
       break;
     case Op::reshard:
       break;  // the memory belongs to the next life from here on
   }
-  const bool on_device = action.stream == Stream::compute || action.stream == Stream::copy;
-  if (on_device && running.execution.awaited[index]) running.events[index] = device_.record(action.stream);
-  if (!running.works[index]) running.finished(index);
+  if (!running.works[index]) {
+    if (running.execution.awaited[index]) running.events[index] = device_.record(action.stream);
+    running.finished(index);
+  }
   running.progress();
 }
 
@@ -495,10 +524,72 @@ void Engine::compute(Running& running, int index) {
   stage.forward(context);
 }
 
+void Engine::copy_in(Running& running, const Action& action) {
+  const MemoryPlan& plan = *running.execution.plan;
+  const auto& precision = options_.precision;
+  if (action.cargo == Cargo::inputs) {
+    const auto values = running.micro_batches[action.micro_batch].values();
+    device_.upload(view(plan, DType::int32, 1, static_cast<std::int64_t>(values.size()), Role::inputs,
+                        action.micro_batch),
+                   values.data(), action.stream);
+  } else if (action.cargo == Cargo::shard) {
+    const Tensor whole =
+        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass));
+    device_.upload(place_in(whole), shard_of(Role::parameter_shard, action.unit).data, action.stream);
+  } else if (action.cargo == Cargo::new_shard) {
+    const Tensor kept = shard_of(Role::parameter_shard, action.unit);
+    const Tensor source =
+        precision.master == precision.param
+            ? shard_of(Role::master, action.unit)
+            : view(plan, precision.param, 1, kept.elements(), Role::host_shard, action.unit);
+    device_.upload(kept, source.data, action.stream);
+  } else {
+    for (const auto& tensor : state_on_its_way(plan, action.unit)) {
+      if (tensor.read) device_.upload(tensor.staged, tensor.kept.data, action.stream);
+    }
+  }
+}
+
+void Engine::copy_out(Running& running, const Action& action) {
+  const MemoryPlan& plan = *running.execution.plan;
+  if (action.cargo == Cargo::state) {
+    for (const auto& tensor : state_on_its_way(plan, action.unit))
+      device_.download(tensor.kept.data, tensor.staged, action.stream);
+  } else if (action.cargo == Cargo::gradient) {
+    const Tensor gradient = gradient_shard(plan, action.unit);
+    device_.download(
+        view(plan, gradient.dtype, 1, gradient.elements(), Role::host_gradient, action.unit).data, gradient,
+        action.stream);
+  } else {
+    const Tensor scalars = scalars_view();
+    device_.download(view(plan, scalars.dtype, 1, scalars.cols, Role::host_scalars).data, scalars,
+                     action.stream);
+  }
+}
+
+Tensor Engine::staged(const MemoryPlan& plan, Staged item, DType dtype, int unit) const {
+  return view(plan, dtype, 1, compiled_.units[unit].shard_elements, Role::staged, unit,
+              static_cast<int>(item));
+}
+
+/// Master, moments and the new shard, as far as they are kept in host memory.
+std::vector<Engine::StateTensor> Engine::state_on_its_way(const MemoryPlan& plan, int unit) const {
+  const Tensor master = shard_of(Role::master, unit), exp_avg = shard_of(Role::exp_avg, unit),
+               exp_avg_sq = shard_of(Role::exp_avg_sq, unit), shard = shard_of(Role::parameter_shard, unit);
+  std::vector<StateTensor> result;
+  if (placement_.host_master)
+    result.push_back({master, staged(plan, Staged::master, master.dtype, unit), true});
+  result.push_back({exp_avg, staged(plan, Staged::exp_avg, exp_avg.dtype, unit), true});
+  result.push_back({exp_avg_sq, staged(plan, Staged::exp_avg_sq, exp_avg_sq.dtype, unit), true});
+  if (placement_.host_shard && placement_.own_master)
+    result.push_back({shard, staged(plan, Staged::shard, shard.dtype, unit), false});
+  return result;
+}
+
 void Engine::widen(Running& running, const Action& action) {
   const MemoryPlan& plan = *running.execution.plan;
   const int item = static_cast<int>(action.pass);
-  const Tensor narrow = compiled_.units[action.unit].shards > 1
+  const Tensor narrow = compiled_.units[action.unit].shards > 1 || placement_.host_shard
                             ? flat(plan, options_.precision.param, Role::gathered, action.unit, item)
                             : shard_of(Role::parameter_shard, action.unit);
   device_.cast(narrow, flat(plan, options_.precision.compute, Role::widened, action.unit, item));
@@ -510,9 +601,10 @@ void Engine::collective(Running& running, int index) {
   const auto& precision = options_.precision;
   auto& work = running.works[index];
   if (action.op == Op::unshard) {
+    const Tensor whole =
+        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass));
     work = shards_->all_gather(
-        shard_of(Role::parameter_shard, action.unit),
-        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass)),
+        placement_.host_shard ? place_in(whole) : shard_of(Role::parameter_shard, action.unit), whole,
         action.stream);
   } else {
     const auto& buffer = plan.find(Role::collective_workspace);
@@ -543,32 +635,64 @@ void Engine::compute_norm(Running& running) {
     device_.synchronize(Stream::compute);
     shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce)->wait(Stream::compute);
   };
-  const int units = static_cast<int>(compiled_.units.size());
+  std::vector<int> trained;
+  for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
+    if (!compiled_.units[u].frozen) trained.push_back(u);
+  }
   device_.zero(limbs);
   device_.zero(maximum);
-  for (int u = 0; u < units; ++u) device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
+  for (const int u : trained) device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
   over_shards(maximum, ReduceOp::max);
-  for (int u = 0; u < units; ++u) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
+  for (const int u : trained) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
   over_shards(limbs, ReduceOp::sum);
   device_.finish_norm(maximum, limbs, options_.clip_grad_norm, scalars_);
 }
 
-void Engine::update(const Running& running, int unit) {
-  device_.adamw(gradient_shard(*running.execution.plan, unit), ranges_[unit], options_.adamw, scalars_,
-                shard_of(Role::master, unit), shard_of(Role::exp_avg, unit), shard_of(Role::exp_avg_sq, unit),
-                shard_of(Role::parameter_shard, unit));
+void Engine::update(const Running& running, const Action& action) {
+  const MemoryPlan& plan = *running.execution.plan;
+  const int unit = action.unit;
+  Device& device = action.stream == Stream::host ? host_ : device_;
+  const StepScalars* scalars = scalars_;
+  Tensor gradient = gradient_shard(plan, unit);
+  Tensor master = shard_of(Role::master, unit), exp_avg = shard_of(Role::exp_avg, unit),
+         exp_avg_sq = shard_of(Role::exp_avg_sq, unit), shard = shard_of(Role::parameter_shard, unit);
+  if (action.stream == Stream::host) {
+    scalars = static_cast<const StepScalars*>(
+        view(plan, DType::float64, 1, scalars_view().cols, Role::host_scalars).data);
+    gradient = view(plan, gradient.dtype, 1, gradient.elements(), Role::host_gradient, unit);
+    if (!placement_.host_shard) {
+      shard = plan.has(Role::host_shard, unit)
+                  ? view(plan, shard.dtype, 1, shard.elements(), Role::host_shard, unit)
+                  : master;
+    }
+  } else if (options_.offload.optimizer) {
+    if (placement_.host_master) master = staged(plan, Staged::master, master.dtype, unit);
+    exp_avg = staged(plan, Staged::exp_avg, exp_avg.dtype, unit);
+    exp_avg_sq = staged(plan, Staged::exp_avg_sq, exp_avg_sq.dtype, unit);
+    if (placement_.host_shard)
+      shard = placement_.own_master ? staged(plan, Staged::shard, shard.dtype, unit) : master;
+  }
+  device.adamw(gradient, ranges_[unit], options_.adamw, scalars, master, exp_avg, exp_avg_sq, shard);
+}
+
+Tensor Engine::scalars_view() const {
+  return {scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)};
+}
+
+/// Where this rank's shard stands in a gathered unit.
+Tensor Engine::place_in(Tensor whole) const {
+  const std::int64_t n = whole.elements() / shards_->size();
+  return whole.slice(shards_->rank() * n, (shards_->rank() + 1) * n);
 }
 
 void Engine::write_scalars(const StepScalars& scalars) {
-  device_.upload({scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)}, &scalars,
-                 Stream::compute);
+  device_.upload(scalars_view(), &scalars, Stream::compute);
   device_.synchronize(Stream::compute);
 }
 
 StepScalars Engine::read_scalars() {
   StepScalars scalars;
-  device_.download(&scalars, {scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)},
-                   Stream::compute);
+  device_.download(&scalars, scalars_view(), Stream::compute);
   device_.synchronize(Stream::compute);
   return scalars;
 }

@@ -10,10 +10,6 @@ namespace {
 
 constexpr std::int64_t kBufferAlignment = 256;
 
-std::int64_t round_up(std::int64_t bytes) {
-  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
-}
-
 /// Reads lifetimes off the list.
 class Lifetimes {
  public:
@@ -37,14 +33,19 @@ class Lifetimes {
 
   void add_persistent() {
     const auto& precision = input_.precision;
+    const auto host_or = [](bool host, Arena arena) { return host ? Arena::host : arena; };
     for (int u = 0; u < static_cast<int>(input_.units.size()); ++u) {
       const std::int64_t n = input_.units[u].shard_elements;
-      add(Role::parameter_shard, u, 0, Arena::communication, n * size_of(precision.param));
-      if (precision.master != precision.param)
-        add(Role::master, u, 0, Arena::device, n * size_of(precision.master));
+      add(Role::parameter_shard, u, 0, host_or(placement_.host_shard, Arena::communication),
+          n * size_of(precision.param));
+      if (input_.units[u].frozen) continue;
+      if (placement_.own_master)
+        add(Role::master, u, 0, host_or(placement_.host_master, Arena::device),
+            n * size_of(precision.master));
       if (!input_.optimizer_state) continue;
-      add(Role::exp_avg, u, 0, Arena::device, n * size_of(precision.moment));
-      add(Role::exp_avg_sq, u, 0, Arena::device, n * size_of(precision.moment));
+      const Arena moments = host_or(placement_.host_moments, Arena::device);
+      add(Role::exp_avg, u, 0, moments, n * size_of(precision.moment));
+      add(Role::exp_avg_sq, u, 0, moments, n * size_of(precision.moment));
     }
     for (int c = 0; c < static_cast<int>(input_.constants.size()); ++c) {
       add(Role::constant, c, 0, Arena::device, input_.constants[c].bytes());
@@ -55,6 +56,7 @@ class Lifetimes {
       add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
     }
     add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.compute));
+    if (input_.offload.host_step) add(Role::host_scalars, 0, 0, Arena::host, sizeof(StepScalars));
   }
 
   int add(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
@@ -79,10 +81,14 @@ class Lifetimes {
     follow_travelling(action, i);
     switch (action.op) {
       case Op::unshard:
-        open(gathered(action), i);
+        if (placement_.host_shard) {
+          extend(gathered(action), i);
+        } else {
+          open(gathered(action), i);
+        }
         break;
       case Op::widen:
-        if (input_.units[action.unit].shards > 1) extend(gathered(action), i);
+        if (input_.units[action.unit].shards > 1 || placement_.host_shard) extend(gathered(action), i);
         open(widened(action), i);
         break;
       case Op::reshard:
@@ -106,11 +112,78 @@ class Lifetimes {
         need_workspace(all_reduce_workspace(2, input_.shards, DType::int64), i);
         break;
       case Op::update:
-        extend(sharded_gradient(action.unit), i);
+        visit_update(action, i);
         break;
       case Op::copy_in:
+      case Op::copy_out:
+        visit_copy(action, i);
         break;
     }
+  }
+
+  void visit_update(const Action& action, int i) {
+    if (action.stream == Stream::host) {
+      extend(host_gradient(action.unit), i);
+      if (placement_.host_shard || !shard_differs()) return;
+      // The shard before it may still be going in; the update after this one waits for that.
+      if (host_shard_ >= 0) buffers_[host_shard_].lives.back().last = i;
+      open(host_shard_ = host_shard(action.unit), i);
+      return;
+    }
+    extend(sharded_gradient(action.unit), i);
+    if (!input_.offload.optimizer) return;
+    for_each_staged(action.unit, [&](int buffer) { extend(buffer, i); });
+  }
+
+  void visit_copy(const Action& action, int i) {
+    switch (action.cargo) {
+      case Cargo::shard:
+        open(gathered(action), i);
+        break;
+      case Cargo::new_shard:
+        if (shard_differs()) extend(host_shard(action.unit), i);
+        break;
+      case Cargo::state:
+        for_each_staged(action.unit, [&](int buffer) {
+          if (action.op == Op::copy_in) open(buffer, i);
+          extend(buffer, i);
+        });
+        break;
+      case Cargo::gradient:
+        extend(sharded_gradient(action.unit), i);
+        open(host_gradient(action.unit), i);
+        break;
+      case Cargo::none:
+      case Cargo::inputs:
+      case Cargo::scalars:
+        break;
+    }
+  }
+
+  bool shard_differs() const { return input_.precision.master != input_.precision.param; }
+  int host_gradient(int unit) {
+    return transient(Role::host_gradient, unit, 0, Arena::host,
+                     input_.units[unit].shard_elements * size_of(input_.precision.gradient()));
+  }
+  int host_shard(int unit) {
+    return transient(Role::host_shard, unit, 0, Arena::host,
+                     input_.units[unit].shard_elements * size_of(input_.precision.param));
+  }
+
+  /// What of a unit's state passes through the device; the new shard, which is made there and only goes out,
+  /// has its room from the beginning.
+  template <class Visit>
+  void for_each_staged(int unit, const Visit& visit) {
+    const auto& precision = input_.precision;
+    const auto staged = [&](Staged item, DType dtype) {
+      visit(transient(Role::staged, unit, static_cast<int>(item), Arena::device,
+                      input_.units[unit].shard_elements * size_of(dtype)));
+    };
+    if (placement_.host_master)
+      staged(Staged::master, placement_.own_master ? precision.master : precision.param);
+    staged(Staged::exp_avg, precision.moment);
+    staged(Staged::exp_avg_sq, precision.moment);
+    if (placement_.host_shard && placement_.own_master) staged(Staged::shard, precision.param);
   }
 
   int gathered(const Action& action) {
@@ -168,7 +241,9 @@ class Lifetimes {
     if (s > 0 && (is_loss || spec.keeps_input))
       extend(transient(Role::activation, s - 1, 0, Arena::device, 0), i);
     open_items(Role::backward_scratch, s, spec.backward_scratch, i);
-    for (const auto& use : spec.parameters) visit_gradient(unit_of_[use.parameter], i);
+    for (const auto& use : spec.parameters) {
+      if (!input_.units[unit_of_[use.parameter]].frozen) visit_gradient(unit_of_[use.parameter], i);
+    }
   }
 
   void open_items(Role role, int stage, const std::vector<BufferSpec>& items, int i) {
@@ -245,12 +320,14 @@ class Lifetimes {
   };
   const std::vector<Action>& actions_;
   const PlanInput& input_;
+  StatePlacement placement_ = state_placement(input_.precision, input_.offload);
   MemoryPlan plan_;
   std::vector<Buffer>& buffers_ = plan_.buffers;
   std::vector<int> unit_of_;
   std::set<int> writing_;  // units whose whole gradient is open
   std::vector<TravellingGradient> travelling_;
   int workspace_ = -1;
+  int host_shard_ = -1;  // the latest
 };
 
 bool alive_together(const Buffer& a, const Buffer& b) {
@@ -278,12 +355,16 @@ std::int64_t lowest_free(const Buffer& buffer, const std::vector<const Buffer*>&
   std::int64_t offset = 0;
   for (const auto* other : others) {
     if (offset + buffer.bytes <= other->offset) break;
-    offset = std::max(offset, other->offset + round_up(other->bytes));
+    offset = std::max(offset, other->offset + in_arena(other->bytes));
   }
   return offset;
 }
 
 }  // namespace
+
+std::int64_t in_arena(std::int64_t bytes) {
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
+}
 
 const char* to_string(Role role) {
   constexpr std::array kNames = {"parameter shard",
@@ -305,8 +386,17 @@ const char* to_string(Role role) {
                                  "saved activation",
                                  "forward scratch",
                                  "backward scratch",
-                                 "collective workspace"};
+                                 "collective workspace",
+                                 "state on its way",
+                                 "gradient on the host",
+                                 "new shard on the host",
+                                 "scalars on the host"};
   return kNames.at(static_cast<std::size_t>(role));
+}
+
+const char* to_string(Arena arena) {
+  constexpr std::array kNames = {"device", "communication", "host"};
+  return kNames.at(static_cast<std::size_t>(arena));
 }
 
 bool MemoryPlan::has(Role role, int owner, int item) const { return index.count({role, owner, item}) > 0; }
@@ -334,7 +424,7 @@ void place_in_order(MemoryPlan& plan, const std::vector<std::size_t>& order) {
     auto& buffer = plan.buffers[index];
     auto& end = plan.arena_bytes[static_cast<std::size_t>(buffer.arena)];
     buffer.offset = buffer.persistent() ? end : lowest_free(buffer, placed);
-    end = std::max(end, buffer.offset + round_up(buffer.bytes));
+    end = std::max(end, buffer.offset + in_arena(buffer.bytes));
     placed.push_back(&buffer);
   }
 }

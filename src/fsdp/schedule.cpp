@@ -17,9 +17,9 @@ struct Event {
   bool writes_output = true;
 };
 
-/// A stretch of events during which a unit is gathered.
+/// A stretch of events during which a unit is gathered, with the frozen part that follows it.
 struct Residency {
-  int unit;
+  int unit;  // the first one
   Pass pass;
   int first, last;  // events
   bool in_backward;
@@ -36,6 +36,7 @@ class Compiler {
       for (const auto& p : unit.parameters) parameters = std::max<std::size_t>(parameters, p.parameter + 1U);
     }
     unit_of_ = unit_of_parameter(units, parameters);
+    first_trained_ = first_trained_stage();
     for (int m = 0; m < options.micro_batches; ++m) add_events(m);
   }
 
@@ -51,6 +52,25 @@ class Compiler {
   }
 
  private:
+  /// The backward pass ends with it: nothing before it needs a gradient.
+  int first_trained_stage() const {
+    for (int s = 0; s < stages_; ++s) {
+      const auto& uses = specs_[s].parameters;
+      if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return trained(use.parameter); }))
+        return s;
+    }
+    require(options_.forward_only, "a step that trains nothing");
+    return stages_;
+  }
+  bool trained(int parameter) const { return !units_[unit_of_[parameter]].frozen; }
+
+  /// The unit and what follows it.
+  std::vector<int> with_followers(int unit) const {
+    std::vector<int> result = {unit};
+    for (int u = unit + 1; u < static_cast<int>(units_.size()) && units_[u].follows; ++u) result.push_back(u);
+    return result;
+  }
+
   /// Micro-batches are alike.
   int events_per_micro_batch() const { return static_cast<int>(events_.size()) / options_.micro_batches; }
 
@@ -58,7 +78,7 @@ class Compiler {
     const int forwards = options_.forward_only ? stages_ : stages_ - 1;
     for (int s = 0; s < forwards; ++s) events_.push_back({s, m, Op::forward});
     if (options_.forward_only) return;
-    for (int s = stages_ - 1; s >= 0; --s) {
+    for (int s = stages_ - 1; s >= first_trained_; --s) {
       if (s < stages_ - 1) add_recomputation(s, m);
       events_.push_back({s, m, Op::backward});
     }
@@ -90,7 +110,7 @@ class Compiler {
   }
 
   bool writes_gradient(const Event& event, int unit) const {
-    if (event.op != Op::backward) return false;
+    if (event.op != Op::backward || units_[unit].frozen) return false;
     const auto& uses = specs_[event.stage].parameters;
     return std::any_of(uses.begin(), uses.end(),
                        [&](const auto& use) { return unit_of_[use.parameter] == unit; });
@@ -101,10 +121,13 @@ class Compiler {
     const int begin = m * events_per_micro_batch(), end = begin + events_per_micro_batch();
     const int loss = begin + stages_ - 1;
     for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-      if (units_[u].shards == 1 && !options_.widen) continue;  // read where it is kept
+      const bool in_place = units_[u].shards == 1 && !options_.precision.widens() && !options_.offload.params;
+      if (in_place || units_[u].follows) continue;
+      const auto parts = with_followers(u);
       std::vector<int> used;
       for (int e = begin; e < end; ++e) {
-        if (reads(events_[e], u)) used.push_back(e);
+        if (std::any_of(parts.begin(), parts.end(), [&](int part) { return reads(events_[e], part); }))
+          used.push_back(e);
       }
       if (used.empty()) continue;
       const auto split =
@@ -156,7 +179,7 @@ class Compiler {
       last_at_[residencies_[i].last].push_back(i);
       issued_at_[residencies_[i].issue].push_back(i);
     }
-    unshard_of_.resize(residencies_.size(), -1);
+    arrivals_.resize(residencies_.size());
     copy_.resize(units_.size(), Pass::forward);
   }
 
@@ -170,32 +193,57 @@ class Compiler {
   void emit_event(int e) {
     const Event& event = events_[e];
     if (e % events_per_micro_batch() == 0) {
-      copy_in_ = push({.op = Op::copy_in, .stream = Stream::copy, .micro_batch = event.micro_batch});
+      copy_in_ = push({.op = Op::copy_in,
+                       .stream = Stream::copy,
+                       .micro_batch = event.micro_batch,
+                       .cargo = Cargo::inputs});
     }
     emit_unshards(2 * e);
     emit_compute(e);
     for (const int i : last_at_[e]) {
       const auto& r = residencies_[i];
-      push({.op = Op::reshard, .unit = r.unit, .micro_batch = event.micro_batch, .pass = r.pass});
+      for (const int unit : with_followers(r.unit))
+        push({.op = Op::reshard, .unit = unit, .micro_batch = event.micro_batch, .pass = r.pass});
     }
     emit_unshards(2 * e + 1);
     emit_reductions(e);
   }
 
-  /// The memory of a gather may have been given up by any action on the compute stream before it in the list.
   void emit_unshards(int issue) {
     for (const int i : issued_at_[issue]) {
       const auto& r = residencies_[i];
-      if (units_[r.unit].shards == 1) continue;  // widened from where it is kept
-      Action action{.op = Op::unshard,
-                    .stream = Stream::unshard,
-                    .unit = r.unit,
-                    .micro_batch = events_[r.first].micro_batch,
-                    .pass = r.pass,
-                    .elements = units_[r.unit].flat_elements()};
-      if (last_compute_ >= 0) action.waits.push_back(last_compute_);
-      unshard_of_[i] = push(std::move(action));
+      for (const int unit : with_followers(r.unit))
+        arrivals_[i][unit] = emit_unshard(unit, r.pass, events_[r.first].micro_batch);
     }
+  }
+
+  /// The action after which the unit's parameters are on the device; -1: they are kept there. The memory of a
+  /// gather may have been given up by any action on the compute stream before it in the list.
+  int emit_unshard(int unit, Pass pass, int micro_batch) {
+    int arrival = -1;
+    std::vector<int> waits;
+    if (last_compute_ >= 0) waits.push_back(last_compute_);
+    if (options_.offload.params) {
+      arrival = push({.op = Op::copy_in,
+                      .stream = Stream::copy,
+                      .unit = unit,
+                      .micro_batch = micro_batch,
+                      .cargo = Cargo::shard,
+                      .pass = pass,
+                      .waits = waits,
+                      .bytes = units_[unit].shard_elements * size_of(options_.precision.param)});
+      waits.push_back(arrival);
+    }
+    if (units_[unit].shards == 1) return arrival;
+    const std::int64_t elements = units_[unit].flat_elements();
+    return push({.op = Op::unshard,
+                 .stream = Stream::unshard,
+                 .unit = unit,
+                 .micro_batch = micro_batch,
+                 .pass = pass,
+                 .waits = std::move(waits),
+                 .elements = elements,
+                 .bytes = elements * size_of(options_.precision.param)});
   }
 
   void emit_compute(int e) {
@@ -203,15 +251,17 @@ class Compiler {
     std::vector<int> gathers;
     for (const int i : first_at_[e]) {
       const auto& r = residencies_[i];
-      copy_[r.unit] = r.pass;
-      if (unshard_of_[i] >= 0) gathers.push_back(unshard_of_[i]);
-      if (!options_.widen) continue;
-      push({.op = Op::widen,
-            .unit = r.unit,
-            .micro_batch = event.micro_batch,
-            .pass = r.pass,
-            .waits = std::exchange(gathers, {}),
-            .elements = units_[r.unit].flat_elements()});
+      for (const auto& [unit, arrival] : arrivals_[i]) {
+        copy_[unit] = r.pass;
+        if (arrival >= 0) gathers.push_back(arrival);
+        if (!options_.precision.widens()) continue;
+        push({.op = Op::widen,
+              .unit = unit,
+              .micro_batch = event.micro_batch,
+              .pass = r.pass,
+              .waits = std::exchange(gathers, {}),
+              .elements = units_[unit].flat_elements()});
+      }
     }
     Action action{.op = event.op,
                   .stage = event.stage,
@@ -233,7 +283,8 @@ class Compiler {
 
   Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
     const int unit = unit_of_[parameter];
-    const bool travels = reduced(unit) && !options_.narrow;  // otherwise its narrow copy travels
+    if (units_[unit].frozen) return Accumulate::no;
+    const bool travels = reduced(unit) && !options_.precision.narrows();  // otherwise its narrow copy travels
     if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
     const bool per_micro_batch = reduced(unit) && !options_.accumulate_unsharded;
     const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
@@ -268,8 +319,9 @@ class Compiler {
       const bool adds = m > 0 && !options_.accumulate_unsharded;
       const bool sharded = units_[u].shards > 1;
       live_gradients_.erase(u);
-      if (options_.narrow) {
-        Action narrow{.op = Op::narrow, .unit = u, .micro_batch = m, .elements = units_[u].flat_elements()};
+      const std::int64_t elements = units_[u].flat_elements();
+      if (options_.precision.narrows()) {
+        Action narrow{.op = Op::narrow, .unit = u, .micro_batch = m, .elements = elements};
         wait_for_travelling(u, narrow.waits);
         push(std::move(narrow));
       }
@@ -279,7 +331,8 @@ class Compiler {
                               .micro_batch = m,
                               .accumulate = {adds ? Accumulate::yes : Accumulate::no},
                               .waits = {last_compute_},
-                              .elements = units_[u].flat_elements()});
+                              .elements = elements,
+                              .bytes = elements * size_of(options_.precision.reduce)});
       travelling_.push_back(last_reduction_);
       if (!sharded || options_.replicas == 1 || !last_micro_batch) continue;
       // Hybrid: the sharded gradient is whole within the group; one all-reduce of the shard joins the groups.
@@ -288,27 +341,107 @@ class Compiler {
                               .unit = u,
                               .micro_batch = m,
                               .accumulate = {Accumulate::no},
-                              .elements = units_[u].shard_elements});
+                              .elements = units_[u].shard_elements,
+                              .bytes = units_[u].shard_elements * size_of(options_.precision.gradient())});
     }
   }
 
   void emit_update() {
+    std::vector<int> trained;
+    for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+      if (!units_[u].frozen) trained.push_back(u);
+    }
+    const bool through_device = options_.offload.optimizer && !options_.offload.host_step;
+    // The first states travel while the norm is formed.
+    for (std::size_t k = 0; through_device && k < std::min<std::size_t>(2, trained.size()); ++k)
+      state_in_.push_back(emit_state(Op::copy_in, trained[k], last_compute_));
     Action norm{.op = Op::norm};
     if (last_reduction_ >= 0) norm.waits.push_back(last_reduction_);
-    push(std::move(norm));
-    for (int u = 0; u < static_cast<int>(units_.size()); ++u) push({.op = Op::update, .unit = u});
+    const int normed = push(std::move(norm));
+    if (options_.offload.host_step) {
+      emit_host_updates(trained, normed);
+    } else if (through_device) {
+      emit_streamed_updates(trained);
+    } else {
+      for (const int u : trained) push({.op = Op::update, .unit = u});
+    }
+  }
+
+  int emit_state(Op op, int unit, int after) {
+    return push({.op = op,
+                 .stream = op == Op::copy_in ? Stream::copy : Stream::copy_out,
+                 .unit = unit,
+                 .cargo = Cargo::state,
+                 .waits = {after},
+                 .bytes = state_bytes(unit, op)});
+  }
+
+  /// Master, moments and, on the way out, the new shard: those that are kept in host memory.
+  std::int64_t state_bytes(int unit, Op op) const {
+    const auto& precision = options_.precision;
+    const auto placement = state_placement(precision, options_.offload);
+    std::int64_t element = 2 * size_of(precision.moment);
+    if (placement.host_master) element += size_of(placement.own_master ? precision.master : precision.param);
+    if (op == Op::copy_out && placement.host_shard && placement.own_master)
+      element += size_of(precision.param);
+    return units_[unit].shard_elements * element;
+  }
+
+  /// Two units are on the device at a time: while one comes in, the one before it is updated and goes out.
+  void emit_streamed_updates(const std::vector<int>& trained) {
+    for (std::size_t k = 0; k < trained.size(); ++k) {
+      const int update = push({.op = Op::update, .unit = trained[k], .waits = {state_in_[k]}});
+      const int out = emit_state(Op::copy_out, trained[k], update);
+      if (k + 2 < trained.size()) state_in_.push_back(emit_state(Op::copy_in, trained[k + 2], out));
+    }
+  }
+
+  /// While the host updates one unit, the gradient of the next comes out and the shard of the one before goes
+  /// in.
+  void emit_host_updates(const std::vector<int>& trained, int normed) {
+    const auto gradient_out = [&](std::size_t k, int after) {
+      return push({.op = Op::copy_out,
+                   .stream = Stream::copy_out,
+                   .unit = trained[k],
+                   .cargo = Cargo::gradient,
+                   .waits = {after},
+                   .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.gradient())});
+    };
+    push({.op = Op::copy_out,
+          .stream = Stream::copy_out,
+          .cargo = Cargo::scalars,
+          .waits = {normed},
+          .bytes = sizeof(StepScalars)});
+    std::vector<int> outs, ins;
+    for (std::size_t k = 0; k < std::min<std::size_t>(2, trained.size()); ++k)
+      outs.push_back(gradient_out(k, normed));
+    for (std::size_t k = 0; k < trained.size(); ++k) {
+      Action update{.op = Op::update, .stream = Stream::host, .unit = trained[k], .waits = {outs[k]}};
+      if (!options_.offload.params && k >= 2) update.waits.push_back(ins[k - 2]);
+      const int updated = push(std::move(update));
+      if (k + 2 < trained.size()) outs.push_back(gradient_out(k + 2, updated));
+      if (options_.offload.params) continue;
+      ins.push_back(push({.op = Op::copy_in,
+                          .stream = Stream::copy,
+                          .unit = trained[k],
+                          .cargo = Cargo::new_shard,
+                          .waits = {updated},
+                          .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.param)}));
+    }
   }
 
   const std::vector<StageSpec>& specs_;
   const std::vector<Unit>& units_;
   const ScheduleOptions& options_;
   int stages_;
+  int first_trained_ = 0;
   std::vector<int> unit_of_;
   std::vector<Event> events_;
   std::vector<Residency> residencies_;
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
   std::vector<Pass> copy_;                                        // per unit: that was gathered last
-  std::vector<int> unshard_of_;                                   // per residency
+  std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
+  std::vector<int> state_in_;                                     // per trained unit
   std::vector<Action> actions_;
   std::set<int> live_gradients_;           // units whose whole gradient is being written
   std::vector<int> travelling_;            // reductions that nothing has waited for yet
@@ -321,9 +454,15 @@ class Compiler {
 }  // namespace
 
 const char* to_string(Op op) {
-  constexpr std::array kNames = {"copy_in", "unshard", "widen",  "forward",        "recompute", "backward",
-                                 "reshard", "narrow",  "reduce", "replica_reduce", "norm",      "update"};
+  constexpr std::array kNames = {"copy_in",  "unshard", "widen",   "forward", "recompute",
+                                 "backward", "reshard", "narrow",  "reduce",  "replica_reduce",
+                                 "norm",     "update",  "copy_out"};
   return kNames.at(static_cast<std::size_t>(op));
+}
+
+const char* to_string(Cargo cargo) {
+  constexpr std::array kNames = {"none", "inputs", "shard", "new_shard", "state", "gradient", "scalars"};
+  return kNames.at(static_cast<std::size_t>(cargo));
 }
 
 std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
@@ -343,6 +482,7 @@ std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t p
 std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
                       const std::vector<Unit>& units) {
   std::string text = to_string(action.op);
+  if (action.cargo != Cargo::none) text += fmt::format(" {}", to_string(action.cargo));
   if (action.micro_batch >= 0) text += fmt::format(" mb{}", action.micro_batch);
   if (action.stage >= 0) text += fmt::format(" stage {} ({})", action.stage, specs[action.stage].module);
   if (action.unit >= 0) text += fmt::format(" unit {} ({})", action.unit, units[action.unit].name);

@@ -143,6 +143,20 @@ void split_root(const std::vector<StageSpec>& specs, std::vector<int>& keys) {
   }
 }
 
+/// Which of a unit's parameters can go without gradients: those of matrices (parameters that join) of which
+/// none is trained.
+std::vector<bool> separable(const std::vector<Parameter>& parameters, const std::vector<bool>& frozen) {
+  std::vector<bool> result(parameters.size(), false);
+  for (std::size_t p = 0; p < frozen.size();) {
+    std::size_t end = p + 1;
+    while (end < parameters.size() && parameters[end].joins_previous) ++end;
+    const bool all = std::all_of(frozen.begin() + p, frozen.begin() + end, [](bool f) { return f; });
+    std::fill(result.begin() + p, result.begin() + end, all);
+    p = end;
+  }
+  return result;
+}
+
 /// Per parameter: when the stages use it first. One that no stage uses comes last.
 std::vector<int> first_uses(const std::vector<StageSpec>& specs, std::size_t parameters) {
   std::vector<int> first(parameters, std::numeric_limits<int>::max());
@@ -161,8 +175,9 @@ const char* to_string(WrapPolicy policy) {
 }
 
 std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, const WrapOptions& options,
-                       int shards) {
+                       int shards, const std::vector<bool>& frozen) {
   const auto& parameters = model.parameters();
+  require(frozen.empty() || frozen.size() == parameters.size(), "which parameters are frozen");
   auto keys = keys_of_parameters(model, select(model, options));
   if (options.policy == WrapPolicy::transformer) split_root(specs, keys);
   for (std::size_t p = 1; p < keys.size(); ++p) {
@@ -186,13 +201,20 @@ std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, 
                    [&](int a, int b) { return members.at(a).first_use < members.at(b).first_use; });
 
   std::vector<Unit> units;
+  const auto without_gradient = separable(parameters, frozen);
   for (const int key : order) {
     const auto& list = members.at(key).parameters;
     const bool side_of_root = key < 0 && options.policy == WrapPolicy::transformer;
     const int named_after = side_of_root ? parameters[list.front()].module : key;
     std::string name = named_after >= 0 ? model.modules()[named_after].name : "";
     if (name.empty()) name = "root";
-    units.push_back(make_unit(std::move(name), list, parameters, shards));
+    std::vector<int> parts[2];  // trained, frozen
+    for (const int p : list) parts[without_gradient[p] ? 1 : 0].push_back(p);
+    if (!parts[0].empty()) units.push_back(make_unit(name, parts[0], parameters, shards));
+    if (parts[1].empty()) continue;
+    units.push_back(make_unit(name + " (frozen)", parts[1], parameters, shards));
+    units.back().frozen = true;
+    units.back().follows = !parts[0].empty();
   }
   return units;
 }

@@ -1,22 +1,93 @@
 #include "llampi/optim/parameter_groups.hpp"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <regex>
+#include <sstream>
 
 namespace llampi {
+namespace {
 
-std::vector<ParameterGroup> parameter_groups(const std::vector<Parameter>& parameters, double weight_decay,
-                                             const std::string& no_decay) {
-  std::regex expression;
+using Parameters = std::vector<Parameter>;
+
+std::regex compile(const std::string& text, const char* option) {
   try {
-    expression.assign(no_decay);
+    return std::regex(text);
   } catch (const std::regex_error& error) {
-    throw_user_error("optimizer.no_decay = '{}' is not a regular expression: {}", no_decay, error.what());
+    throw_user_error("'{}' of {} is not a regular expression: {}", text, option, error.what());
   }
+}
+
+bool matches(const Parameter& parameter, const std::regex& expression) {
+  return std::regex_search(parameter.name, expression);
+}
+
+/// Such an expression is most often a misspelling, and what it should have done would be missing silently.
+std::regex compile_used(const std::string& text, const char* option, const Parameters& parameters) {
+  auto expression = compile(text, option);
+  const auto used = [&](const Parameter& parameter) { return matches(parameter, expression); };
+  if (std::none_of(parameters.begin(), parameters.end(), used)) {
+    throw_user_error("'{}' of {} matches no parameter; correct it or leave it out{}", text, option,
+                     parameters.empty() ? "" : " (a name is for example " + parameters.back().name + ")");
+  }
+  return expression;
+}
+
+struct Entry {
+  std::regex expression;
+  double number;
+};
+
+Entry parse_entry(const std::string& entry, const char* option, const Parameters& parameters) {
+  const auto divider = entry.rfind('=');
+  if (divider == std::string::npos || divider == 0) {
+    throw_user_error("'{}' of {} is not EXPRESSION=NUMBER, for example lm_head=0.5", entry, option);
+  }
+  double number = 0;
+  const char* const end = entry.data() + entry.size();
+  const auto [stopped, error] = std::from_chars(entry.data() + divider + 1, end, number);
+  if (error != std::errc() || stopped != end || !std::isfinite(number)) {
+    throw_user_error("'{}' of {} does not end in a number, as lm_head=0.5 does", entry, option);
+  }
+  if (number < 0) throw_user_error("'{}' of {} has a negative number; use 0 or more", entry, option);
+  return {compile_used(entry.substr(0, divider), option, parameters), number};
+}
+
+std::vector<Entry> parse_list(const std::string& list, const char* option, const Parameters& parameters) {
+  std::vector<Entry> entries;
+  std::istringstream words(list);
+  for (std::string word; words >> word;) entries.push_back(parse_entry(word, option, parameters));
+  return entries;
+}
+
+double first_match(const std::vector<Entry>& entries, const Parameter& parameter, double otherwise) {
+  for (const auto& entry : entries) {
+    if (matches(parameter, entry.expression)) return entry.number;
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const GroupRules& rules) {
+  const auto no_decay = compile(rules.no_decay, "optimizer.no_decay");
+  const auto weight_decays = parse_list(rules.weight_decays, "optimizer.weight_decays", parameters);
+  const auto lr_factors = parse_list(rules.lr_factors, "optimizer.lr_factors", parameters);
+  std::regex frozen;
+  if (!rules.frozen.empty()) frozen = compile_used(rules.frozen, "optimizer.frozen", parameters);
+
   std::vector<ParameterGroup> groups;
-  for (const auto& parameter : parameters) {
-    const bool exempt =
-        no_decay.empty() ? parameter.shape.size() == 1 : std::regex_search(parameter.name, expression);
-    groups.push_back({.weight_decay = exempt ? 0.0 : weight_decay});
+  for (const auto& p : parameters) {
+    const bool exempt = rules.no_decay.empty() ? p.shape.size() == 1 : matches(p, no_decay);
+    groups.push_back({.weight_decay = first_match(weight_decays, p, exempt ? 0 : rules.weight_decay),
+                      .learning_rate_factor = first_match(lr_factors, p, 1),
+                      .frozen = !rules.frozen.empty() && matches(p, frozen)});
+  }
+  const auto is_frozen = [](const ParameterGroup& group) { return group.frozen; };
+  if (!groups.empty() && std::all_of(groups.begin(), groups.end(), is_frozen)) {
+    throw_user_error("optimizer.frozen = '{}' matches every parameter, so that nothing would be trained",
+                     rules.frozen);
   }
   return groups;
 }

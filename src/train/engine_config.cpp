@@ -64,14 +64,27 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.checkpointing = checkpointing_of(c.activation.checkpointing);
   options.precision.param = dtype_from(c.fsdp.param_dtype);
   options.precision.reduce = dtype_from(c.fsdp.reduce_dtype);
+  options.precision.master = dtype_from(c.optimizer.master_dtype);
+  options.precision.moment = dtype_from(c.optimizer.moment_dtype);
+  options.offload.params = c.fsdp.cpu_offload == "params";
+  options.offload.optimizer = c.fsdp.cpu_offload != "none";
+  options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == "host";
   options.seed = c.run.seed;
   options.backward_prefetch = prefetch_of(c.fsdp.backward_prefetch);
   options.forward_prefetch = c.fsdp.forward_prefetch;
   options.limit_all_gathers = c.fsdp.limit_all_gathers;
   options.adamw = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps};
   options.clip_grad_norm = c.optimizer.clip_grad_norm;
-  options.groups = parameter_groups(model.parameters(), c.optimizer.weight_decay, c.optimizer.no_decay);
+  options.groups = parameter_groups(model.parameters(), {.weight_decay = c.optimizer.weight_decay,
+                                                         .no_decay = c.optimizer.no_decay,
+                                                         .weight_decays = c.optimizer.weight_decays,
+                                                         .lr_factors = c.optimizer.lr_factors,
+                                                         .frozen = c.optimizer.frozen});
   return options;
+}
+
+bool scales_loss(const Config& c) {
+  return c.fsdp.param_dtype == "float16" || c.fsdp.reduce_dtype == "float16";
 }
 
 std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text) {

@@ -14,6 +14,9 @@ namespace llampi {
 /// @throws UserError for what the table of options could not check
 EngineOptions engine_options(const Config& config, const Model& model, int micro_batches);
 
+/// True if gradients or parameters are float16 on their way, so that small gradients would vanish unscaled.
+bool scales_loss(const Config& config);
+
 /// The first and last step that log.trace asks for; 0, 0 for none. @throws UserError
 std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text);
 

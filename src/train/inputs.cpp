@@ -1,12 +1,12 @@
 #include "train/inputs.hpp"
 
 #include "llampi/core/error.hpp"
+#include "train/engine_config.hpp"
 #include "train/resume.hpp"
 
 namespace llampi {
 
-Inputs open_inputs(const Config& c, int ranks) {
-  Inputs in;
+int micro_batches_of_step(const Config& c, int ranks) {
   if (c.train.micro_batch > c.train.global_batch / ranks) {
     throw_user_error(
         "train.global_batch = {} is less than {} ranks x train.micro_batch = {}; make it a multiple of that",
@@ -19,12 +19,23 @@ Inputs open_inputs(const Config& c, int ranks) {
         "{}",
         c.train.global_batch, ranks, c.train.micro_batch, per_pass);
   }
-  in.llama = LlamaConfig::read(c.model.config);
-  in.model = make_llama(in.llama);
-  if (c.data.seq_len > in.llama.max_position_embeddings) {
+  return static_cast<int>(c.train.global_batch / per_pass);
+}
+
+LlamaConfig read_model_config(const Config& c) {
+  LlamaConfig llama = LlamaConfig::read(c.model.config);
+  if (c.data.seq_len > llama.max_position_embeddings) {
     throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
-                     in.llama.max_position_embeddings, c.model.config);
+                     llama.max_position_embeddings, c.model.config);
   }
+  return llama;
+}
+
+Inputs open_inputs(const Config& c, int ranks) {
+  Inputs in;
+  micro_batches_of_step(c, ranks);  // refuses before anything is read
+  in.llama = read_model_config(c);
+  in.model = make_llama(in.llama);
   const auto open = [&](const std::string& path) {
     auto file = std::make_unique<TokenFile>(path);
     if (file->vocabulary() > in.llama.vocab_size) {
@@ -59,7 +70,8 @@ Inputs open_inputs(const Config& c, int ranks) {
               .seq_len = c.data.seq_len,
               .global_batch = c.train.global_batch,
               .data_tokens = in.train_file->tokens(),
-              .shuffle = c.data.shuffle};
+              .shuffle = c.data.shuffle,
+              .loss_scale = scales_loss(c) ? c.optimizer.loss_scale : 0};
   if (total_steps(c, in.fresh) < 1)
     throw_user_error("train.epochs = {} is less than one step", c.train.epochs);
   return in;

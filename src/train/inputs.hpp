@@ -20,6 +20,12 @@ struct Inputs {
   TrainingState fresh;  ///< of a run that has not begun
 };
 
+/// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them
+int micro_batches_of_step(const Config& config, int ranks);
+
+/// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
+LlamaConfig read_model_config(const Config& config);
+
 /// @throws UserError
 Inputs open_inputs(const Config& config, int ranks);
 

@@ -13,6 +13,7 @@ namespace llampi {
 struct StepMetrics {
   std::int64_t step = 0;
   double loss = 0;
+  double loss_scale = 0;  ///< float16; 0: none
   double grad_norm = 0;
   double lr = 0;
   std::int64_t tokens = 0;

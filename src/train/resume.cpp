@@ -118,6 +118,10 @@ TrainingState continue_from(const TrainingState& saved, const TrainingState& fre
   state.step = saved.step;
   state.optimizer_steps = saved.optimizer_steps;
   state.tokens_seen = saved.tokens_seen;
+  if (fresh.loss_scale > 0 && saved.loss_scale > 0) {
+    state.loss_scale = saved.loss_scale;
+    state.loss_scale_good_steps = saved.loss_scale_good_steps;
+  }
   state.samples_consumed = (data_epoch(saved) * steps_per_epoch(fresh) + here) * fresh.global_batch;
   state.epoch = data_epoch(state);
   return state;

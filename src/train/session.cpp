@@ -23,40 +23,45 @@ int omp_num_threads() {
   return std::max(0, threads);
 }
 
-}  // namespace
-
-int threads_per_rank(World& world, int asked) {
-  // Ranks that were bound to cores of their own have different sets; unbound ones share one.
+cpu_set_t usable_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
   if (sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
+  return cores;
+}
+
+}  // namespace
+
+int threads_per_rank(int asked, int sharing) {
+  if (asked == 0) asked = omp_num_threads();
+  if (asked > 0) return asked;
+  const cpu_set_t cores = usable_cores();
+  return std::max(1, CPU_COUNT(&cores) / sharing);
+}
+
+int threads_per_rank(World& world, int asked) {
+  // Ranks that were bound to cores of their own have different sets; unbound ones share one.
+  const cpu_set_t cores = usable_cores();
   const std::string mine =
       world.topology().host + std::string(reinterpret_cast<const char*>(&cores), sizeof(cores));
   const auto all = world.all_gather(mine);
-  if (asked == 0) asked = omp_num_threads();
-  if (asked > 0) return asked;
-  return std::max(1, CPU_COUNT(&cores) / static_cast<int>(std::count(all.begin(), all.end(), mine)));
+  return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
 }
 
-std::vector<TensorInfo> tensor_infos(const Model& model) {
+std::vector<TensorInfo> tensor_infos(const Engine& engine) {
+  const auto& groups = engine.options().groups;
   std::vector<TensorInfo> infos;
-  for (const auto& parameter : model.parameters()) infos.push_back({parameter.name, parameter.shape});
+  for (const auto& parameter : engine.model().parameters()) {
+    const bool frozen = !groups.empty() && groups[infos.size()].frozen;
+    infos.push_back({parameter.name, parameter.shape, !frozen});
+  }
   return infos;
 }
 
 std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces) {
   std::vector<TensorPiece> result;
-  for (const auto& piece : pieces) {
-    TensorPiece out{.tensor = piece.parameter,
-                    .begin = piece.begin,
-                    .elements = piece.master.elements(),
-                    .model = piece.master.as<float>()};
-    if (piece.exp_avg) {
-      out.exp_avg = piece.exp_avg.as<float>();
-      out.exp_avg_sq = piece.exp_avg_sq.as<float>();
-    }
-    result.push_back(out);
-  }
+  for (const auto& piece : pieces)
+    result.push_back({piece.parameter, piece.begin, piece.master, piece.exp_avg, piece.exp_avg_sq});
   return result;
 }
 
@@ -72,11 +77,11 @@ LlamaConfig config_of_weights(const std::filesystem::path& weights) {
   throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder", weights.string());
 }
 
-void load_weights(World& world, const std::filesystem::path& weights, const LlamaConfig& config,
-                  Engine& engine) {
-  const auto tensors = tensor_infos(engine.model());
+void load_weights(World& world, Device& device, const std::filesystem::path& weights,
+                  const LlamaConfig& config, Engine& engine) {
+  const auto tensors = tensor_infos(engine);
   auto pieces = tensor_pieces(engine.pieces_to_load());
-  for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = nullptr;
+  for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
   FileKind kind{};
   agree(world, [&] {
     kind = identify(weights);
@@ -85,9 +90,9 @@ void load_weights(World& world, const std::filesystem::path& weights, const Llam
                        weights.string());
     }
     if (kind == FileKind::huggingface_folder)
-      load_safetensors(weights, tensors, pieces, config.tie_word_embeddings);
+      load_safetensors(device, weights, tensors, pieces, config.tie_word_embeddings);
   });
-  if (kind == FileKind::checkpoint) load_checkpoint(world, weights, tensors, pieces);
+  if (kind == FileKind::checkpoint) load_checkpoint(world, device, weights, tensors, pieces);
 }
 
 InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,
@@ -108,7 +113,7 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
   options.batch = batch;
   options.training = false;
   session.engine = std::make_unique<Engine>(*session.model, *session.device, world, options);
-  load_weights(world, weights, session.config, *session.engine);
+  load_weights(world, *session.device, weights, session.config, *session.engine);
   return session;
 }
 

@@ -19,17 +19,19 @@ namespace llampi {
 /// Threads per rank: as asked for; if that is 0, OMP_NUM_THREADS; if that is not set, the cores that this
 /// rank may run on over the ranks that share them. Collective.
 int threads_per_rank(World& world, int asked);
+/// The same for one of `sharing` ranks that share the cores which this process may run on. Not collective.
+int threads_per_rank(int asked, int sharing);
 
 /// The parameters as checkpoints and safetensors name them.
-std::vector<TensorInfo> tensor_infos(const Model& model);
+std::vector<TensorInfo> tensor_infos(const Engine& engine);
 std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces);
 
 /// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
 LlamaConfig config_of_weights(const std::filesystem::path& weights);
 
 /// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
-void load_weights(World& world, const std::filesystem::path& weights, const LlamaConfig& config,
-                  Engine& engine);
+void load_weights(World& world, Device& device, const std::filesystem::path& weights,
+                  const LlamaConfig& config, Engine& engine);
 
 /// A model for forward passes only, with its weights. Collective.
 struct InferenceSession {

@@ -11,6 +11,29 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank) {
+  const auto& compiled = engine.compiled();
+  nlohmann::json arguments = nlohmann::json::object();
+  if (action.micro_batch >= 0) arguments["micro_batch"] = action.micro_batch;
+  if (action.stage >= 0) {
+    arguments["stage"] = action.stage;
+    arguments["stage_name"] = compiled.specs[static_cast<std::size_t>(action.stage)].module;
+  }
+  if (action.unit >= 0) {
+    arguments["unit"] = action.unit;
+    arguments["unit_name"] = compiled.units[static_cast<std::size_t>(action.unit)].name;
+  }
+  const bool gathered = action.op == Op::unshard || action.op == Op::widen || action.op == Op::reshard ||
+                        action.cargo == Cargo::shard;
+  if (gathered) arguments["pass"] = action.pass == Pass::forward ? "forward" : "backward";
+  if (action.cargo != Cargo::none) arguments["cargo"] = to_string(action.cargo);
+  if (action.bytes > 0) arguments["bytes"] = action.bytes;
+  if (action.op == Op::unshard || action.op == Op::reduce || action.op == Op::norm)
+    arguments["ranks"] = engine.groups().shards_of(rank);
+  if (action.op == Op::replica_reduce) arguments["ranks"] = engine.groups().replicas_of(rank);
+  return arguments;
+}
+
 }  // namespace
 
 Observer Trace::observer() {
@@ -40,21 +63,19 @@ void Trace::write(const std::filesystem::path& file) {
                       {"args", {{"name", to_string(static_cast<Stream>(s))}}}});
   }
   for (const auto& r : records_) {
-    std::string subject;
-    if (r.action.stage >= 0) subject = compiled_.specs[static_cast<std::size_t>(r.action.stage)].module;
-    if (r.action.unit >= 0) subject = compiled_.units[static_cast<std::size_t>(r.action.unit)].name;
-    nlohmann::json args = {{"micro_batch", r.action.micro_batch}};
-    if (r.action.unit >= 0) args["unit"] = subject;
-    if (r.action.elements > 0) args["elements"] = r.action.elements;
-    events.push_back(
-        {{"name", subject.empty() ? to_string(r.action.op) : to_string(r.action.op) + (" " + subject)},
-         {"cat", to_string(r.action.op)},
-         {"ph", "X"},
-         {"pid", rank_},
-         {"tid", static_cast<int>(r.action.stream)},
-         {"ts", r.begin * 1e6},
-         {"dur", (r.end - r.begin) * 1e6},
-         {"args", args}});
+    const auto arguments = arguments_of(r.action, engine_, rank_);
+    std::string name = to_string(r.action.op);
+    for (const auto* key : {"cargo", "stage_name", "unit_name"}) {
+      if (arguments.contains(key)) name += " " + arguments[key].get<std::string>();
+    }
+    events.push_back({{"name", name},
+                      {"cat", to_string(r.action.op)},
+                      {"ph", "X"},
+                      {"pid", rank_},
+                      {"tid", static_cast<int>(r.action.stream)},
+                      {"ts", r.begin * 1e6},
+                      {"dur", (r.end - r.begin) * 1e6},
+                      {"args", arguments}});
   }
   std::ofstream out(file);
   out << nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() << "\n";

@@ -10,10 +10,13 @@
 namespace llampi {
 
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
-/// microseconds).
+/// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
+/// micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of a gathered copy:
+/// forward or backward), cargo (of a copy), bytes (Action::bytes), and ranks (those of a collective).
 class Trace {
  public:
-  Trace(const CompiledModel& compiled, int rank) : compiled_(compiled), rank_(rank) {}
+  /// `engine` must outlive it.
+  Trace(const Engine& engine, int rank) : engine_(engine), rank_(rank) {}
 
   /// To be given to Engine::observe(); the Trace must outlive the use.
   Observer observer();
@@ -25,7 +28,7 @@ class Trace {
     Action action;
     double begin = 0, end = 0;  ///< seconds
   };
-  const CompiledModel& compiled_;
+  const Engine& engine_;
   int rank_;
   std::vector<Record> records_;
   std::vector<std::size_t> open_;  ///< per action of the list: its latest record

@@ -8,9 +8,11 @@
 #include <cmath>
 #include <exception>
 #include <fstream>
+#include <numeric>
 #include <sstream>
 
 #include "llampi/core/text.hpp"
+#include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/plan/memory_report.hpp"
 #include "train/engine_config.hpp"
@@ -68,6 +70,8 @@ class Trainer {
   void describe_run() const;
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
+  void scale_loss(std::int64_t step, bool overflow);
+  void report_memory() const;
   void trace_step(std::int64_t step);
   void write_trace();
   void report(const StepMetrics& metrics);
@@ -112,15 +116,16 @@ class Trainer {
 /// Fills the engine and says where the run stands.
 void Trainer::start_from(const fs::path& checkpoint) {
   if (!checkpoint.empty()) {
-    const auto saved = load_checkpoint(world_, checkpoint, tensor_infos(*inputs_.model),
-                                       tensor_pieces(engine_->pieces_to_load()));
+    const auto saved =
+        load_checkpoint(world_, *device_, checkpoint, tensor_infos(*engine_),
+                        tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
     state_ = continue_from(saved, state_);
     saved_step_ = saved.step;
     log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
-    load_weights(world_, config_.model.weights, inputs_.llama, *engine_);
+    load_weights(world_, *device_, config_.model.weights, inputs_.llama, *engine_);
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,
@@ -291,7 +296,8 @@ Outcome Trainer::loop() {
 }
 
 void Trainer::check_finite(const StepMetrics& metrics) const {
-  if (std::isfinite(metrics.loss) && std::isfinite(metrics.grad_norm)) return;
+  const bool scaled_down = scales_loss(config_) && state_.loss_scale >= 1;
+  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || scaled_down)) return;
   throw CommonError(fmt::format("the loss or the gradient is not finite at step {}; {}", metrics.step,
                                 saved_step_ < 0
                                     ? "there is no checkpoint yet"
@@ -302,12 +308,16 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
   StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
   if (valid > 0) {
     trace_step(step);
-    const auto result = engine_->step(batches, {metrics.lr, state_.optimizer_steps + 1, valid});
+    StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
+    if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
+    const auto result = engine_->step(batches, inputs);
     metrics.loss = result.loss_sum;
     world_.sum(std::span(&metrics.loss, 1));
     metrics.loss /= static_cast<double>(valid);
     metrics.grad_norm = result.grad_norm;
-    ++state_.optimizer_steps;
+    if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
+    if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
+    if (step == first_step_) report_memory();
   } else {
     log_.warning("step {} has no valid labels: loss 0, no update", step);
   }
@@ -319,11 +329,36 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
   return metrics;
 }
 
+/// The gradient norm is the same on all ranks, so all leave a step out together.
+void Trainer::scale_loss(std::int64_t step, bool overflow) {
+  LossScaler scaler{state_.loss_scale, state_.loss_scale_good_steps};
+  scaler.update(overflow);
+  if (overflow) {
+    log_.info("step {} is left out: a gradient overflowed with loss scale {}, the next has {}", step,
+              state_.loss_scale, scaler.scale);
+  }
+  state_.loss_scale = scaler.scale;
+  state_.loss_scale_good_steps = scaler.good_steps;
+}
+
+/// What was planned, what was used of it, and what the process has besides.
+void Trainer::report_memory() const {
+  const auto& planned = engine_->compiled().arena_bytes;
+  const auto used = engine_->high_water();
+  std::int64_t resident = peak_memory_bytes();
+  world_.max(std::span(&resident, 1));
+  const auto sum = [](const auto& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  };
+  log_.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
+            format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
+}
+
 /// Switches the trace on and off, and writes one file per rank once the last traced step is done.
 void Trainer::trace_step(std::int64_t step) {
   const bool wanted = traced_.first <= step && step <= traced_.second;
   if (wanted && !trace_) {
-    trace_ = std::make_unique<Trace>(engine_->compiled(), world_.rank());
+    trace_ = std::make_unique<Trace>(*engine_, world_.rank());
     engine_->observe(trace_->observer());
   } else if (!wanted && trace_) {
     write_trace();
@@ -373,7 +408,7 @@ void Trainer::save() {
   });
   settle();
   const auto file = checkpoint_path(config_.run.dir, state_.step);
-  save_checkpoint(world_, file, tensor_infos(*inputs_.model), tensor_pieces(engine_->pieces_to_save()),
+  save_checkpoint(world_, *device_, file, tensor_infos(*engine_), tensor_pieces(engine_->pieces_to_save()),
                   state_, {inputs_.llama.json, resolved_});
   saved_step_ = state_.step;
   save_seconds_ = std::max(save_seconds_, now() - begin);

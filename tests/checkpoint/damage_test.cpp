@@ -16,7 +16,7 @@ class Damage : public ::testing::Test {
  protected:
   Damage() {
     const auto pieces = small_pieces().fill();
-    save_checkpoint(test_world(), file(), pieces.tensors(), pieces.pieces(), sample_state(),
+    save_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces(), sample_state(),
                     {std::string(300, 'm'), std::string(70'000, 'r')});  // one in the header, one outside
     whole_ = read_bytes(file());
     test_world().barrier();
@@ -43,7 +43,8 @@ class Damage : public ::testing::Test {
     const auto pieces = small_pieces();
     std::int64_t differences = -1;
     try {
-      const auto state = load_checkpoint(test_world(), file(), pieces.tensors(), pieces.pieces());
+      const auto state =
+          load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
       EXPECT_EQ(fields(state), fields(sample_state()));
       differences = pieces.differences();
       test_world().sum(std::span<std::int64_t>(&differences, 1));
@@ -101,7 +102,7 @@ TEST_F(Damage, OtherVersionsAndKinds) {
     });
     const auto pieces = small_pieces();
     return message_of<UserError>(
-        [&] { load_checkpoint(test_world(), file(), pieces.tensors(), pieces.pieces()); });
+        [&] { load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces()); });
   };
   EXPECT_NE(changed("format_version", [](hid_t id) { hdf5::write_int64(id, "format_version", 2); })
                 .find("format 2"),
@@ -138,7 +139,7 @@ TEST_F(Damage, RewrittenDatasets) {
                   "H5Dwrite");
     });
     const auto pieces = small_pieces();
-    load_checkpoint(test_world(), file(), pieces.tensors(), pieces.pieces());
+    load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
     return pieces.differences();
   };
   EXPECT_EQ(rewritten(H5T_IEEE_F32LE, true), 0);

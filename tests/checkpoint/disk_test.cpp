@@ -85,7 +85,8 @@ void save(const fs::path& file, bool check_free_space) {
   SaveOptions options;
   options.check_free_space = check_free_space;
   const auto pieces = large_pieces().fill();
-  save_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}, options);
+  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
+                  {"{}", ""}, options);
 }
 
 /// That `file` cannot be saved, and that nothing else changes.
@@ -122,7 +123,7 @@ TEST(Disk, FillsUpWhileWriting) {
   on_rank_0([&] { fs::remove(disk.path() / "filler"); });
   save(file, true);  // and all works again
   const auto pieces = large_pieces();
-  load_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces());
+  load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
   EXPECT_EQ(pieces.differences(), 0);
 }
 
@@ -133,7 +134,7 @@ TEST(Disk, ReadOnly) {
   disk.make_read_only();
   expect_refusal(file, true, HasSubstr("ead-only file system"));
   const auto pieces = large_pieces();
-  load_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces());
+  load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
   EXPECT_EQ(pieces.differences(), 0);
 }
 

@@ -5,6 +5,7 @@
 #include "checkpoint/sample.hpp"
 #include "data/hdf5.hpp"
 #include "llampi/core/error.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace llampi {
 namespace {

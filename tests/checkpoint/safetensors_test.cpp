@@ -8,6 +8,7 @@
 #include "llampi/checkpoint/safetensors.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace llampi {
 namespace {
@@ -47,6 +48,10 @@ std::string bytes_of(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
 }
 
+TensorPiece piece(int index, std::int64_t begin, std::vector<float>& values) {
+  return {.tensor = index, .begin = begin, .model = tensor(values.data(), 1, std::ssize(values))};
+}
+
 class Safetensors : public ::testing::Test {
  protected:
   void write(const std::string& bytes) const { write_bytes(folder_.path() / "model.safetensors", bytes); }
@@ -55,13 +60,12 @@ class Safetensors : public ::testing::Test {
   /// One tensor [elements] of the file, read whole.
   std::vector<float> read(const TensorInfo& tensor) const {
     std::vector<float> values(static_cast<std::size_t>(size_of_tensor(tensor)));
-    load_safetensors(folder(), {tensor}, {{0, 0, size_of_tensor(tensor), values.data(), nullptr, nullptr}},
-                     false);
+    load_safetensors(sample_device(), folder(), {tensor}, {piece(0, 0, values)}, false);
     return values;
   }
   std::string refusal(const std::vector<TensorInfo>& tensors, bool tied_head = false) const {
     try {
-      load_safetensors(folder(), tensors, {}, tied_head);
+      load_safetensors(sample_device(), folder(), tensors, {}, tied_head);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -87,12 +91,8 @@ TEST_F(Safetensors, PiecesOfEveryDtype) {
                   padding));
     const std::vector<TensorInfo> tensors{{"c", {7, 6}}, {"a", {6, 7}}, {"b", {42}}};
     std::vector<float> c(10), a(5), a_rest(1), b(42);
-    load_safetensors(folder(), tensors,
-                     {{0, 9, 10, c.data(), nullptr, nullptr},
-                      {1, 20, 5, a.data(), nullptr, nullptr},
-                      {2, 0, 42, b.data(), nullptr, nullptr},
-                      {1, 41, 1, a_rest.data(), nullptr, nullptr},
-                      {1, 0, 0, nullptr, nullptr, nullptr}},
+    load_safetensors(sample_device(), folder(), tensors,
+                     {piece(0, 9, c), piece(1, 20, a), piece(2, 0, b), piece(1, 41, a_rest), {.tensor = 1}},
                      false);
     const auto same = [](float x, float y) {
       return std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
@@ -101,6 +101,18 @@ TEST_F(Safetensors, PiecesOfEveryDtype) {
     for (std::size_t i = 0; i < 5; ++i) EXPECT_TRUE(same(a[i], f32[20 + i]));
     for (std::size_t i = 0; i < 42; ++i) EXPECT_TRUE(same(b[i], from_bfloat16(bits[i])));
     EXPECT_TRUE(same(a_rest[0], f32[41]));
+  }
+}
+
+TEST_F(Safetensors, NarrowPiecesAreRounded) {
+  std::vector<float> values;
+  for (std::uint32_t i = 0; i < 500; ++i) values.push_back(std::bit_cast<float>(sample_bits(0, 0, i)));
+  write(file_of({{"a", "F32", {500}, bytes_of(values)}}));
+  for (const DType dtype : {DType::bfloat16, DType::float16}) {
+    std::vector<std::uint16_t> bits(490, 0);
+    load_safetensors(sample_device(), folder(), {{"a", {500}}},
+                     {{.tensor = 0, .begin = 7, .model = {bits.data(), dtype, 1, std::ssize(bits)}}}, false);
+    for (std::size_t i = 0; i < bits.size(); ++i) EXPECT_EQ(bits[i], bits_in(dtype, values[7 + i])) << i;
   }
 }
 
@@ -137,7 +149,7 @@ TEST_F(Safetensors, FoldersWithoutTheFile) {
   EXPECT_THAT(refusal({}), HasSubstr("there is no model.safetensors in"));
   write_bytes(folder() / "model.safetensors.index.json", "{}");
   EXPECT_THAT(refusal({}), HasSubstr("not built yet: sharded safetensors"));
-  EXPECT_THROW(load_safetensors(folder() / "absent", {}, {}, false), UserError);
+  EXPECT_THROW(load_safetensors(sample_device(), folder() / "absent", {}, {}, false), UserError);
   fs::create_directory(folder() / "model.safetensors");
   EXPECT_THAT(refusal({}), HasSubstr("not a file"));
 }
@@ -201,8 +213,8 @@ TEST_F(Safetensors, NoFlippedBitCrashes) {
     write(damaged);
     std::vector<float> a(3), b(2);
     try {
-      load_safetensors(folder(), {{"a", {3}}, {"b", {1, 2}}},
-                       {{0, 0, 3, a.data(), nullptr, nullptr}, {1, 0, 2, b.data(), nullptr, nullptr}}, false);
+      load_safetensors(sample_device(), folder(), {{"a", {3}}, {"b", {1, 2}}},
+                       {piece(0, 0, a), piece(1, 0, b)}, false);
     } catch (const UserError&) {  // anything else fails the test
     }
   }

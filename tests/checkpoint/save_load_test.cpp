@@ -20,16 +20,17 @@ using ::testing::Not;
 
 const CheckpointTexts kTexts{"{\"hidden_size\": 80}", "[run]\nseed = 5\n"};
 
-SamplePieces even(int parts, bool moments = true) {
-  return SamplePieces::even(parts, test_world().rank(), test_world().size(), moments);
+SamplePieces even(int parts, const SampleOptions& options = {}) {
+  return SamplePieces::even(parts, test_world().rank(), test_world().size(), options);
 }
 
 void save(const fs::path& file, const SamplePieces& pieces, const SaveOptions& options = {}) {
-  save_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces(), sample_state(), kTexts, options);
+  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
+                  kTexts, options);
 }
 
 TrainingState load(const fs::path& file, const SamplePieces& pieces) {
-  return load_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces());
+  return load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
 }
 
 bool there_is_no_temporary(const fs::path& folder) {
@@ -92,11 +93,11 @@ TEST(SaveLoad, ModelAlone) {
   const SharedFolder folder;
   const fs::path with = folder.path() / "with.h5", without = folder.path() / "without.h5";
   save(with, even(2).fill());
-  save(without, even(2, false).fill());
+  save(without, even(2, {.moments = false}).fill());
   EXPECT_TRUE(read_checkpoint_summary(with).has_optimizer);
   EXPECT_FALSE(read_checkpoint_summary(without).has_optimizer);
   for (const auto& file : {with, without}) {
-    const auto pieces = even(3, false);
+    const auto pieces = even(3, {.moments = false});
     load(file, pieces);
     EXPECT_EQ(pieces.differences(), 0);
   }
@@ -124,7 +125,7 @@ TEST(SaveLoad, LongTexts) {
   const CheckpointTexts texts{std::string(200 * 1024, 'm') + "\u00e9", std::string(300 * 1024, 'r')};
   const auto pieces = even(2).fill();
   // What the other ranks pass does not matter; it would damage the file if it did.
-  save_checkpoint(test_world(), file, pieces.tensors(), pieces.pieces(), sample_state(),
+  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
                   test_world().rank() == 0 ? texts : CheckpointTexts{"other", ""});
   const auto summary = read_checkpoint_summary(file);
   EXPECT_TRUE(summary.texts.model_config == texts.model_config);
@@ -147,10 +148,10 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
   for (const std::size_t length : {10, 20'000, 60'000, 100'000}) {
     SCOPED_TRACE(length);
     const CheckpointTexts texts{std::string(length, 'm'), std::string(length, 'r')};
-    save_checkpoint(test_world(), file, tensors, pieces.pieces(), sample_state(), texts);
+    save_checkpoint(test_world(), sample_device(), file, tensors, pieces.pieces(), sample_state(), texts);
     const auto values_bytes = std::int64_t{3} * 300 * 6 * 4;
     const auto file_bytes = static_cast<std::int64_t>(fs::file_size(file));
-    EXPECT_LT(file_bytes - values_bytes, metadata_bytes(900, texts));
+    EXPECT_LT(file_bytes - values_bytes, metadata_bytes(tensors, texts));
   }
 }
 
@@ -185,14 +186,15 @@ TEST(SaveLoad, StrictAboutNamesAndShapes) {
   auto tensors = sample_tensors();
   tensors[0].shape = {80, 331};
   tensors[1].name = "renamed";
-  auto message = message_of<UserError>([&] { load_checkpoint(test_world(), file, tensors, {}); });
+  auto message =
+      message_of<UserError>([&] { load_checkpoint(test_world(), sample_device(), file, tensors, {}); });
   EXPECT_THAT(message,
               AllOf(HasSubstr(file.string()), HasSubstr("missing renamed"),
                     HasSubstr("unexpected model.layers.0.input_layernorm.weight"),
                     HasSubstr("model.embed_tokens.weight ([331, 80] where the model has [80, 331])")));
 
   for (int i = 0; i < 8; ++i) tensors.push_back({"absent." + std::to_string(i), {1}});
-  message = message_of<UserError>([&] { load_checkpoint(test_world(), file, tensors, {}); });
+  message = message_of<UserError>([&] { load_checkpoint(test_world(), sample_device(), file, tensors, {}); });
   EXPECT_THAT(message, AllOf(HasSubstr("missing renamed, absent.0, absent.1, absent.2, absent.3 and 4 more"),
                              Not(HasSubstr("absent.4"))));
 }

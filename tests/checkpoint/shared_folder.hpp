@@ -5,9 +5,9 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/sample.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
+#include "support/temporary_folder.hpp"
 
 namespace llampi {
 

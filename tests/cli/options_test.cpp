@@ -109,11 +109,21 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                  "--optimizer.weight_decay=0",
                                                  "--optimizer.clip_grad_norm=0",
                                                  "--optimizer.no_decay=norm|bias$",
+                                                 "--optimizer.weight_decays=embed=0.5",
+                                                 "--optimizer.lr_factors=head=2",
+                                                 "--optimizer.frozen=layers.0",
+                                                 "--optimizer.loss_scale=128",
+                                                 "--optimizer.master_dtype=BFloat16",
+                                                 "--optimizer.moment_dtype=bfloat16",
                                                  "--fsdp.strategy=NO_SHARD",
                                                  "--fsdp.wrap=transformer",
                                                  "--fsdp.backward_prefetch=post",
                                                  "--fsdp.forward_prefetch=false",
                                                  "--fsdp.limit_all_gathers=1",
+                                                 "--fsdp.param_dtype=float16",
+                                                 "--fsdp.reduce_dtype=bfloat16",
+                                                 "--fsdp.cpu_offload=params",
+                                                 "--fsdp.offload_step=host",
                                                  "--checkpoint.every=11",
                                                  "--checkpoint.keep=1",
                                                  "--log.every=6"}));
@@ -142,10 +152,20 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.optimizer.weight_decay, 0);
   EXPECT_EQ(c.optimizer.clip_grad_norm, 0);
   EXPECT_EQ(c.optimizer.no_decay, "norm|bias$");
+  EXPECT_EQ(c.optimizer.weight_decays, "embed=0.5");
+  EXPECT_EQ(c.optimizer.lr_factors, "head=2");
+  EXPECT_EQ(c.optimizer.frozen, "layers.0");
+  EXPECT_EQ(c.optimizer.loss_scale, 128);
+  EXPECT_EQ(c.optimizer.master_dtype, "bfloat16");
+  EXPECT_EQ(c.optimizer.moment_dtype, "bfloat16");
   EXPECT_EQ(c.fsdp.strategy, "no_shard");
   EXPECT_EQ(c.fsdp.backward_prefetch, "post");
   EXPECT_FALSE(c.fsdp.forward_prefetch);
   EXPECT_EQ(c.fsdp.limit_all_gathers, 1);
+  EXPECT_EQ(c.fsdp.param_dtype, "float16");
+  EXPECT_EQ(c.fsdp.reduce_dtype, "bfloat16");
+  EXPECT_EQ(c.fsdp.cpu_offload, "params");
+  EXPECT_EQ(c.fsdp.offload_step, "host");
   EXPECT_EQ(c.checkpoint.every, 11);
   EXPECT_EQ(c.checkpoint.keep, 1);
   EXPECT_EQ(c.log.every, 6);
@@ -247,11 +267,6 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
     expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
                       fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
   };
-  refuses("fsdp.param_dtype", "float16", "use float32 or bfloat16");
-  refuses("fsdp.reduce_dtype", "float16", "use float32 or bfloat16");
-  refuses("fsdp.cpu_offload", "optimizer", "use none");
-  refuses("optimizer.master_dtype", "bfloat16", "use float32");
-  refuses("optimizer.moment_dtype", "bfloat16", "use float32");
   refuses("checkpoint.async", "true", "use false");
   refuses("log.tensorboard", "true", "use false");
   refuses("run.device", "cuda", "use auto or cpu");
@@ -287,6 +302,41 @@ TEST_F(OptionsTest, ConsistencyIsChecked) {
   expect_user_error([] { resolve_config(with_required({"--optimizer.min_lr=1"})); },
                     "optimizer.min_lr = 1 is above optimizer.lr = 0.0003; it must be at most that");
   EXPECT_EQ(resolve_config({"--model.config=m", "--data.train=t", "--train.epochs=1.5"}).train.epochs, 1.5);
+}
+
+TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
+  const auto plan = [](Arguments arguments, const std::vector<Option>& more = {}) {
+    arguments.push_back("--model.config=m");
+    return resolve_config(arguments, Purpose::plan, more);
+  };
+  EXPECT_TRUE(not_built(plan({})).empty());
+  const Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
+  EXPECT_EQ(not_built(c), (std::vector<std::string>{"run.device = cuda", "log.tensorboard = true"}));
+  // What is left is as strict as ever.
+  expect_user_error([&] { resolve_config({}, Purpose::plan); },
+                    "model.config is not given; name a Hugging Face config.json or the folder that holds it");
+  expect_user_error([&] { plan({"--run.device=gpu"}); },
+                    "run.device = gpu (command line) is not known; use auto, cpu or cuda");
+  expect_user_error([&] { plan({"--run.share_gpu=true"}); },
+                    "run.share_gpu = true (command line) is not built yet; use false");
+  expect_user_error([&] { plan({"--train.eval_every=2"}); },
+                    "train.eval_every = 2 needs data.eval; name a token file, or set it to 0");
+}
+
+TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
+  int ranks = 1;
+  bool units = false;
+  const std::vector<Option> more = {{"ranks", &ranks, "", {.range = kAtLeastOne}},
+                                    {"units", &units, "", {}, true}};
+  const Config c =
+      resolve_config(with_required({"--ranks", "4", "--run.seed=7", "--units"}), Purpose::train, more);
+  EXPECT_EQ(ranks, 4);
+  EXPECT_TRUE(units);
+  EXPECT_EQ(c.run.seed, 7U);
+  expect_user_error([&] { resolve_config(with_required({"--ranks=0"}), Purpose::train, more); },
+                    "ranks = 0 (command line) is out of range; it must be at least 1");
+  expect_user_error([&] { resolve_config(with_required({"--unit"}), Purpose::train, more); },
+                    "unknown option --unit on the command line; did you mean --units?");
 }
 
 TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {

@@ -69,7 +69,6 @@ TEST_F(Program, EveryCommandHelpsItself) {
 
 TEST_F(Program, RefusesUnknownAndUnbuiltCommands) {
   expect_refused("trian", "unknown command \"trian\"; did you mean train?");
-  expect_refused("plan --config x", "llampi plan is not built yet");
   for (const char* name : {"import", "export", "check", "bench"}) {
     expect_refused(name, std::string("llampi ") + name + " is not built yet");
   }

@@ -1,17 +1,38 @@
 #include "lists.hpp"
 
+#include <regex>
+
 namespace llampi {
 
 std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
-      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={}",
+      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{} "
+      "frozen={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
-      static_cast<int>(checkpointing), mixed, to_string(wrap.policy));
+      static_cast<int>(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
+      static_cast<int>(offload.params), static_cast<int>(offload.host_step), frozen);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
+
+namespace {
+
+const std::vector<Offload> kOffloads = {{},
+                                        {.optimizer = true},
+                                        {.optimizer = true, .host_step = true},
+                                        {.optimizer = true, .params = true},
+                                        {.optimizer = true, .params = true, .host_step = true}};
+
+std::vector<bool> frozen_parameters(const Model& model) {
+  const std::regex expression("embed_tokens|layers\\.0\\.|k_proj|q_proj|layernorm");
+  std::vector<bool> frozen;
+  for (const auto& p : model.parameters()) frozen.push_back(std::regex_search(p.name, expression));
+  return frozen;
+}
+
+}  // namespace
 
 std::vector<ListCase> list_cases() {
   std::vector<ListCase> cases;
@@ -65,6 +86,29 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const auto& offload : kOffloads) {
+          for (const int ranks : {1, 2}) {
+            for (const bool mixed : {false, true}) {
+              for (const bool frozen : {false, true}) {
+                for (const int limit : {1, 2}) {
+                  cases.push_back({.layers = layers,
+                                   .tied = tied,
+                                   .ranks = ranks,
+                                   .micro_batches = micro_batches,
+                                   .limit = limit,
+                                   .checkpointing = limit == 1 ? Checkpointing::full : Checkpointing::none,
+                                   .mixed = mixed,
+                                   .offload = offload,
+                                   .frozen = frozen});
+                }
+              }
+            }
+          }
+        }
+        for (const auto& wrap : wraps) {
+          cases.push_back(
+              {.layers = layers, .tied = tied, .micro_batches = micro_batches, .wrap = wrap, .frozen = true});
+        }
         cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
         cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
         cases.push_back(
@@ -81,6 +125,7 @@ PlanInput Lists::plan_input() const {
           .constants = constants,
           .batch = {2, 16},
           .precision = options.precision(),
+          .offload = options.offload,
           .shards = options.shard_count(),
           .replicas = options.ranks / options.shard_count(),
           .checkpointing = options.checkpointing,
@@ -107,7 +152,8 @@ Lists make_lists(const ListCase& options) {
   for (const auto& stage : lists.model->stages())
     lists.specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
   const int shards = options.shard_count();
-  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards);
+  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
+                     options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>());
   lists.constants = lists.model->constants(16, DType::float32);
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
                            .replicas = options.ranks / shards,
@@ -116,8 +162,8 @@ Lists make_lists(const ListCase& options) {
                            .forward_prefetch = options.forward_prefetch,
                            .limit_all_gathers = options.limit,
                            .accumulate_unsharded = options.unsharded,
-                           .widen = options.mixed,
-                           .narrow = options.mixed,
+                           .precision = options.precision(),
+                           .offload = options.offload,
                            .checkpointing = options.checkpointing,
                            .blocks = {}};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {

@@ -26,6 +26,8 @@ struct ListCase {
   Checkpointing checkpointing = Checkpointing::none;
   WrapOptions wrap = {};
   bool mixed = false;  ///< parameters and reductions in bfloat16
+  Offload offload = {};
+  bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
 
   Precision precision() const {
     return mixed ? Precision{.param = DType::bfloat16, .reduce = DType::bfloat16} : Precision{};
@@ -50,6 +52,9 @@ struct Lists {
   std::vector<int> unit_of;
 
   PlanInput plan_input() const;
+  bool trained(int parameter) const {
+    return !units[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(parameter)])].frozen;
+  }
   bool last_stage(int stage) const { return stage + 1 == static_cast<int>(specs.size()); }
 };
 Lists make_lists(const ListCase& options);

@@ -50,6 +50,11 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
   auto& world = test_world();
   const auto fixture = oracle::load("mqa");
   std::vector<TrajectoryOptions> all;
+  const std::vector<Offload> offloads = {{},  // in turns
+                                         {.optimizer = true},
+                                         {.optimizer = true, .host_step = true},
+                                         {.optimizer = true, .params = true},
+                                         {.optimizer = true, .params = true, .host_step = true}};
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
     if (strategy == Strategy::hybrid_shard && world.size() != 4) continue;
     for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
@@ -62,7 +67,8 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
                          .shard_group_size = strategy == Strategy::hybrid_shard ? 2 : 0,
                          .unsharded = unsharded,
                          .checkpointing = checkpointing,
-                         .precision = precision});
+                         .precision = precision,
+                         .offload = offloads[all.size() % 5]});
         }
       }
     }

@@ -118,7 +118,7 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
   EngineOptions options;
   options.batch = {2, fixture.seq_len};
   options.micro_batches = 2;
-  options.groups = parameter_groups(model->parameters(), 0.1, "");
+  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
   Engine engine(*model, *device, world, options);
   engine.initialise(1);
   std::vector<Action> seen;
@@ -189,7 +189,7 @@ TEST(Engine, WhatCannotFitIsRefusedBeforeItIsAllocated) {
   const auto device = make_cpu_device(1);
   EngineOptions options;
   options.batch = {1, 8};
-  options.groups = parameter_groups(model->parameters(), 0.1, "");
+  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
   EXPECT_THROW(Engine(*model, *device, test_world(), options), UserError);
 }
 
@@ -203,7 +203,7 @@ TEST(Engine, EvaluationLeavesTrainingUntouched) {
   const auto run = [&](bool evaluate) {
     EngineOptions options;
     options.batch = {1, fixture.seq_len};
-    options.groups = parameter_groups(model->parameters(), 0.1, "");
+    options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
     Engine engine(*model, *device, world, options);
     engine.initialise(3);
     std::vector<double> losses;

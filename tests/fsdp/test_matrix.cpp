@@ -1,5 +1,7 @@
-// Every combination of the engine's options on two small cases: all equal PyTorch within a tolerance, and
-// bit by bit wherever only the schedule differs.
+// Every combination of the engine's options on three small cases: all equal PyTorch within a tolerance, and
+// bit by bit wherever only the schedule or the place in memory differs. Offload, which changes neither sums
+// nor their order, takes turns over the combinations instead of multiplying them, as does whether the engine
+// is observed.
 //
 // The spread, every 61st combination (a prime that divides no size of an axis), runs always; the whole matrix
 // is a test labelled `long` (tests/fsdp/CMakeLists.txt).
@@ -26,11 +28,13 @@ struct Combination {
     constexpr std::array kCheckpointing = {"none", "full", "selective"};
     return fmt::format(
         "{} {} group {} wrap {} backward_prefetch {} forward_prefetch {} limit {} accumulation {}{} "
-        "checkpointing {}",
+        "checkpointing {} offload {}{} observed {}",
         fixture, to_string(options.strategy), options.shard_group_size, to_string(options.wrap.policy),
         kPrefetch.at(static_cast<std::size_t>(options.backward_prefetch)), options.forward_prefetch,
         options.limit, options.accumulation, options.unsharded ? " unsharded" : "",
-        kCheckpointing.at(static_cast<std::size_t>(options.checkpointing)));
+        kCheckpointing.at(static_cast<std::size_t>(options.checkpointing)),
+        options.offload.params ? "params" : (options.offload.optimizer ? "optimizer" : "none"),
+        options.offload.host_step ? " step on the host" : "", options.observed);
   }
 
   /// Where equal numbers are added in an equal order: the trajectories of such combinations have equal bits.
@@ -64,13 +68,19 @@ std::vector<std::pair<Strategy, int>> strategies(int ranks) {
 }
 
 std::vector<Combination> combinations(int ranks) {
-  const std::vector<std::pair<const char*, Precision>> cases = {{"gqa_tied", {}},
-                                                                {"bf16_params", {.param = DType::bfloat16}}};
-  // Blocks; blocks of three nested units; one unit for all.
+  const std::vector<std::pair<const char*, Precision>> cases = {
+      {"gqa_tied", {}}, {"bf16_params", {.param = DType::bfloat16}}, {"groups_frozen", {}}};
+  // Blocks; blocks of three nested units; units by size; one unit for all.
   const std::vector<WrapOptions> wraps = {
       {},
       {.policy = WrapPolicy::modules, .modules = {"LlamaDecoderLayer", "LlamaAttention", "LlamaMLP"}},
+      {.policy = WrapPolicy::size, .min_params = 5000},
       {.policy = WrapPolicy::none}};
+  const std::array<Offload, 5> offloads = {{{},
+                                            {.optimizer = true},
+                                            {.optimizer = true, .host_step = true},
+                                            {.optimizer = true, .params = true},
+                                            {.optimizer = true, .params = true, .host_step = true}}};
   const std::vector<std::pair<int, bool>> accumulations = {{1, false}, {3, false}, {3, true}};
   std::vector<Combination> result;
   for (const auto& [fixture, precision] : cases)
@@ -93,7 +103,9 @@ std::vector<Combination> combinations(int ranks) {
                                      .unsharded = unsharded,
                                      .checkpointing = checkpointing,
                                      .precision = precision,
-                                     .wrap = wrap}});
+                                     .wrap = wrap,
+                                     .offload = offloads.at(result.size() % offloads.size()),
+                                     .observed = result.size() % 7 == 0}});
   return result;
 }
 
@@ -101,7 +113,8 @@ void check_every(std::size_t stride) {
   auto& world = test_world();
   const std::map<std::string, std::pair<oracle::Fixture, Tolerance>> fixtures = {
       {"gqa_tied", {oracle::load("gqa_tied"), kFloat32Tolerance}},
-      {"bf16_params", {oracle::load("bf16_params"), kBfloat16Parameters}}};
+      {"bf16_params", {oracle::load("bf16_params"), kBfloat16Parameters}},
+      {"groups_frozen", {oracle::load("groups_frozen"), kFloat32Tolerance}}};
   std::map<std::tuple<std::string, int, bool, int>, Trajectory> of_arithmetic;
   const auto all = combinations(world.size());
   std::size_t run = 0;

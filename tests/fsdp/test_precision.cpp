@@ -151,6 +151,27 @@ TEST_F(Precisions, StochasticRoundingDoesNotDependOnWhoHoldsAnElement) {
   }
 }
 
+TEST_F(Precisions, OffloadDoesNotChangeBits) {
+  const Precision short_state = {
+      .param = DType::bfloat16, .master = DType::bfloat16, .moment = DType::bfloat16};
+  const Precision narrow = {.param = DType::float16, .reduce = DType::float16};
+  for (const auto& precision : {Precision{}, kBfloat16, short_state, narrow}) {
+    for (const auto& options : strategies({.accumulation = 2, .precision = precision})) {
+      const auto base = run(options);
+      for (const bool params : {false, true}) {
+        for (const bool host_step : {false, true}) {
+          auto offloaded = options;
+          offloaded.poison = true;
+          offloaded.offload = {.optimizer = true, .params = params, .host_step = host_step};
+          expect_same_bits(base, run(offloaded),
+                           fmt::format("{} {} params {} on the host {}", to_string(options.strategy),
+                                       to_string(precision.param), params, host_step));
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Precisions, InitialValuesOfANarrowMasterAreRounded) {
   const auto of = [&](const Precision& precision) {
     TrainingRun run(world_, fixture_, {.precision = precision});

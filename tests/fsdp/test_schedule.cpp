@@ -19,7 +19,25 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   const std::vector<Action>& step() const { return lists_.step; }
   int size() const { return static_cast<int>(step().size()); }
   const Action& at(int i) const { return step()[static_cast<std::size_t>(i)]; }
-  bool sharded(int unit) const { return lists_.units[static_cast<std::size_t>(unit)].shards > 1; }
+  const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
+  bool sharded(int u) const { return unit(u).shards > 1; }
+  bool gathered_at_all(int u) const { return sharded(u) || GetParam().mixed || GetParam().offload.params; }
+  /// The action puts a unit's parameters where kernels read them, or the widening does.
+  bool gathers(const Action& action) const {
+    return action.op == Op::unshard || (action.cargo == Cargo::shard && !sharded(action.unit));
+  }
+  /// The unit that another one is gathered with.
+  int leader(int u) const {
+    while (unit(u).follows) --u;
+    return u;
+  }
+  int first_trained_stage() const {
+    for (int s = 0;; ++s) {
+      for (const auto& use : lists_.specs.at(static_cast<std::size_t>(s)).parameters) {
+        if (lists_.trained(use.parameter)) return s;
+      }
+    }
+  }
 
   bool reads(const Action& action, std::size_t use) const {
     const auto& u = lists_.specs[static_cast<std::size_t>(action.stage)].parameters[use];
@@ -34,11 +52,12 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
     return false;
   }
 
+  /// Of the unit or of what follows it.
   bool reads_copy(const Action& action, int unit, Pass pass) const {
-    if (!uses_unit(action, unit)) return false;
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
-      const bool same = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)] == unit;
+      const bool same = leader(lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)]) == unit;
       if (same && reads(action, u) && action.copies[u] == pass) return true;
     }
     return false;
@@ -53,7 +72,7 @@ TEST_P(EveryList, StagesRunInOrder) {
   const int stages = static_cast<int>(lists_.specs.size());
   for (int m = 0; m < GetParam().micro_batches; ++m) {
     for (int s = 0; s + 1 < stages; ++s) expected.emplace_back(Op::forward, s);
-    for (int s = stages - 1; s >= 0; --s) expected.emplace_back(Op::backward, s);
+    for (int s = stages - 1; s >= first_trained_stage(); --s) expected.emplace_back(Op::backward, s);
   }
   for (const auto& action : step()) {
     if (action.op == Op::forward || action.op == Op::backward) actual.emplace_back(action.op, action.stage);
@@ -66,12 +85,12 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
     const Key key{action.unit, action.pass};
-    if (action.op == Op::unshard) {
+    if (gathers(action)) {
       EXPECT_TRUE(gathered.emplace(key, i).second)
           << "gathered twice: " << to_string(action, lists_.specs, lists_.units);
     }
     if (action.op == Op::widen) {
-      if (sharded(action.unit)) {
+      if (sharded(action.unit) || GetParam().offload.params) {
         ASSERT_TRUE(gathered.count(key));
         EXPECT_TRUE(happens_before_(gathered[key], i));
       }
@@ -85,7 +104,7 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
     ASSERT_EQ(action.copies.size(), uses.size());
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
-      if ((!sharded(unit) && !GetParam().mixed) || !reads(action, u)) continue;
+      if (!gathered_at_all(unit) || !reads(action, u)) continue;
       const auto source = gathered.find({unit, action.copies[u]});
       ASSERT_NE(source, gathered.end()) << to_string(action, lists_.specs, lists_.units);
       EXPECT_TRUE(happens_before_(source->second, i));
@@ -95,14 +114,15 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
 }
 
 TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
-  if (GetParam().wrap.policy != WrapPolicy::transformer) return;
+  if (GetParam().wrap.policy != WrapPolicy::transformer || GetParam().frozen) return;
   std::map<int, int> count;
-  for (const auto& action : step()) count[action.unit] += action.op == Op::unshard ? 1 : 0;
+  for (const auto& action : step()) count[action.unit] += gathers(action) ? 1 : 0;
   const int units = static_cast<int>(lists_.units.size());
   for (int u = 0; u < units; ++u) {
     // Blocks once per pass; the embedding is not read in the backward pass, the head's passes are one.
     const bool block = lists_.units[static_cast<std::size_t>(u)].parameters.size() == 9;
-    const int per_micro_batch = !sharded(u) ? 0 : (block && GetParam().reshard_after_forward ? 2 : 1);
+    const bool kept = !sharded(u) && !GetParam().offload.params;
+    const int per_micro_batch = kept ? 0 : (block && GetParam().reshard_after_forward ? 2 : 1);
     EXPECT_EQ(count[u], per_micro_batch * GetParam().micro_batches)
         << lists_.units[static_cast<std::size_t>(u)].name;
   }
@@ -117,11 +137,12 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
   };
   std::vector<Gathered> all;
   for (int i = size() - 1; i >= 0; --i) {  // backwards: the first use of a gather is the last one seen
-    if (at(i).op == Op::reshard) all.push_back({at(i).unit, at(i).pass, -1, -1, i});
+    if (at(i).op == Op::reshard && !unit(at(i).unit).follows)
+      all.push_back({at(i).unit, at(i).pass, -1, -1, i});
     for (auto& g : all) {
       if (g.issued >= 0) continue;
       if (reads_copy(at(i), g.unit, g.pass)) g.first_use = i;
-      if (at(i).op == Op::unshard && at(i).unit == g.unit && at(i).pass == g.pass) g.issued = i;
+      if (gathers(at(i)) && at(i).unit == g.unit && at(i).pass == g.pass) g.issued = i;
     }
   }
   int at_once = 1;  // units that one stage needs
@@ -148,6 +169,7 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
 TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
   const bool reduced = GetParam().ranks > 1;
   for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
+    if (unit(u).frozen) continue;
     for (int m = 0; m < GetParam().micro_batches; ++m) {
       int last_write = -1;
       std::vector<int> reductions;
@@ -184,6 +206,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
     if (action.op != Op::backward) continue;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
+      if (!lists_.trained(uses[u].parameter)) continue;
       // Gradients that are not reduced in each micro-batch add up over the step.
       const int epoch = GetParam().ranks > 1 && !GetParam().unsharded ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
@@ -200,20 +223,99 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
   std::set<int> updated;
   for (int i = 0; i < size(); ++i) {
     if (at(i).op == Op::update) {
-      EXPECT_TRUE(happens_before_(n, i));
       EXPECT_TRUE(updated.insert(at(i).unit).second);
-    } else if (at(i).op != Op::norm) {
-      EXPECT_TRUE(happens_before_(i, n) || at(i).op == Op::reshard)
-          << to_string(at(i), lists_.specs, lists_.units);
+      EXPECT_FALSE(unit(at(i).unit).frozen);
+    }
+    if (i > n) {
+      EXPECT_TRUE(happens_before_(n, i)) << to_string(at(i), lists_.specs, lists_.units);
+    } else if (i < n && at(i).op != Op::reshard && at(i).cargo != Cargo::state) {
+      EXPECT_TRUE(happens_before_(i, n)) << to_string(at(i), lists_.specs, lists_.units);
     }
   }
-  EXPECT_EQ(updated.size(), lists_.units.size());
+  EXPECT_EQ(updated.size(), static_cast<std::size_t>(std::count_if(lists_.units.begin(), lists_.units.end(),
+                                                                   [](const auto& u) { return !u.frozen; })));
+}
+
+TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATime) {
+  const auto& offload = GetParam().offload;
+  if (!offload.optimizer || offload.host_step) return;
+  std::map<int, int> in, updated;
+  std::set<int> on_device;
+  std::size_t out = 0;
+  for (int i = 0; i < size(); ++i) {
+    const int u = at(i).unit;
+    if (at(i).op == Op::update) {
+      ASSERT_TRUE(in.count(u));
+      EXPECT_TRUE(happens_before_(in[u], i));
+      updated[u] = i;
+    }
+    if (at(i).cargo != Cargo::state) continue;
+    if (at(i).op == Op::copy_in) {
+      in[u] = i;
+      on_device.insert(u);
+      EXPECT_LE(on_device.size(), 2U);
+    } else {
+      ++out;
+      ASSERT_TRUE(updated.count(u));
+      EXPECT_TRUE(happens_before_(updated[u], i));
+      on_device.erase(u);
+    }
+  }
+  EXPECT_EQ(out, updated.size());
+}
+
+TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack) {
+  const auto& offload = GetParam().offload;
+  if (!offload.host_step) return;
+  std::map<int, int> gradient, updated, back;
+  int scalars = -1;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).cargo == Cargo::scalars) scalars = i;
+    if (at(i).cargo == Cargo::gradient) gradient[at(i).unit] = i;
+    if (at(i).cargo == Cargo::new_shard) back[at(i).unit] = i;
+    if (at(i).op == Op::update) updated[at(i).unit] = i;
+  }
+  ASSERT_GE(scalars, 0);
+  EXPECT_EQ(gradient.size(), updated.size());
+  EXPECT_EQ(back.size(), offload.params ? 0U : updated.size());
+  for (const auto& [u, i] : updated) {
+    EXPECT_EQ(at(i).stream, Stream::host);
+    EXPECT_TRUE(happens_before_(scalars, i));
+    EXPECT_TRUE(happens_before_(gradient.at(u), i));
+    if (!offload.params) {
+      EXPECT_TRUE(happens_before_(i, back.at(u)));
+    }
+  }
+}
+
+TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
+  std::map<Key, int> copied;
+  for (int i = 0; i < size(); ++i) {
+    const Key key{at(i).unit, at(i).pass};
+    if (at(i).cargo == Cargo::shard) copied[key] = i;
+    if (at(i).op != Op::unshard || !GetParam().offload.params) continue;
+    ASSERT_TRUE(copied.count(key)) << "a copy for each gather";
+    EXPECT_TRUE(happens_before_(copied[key], i));
+    copied.erase(key);
+  }
+  if (!GetParam().offload.params) {
+    EXPECT_TRUE(copied.empty());
+  }
+}
+
+TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
+  for (const auto& action : step()) {
+    if (action.unit < 0 || !unit(action.unit).frozen) continue;
+    const std::set<Op> allowed = {Op::copy_in, Op::unshard, Op::widen, Op::reshard};
+    EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
+    EXPECT_NE(action.cargo, Cargo::state);
+  }
 }
 
 TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
   const auto& options = GetParam();
   if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied ||
-      !options.reshard_after_forward)
+      !options.reshard_after_forward || options.frozen)
     return;
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);

@@ -1,5 +1,7 @@
 #include "trajectory.hpp"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 
 #include "llampi/core/half.hpp"
@@ -40,6 +42,7 @@ double read(const Tensor& tensor, std::int64_t i) {
   if (tensor.dtype == DType::float64) return tensor.as<double>()[i];
   if (tensor.dtype == DType::bfloat16)
     return from_bfloat16(static_cast<const std::uint16_t*>(tensor.data)[i]);
+  if (tensor.dtype == DType::float16) return from_float16(static_cast<const std::uint16_t*>(tensor.data)[i]);
   return tensor.as<float>()[i];
 }
 
@@ -48,6 +51,8 @@ void write(const Tensor& tensor, std::int64_t i, double value) {
     tensor.as<double>()[i] = value;
   } else if (tensor.dtype == DType::bfloat16) {
     static_cast<std::uint16_t*>(tensor.data)[i] = to_bfloat16(static_cast<float>(value));
+  } else if (tensor.dtype == DType::float16) {
+    static_cast<std::uint16_t*>(tensor.data)[i] = to_float16(static_cast<float>(value));
   } else {
     tensor.as<float>()[i] = static_cast<float>(value);
   }
@@ -80,7 +85,8 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   }
   result.adamw = {fixture.training.beta1, fixture.training.beta2, fixture.training.eps};
   result.clip_grad_norm = fixture.max_grad_norm;
-  result.groups = parameter_groups(model.parameters(), fixture.training.weight_decay, "");
+  result.offload = options.offload;
+  result.groups = parameter_groups(model.parameters(), fixture.rules);
   return result;
 }
 
@@ -112,6 +118,8 @@ TrainingRun::TrainingRun(World& world, const oracle::Fixture& fixture, const Tra
       engine_(std::make_unique<Engine>(*model_, *device_, world,
                                        engine_options(fixture, options, slots_, *model_))) {
   set_initial(*engine_);
+  if (options.observed)
+    engine_->observe([this](const Action&, int, Moment moment) { observed_ += moment == Moment::end; });
 }
 
 TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
@@ -149,6 +157,8 @@ Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const Tr
     trajectory.grad_norms.push_back(result.grad_norm);
   }
   trajectory.final_parameters = whole_parameters(world, run.engine());
+  EXPECT_EQ(run.engine().high_water(), run.engine().compiled().arena_bytes) << "the plan is exact";
+  EXPECT_EQ(run.observed() > 0, options.observed);
   return trajectory;
 }
 

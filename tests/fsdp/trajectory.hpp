@@ -26,6 +26,8 @@ struct TrajectoryOptions {
   Precision precision = {};
   double loss_scale = 1;
   WrapOptions wrap = {};
+  Offload offload = {};
+  bool observed = false;  ///< somebody watches each action, as the trace does
 };
 
 struct Trajectory {
@@ -57,6 +59,7 @@ class TrainingRun {
   Result step(std::int64_t t) { return step(inputs(t)); }
   Result step(const Inputs& inputs);
   Engine& engine() { return *engine_; }
+  std::int64_t observed() const { return observed_; }  ///< actions that ended
 
  private:
   World& world_;
@@ -67,6 +70,7 @@ class TrainingRun {
   std::int64_t slots_;  ///< sequences of a micro-batch
   LearningRateSchedule schedule_;
   std::unique_ptr<Engine> engine_;
+  std::int64_t observed_ = 0;
 };
 
 /// All steps of the fixture.

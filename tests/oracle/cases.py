@@ -18,7 +18,8 @@ TRAINING = {
 }
 
 
-def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, param_dtype="float32", **config):
+def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, param_dtype="float32", rules=None,
+         **config):
     common = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -40,7 +41,7 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
         "max_grad_norm": max_grad_norm,
         "documents": documents,
         "loss_mask": loss_mask,
-    } | ({"param_dtype": param_dtype} if param_dtype != "float32" else {})
+    } | ({"param_dtype": param_dtype} if param_dtype != "float32" else {}) | ({"rules": rules} if rules else {})
 
 
 CASES = {
@@ -97,5 +98,17 @@ CASES = {
         seq_len=17, global_batch=24, max_grad_norm=0.5, documents=True, loss_mask=True, param_dtype="bfloat16",
         vocab_size=67, hidden_size=24, intermediate_size=56, num_hidden_layers=2,
         num_attention_heads=3, num_key_value_heads=1,
+    ),
+    # Parameter groups. Nothing up to layer 0 needs a gradient, so the backward pass can end in layer 1. There q and k are
+    # frozen beside v, with which they are one matrix; in layer 2 some parameters of every kind are.
+    "groups_frozen": case(
+        seq_len=17, global_batch=8, max_grad_norm=1.45,
+        rules={
+            "frozen": r"embed_tokens|layers\.0\.|layers\.1\.self_attn\.[qk]_proj|layers\.2\.(mlp\.down_proj|.*norm)",
+            "lr_factors": r"lm_head=0.25",
+            "weight_decays": r"layers\.1\.mlp=0.02",
+        },
+        vocab_size=149, hidden_size=72, intermediate_size=104, num_hidden_layers=3,
+        num_attention_heads=6, num_key_value_heads=2,
     ),
 }

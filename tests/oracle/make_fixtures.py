@@ -17,6 +17,7 @@ import pathlib
 import numpy as np
 import torch
 
+import groups
 import llama
 from cases import CASES
 from deterministic import TokenStream, parameter, unit
@@ -63,27 +64,20 @@ def global_norm(gradients):
     return math.sqrt(sum(gradient.double().square().sum().item() for gradient in gradients))
 
 
-def adamw(parameters, training):
-    groups = [
-        {"params": [p for p in parameters.values() if p.ndim >= 2], "weight_decay": training["weight_decay"]},
-        {"params": [p for p in parameters.values() if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    betas = (training["beta1"], training["beta2"])
-    return torch.optim.AdamW(groups, lr=training["lr"], betas=betas, eps=training["eps"])
-
-
 def forward_parameters(case, parameters):
     """What forward reads: with mixed precision rounded leaves of their own, whose gradients are for the unrounded ones."""
     if "param_dtype" not in case:
         return parameters
     dtype = getattr(torch, case["param_dtype"])
-    return {name: p.detach().to(dtype).to(p.dtype).requires_grad_() for name, p in parameters.items()}
+    return {name: p.detach().to(dtype).to(p.dtype).requires_grad_(p.requires_grad) for name, p in parameters.items()}
 
 
 def train(case, dtype, order=0):
     """Results of a case: the first batch in detail, a line for each step, the last parameters."""
     parameters = initial_parameters(case, dtype)
-    optimizer = adamw(parameters, case["training"])
+    rules = case.get("rules", {})
+    groups.freeze(parameters, rules)
+    optimizer = groups.adamw(parameters, case["training"], rules)
     stream = token_stream(case)
     result = {
         "stream": {
@@ -104,7 +98,7 @@ def train(case, dtype, order=0):
         loss.backward()
         for name, p in parameters.items():
             p.grad = used[name].grad
-        gradients = {name: p.grad for name, p in parameters.items()}
+        gradients = {name: p.grad for name, p in parameters.items() if p.requires_grad}
         line = {
             "step": step,
             "loss": loss.item(),
@@ -123,7 +117,7 @@ def train(case, dtype, order=0):
         for gradient in gradients.values():
             gradient.mul_(coefficient)
         for group in optimizer.param_groups:
-            group["lr"] = line["lr"]
+            group["lr"] = line["lr"] * group["lr_factor"]
         optimizer.step()
     result["final"] = {name: summary(p) for name, p in parameters.items()}
     return result

@@ -51,6 +51,17 @@ void make_stream(Fixture& fixture, const json& object) {
   }
 }
 
+GroupRules read_rules(const json& object) {
+  GroupRules rules;
+  rules.weight_decay = object.at("training").at("weight_decay");
+  if (const auto given = object.find("rules"); given != object.end()) {
+    rules.frozen = given->at("frozen");
+    rules.lr_factors = given->at("lr_factors");
+    rules.weight_decays = given->at("weight_decays");
+  }
+  return rules;
+}
+
 void read_results(Fixture& fixture, const json& object) {
   const auto& initial = object.at("initial");
   fixture.initial = {.loss = initial.at("loss"),
@@ -140,6 +151,7 @@ Fixture load(const std::string& name) {
   fixture.training = {training.at("steps"),    training.at("lr"),           training.at("min_lr"),
                       training.at("schedule"), training.at("warmup_steps"), training.at("beta1"),
                       training.at("beta2"),    training.at("eps"),          training.at("weight_decay")};
+  fixture.rules = read_rules(object);
   make_stream(fixture, object);
   read_results(fixture, object);
   return fixture;

@@ -11,6 +11,7 @@
 
 #include "llampi/device/host_batch.hpp"
 #include "llampi/model/llama.hpp"
+#include "llampi/optim/parameter_groups.hpp"
 
 namespace llampi::oracle {
 
@@ -50,6 +51,7 @@ struct Fixture {
     std::int64_t warmup_steps = 0;
     double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   } training;
+  GroupRules rules;  ///< weight_decay is that of `training`
 
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> document_starts;
@@ -59,8 +61,9 @@ struct Fixture {
   struct {
     double loss = 0, grad_norm = 0;
     std::int64_t valid_tokens = 0;
-    std::map<std::string, Summary> parameters, gradients;
-    Summary logits;  ///< [seq_len, vocabulary] of sample 0; `first` is empty
+    std::map<std::string, Summary> parameters;
+    std::map<std::string, Summary> gradients;  ///< of parameters that are trained
+    Summary logits;                            ///< [seq_len, vocabulary] of sample 0; `first` is empty
   } initial;
   std::vector<Step> steps;
   std::map<std::string, Summary> final_parameters;
@@ -69,7 +72,7 @@ struct Fixture {
   HostBatch batch(std::span<const std::int64_t> samples) const;
 };
 
-/// Those whose parameters are not rounded.
+/// Those whose parameters are neither rounded nor frozen: not bf16_params, not groups_frozen.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 

@@ -150,9 +150,12 @@ class Train : public ::testing::Test {
       for (const auto extent : infos[t].shape) n *= extent;
       for (int k = 0; k < 3; ++k) values.emplace_back(n);
       const auto at = values.end() - 3;
-      pieces.push_back({static_cast<int>(t), 0, n, at[0].data(), at[1].data(), at[2].data()});
+      pieces.push_back({static_cast<int>(t), 0, tensor(at[0].data(), 1, n), {}, {}});
+      if (!infos[t].optimizer) continue;
+      pieces.back().exp_avg = tensor(at[1].data(), 1, n);
+      pieces.back().exp_avg_sq = tensor(at[2].data(), 1, n);
     }
-    load_checkpoint(world(), file, infos, pieces);
+    load_checkpoint(world(), *make_reference_device(), file, infos, pieces);
     return values;
   }
 

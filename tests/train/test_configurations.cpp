@@ -26,6 +26,22 @@ std::vector<Choice> choices() {
       {"wrap_none", [](Config& c) { c.fsdp.wrap = "none"; }},
       {"unsharded", [](Config& c) { c.fsdp.accumulate = "unsharded"; }},
       {"bfloat16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = "bfloat16"; }},
+      {"float16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = "float16"; }},
+      {"short_state",
+       [](Config& c) {
+         c.optimizer.master_dtype = c.optimizer.moment_dtype = c.fsdp.param_dtype = "bfloat16";
+       }},
+      {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = "optimizer"; }},
+      {"offload_optimizer_host",
+       [](Config& c) { c.fsdp.cpu_offload = "optimizer", c.fsdp.offload_step = "host"; }},
+      {"offload_params", [](Config& c) { c.fsdp.cpu_offload = "params"; }},
+      {"offload_params_host", [](Config& c) { c.fsdp.cpu_offload = "params", c.fsdp.offload_step = "host"; }},
+      {"frozen",
+       [](Config& c) {
+         c.optimizer.frozen = "embed_tokens|layers\\.0\\.|k_proj|norm";
+         c.optimizer.lr_factors = "lm_head=0.5 mlp=2";
+         c.optimizer.weight_decays = "lm_head=0";
+       }},
       {"full", [](Config& c) { c.activation.checkpointing = "full"; }},
       {"selective", [](Config& c) { c.activation.checkpointing = "selective"; }},
   };
@@ -60,8 +76,9 @@ TEST_F(Train, EveryChoiceContinuesWithEqualBits) {
 TEST_F(Train, SchedulingAloneDoesNotChangeTheRun) {
   run(config("plain"));
   for (const auto& choice : choices()) {
-    const std::set<std::string> scheduling = {"shard_grad_op", "wrap_size", "wrap_modules",
-                                              "wrap_none",     "full",      "selective"};
+    const std::set<std::string> scheduling = {"shard_grad_op",     "wrap_size",      "wrap_modules",
+                                              "wrap_none",         "full",           "selective",
+                                              "offload_optimizer", "offload_params", "offload_params_host"};
     if (!scheduling.count(choice.name)) continue;
     SCOPED_TRACE(choice.name);
     auto c = config(choice.name);
@@ -106,6 +123,82 @@ TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
     EXPECT_EQ(count["reduce"], world().size() > 1 ? 4 * micro_batches : 0);
     EXPECT_EQ(count["update"], 2 * 4);
   }
+}
+
+TEST_F(Train, FrozenParametersKeepTheirInitialValuesAndHaveNoMoments) {
+  auto c = config("a");
+  c.optimizer.frozen = "layers\\.0\\.|q_proj";
+  run(c);
+  auto start = config("start");
+  start.optimizer.lr = 0;
+  start.optimizer.min_lr = 0;
+  start.train.steps = 1;
+  start.checkpoint.every = 1;
+  run(start);
+  const auto initial = tensors("start", 1), final = tensors("a", 12);
+  const auto infos = read_checkpoint_summary(checkpoint_path(folder_ / "a", 12)).tensors;
+  std::set<bool> kinds;
+  for (std::size_t t = 0; t < infos.size(); ++t) {
+    const auto& name = infos[t].name;
+    const bool frozen =
+        name.find("layers.0.") != std::string::npos || name.find("q_proj") != std::string::npos;
+    kinds.insert(frozen);
+    EXPECT_EQ(infos[t].optimizer, !frozen) << name;
+    EXPECT_EQ(final[3 * t] == initial[3 * t], frozen) << name;
+  }
+  EXPECT_EQ(kinds.size(), 2U);
+}
+
+TEST_F(Train, WhatWasFrozenIsTrainedLaterOnlyIfThatIsMeant) {
+  auto first = config("a");
+  first.optimizer.frozen = "embed_tokens";
+  first.train.steps = 8;
+  first.optimizer.schedule = "constant";
+  run(first);
+  auto second = first;
+  second.optimizer.frozen = "";
+  second.train.steps = 12;
+  EXPECT_THAT(refusal(second), ::testing::HasSubstr("embed_tokens"));
+  second.run.resume_with_changes = true;
+  EXPECT_EQ(run(second), Outcome::done);
+}
+
+TEST_F(Train, AnOverflowLeavesTheStepOutOnAllRanksHalvesTheScaleAndTrainingGoesOn) {
+  auto c = config("a");
+  c.fsdp.param_dtype = "float16";
+  c.fsdp.reduce_dtype = "float16";
+  const double far = 0x1p26;
+  c.optimizer.loss_scale = far;
+  EXPECT_EQ(run(c), Outcome::done);
+  const auto lines = metrics("a");
+  ASSERT_EQ(lines.size(), 12U);
+  std::int64_t left_out = 0, good = 0;
+  double scale = far;
+  for (const auto& line : lines) {
+    EXPECT_EQ(line["loss_scale"].get<double>(), scale);
+    EXPECT_TRUE(line["loss"].is_number());
+    ++good;
+    if (!line["grad_norm"].is_null()) continue;
+    ++left_out;
+    good = 0;
+    scale /= 2;
+  }
+  if (world().size() > 1) {
+    EXPECT_GE(left_out, 1);
+    EXPECT_LE(left_out, 8);
+  } else {
+    EXPECT_EQ(left_out, 0) << "nothing travels, and float32 gradients do not overflow";
+  }
+  EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
+  const auto state = read_checkpoint_summary(checkpoint_path(folder_ / "a", 12)).state;
+  EXPECT_EQ(state.loss_scale, scale);
+  EXPECT_EQ(state.optimizer_steps, 12 - left_out);
+  EXPECT_EQ(state.loss_scale_good_steps, good);
+  auto resumed = c;
+  copy_checkpoint("a", "b", 4);
+  resumed.run.dir = (folder_ / "b").string();
+  EXPECT_EQ(run(resumed), Outcome::done);
+  EXPECT_EQ(curve("b"), curve("a"));
 }
 
 TEST_F(Train, RefusesWhatItCannotDoAsAsked) {

@@ -9,22 +9,27 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/tensor.hpp"
+#include "llampi/device/device.hpp"
 
 namespace llampi {
 
 struct TensorInfo {
   std::string name;
   std::vector<std::int64_t> shape;  ///< one or two dimensions
+  bool optimizer = true;            ///< saving: it has moments (frozen parameters have none)
 };
 
-/// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory (float32, host).
+/// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory: the device's or the
+/// host's, in float32, bfloat16 or float16. In files they are float32; what is read is rounded to nearest
+/// even. They pass through a buffer of a few MiB.
 struct TensorPiece {
   int tensor = 0;  ///< index into the list of tensors
   std::int64_t begin = 0;
-  std::int64_t elements = 0;
-  float* model = nullptr;
-  float* exp_avg = nullptr;  ///< null: without optimizer state
-  float* exp_avg_sq = nullptr;
+  Tensor model = {};                     ///< one row
+  Tensor exp_avg = {}, exp_avg_sq = {};  ///< as long, or both empty: without optimizer state
+
+  std::int64_t elements() const { return model.elements(); }
 };
 
 /// What besides the tensors an exact continuation needs.
@@ -39,6 +44,8 @@ struct TrainingState {
   std::int64_t global_batch = 0;
   std::int64_t data_tokens = 0;  ///< length of the training file
   bool shuffle = true;
+  double loss_scale = 0;                   ///< float16: of the next step; 0: none
+  std::int64_t loss_scale_good_steps = 0;  ///< without overflow since it changed
 };
 
 struct CheckpointTexts {
@@ -46,27 +53,32 @@ struct CheckpointTexts {
   std::string run_config;    ///< ini
 };
 
-/// Collective. Every element of every tensor must be in exactly one rank's pieces. Writes FILE.tmp, flushes,
+/// Collective. Every element of every tensor must be in exactly one rank's pieces, with moments where the
+/// tensor's `optimizer` says so: either of some tensors or (evaluation) of none. Writes FILE.tmp, flushes,
 /// renames: under its own name there is only ever a complete file. If it fails on any rank, every rank
 /// throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
-void save_checkpoint(World& world, const std::filesystem::path& file, const std::vector<TensorInfo>& tensors,
-                     const std::vector<TensorPiece>& pieces, const TrainingState& state,
-                     const CheckpointTexts& texts);
+void save_checkpoint(World& world, Device& device, const std::filesystem::path& file,
+                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                     const TrainingState& state, const CheckpointTexts& texts);
 
-/// Collective. Fills the pieces (moments only where they are not null) and returns the state.
+/// Collective. Fills the pieces (moments only where they are not empty) and returns the state.
 /// Strict: a missing, unexpected or misshaped tensor is an error that names it.
+/// @param missing_moments_are_zero moments that the file does not have, because their parameter was frozen
+/// when it was written, become zero instead of being an error; a file without any moments is refused all the
+/// same
 /// @throws UserError if the file is missing, truncated, or no llampi checkpoint
-TrainingState load_checkpoint(World& world, const std::filesystem::path& file,
-                              const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces);
+TrainingState load_checkpoint(World& world, Device& device, const std::filesystem::path& file,
+                              const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                              bool missing_moments_are_zero = false);
 
 /// What is in a checkpoint, read by one process.
 struct CheckpointSummary {
   TrainingState state;
   CheckpointTexts texts;
   std::string program_version, git_sha, created;
-  std::vector<TensorInfo> tensors;
-  bool has_optimizer = false;
+  std::vector<TensorInfo> tensors;  ///< `optimizer`: its moments are in the file
+  bool has_optimizer = false;       ///< of any tensor
 };
 CheckpointSummary read_checkpoint_summary(const std::filesystem::path& file);
 

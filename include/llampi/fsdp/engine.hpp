@@ -34,6 +34,7 @@ struct EngineOptions {
   bool accumulate_unsharded = false;
   Checkpointing checkpointing = Checkpointing::none;
   Precision precision;
+  Offload offload;
   std::uint64_t seed = 0;  ///< of stochastic rounding
   AdamWConstants adamw;
   double clip_grad_norm = 0;           ///< 0: off
@@ -70,19 +71,23 @@ enum class Moment : std::uint8_t { begin, end };
 /// and other actions begin and end in between. `index` is that of the action in the list.
 using Observer = std::function<void(const Action& action, int index, Moment moment)>;
 
-/// A piece of a parameter and its optimizer state in this rank's memory (device memory).
+/// A piece of a parameter and its optimizer state in this rank's memory, the device's or the host's.
 struct StatePiece {
   int parameter = 0;
-  std::int64_t begin = 0;              ///< first logical element
-  Tensor master, exp_avg, exp_avg_sq;  ///< equal lengths; moments are empty without optimizer state
+  std::int64_t begin = 0;  ///< first logical element
+  Tensor master;
+  Tensor exp_avg, exp_avg_sq;  ///< as long, or empty: frozen, or without optimizer state
 };
 
 class Engine {
  public:
-  /// Collective. Allocates the arenas; parameters and moments are zero. `model`, `device` and `world` must
+  /// Collective. Allocates the arenas; parameters and moments are zero. `model`, the devices and `world` must
   /// outlive it.
+  /// @param host computes in host memory (Offload::host_step); `device` itself if that does
   /// @throws UserError if the arenas do not fit
-  Engine(const Model& model, Device& device, World& world, const EngineOptions& options);
+  Engine(const Model& model, Device& device, Device& host, World& world, const EngineOptions& options);
+  Engine(const Model& model, Device& device, World& world, const EngineOptions& options)
+      : Engine(model, device, device, world, options) {}
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -106,7 +111,11 @@ class Engine {
   const CompiledModel& compiled() const { return compiled_; }
   const RankGroups& groups() const { return groups_; }
   const Model& model() const { return model_; }
+  const EngineOptions& options() const { return options_; }
   void observe(Observer observer) { observer_ = std::move(observer); }
+  /// Per arena, the end of the farthest memory that was handed to a stage, a group or the device so far: what
+  /// the plan says is needed, if it is right.
+  std::array<std::int64_t, kArenas> high_water() const { return high_water_; }
   /// For tests: overwrites everything that is not persistent with bytes of NaN.
   void poison_transients();
 
@@ -132,9 +141,21 @@ class Engine {
   void compute(Running& running, int index);
   void collective(Running& running, int index);
   void widen(Running& running, const Action& action);
+  void copy_in(Running& running, const Action& action);
+  void copy_out(Running& running, const Action& action);
+  void copy_state(const MemoryPlan& plan, const Action& action);
   void compute_norm(Running& running);
-  void update(const Running& running, int unit);
+  void update(const Running& running, const Action& action);
   void wait_for(Running& running, int index, Stream stream);
+
+  /// One tensor of a unit's state: where it is kept, where it stands on the device during the update, and
+  /// whether it is read by it.
+  struct StateTensor {
+    Tensor kept, staged;
+    bool read;
+  };
+  std::vector<StateTensor> state_on_its_way(const MemoryPlan& plan, int unit) const;
+  Tensor staged(const MemoryPlan& plan, Staged item, DType dtype, int unit) const;
 
   Tensor view(const MemoryPlan& plan, DType dtype, std::int64_t rows, std::int64_t cols, Role role,
               int owner = 0, int item = 0) const;
@@ -143,6 +164,8 @@ class Engine {
   Tensor whole_gradient(const MemoryPlan& plan, int unit) const;
   Tensor parameters_of(const MemoryPlan& plan, int unit, Pass pass) const;
   Tensor gradient_shard(const MemoryPlan& plan, int unit) const;
+  Tensor scalars_view() const;
+  Tensor place_in(Tensor whole) const;
   std::vector<StatePiece> pieces(bool divide_replicas) const;
   void refresh_shards();
   void write_scalars(const StepScalars& scalars);
@@ -150,12 +173,15 @@ class Engine {
 
   const Model& model_;
   Device& device_;
+  Device& host_;  ///< computes in host memory
   EngineOptions options_;
+  StatePlacement placement_;
   RankGroups groups_;
   std::unique_ptr<Group> shards_;    ///< ranks among which a unit is sharded
   std::unique_ptr<Group> replicas_;  ///< ranks that hold the same shard
   CompiledModel compiled_;
   std::array<Memory, kArenas> arenas_;
+  mutable std::array<std::int64_t, kArenas> high_water_{};
   std::vector<int> unit_of_;
   std::vector<std::vector<UpdateRange>> ranges_;  ///< per unit: the real elements of this rank's shard
   std::vector<Tensor> constants_;

@@ -13,27 +13,14 @@
 
 namespace llampi {
 
-/// dtypes by role. Master parameters and moments are kept on each rank's shard.
-struct Precision {
-  DType param = DType::float32;    ///< gathered
-  DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
-  DType reduce = DType::float32;   ///< gradients while they travel; sums are formed and kept in gradient()
-  DType master = DType::float32;
-  DType moment = DType::float32;
-
-  bool widens() const { return param != compute; }
-  bool narrows() const { return reduce != gradient(); }
-  /// Of the gradients that stages write and of the sharded ones.
-  DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
-};
-
-/// `communication` is allocated by `comm` (what travels), `device` by the device.
-enum class Arena : std::uint8_t { device, communication };
-inline constexpr int kArenas = 2;
+/// `communication` is allocated by `comm` (what travels), `device` and `host` by the device.
+enum class Arena : std::uint8_t { device, communication, host };
+inline constexpr int kArenas = 3;
+const char* to_string(Arena arena);
 
 enum class Role : std::uint8_t {
   parameter_shard,  ///< of unit `owner`, in the dtype that is gathered
-  master,           ///< likewise; the same buffer as parameter_shard where the dtypes are equal
+  master,           ///< likewise; where there is none, parameter_shard is the master
   exp_avg,
   exp_avg_sq,
   constant,  ///< `item` of the model's tables
@@ -52,8 +39,14 @@ enum class Role : std::uint8_t {
   forward_scratch,
   backward_scratch,
   collective_workspace,
+  staged,         ///< optimizer state of unit `owner` on its way through the device; `item`: a Staged
+  host_gradient,  ///< sharded gradient of unit `owner`, for the host
+  host_shard,     ///< new parameter shard of unit `owner`, from the host
+  host_scalars,   ///< step_scalars, for the host
 };
 const char* to_string(Role role);
+
+enum class Staged : std::uint8_t { master, exp_avg, exp_avg_sq, shard };
 
 /// A stretch of the list during which a buffer holds something: actions [first, last]. `user` is the last
 /// action that touches it (it may be before `last`, where the end of a collective is only known later).
@@ -83,8 +76,11 @@ struct MemoryPlan {
   /// The buffer with this role. @throws Error if there is none
   const Buffer& find(Role role, int owner = 0, int item = 0) const;
   bool has(Role role, int owner = 0, int item = 0) const;
-  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
+  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1] + arena_bytes[2]; }
 };
+
+/// Bytes that a buffer takes of its arena: a multiple of 256.
+std::int64_t in_arena(std::int64_t bytes);
 
 struct PlanInput {
   const std::vector<StageSpec>& specs;
@@ -92,6 +88,7 @@ struct PlanInput {
   const std::vector<BufferSpec>& constants;
   BatchShape batch;
   Precision precision;
+  Offload offload = {};
   int shards = 1;    ///< ranks of the shard group
   int replicas = 1;  ///< ranks that hold the same shard
   Checkpointing checkpointing = Checkpointing::none;

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "llampi/device/device.hpp"
+#include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi {
 
 enum class Op : std::uint8_t {
-  copy_in,    ///< the micro-batch goes to the device
+  copy_in,    ///< from host memory to the device: see Cargo
   unshard,    ///< all-gather of a unit's parameters over the shard group
   widen,      ///< a unit's parameters from the dtype that is gathered to the one that is computed with
   forward,    ///< of a stage
@@ -29,9 +30,22 @@ enum class Op : std::uint8_t {
   replica_reduce,  ///< all-reduce over the replicas: of the sharded gradient in place, or, where a unit has
                    ///< one shard, of the whole gradient, added to the sharded one
   norm,            ///< global gradient norm and clip coefficient
-  update,          ///< optimizer on a unit's shard
+  update,          ///< optimizer on a unit's shard; on Stream::host by the host
+  copy_out,        ///< from the device to host memory: see Cargo
 };
 const char* to_string(Op op);
+
+/// What a copy carries.
+enum class Cargo : std::uint8_t {
+  none,
+  inputs,     ///< in: the micro-batch
+  shard,      ///< in: a unit's parameter shard, to its place in the gathered copy of `pass`
+  new_shard,  ///< in: a unit's parameter shard that the host has updated, to where it is kept
+  state,      ///< in and out: what a unit has of an optimizer's state in host memory
+  gradient,   ///< out: a unit's sharded gradient
+  scalars,    ///< out: those of the step
+};
+const char* to_string(Cargo cargo);
 
 /// Where a unit's gathered parameters or whole gradient lie: an index into MemoryPlan's tables. A unit has
 /// one gathered copy per pass, so that the two can be placed independently.
@@ -43,15 +57,18 @@ struct Action {
   int stage = -1;
   int unit = -1;
   int micro_batch = -1;
-  /// unshard, reshard: which gathered copy. forward, backward: which copy each parameter of the stage is read
-  /// from (`copies`).
+  Cargo cargo = Cargo::none;  ///< copy_in, copy_out
+  /// unshard, reshard, copy_in of a shard: which gathered copy. forward, backward: which copy each parameter
+  /// of the stage is read from (`copies`).
   Pass pass = Pass::forward;
   std::vector<Pass> copies = {};  ///< forward, backward: per parameter of the stage
   std::vector<Accumulate> accumulate =
       {};                       ///< backward: per parameter of the stage; reduce, update: one entry
   std::vector<int> waits = {};  ///< actions of other streams that must be complete before this one starts
-  std::int64_t elements = 0;    ///< that a collective moves: of the whole flat buffer, or of a shard
-  bool writes_output = true;    ///< forward, recompute: false where nobody reads the stage's output
+  std::int64_t elements = 0;  ///< that a collective or a cast covers: of the whole flat buffer, or of a shard
+  /// Collectives: `elements` in the dtype that travels; copies of units and of scalars: what is copied.
+  std::int64_t bytes = 0;
+  bool writes_output = true;  ///< forward, recompute: false where nobody reads the stage's output
 
   bool operator==(const Action&) const = default;
 };
@@ -76,14 +93,15 @@ struct ScheduleOptions {
   /// Micro-batches add up in whole gradients, which are reduced once; otherwise each is reduced into the
   /// sharded gradient.
   bool accumulate_unsharded = false;
-  bool widen = false;   ///< parameters are gathered in another dtype than they are computed with
-  bool narrow = false;  ///< gradients are reduced in another dtype than they are computed in
+  Precision precision = {};
+  Offload offload = {};
   Checkpointing checkpointing = Checkpointing::none;
   std::vector<int> blocks = {};  ///< per stage, for Checkpointing::full: its block, -1 outside
 };
 
 /// Compiles the list. `specs` are those of the stages, in order; the last stage is the loss.
-/// A unit of one shard needs no gather: its parameters are read where they are kept.
+/// A unit of one shard needs no gather: its parameters are read where they are kept, if that is the device.
+/// The backward pass ends with the first stage that has a trained parameter.
 std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
                             const ScheduleOptions& options);
 

@@ -4,6 +4,9 @@
 // in the narrowest dtype) except where one joins the one before it; it is padded so that it divides into
 // equal shards, one per rank of the shard group: an all-gather lands where kernels read, a reduce-scatter
 // starts from where they wrote. Offsets count elements and do not depend on the dtype.
+//
+// Where a wrap policy's unit has trained and frozen parameters, each kind has a flat buffer, so that the
+// frozen ones cost neither gradients nor optimizer state; the two are gathered and freed together.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +30,8 @@ struct Unit {
   std::vector<UnitParameter> parameters;
   std::int64_t shard_elements = 0;
   int shards = 1;
+  bool frozen = false;   ///< no gradient, no optimizer state
+  bool follows = false;  ///< the frozen part of the unit before it: gathered and freed with it
 
   std::int64_t flat_elements() const { return shard_elements * shards; }
 };

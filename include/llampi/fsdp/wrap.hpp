@@ -7,6 +7,8 @@
 //   the first of them, whatever the policy chose for the others.
 // - A parameter that several stages use (a tied head) is in one unit, that of the module that holds it.
 // - Units that end up without parameters vanish.
+// Frozen parameters of a unit with trained ones become a Unit of their own that follows it; one that joins a
+// trained one (k between trained q and v) stays with it.
 #pragma once
 
 #include <cstdint>
@@ -46,10 +48,11 @@ struct WrapOptions {
 /// module of their first parameter.
 /// @param specs those of the stages, in order; only `parameters` is read
 /// @param shards ranks among which each unit is divided
+/// @param frozen per parameter; empty: none is
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if
 /// `min_params` is negative
 std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, const WrapOptions& options,
-                       int shards);
+                       int shards, const std::vector<bool>& frozen = {});
 
 /// A table for people: per unit its parameters, elements, bytes in float32, elements per shard, and the
 /// elements of padding in all shards together. Ends with a line of totals.

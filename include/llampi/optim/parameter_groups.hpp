@@ -11,12 +11,24 @@ namespace llampi {
 struct ParameterGroup {
   double weight_decay = 0;
   double learning_rate_factor = 1;
+  bool frozen = false;  ///< no gradient, no moments, no update
 };
 
-/// One entry per parameter: no decay where `no_decay` (a regular expression, ECMAScript, searched in the
-/// name) matches; if it is empty, for every 1-D parameter. Embeddings decay.
-/// @throws UserError for a malformed expression
-std::vector<ParameterGroup> parameter_groups(const std::vector<Parameter>& parameters, double weight_decay,
-                                             const std::string& no_decay);
+/// What the user says. Expressions are ECMAScript, searched in the parameters' names. The lists hold entries
+/// "EXPRESSION=NUMBER" separated by spaces, of which the first that matches a name counts; an expression may
+/// contain "=", the last one divides.
+struct GroupRules {
+  double weight_decay = 0;
+  std::string no_decay = {};       ///< these do not decay; empty: every 1-D parameter. Embeddings decay.
+  std::string weight_decays = {};  ///< list; before weight_decay and no_decay
+  std::string lr_factors = {};     ///< list; 1 for all others; at least 0
+  std::string frozen = {};         ///< empty: none
+};
+
+/// One entry per parameter.
+/// @throws UserError for a malformed expression or list, one of lr_factors, weight_decays and frozen that
+/// matches no parameter, a negative number, and if every parameter is frozen
+std::vector<ParameterGroup> parameter_groups(const std::vector<Parameter>& parameters,
+                                             const GroupRules& rules);
 
 }  // namespace llampi

@@ -47,6 +47,8 @@ struct Config {
     std::int64_t warmup_steps = 0;
     double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_grad_norm = 1.0;
     std::string no_decay;  ///< regular expression; empty: every 1-D tensor
+    std::string weight_decays, lr_factors, frozen;
+    double loss_scale = 65536;  ///< float16: of the first step
     std::string master_dtype = "float32", moment_dtype = "float32";
   } optimizer;
   struct {
@@ -61,6 +63,7 @@ struct Config {
     int limit_all_gathers = 2;
     std::string param_dtype = "float32", reduce_dtype = "float32";
     std::string cpu_offload = "none";
+    std::string offload_step = "device";
   } fsdp;
   struct {
     std::string checkpointing = "none";

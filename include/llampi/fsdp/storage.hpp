@@ -1,0 +1,49 @@
+// In which dtype and in which memory a rank keeps what.
+#pragma once
+
+#include <cstdint>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi {
+
+/// dtypes by role. Master parameters and moments are kept on each rank's shard.
+struct Precision {
+  DType param = DType::float32;    ///< gathered
+  DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
+  DType reduce = DType::float32;   ///< gradients while they travel; sums are formed and kept in gradient()
+  DType master = DType::float32;
+  DType moment = DType::float32;
+
+  bool widens() const { return param != compute; }
+  bool narrows() const { return reduce != gradient(); }
+  /// Of the gradients that stages write and of the sharded ones.
+  DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
+};
+
+/// What is kept in host memory, and where the optimizer runs then.
+///
+/// - optimizer: moments and, where it is not the gathered shard itself, the master.
+/// - params: the shards that are gathered too; each gather is preceded by a copy of the shard to the device.
+/// - host_step: sharded gradients are copied to the host, AdamW runs there, new shards are copied back.
+///   Otherwise master and moments pass through the device, two units at a time.
+///
+/// Bytes over the link per element of a shard and step, with float32 state: 12 in and 12 out on the device (8
+/// and 8 where the master is the shard), or 4 out and the size of param in on the host; params adds the size
+/// of param in for each gather.
+struct Offload {
+  bool optimizer = false;
+  bool params = false;  ///< implies optimizer
+  bool host_step = false;
+
+  bool operator==(const Offload&) const = default;
+};
+
+/// What there is of an optimizer's state for a unit that is trained, and where.
+struct StatePlacement {
+  bool own_master;  ///< else the shard is the master
+  bool host_shard, host_master, host_moments;
+};
+StatePlacement state_placement(const Precision& precision, const Offload& offload);
+
+}  // namespace llampi

@@ -1,0 +1,143 @@
+// What a training step will need and move, read off its compiled form: no rank and no device is involved.
+//
+// to_json() gives one object. Sizes are integers, in bytes where the key says so; per rank, and the same on
+// every rank:
+//
+//   device, ranks, ranks_per_node, nodes, threads_per_rank        what was asked for
+//   strategy, shard_ranks, replicas, groups                        ranks of a shard group, number of such
+//   groups,
+//                                                                  both written out for people
+//   micro_batch, seq_len, micro_batches                            sequences, tokens, micro-batches of a step
+//   param_dtype, reduce_dtype, master_dtype, moment_dtype
+//   parameters, trained_parameters                                 elements of the model
+//   planned_bytes                                                  what the program allocates: all arenas
+//   process_bytes                                                  kProcessBytes, not in planned_bytes
+//   arenas {device, communication, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
+//                                                                  planned is the larger of the step's and
+//                                                                  the evaluation's; both contain what is
+//                                                                  kept
+//   roles [{role, arena, kept, buffers, bytes}]                    of a step; those that are not kept share
+//   memory busiest {action, actions, description, transient_bytes, roles} the action at which buffers that
+//   are not kept
+//                                                                  hold most, the number of actions, what it
+//                                                                  does, what they hold, and all that is
+//                                                                  alive then
+//   categories {parameters, gradients, optimizer, activations, other} {kept_bytes, busiest_bytes}
+//                                                                  busiest contains what is kept
+//   traffic {gathered_bytes, reduced_bytes, replica_reduced_bytes, host_to_device_bytes,
+//   device_to_host_bytes}
+//                                                                  see Traffic
+//   step_actions, evaluation_actions
+//   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
+//                                                                  see UnitReport
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/plan/memory_report.hpp"
+
+namespace llampi {
+
+/// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
+inline constexpr std::int64_t kProcessBytes = std::int64_t{150} << 20;
+
+/// Where a step would run.
+struct Machine {
+  std::string device = "cpu";
+  int ranks = 1;
+  int ranks_per_node = 1;
+  int threads = 1;  ///< per rank; workspaces depend on it
+
+  int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
+};
+
+enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, other };
+inline constexpr int kCategories = 5;
+const char* to_string(Category category);
+/// `parameters`: shards and gathered copies; `optimizer`: masters of their own and moments; `activations`:
+/// what lives between stages, with its gradient; `other`: workspaces, inputs, tables.
+Category category_of(Role role);
+
+struct ArenaReport {
+  std::int64_t kept = 0;        ///< persistent buffers
+  std::int64_t step = 0;        ///< with what is kept
+  std::int64_t evaluation = 0;  ///< likewise
+  std::int64_t planned = 0;     ///< what a rank allocates: the larger of the two
+};
+
+struct CategoryReport {
+  std::int64_t kept = 0;
+  std::int64_t busiest = 0;  ///< with what is kept
+};
+
+/// Bytes that the operations of a step cover, summed. What a rank sends and receives is less, or more:
+/// - gathered: whole flat buffers, as they are after the all-gather. Of n ranks each receives (n-1)/n of it.
+/// - reduced: whole flat gradients, as they are before the reduce-scatter. Each rank sends (n-1)/n of it.
+/// - replica_reduced: gradients that are all-reduced over m replicas. Each rank sends 2 (m-1)/m of it.
+/// - host_to_device, device_to_host: what is copied.
+/// Not counted: the scalars of the gradient norm and of the loss.
+struct Traffic {
+  std::int64_t gathered = 0;
+  std::int64_t reduced = 0;
+  std::int64_t replica_reduced = 0;
+  std::int64_t host_to_device = 0;
+  std::int64_t device_to_host = 0;
+};
+
+struct UnitReport {
+  std::string name;
+  std::vector<std::string> parameters;
+  std::int64_t elements = 0;        ///< without padding
+  std::int64_t float32_bytes = 0;   ///< of the elements
+  std::int64_t param_bytes = 0;     ///< likewise, in the dtype that is gathered
+  std::int64_t shard_elements = 0;  ///< with padding
+  std::int64_t padding = 0;         ///< elements, in all shards together
+  bool frozen = false;
+};
+std::vector<UnitReport> report_units(const Model& model, const std::vector<Unit>& units, DType param_dtype);
+
+struct PlanReport {
+  Machine machine;
+  Strategy strategy = Strategy::full_shard;
+  BatchShape batch;
+  int micro_batches = 1;
+  Precision precision;
+  int shards = 1;
+  int replicas = 1;
+  std::string groups;
+  std::int64_t parameters = 0;  ///< elements
+  std::int64_t trained_parameters = 0;
+
+  std::array<ArenaReport, kArenas> arenas{};
+  std::string step_plan;         ///< format_plan() of the step, which a run prints
+  std::vector<RoleBytes> roles;  ///< of the step
+  int busiest_action = 0;
+  std::string busiest_description;
+  std::int64_t busiest_transient = 0;    ///< bytes
+  std::vector<RoleBytes> busiest_roles;  ///< with what is kept
+  std::array<CategoryReport, kCategories> categories{};
+  Traffic traffic;
+  std::int64_t step_actions = 0;
+  std::int64_t evaluation_actions = 0;
+  std::vector<UnitReport> units;
+
+  /// Over all arenas.
+  ArenaReport total() const;
+};
+
+/// @param compiled with a training step
+PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
+                       const CompiledModel& compiled, const Machine& machine);
+
+/// Tables for people.
+std::string format_report(const PlanReport& report);
+
+/// One line of JSON without its end.
+std::string to_json(const PlanReport& report);
+std::string to_json(const std::vector<UnitReport>& units);
+
+}  // namespace llampi

@@ -1,0 +1,61 @@
+#include "checkpoint/staging.hpp"
+
+#include <algorithm>
+
+#include "llampi/core/half.hpp"
+
+namespace llampi {
+namespace {
+
+void widen(DType dtype, const std::uint16_t* bits, std::int64_t elements, float* values) {
+  if (dtype == DType::bfloat16) {
+    for (std::int64_t i = 0; i < elements; ++i) values[i] = from_bfloat16(bits[i]);
+  } else {
+    for (std::int64_t i = 0; i < elements; ++i) values[i] = from_float16(bits[i]);
+  }
+}
+
+void narrow(DType dtype, const float* values, std::int64_t elements, std::uint16_t* bits) {
+  if (dtype == DType::bfloat16) {
+    for (std::int64_t i = 0; i < elements; ++i) bits[i] = to_bfloat16(values[i]);
+  } else {
+    for (std::int64_t i = 0; i < elements; ++i) bits[i] = to_float16(values[i]);
+  }
+}
+
+}  // namespace
+
+Staging::Staging(Device& device, std::int64_t elements)
+    : device_(device),
+      elements_(elements),
+      memory_(
+          device.allocate_host(elements * static_cast<std::int64_t>(sizeof(float) + sizeof(std::uint16_t)))) {
+  for (const auto stream :
+       {Stream::compute, Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out}) {
+    device_.synchronize(stream);
+  }
+}
+
+void Staging::in_parts(const Tensor& tensor,
+                       const std::function<void(const Tensor&, std::int64_t)>& work) const {
+  for (std::int64_t begin = 0; begin < tensor.elements(); begin += elements_)
+    work(tensor.slice(begin, std::min(begin + elements_, tensor.elements())), begin);
+}
+
+void Staging::fetch(const Tensor& part) {
+  require(part.elements() <= elements_, "a part that does not fit the buffer");
+  const bool wide = part.dtype == DType::float32;
+  device_.download(wide ? static_cast<void*>(values()) : bits(), part, Stream::copy_out);
+  device_.synchronize(Stream::copy_out);
+  if (!wide) widen(part.dtype, bits(), part.elements(), values());
+}
+
+void Staging::store(const Tensor& part) {
+  require(part.elements() <= elements_, "a part that does not fit the buffer");
+  const bool wide = part.dtype == DType::float32;
+  if (!wide) narrow(part.dtype, values(), part.elements(), bits());
+  device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), Stream::copy);
+  device_.synchronize(Stream::copy);
+}
+
+}  // namespace llampi

@@ -1,0 +1,16 @@
+#include "llampi/fsdp/storage.hpp"
+
+namespace llampi {
+
+StatePlacement state_placement(const Precision& precision, const Offload& offload) {
+  // A shard on the device cannot be the master of a step on the host.
+  const bool apart = offload.optimizer && offload.host_step && !offload.params;
+  StatePlacement placement{};
+  placement.own_master = precision.master != precision.param || apart;
+  placement.host_shard = offload.params;
+  placement.host_master = placement.own_master ? offload.optimizer : placement.host_shard;
+  placement.host_moments = offload.optimizer;
+  return placement;
+}
+
+}  // namespace llampi

@@ -1,0 +1,167 @@
+// The report as data.
+#include "llampi/plan/report.hpp"
+
+namespace llampi {
+namespace {
+
+Traffic traffic_of(const std::vector<Action>& actions) {
+  Traffic traffic;
+  for (const auto& action : actions) {
+    switch (action.op) {
+      case Op::unshard:
+        traffic.gathered += action.bytes;
+        break;
+      case Op::reduce:
+        traffic.reduced += action.bytes;
+        break;
+      case Op::replica_reduce:
+        traffic.replica_reduced += action.bytes;
+        break;
+      case Op::copy_in:
+        traffic.host_to_device += action.bytes;
+        break;
+      case Op::copy_out:
+        traffic.device_to_host += action.bytes;
+        break;
+      default:
+        break;  // moves nothing between ranks or memories
+    }
+  }
+  return traffic;
+}
+
+std::int64_t kept_bytes(const std::vector<RoleBytes>& roles, Arena arena) {
+  std::int64_t bytes = 0;
+  for (const auto& row : roles) {
+    if (row.persistent && row.arena == arena) bytes += row.bytes;
+  }
+  return bytes;
+}
+
+std::array<CategoryReport, kCategories> categories_of(const std::vector<RoleBytes>& busiest) {
+  std::array<CategoryReport, kCategories> categories{};
+  for (const auto& row : busiest) {
+    auto& category = categories[static_cast<std::size_t>(category_of(row.role))];
+    category.busiest += row.bytes;
+    if (row.persistent) category.kept += row.bytes;
+  }
+  return categories;
+}
+
+void describe_busiest(PlanReport& report, const CompiledModel& compiled) {
+  report.busiest_action = busiest_action(compiled.step_plan, compiled.step.size()).value();
+  Action action = compiled.step[report.busiest_action];
+  action.waits.clear();  // numbers that say nothing here
+  report.busiest_description = to_string(action, compiled.specs, compiled.units);
+  report.busiest_roles = bytes_alive_at(compiled.step_plan, report.busiest_action);
+  for (const auto& row : report.busiest_roles) {
+    if (!row.persistent) report.busiest_transient += row.bytes;
+  }
+  report.categories = categories_of(report.busiest_roles);
+}
+
+}  // namespace
+
+const char* to_string(Category category) {
+  constexpr std::array kNames = {"parameters", "gradients", "optimizer", "activations", "other"};
+  return kNames.at(static_cast<std::size_t>(category));
+}
+
+Category category_of(Role role) {
+  switch (role) {
+    case Role::parameter_shard:
+    case Role::gathered:
+    case Role::widened:
+    case Role::host_shard:
+      return Category::parameters;
+    case Role::travelling_gradient:
+    case Role::whole_gradient:
+    case Role::sharded_gradient:
+    case Role::host_gradient:
+      return Category::gradients;
+    case Role::master:
+    case Role::exp_avg:
+    case Role::exp_avg_sq:
+    case Role::staged:
+      return Category::optimizer;
+    case Role::activation:
+    case Role::residual_gradient:
+    case Role::saved:
+      return Category::activations;
+    case Role::constant:
+    case Role::step_scalars:
+    case Role::norm_scalars:
+    case Role::inputs:
+    case Role::logits:
+    case Role::forward_scratch:
+    case Role::backward_scratch:
+    case Role::collective_workspace:
+    case Role::host_scalars:
+      return Category::other;
+  }
+  throw Error("internal error: a role without a category");
+}
+
+std::vector<UnitReport> report_units(const Model& model, const std::vector<Unit>& units, DType param_dtype) {
+  std::vector<UnitReport> reports;
+  for (const auto& unit : units) {
+    auto& report = reports.emplace_back();
+    report.name = unit.name;
+    for (const auto& p : unit.parameters) {
+      const auto& parameter = model.parameters()[p.parameter];
+      report.parameters.push_back(parameter.name);
+      report.elements += parameter.elements();
+    }
+    report.float32_bytes = report.elements * size_of(DType::float32);
+    report.param_bytes = report.elements * size_of(param_dtype);
+    report.shard_elements = unit.shard_elements;
+    report.padding = unit.flat_elements() - report.elements;
+    report.frozen = unit.frozen;
+  }
+  return reports;
+}
+
+ArenaReport PlanReport::total() const {
+  ArenaReport sum;
+  for (const auto& arena : arenas) {
+    sum.kept += arena.kept;
+    sum.step += arena.step;
+    sum.evaluation += arena.evaluation;
+    sum.planned += arena.planned;
+  }
+  return sum;
+}
+
+PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
+                       const CompiledModel& compiled, const Machine& machine) {
+  require(!compiled.step.empty(), "a report is of a training step");
+  PlanReport report;
+  report.machine = machine;
+  report.strategy = options.strategy;
+  report.batch = options.batch;
+  report.micro_batches = options.micro_batches;
+  report.precision = options.precision;
+  report.shards = groups.shard_count();
+  report.replicas = groups.replica_count();
+  report.groups = format_groups(groups);
+  report.roles = bytes_by_role(compiled.step_plan);
+  for (int a = 0; a < kArenas; ++a) {
+    report.arenas[a] = {.kept = kept_bytes(report.roles, static_cast<Arena>(a)),
+                        .step = compiled.step_plan.arena_bytes[a],
+                        .evaluation = compiled.evaluation_plan.arena_bytes[a],
+                        .planned = compiled.arena_bytes[a]};
+  }
+  report.step_plan = format_plan(compiled.step_plan);
+  describe_busiest(report, compiled);
+  report.traffic = traffic_of(compiled.step);
+  report.step_actions = static_cast<std::int64_t>(compiled.step.size());
+  report.evaluation_actions = static_cast<std::int64_t>(compiled.evaluation.size());
+  report.units = report_units(model, compiled.units, options.precision.param);
+  for (const auto& unit : report.units) {
+    report.parameters += unit.elements;
+    if (!unit.frozen) report.trained_parameters += unit.elements;
+  }
+  return report;
+}
+
+}  // namespace llampi

@@ -1,0 +1,108 @@
+// The report for people.
+#include <algorithm>
+#include <sstream>
+
+#include "llampi/core/text.hpp"
+#include "llampi/plan/report.hpp"
+
+namespace llampi {
+namespace {
+
+std::string indented(const std::string& text) {
+  std::string result;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result += "  " + line + "\n";
+  return result;
+}
+
+std::string count(std::int64_t number, const char* one, const char* ending = "s") {
+  return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
+}
+
+std::string describe_job(const PlanReport& r) {
+  const auto& m = r.machine;
+  std::string text = fmt::format("{} parameters", r.parameters);
+  if (r.trained_parameters != r.parameters) text += fmt::format(", {} of them trained", r.trained_parameters);
+  text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"), to_string(r.strategy),
+                      count(m.ranks, "rank"), count(m.nodes(), "node"));
+  text += r.groups + "\n";
+  text += fmt::format("gathered in {}, reduced in {}; master parameters in {}, moments in {}\n",
+                      to_string(r.precision.param), to_string(r.precision.reduce),
+                      to_string(r.precision.master), to_string(r.precision.moment));
+  text += fmt::format("device {}, {} per rank\n", m.device, count(m.threads, "thread"));
+  text += fmt::format("a step: {} of {} x {} tokens per rank, {}; an evaluation: {}\n",
+                      count(r.micro_batches, "micro-batch", "es"), r.batch.sequences, r.batch.seq_len,
+                      count(r.step_actions, "action"), count(r.evaluation_actions, "action"));
+  return text;
+}
+
+std::string format_arenas(const PlanReport& r) {
+  std::string text = fmt::format("{:<32}", "memory per rank");
+  for (int a = 0; a < kArenas; ++a) text += fmt::format("{:>15}", to_string(static_cast<Arena>(a)));
+  text += fmt::format("{:>15}\n", "all");
+  const auto line = [&](const char* name, std::int64_t ArenaReport::*bytes) {
+    std::string columns;
+    for (const auto& arena : r.arenas) columns += fmt::format("{:>15}", format_bytes(arena.*bytes));
+    return fmt::format("  {:<30}{}{:>15}", name, columns, format_bytes(r.total().*bytes));
+  };
+  text += line("kept for the whole run", &ArenaReport::kept) + "\n";
+  text += line("with what a step needs", &ArenaReport::step) + "\n";
+  text += line("with what an evaluation needs", &ArenaReport::evaluation) + "\n";
+  text += line("planned: the larger of the two", &ArenaReport::planned);
+  text += fmt::format(" = {} bytes\n", r.total().planned);
+  return text + fmt::format("  {:<30}{:>60}, not part of what is planned\n", "program and libraries, about",
+                            format_bytes(kProcessBytes));
+}
+
+std::string format_busiest(const PlanReport& r) {
+  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.busiest_action,
+                                 r.step_actions, r.busiest_description);
+  auto rows = r.busiest_roles;
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  for (const auto& row : rows) {
+    if (row.persistent) continue;
+    text +=
+        fmt::format("  {:<22} {:>5} x {:>12}\n", to_string(row.role), row.buffers, format_bytes(row.bytes));
+  }
+  text += fmt::format("  {:<30}{:>15}{:>15}\n", "in all", "kept", "then");
+  CategoryReport sum;
+  const auto add_line = [&](const char* name, const CategoryReport& bytes) {
+    text +=
+        fmt::format("  {:<30}{:>15}{:>15}\n", name, format_bytes(bytes.kept), format_bytes(bytes.busiest));
+  };
+  for (int c = 0; c < kCategories; ++c) {
+    const auto& category = r.categories[c];
+    add_line(to_string(static_cast<Category>(c)), category);
+    sum.kept += category.kept;
+    sum.busiest += category.busiest;
+  }
+  add_line("sum", sum);
+  return text + fmt::format("  {:<45}{:>15}\n", "gaps, and arenas that are fuller at other times",
+                            format_bytes(r.total().step - sum.busiest));
+}
+
+std::string format_traffic(const PlanReport& r) {
+  const auto line = [](const char* name, std::int64_t bytes, const std::string& meaning) {
+    return fmt::format("  {:<22} {:>12}{}\n", name, format_bytes(bytes), bytes > 0 ? "  " + meaning : "");
+  };
+  const std::string others = fmt::format("{}/{}", r.shards - 1, r.shards);
+  return "bytes that the operations of a step cover, per rank\n" +
+         line("gathered", r.traffic.gathered,
+              "whole units, after their all-gather; a rank receives " + others + " of it") +
+         line("reduced", r.traffic.reduced,
+              "whole gradients, before their reduce-scatter; a rank sends " + others + " of it") +
+         line("reduced over replicas", r.traffic.replica_reduced,
+              fmt::format("gradients that are all-reduced; a rank sends 2 x {}/{} of it", r.replicas - 1,
+                          r.replicas)) +
+         line("host to device", r.traffic.host_to_device, "copied") +
+         line("device to host", r.traffic.device_to_host, "copied");
+}
+
+}  // namespace
+
+std::string format_report(const PlanReport& report) {
+  return describe_job(report) + "\nmemory per rank, planned for a step:\n" + indented(report.step_plan) +
+         "\n" + format_arenas(report) + "\n" + format_busiest(report) + "\n" + format_traffic(report);
+}
+
+}  // namespace llampi

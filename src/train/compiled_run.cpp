@@ -1,0 +1,28 @@
+#include "train/compiled_run.hpp"
+
+#include <algorithm>
+
+#include "train/engine_config.hpp"
+#include "train/inputs.hpp"
+#include "train/session.hpp"
+
+namespace llampi {
+
+CompiledRun compile_run(const Config& config, const RunShape& shape) {
+  CompiledRun run;
+  run.shape = shape;
+  if (shape.ranks_per_node == 0 || shape.ranks_per_node > shape.ranks) run.shape.ranks_per_node = shape.ranks;
+  run.shape.threads =
+      threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads, run.shape.ranks_per_node);
+
+  const int micro_batches = micro_batches_of_step(config, shape.ranks);
+  run.model = make_llama(read_model_config(config));
+  run.options = engine_options(config, *run.model, micro_batches);
+  std::vector<int> node_of_rank(shape.ranks);
+  for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;
+  run.groups = make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
+  run.compiled = compile_model(*run.model, run.options, run.groups, *make_cpu_sizes(run.shape.threads));
+  return run;
+}
+
+}  // namespace llampi
