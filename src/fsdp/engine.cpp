@@ -55,6 +55,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
   compiled.constants = model.constants(options.batch.seq_len, options.precision.compute);
 
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
+                           .input_bytes = 4 * HostBatch::elements(options.batch.tokens()),
                            .replicas = groups.replica_count(),
                            .reshard_after_forward = reshards_after_forward(options.strategy),
                            .backward_prefetch = options.backward_prefetch,
@@ -107,9 +108,7 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
   check_that_it_fits(world);
   agree(world, [&] {
     arenas_[static_cast<int>(Arena::device)] =
-        device.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
-    arenas_[static_cast<int>(Arena::communication)] =
-        world.allocate(compiled_.arena_bytes[static_cast<int>(Arena::communication)]);
+        world.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
     arenas_[static_cast<int>(Arena::host)] =
         device.allocate_host(compiled_.arena_bytes[static_cast<int>(Arena::host)]);
   });

@@ -36,7 +36,7 @@ class Lifetimes {
     const auto host_or = [](bool host, Arena arena) { return host ? Arena::host : arena; };
     for (int u = 0; u < static_cast<int>(input_.units.size()); ++u) {
       const std::int64_t n = input_.units[u].shard_elements;
-      add(Role::parameter_shard, u, 0, host_or(placement_.host_shard, Arena::communication),
+      add(Role::parameter_shard, u, 0, host_or(placement_.host_shard, Arena::device),
           n * size_of(precision.param));
       if (input_.units[u].frozen) continue;
       if (placement_.own_master)
@@ -51,7 +51,7 @@ class Lifetimes {
       add(Role::constant, c, 0, Arena::device, input_.constants[c].bytes());
     }
     add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
-    add(Role::norm_scalars, 0, 0, Arena::communication, kBufferAlignment);
+    add(Role::norm_scalars, 0, 0, Arena::device, kBufferAlignment);
     for (int m = 0; m < input_.micro_batches; ++m) {
       add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
     }
@@ -187,7 +187,7 @@ class Lifetimes {
   }
 
   int gathered(const Action& action) {
-    return transient(Role::gathered, action.unit, static_cast<int>(action.pass), Arena::communication,
+    return transient(Role::gathered, action.unit, static_cast<int>(action.pass), Arena::device,
                      input_.units[action.unit].flat_elements() * size_of(input_.precision.param));
   }
   int widened(const Action& action) {
@@ -195,12 +195,11 @@ class Lifetimes {
                      input_.units[action.unit].flat_elements() * size_of(input_.precision.compute));
   }
   int whole_gradient(int unit) {
-    return transient(Role::whole_gradient, unit, 0,
-                     input_.precision.narrows() ? Arena::device : Arena::communication,
+    return transient(Role::whole_gradient, unit, 0, Arena::device,
                      input_.units[unit].flat_elements() * size_of(input_.precision.gradient()));
   }
   int sharded_gradient(int unit) {
-    return transient(Role::sharded_gradient, unit, 0, Arena::communication,
+    return transient(Role::sharded_gradient, unit, 0, Arena::device,
                      input_.units[unit].shard_elements * size_of(input_.precision.gradient()));
   }
 
@@ -269,7 +268,7 @@ class Lifetimes {
 
   void visit_narrow(int unit, int i) {
     extend(whole_gradient(unit), i);
-    open(transient(Role::travelling_gradient, unit, 0, Arena::communication,
+    open(transient(Role::travelling_gradient, unit, 0, Arena::device,
                    input_.units[unit].flat_elements() * size_of(input_.precision.reduce)),
          i);
   }
@@ -297,7 +296,7 @@ class Lifetimes {
 
   void need_workspace(std::int64_t bytes, int i) {
     const bool first = workspace_ < 0;
-    workspace_ = transient(Role::collective_workspace, 0, 0, Arena::communication, bytes);
+    workspace_ = transient(Role::collective_workspace, 0, 0, Arena::device, bytes);
     if (first) open(workspace_, i);
     buffers_[workspace_].bytes = std::max(buffers_[workspace_].bytes, bytes);
     extend(workspace_, i);
@@ -395,7 +394,7 @@ const char* to_string(Role role) {
 }
 
 const char* to_string(Arena arena) {
-  constexpr std::array kNames = {"device", "communication", "host"};
+  constexpr std::array kNames = {"device", "host"};
   return kNames.at(static_cast<std::size_t>(arena));
 }
 

@@ -196,7 +196,8 @@ class Compiler {
       copy_in_ = push({.op = Op::copy_in,
                        .stream = Stream::copy,
                        .micro_batch = event.micro_batch,
-                       .cargo = Cargo::inputs});
+                       .cargo = Cargo::inputs,
+                       .bytes = options_.input_bytes});
     }
     emit_unshards(2 * e);
     emit_compute(e);
@@ -471,6 +472,8 @@ std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vect
   return Compiler(specs, units, options).run();
 }
 
+std::string name_of(const StageSpec& stage) { return stage.module.empty() ? "root" : stage.module; }
+
 std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters) {
   std::vector<int> result(parameters, -1);
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -484,7 +487,7 @@ std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
   std::string text = to_string(action.op);
   if (action.cargo != Cargo::none) text += fmt::format(" {}", to_string(action.cargo));
   if (action.micro_batch >= 0) text += fmt::format(" mb{}", action.micro_batch);
-  if (action.stage >= 0) text += fmt::format(" stage {} ({})", action.stage, specs[action.stage].module);
+  if (action.stage >= 0) text += fmt::format(" stage {} ({})", action.stage, name_of(specs[action.stage]));
   if (action.unit >= 0) text += fmt::format(" unit {} ({})", action.unit, units[action.unit].name);
   if (action.op == Op::unshard || action.op == Op::reshard)
     text += action.pass == Pass::forward ? " fwd" : " bwd";

@@ -68,8 +68,7 @@ std::string format_plan(const MemoryPlan& plan) {
     }
   }
   const auto bytes_of = [&](Arena arena) { return plan.arena_bytes[static_cast<int>(arena)]; };
-  text += fmt::format("arenas: {} on the device, {} for communication", format_bytes(bytes_of(Arena::device)),
-                      format_bytes(bytes_of(Arena::communication)));
+  text += fmt::format("arena: {} on the device", format_bytes(bytes_of(Arena::device)));
   if (bytes_of(Arena::host) > 0)
     text += fmt::format(", {} in host memory", format_bytes(bytes_of(Arena::host)));
   return text;

@@ -17,7 +17,7 @@ nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank
   if (action.micro_batch >= 0) arguments["micro_batch"] = action.micro_batch;
   if (action.stage >= 0) {
     arguments["stage"] = action.stage;
-    arguments["stage_name"] = compiled.specs[static_cast<std::size_t>(action.stage)].module;
+    arguments["stage_name"] = name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
   }
   if (action.unit >= 0) {
     arguments["unit"] = action.unit;

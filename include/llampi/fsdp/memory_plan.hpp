@@ -13,9 +13,10 @@
 
 namespace llampi {
 
-/// `communication` is allocated by `comm` (what travels), `device` and `host` by the device.
-enum class Arena : std::uint8_t { device, communication, host };
-inline constexpr int kArenas = 3;
+/// One per kind of memory. That of the device is allocated by `comm`, since much of it travels; one arena for
+/// what travels and what does not, because the two need most at different times.
+enum class Arena : std::uint8_t { device, host };
+inline constexpr int kArenas = 2;
 const char* to_string(Arena arena);
 
 enum class Role : std::uint8_t {
@@ -76,7 +77,7 @@ struct MemoryPlan {
   /// The buffer with this role. @throws Error if there is none
   const Buffer& find(Role role, int owner = 0, int item = 0) const;
   bool has(Role role, int owner = 0, int item = 0) const;
-  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1] + arena_bytes[2]; }
+  std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
 };
 
 /// Bytes that a buffer takes of its arena: a multiple of 256.

@@ -66,7 +66,7 @@ struct Action {
       {};                       ///< backward: per parameter of the stage; reduce, update: one entry
   std::vector<int> waits = {};  ///< actions of other streams that must be complete before this one starts
   std::int64_t elements = 0;  ///< that a collective or a cast covers: of the whole flat buffer, or of a shard
-  /// Collectives: `elements` in the dtype that travels; copies of units and of scalars: what is copied.
+  /// Collectives: `elements` in the dtype that travels; copies: what is copied.
   std::int64_t bytes = 0;
   bool writes_output = true;  ///< forward, recompute: false where nobody reads the stage's output
 
@@ -85,6 +85,7 @@ enum class Checkpointing : std::uint8_t {
 struct ScheduleOptions {
   bool forward_only = false;  ///< evaluation: no loss gradient, no update
   int micro_batches = 1;
+  std::int64_t input_bytes = 0;       ///< of a micro-batch on its way to the device
   int replicas = 1;                   ///< ranks that hold the same shard
   bool reshard_after_forward = true;  ///< full_shard; false: shard_grad_op
   Prefetch backward_prefetch = Prefetch::pre;
@@ -107,6 +108,9 @@ std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vect
 
 /// The unit of each parameter.
 std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters);
+
+/// The module of a stage, or "root".
+std::string name_of(const StageSpec& stage);
 
 /// One line per action, for tests and for people.
 std::string to_string(const Action& action, const std::vector<StageSpec>& specs,

@@ -12,7 +12,7 @@
 //   parameters, trained_parameters                                 elements of the model
 //   planned_bytes                                                  what the program allocates: all arenas
 //   process_bytes                                                  kProcessBytes, not in planned_bytes
-//   arenas {device, communication, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
+//   arenas {device, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
 //                                                                  planned is the larger of the step's and
 //                                                                  the evaluation's; both contain what is
 //                                                                  kept
