@@ -43,7 +43,7 @@
 namespace llampi {
 
 /// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
-inline constexpr std::int64_t kProcessBytes = std::int64_t{150} << 20;
+inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
 
 /// Where a step would run.
 struct Machine {
