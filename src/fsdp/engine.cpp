@@ -77,6 +77,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
                         .batch = options.batch,
                         .precision = options.precision,
                         .offload = options.offload,
+                        .shared_workspace = sizes.shared_workspace(),
                         .shards = groups.shard_count(),
                         .replicas = groups.replica_count(),
                         .checkpointing = options.checkpointing,
@@ -100,6 +101,9 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
       host_(host),
       options_(options),
       placement_(state_placement(options.precision, options.offload)) {
+  const auto& precision = options.precision;
+  require(!precision.shortens_gradient() || precision.gradient_shard == precision.reduce,
+          "sharded gradients are kept in the dtype that stages write or in the one that is reduced in");
   groups_ = make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size);
   shards_ = world.group(groups_.shards_of(world.rank()));
   replicas_ = world.group(groups_.replicas_of(world.rank()));
@@ -136,6 +140,10 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
   }
   scalars_ = static_cast<StepScalars*>(
       view(plan, DType::float64, 1, sizeof(StepScalars) / sizeof(double), Role::step_scalars).data);
+  if (plan.has(Role::shared_workspace)) {
+    const std::int64_t bytes = plan.find(Role::shared_workspace).bytes;
+    device.set_workspace(view(plan, DType::int32, 1, bytes / 4, Role::shared_workspace));
+  }
   if (options.training) step_ = bind(compiled_.step, compiled_.step_plan);
   evaluation_ = bind(compiled_.evaluation, compiled_.evaluation_plan);
 }
@@ -180,7 +188,7 @@ Tensor Engine::shard_of(Role role, int unit) const {
 }
 
 Tensor Engine::gradient_shard(const MemoryPlan& plan, int unit) const {
-  return view(plan, options_.precision.gradient(), 1, compiled_.units[unit].shard_elements,
+  return view(plan, options_.precision.gradient_shard, 1, compiled_.units[unit].shard_elements,
               Role::sharded_gradient, unit);
 }
 
@@ -211,7 +219,7 @@ Engine::Execution Engine::bind(const std::vector<Action>& actions, const MemoryP
 Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) const {
   const bool backward = action.op == Op::backward;
   const auto& spec = compiled_.specs[action.stage];
-  const bool reduced = shards_->size() * replicas_->size() > 1;
+  const bool reduced = shards_->size() * replicas_->size() > 1 || options_.precision.shortens_gradient();
   Bound bound;
   for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
     const auto& parameter = model_.parameters()[spec.parameters[i].parameter];
@@ -631,7 +639,7 @@ void Engine::compute_norm(Running& running) {
   const Tensor limbs = view(plan, DType::int64, 1, 2, Role::norm_scalars);
   const Tensor maximum{limbs.as<std::int64_t>() + 2, DType::int32, 1, 1};
   const auto over_shards = [&](Tensor values, ReduceOp op) {
-    device_.synchronize(Stream::compute);
+    device_.wait(Stream::reduce, device_.record(Stream::compute));
     shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce)->wait(Stream::compute);
   };
   std::vector<int> trained;

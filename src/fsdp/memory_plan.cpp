@@ -52,6 +52,8 @@ class Lifetimes {
     }
     add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
     add(Role::norm_scalars, 0, 0, Arena::device, kBufferAlignment);
+    if (input_.shared_workspace > 0)
+      add(Role::shared_workspace, 0, 0, Arena::device, input_.shared_workspace);
     for (int m = 0; m < input_.micro_batches; ++m) {
       add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
     }
@@ -163,7 +165,7 @@ class Lifetimes {
   bool shard_differs() const { return input_.precision.master != input_.precision.param; }
   int host_gradient(int unit) {
     return transient(Role::host_gradient, unit, 0, Arena::host,
-                     input_.units[unit].shard_elements * size_of(input_.precision.gradient()));
+                     input_.units[unit].shard_elements * size_of(input_.precision.gradient_shard));
   }
   int host_shard(int unit) {
     return transient(Role::host_shard, unit, 0, Arena::host,
@@ -200,7 +202,7 @@ class Lifetimes {
   }
   int sharded_gradient(int unit) {
     return transient(Role::sharded_gradient, unit, 0, Arena::device,
-                     input_.units[unit].shard_elements * size_of(input_.precision.gradient()));
+                     input_.units[unit].shard_elements * size_of(input_.precision.gradient_shard));
   }
 
   /// A recomputation begins new lives of what it makes: all saved tensors and inner outputs of a block, or
@@ -252,7 +254,8 @@ class Lifetimes {
   }
 
   void visit_gradient(int unit, int i) {
-    if (input_.shards * input_.replicas == 1) {  // written where it is kept
+    // Written where it is kept?
+    if (input_.shards * input_.replicas == 1 && !input_.precision.shortens_gradient()) {
       const int buffer = sharded_gradient(unit);
       if (buffers_[buffer].lives.empty()) open(buffer, i);
       extend(buffer, i);
@@ -290,7 +293,7 @@ class Lifetimes {
         action.op == Op::reduce
             ? reduce_scatter_workspace(action.elements, input_.shards, input_.precision.reduce)
             : all_reduce_workspace(action.elements, input_.replicas,
-                                   moves_whole ? input_.precision.reduce : input_.precision.gradient()),
+                                   moves_whole ? input_.precision.reduce : input_.precision.gradient_shard),
         i);
   }
 
@@ -373,6 +376,7 @@ const char* to_string(Role role) {
                                  "constant table",
                                  "step scalars",
                                  "norm scalars",
+                                 "shared workspace",
                                  "inputs",
                                  "logits",
                                  "gathered parameters",

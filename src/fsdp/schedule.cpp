@@ -280,7 +280,9 @@ class Compiler {
 
   /// A unit whose gradient is reduced has a whole gradient that lives from its first write to its reduction;
   /// one that is not is written where it is kept, and micro-batches add up there.
-  bool reduced(int unit) const { return units_[unit].shards > 1 || options_.replicas > 1; }
+  bool reduced(int unit) const {
+    return units_[unit].shards > 1 || options_.replicas > 1 || options_.precision.shortens_gradient();
+  }
 
   Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
     const int unit = unit_of_[parameter];
@@ -337,13 +339,14 @@ class Compiler {
       travelling_.push_back(last_reduction_);
       if (!sharded || options_.replicas == 1 || !last_micro_batch) continue;
       // Hybrid: the sharded gradient is whole within the group; one all-reduce of the shard joins the groups.
-      last_reduction_ = push({.op = Op::replica_reduce,
-                              .stream = Stream::reduce,
-                              .unit = u,
-                              .micro_batch = m,
-                              .accumulate = {Accumulate::no},
-                              .elements = units_[u].shard_elements,
-                              .bytes = units_[u].shard_elements * size_of(options_.precision.gradient())});
+      last_reduction_ =
+          push({.op = Op::replica_reduce,
+                .stream = Stream::reduce,
+                .unit = u,
+                .micro_batch = m,
+                .accumulate = {Accumulate::no},
+                .elements = units_[u].shard_elements,
+                .bytes = units_[u].shard_elements * size_of(options_.precision.gradient_shard)});
     }
   }
 
@@ -406,7 +409,7 @@ class Compiler {
                    .unit = trained[k],
                    .cargo = Cargo::gradient,
                    .waits = {after},
-                   .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.gradient())});
+                   .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.gradient_shard)});
     };
     push({.op = Op::copy_out,
           .stream = Stream::copy_out,

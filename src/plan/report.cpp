@@ -91,6 +91,7 @@ Category category_of(Role role) {
     case Role::constant:
     case Role::step_scalars:
     case Role::norm_scalars:
+    case Role::shared_workspace:
     case Role::inputs:
     case Role::logits:
     case Role::forward_scratch:

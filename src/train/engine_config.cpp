@@ -66,6 +66,13 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.precision.reduce = dtype_from(c.fsdp.reduce_dtype);
   options.precision.master = dtype_from(c.optimizer.master_dtype);
   options.precision.moment = dtype_from(c.optimizer.moment_dtype);
+  options.precision.gradient_shard = dtype_from(c.optimizer.gradient_dtype);
+  if (options.precision.shortens_gradient() && c.fsdp.reduce_dtype != c.optimizer.gradient_dtype) {
+    throw_user_error(
+        "optimizer.gradient_dtype = {} needs fsdp.reduce_dtype = {} too: sums are not kept in less than they "
+        "travel in",
+        c.optimizer.gradient_dtype, c.optimizer.gradient_dtype);
+  }
   options.offload.params = c.fsdp.cpu_offload == "params";
   options.offload.optimizer = c.fsdp.cpu_offload != "none";
   options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == "host";

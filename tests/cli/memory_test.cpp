@@ -30,10 +30,12 @@ TEST(Memory, OfAProcessIsThePlanAndAConstant) {
   llampi("", "tokenize --tokenizer bytes --output tokens.h5 text");
   std::int64_t kept_by_one = 0;
   for (const auto& [ranks, options] :
-       {Case{1, ""}, Case{2, ""}, Case{4, ""}, Case{1, "--fsdp.cpu_offload=params --fsdp.param_dtype=bfloat16"},
+       {Case{1, ""}, Case{2, ""}, Case{4, ""},
+        Case{1, "--fsdp.cpu_offload=params --fsdp.param_dtype=bfloat16"},
         Case{2, "--fsdp.strategy=no_shard --optimizer.moment_dtype=bfloat16"},
         Case{2, "--fsdp.cpu_offload=optimizer --fsdp.offload_step=host --activation.checkpointing=full"}}) {
-    const std::string common = "--model.config=config.json --data.seq_len=128 --train.global_batch=4 " + options;
+    const std::string common =
+        "--model.config=config.json --data.seq_len=128 --train.global_batch=4 " + options;
     const auto plan =
         nlohmann::json::parse(llampi("", fmt::format("plan --json --ranks={} {}", ranks, common)));
     const auto planned = plan["planned_bytes"].get<std::int64_t>();

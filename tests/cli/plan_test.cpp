@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "cli/shell.hpp"
@@ -195,6 +196,36 @@ TEST_F(Plan, InspectsNoUnitsOfWhatIsNoModel) {
     EXPECT_EQ(ending.out, "") << file;
     EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
   }
+}
+
+/// Decimal GB per rank of parameters, sharded gradients and optimizer state.
+double model_state_gb(const nlohmann::json& plan) {
+  const std::set<std::string> roles = {"parameter shard", "master parameters", "exp_avg", "exp_avg_sq",
+                                       "sharded gradient"};
+  double bytes = 0;
+  for (const auto& role : plan["roles"]) {
+    if (roles.count(role["role"])) bytes += role["bytes"].get<double>();
+  }
+  return bytes / 1e9;
+}
+
+// 2 bytes per parameter, 2 per gradient, 8 or 4 of moments, over 8 ranks: 16 + 16 + 64 and 140 + 140 + 560 GB
+// in the tutorials that round the models to 8 and 70 billion parameters.
+TEST_F(Plan, ExpressesTheBudgetsThatTutorialsGive) {
+  const std::string shapes = LLAMPI_TEST_DATA "/../input/llama3-";
+  const std::string options =
+      " --ranks 8 --json --train.global_batch=32 --data.seq_len=2048 --train.micro_batch=4"
+      " --activation.checkpointing=full --fsdp.param_dtype=bfloat16 --optimizer.master_dtype=bfloat16"
+      " --fsdp.reduce_dtype=bfloat16 --optimizer.gradient_dtype=bfloat16 --optimizer.moment_dtype=";
+  const auto budget = [&](const std::string& size, const std::string& moments) {
+    const Ending ending = run("plan --model.config=" + shapes + size + options + moments);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return model_state_gb(nlohmann::json::parse(ending.out));
+  };
+  EXPECT_NEAR(budget("8b", "float32"), 8.03 * (2 + 2 + 8) / 8, 0.01);
+  EXPECT_NEAR(budget("8b", "bfloat16"), 8.03 * (2 + 2 + 4) / 8, 0.01);
+  EXPECT_NEAR(budget("70b", "float32"), 70.55 * (2 + 2 + 8) / 8, 0.1);
+  EXPECT_NEAR(budget("70b", "bfloat16"), 70.55 * (2 + 2 + 4) / 8, 0.1);
 }
 
 // The list that takes longest to place, in a few seconds; here with room for slow machines.

@@ -1,6 +1,8 @@
 // AdamW with operands in 16 bits: the float32 update, and the roundings of its definition around it.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/rounding.hpp"
@@ -60,6 +62,11 @@ class Vector {
     for (std::size_t i = 0; i < wide_.size(); ++i) result.push_back((*this)[i]);
     return result;
   }
+  std::vector<std::uint32_t> bits() const {
+    std::vector<std::uint32_t> result;
+    for (std::size_t i = 0; i < wide_.size(); ++i) result.push_back(std::bit_cast<std::uint32_t>((*this)[i]));
+    return result;
+  }
 
  private:
   DType dtype_;
@@ -73,14 +80,16 @@ struct State {
         exp_avg(types.exp_avg, std::vector<float>(parameters.size())),
         exp_avg_sq(types.exp_avg_sq, std::vector<float>(parameters.size())),
         shard(types.shard, std::vector<float>(parameters.size(), 77.0F)) {}
-  void update(Device& device, std::vector<float> gradient, const Ranges& ranges, const StepScalars& scalars) {
-    const Tensor g = tensor(gradient.data(), 1, static_cast<std::int64_t>(gradient.size()));
-    device.adamw(g, ranges, AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
+  void update(Device& device, Tensor gradient, const Ranges& ranges, const StepScalars& scalars) {
+    device.adamw(gradient, ranges, AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
                  exp_avg_sq.tensor(), shard.tensor());
   }
+  void update(Device& device, std::vector<float> gradient, const Ranges& ranges, const StepScalars& scalars) {
+    update(device, tensor(gradient.data(), 1, static_cast<std::int64_t>(gradient.size())), ranges, scalars);
+  }
   bool operator==(const State& other) const {
-    return master.floats() == other.master.floats() && exp_avg.floats() == other.exp_avg.floats() &&
-           exp_avg_sq.floats() == other.exp_avg_sq.floats() && shard.floats() == other.shard.floats();
+    return master.bits() == other.master.bits() && exp_avg.bits() == other.exp_avg.bits() &&
+           exp_avg_sq.bits() == other.exp_avg_sq.bits() && shard.bits() == other.shard.bits();
   }
   Vector master, exp_avg, exp_avg_sq, shard;
 };
@@ -188,6 +197,35 @@ TEST(NarrowAdamW, PositionDoesNotMatter) {
   }
 }
 
+TEST(NarrowAdamW, GradientInBfloat16CountsAsWidened) {
+  constexpr std::int64_t kElements = 4003;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
+  for (const Kernels* kernels : available_kernels()) {
+    for (const int threads : {1, 2, 3}) {
+      CpuDevice device(threads, *kernels);
+      for (const Types& types : all_types()) {
+        SCOPED_TRACE(fmt::format("{}, {} threads: {}", kernels->name, threads, describe(types)));
+        State expected(types, parameters), actual = expected;
+        for (int step = 1; step <= 2; ++step) {
+          Vector gradient(DType::bfloat16, gradient_of_step(step, kElements));
+          if (step == 2) {  // as if the norm had been finite: what arrives at the kernel is the same
+            gradient.set(17, std::nanf(""));
+            gradient.set(1500, kInfinity);
+            gradient.set(kElements - 1, -kInfinity);
+          }
+          expected.update(device, gradient.floats(), two_parameters(kElements), scalars_of_step(step));
+          actual.update(device, gradient.tensor(), two_parameters(kElements), scalars_of_step(step));
+        }
+        EXPECT_TRUE(actual == expected);
+        EXPECT_TRUE(std::isnan(actual.master[17]));
+        EXPECT_TRUE(std::isfinite(actual.master[18]));
+        EXPECT_EQ(actual.shard[1402], 77.0F);  // the hole
+      }
+    }
+  }
+}
+
 TEST(NarrowAdamW, ShardMayBeTheMaster) {
   constexpr std::int64_t kElements = 3000;
   const Types types{DType::bfloat16, DType::float32, DType::float32, DType::bfloat16};
@@ -249,7 +287,8 @@ TEST(NarrowAdamW, RefusesOtherTypes) {
   refuses({kShort, kBrain, kBrain, kBrain}, DType::float32);
   refuses({kBrain, kShort, kBrain, kBrain}, DType::float32);
   refuses({kBrain, kBrain, kShort, kBrain}, DType::float32);
-  refuses({kBrain, kBrain, kBrain, kBrain}, kBrain);
+  refuses({kBrain, kBrain, kBrain, kBrain}, kShort);
+  refuses({kBrain, kBrain, kBrain, kBrain}, DType::float64);
 }
 
 }  // namespace

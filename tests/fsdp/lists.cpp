@@ -8,11 +8,11 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{} "
-      "frozen={}",
+      "short_gradient={} frozen={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       static_cast<int>(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
-      static_cast<int>(offload.params), static_cast<int>(offload.host_step), frozen);
+      static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -102,6 +102,20 @@ std::vector<ListCase> list_cases() {
                                    .frozen = frozen});
                 }
               }
+            }
+          }
+        }
+        for (const int ranks : {1, 2, 4}) {
+          for (const int shards : {1, 2}) {
+            if (shards > ranks) continue;
+            for (const bool unsharded : {true, false}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .ranks = ranks,
+                               .micro_batches = micro_batches,
+                               .shards = shards,
+                               .unsharded = unsharded,
+                               .short_gradient = true});
             }
           }
         }

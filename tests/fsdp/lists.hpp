@@ -27,10 +27,14 @@ struct ListCase {
   WrapOptions wrap = {};
   bool mixed = false;  ///< parameters and reductions in bfloat16
   Offload offload = {};
+  bool short_gradient = false;  ///< likewise sharded gradients
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
 
   Precision precision() const {
-    return mixed ? Precision{.param = DType::bfloat16, .reduce = DType::bfloat16} : Precision{};
+    Precision precision;
+    if (mixed) precision.param = precision.reduce = DType::bfloat16;
+    if (short_gradient) precision.gradient_shard = precision.reduce = DType::bfloat16;
+    return precision;
   }
   int shard_count() const { return shards > 0 ? shards : (strategy == Strategy::no_shard ? 1 : ranks); }
 

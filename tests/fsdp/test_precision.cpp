@@ -85,6 +85,23 @@ TEST_F(Precisions, GradientsReducedIn16BitsStayNearPyTorch) {
   }
 }
 
+TEST_F(Precisions, GradientsKeptIn16BitsStayNearPyTorch) {
+  for (const int accumulation : {1, 4}) {
+    for (auto options : strategies(
+             {.accumulation = accumulation,
+  .poison = true,
+  .precision = {.param = DType::bfloat16, .reduce = DType::bfloat16, .gradient_shard = DType::bfloat16}})) {
+      SCOPED_TRACE(fmt::format("accumulation {} {}", accumulation, to_string(options.strategy)));
+      const auto base = run(options);
+      expect_oracle(base, fixture_, kBfloat16Gradients);
+      for (const bool host_step : {false, true}) {
+        options.offload = {.optimizer = true, .host_step = host_step};
+        expect_same_bits(base, run(options), "offload");
+      }
+    }
+  }
+}
+
 TEST_F(Precisions, APowerOfTwoAsLossScaleChangesNoBitOfFloat32Gradients) {
   const TrajectoryOptions options = {.accumulation = 2, .precision = {.param = DType::float16}};
   auto scaled = options;

@@ -81,7 +81,8 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.checkpointing = options.checkpointing;
   result.precision = options.precision;
   if (options.float64) {
-    result.precision = {DType::float64, DType::float64, DType::float64, DType::float64, DType::float64};
+    result.precision = {DType::float64, DType::float64, DType::float64,
+                        DType::float64, DType::float64, DType::float64};
   }
   result.adamw = {fixture.training.beta1, fixture.training.beta2, fixture.training.eps};
   result.clip_grad_norm = fixture.max_grad_norm;

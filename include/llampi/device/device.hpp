@@ -120,6 +120,8 @@ class Memory {
 class OperationSizes {
  public:
   virtual ~OperationSizes() = default;
+  /// Memory that the device's operations share for the whole run; given to it by Device::set_workspace().
+  virtual std::int64_t shared_workspace() const { return 0; }
   /// `longest` is the largest number of tokens of a segment; `dtype` that of the activations.
   virtual std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                            DType dtype) const = 0;
@@ -139,6 +141,8 @@ class Device : public OperationSizes {
 
   // ---- memory and order ----
   virtual Memory allocate(std::int64_t bytes) = 0;
+  /// shared_workspace() bytes, before the first operation; they stay the device's.
+  virtual void set_workspace(Tensor /*workspace*/) {}
   /// Bytes that a rank could still allocate if `local_ranks` ranks of this node shared what there is; a
   /// host's memory is bounded by its control group too. The largest number there is where that is unknown.
   virtual std::int64_t available_bytes(int local_ranks) const = 0;
@@ -232,6 +236,7 @@ class Device : public OperationSizes {
 
   // The global gradient norm is exact in the sense that it does not depend on how the elements are spread
   // over ranks, units or threads: squares are summed as integers on a grid given by the largest magnitude.
+  // A gradient is float32 or bfloat16, in adamw() too; bfloat16 counts as the float32 that it widens to.
   /// maximum[0] (int32: the bits of a non-negative float32, which order as the floats do; NaN counts as the
   /// largest) = max(maximum[0], |x|) over `ranges` of `gradient`.
   virtual void max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) = 0;
@@ -248,7 +253,7 @@ class Device : public OperationSizes {
   /// decay, bias correction, eps added to the corrected root, as torch.optim.AdamW:
   ///   p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;  p -= (lr / c1) m / (sqrt(v) / sqrt(c2) +
   ///   eps).
-  /// The gradient is float32, master and moments are float32 or bfloat16, `shard` (in the dtype that is
+  /// Gradient, master and moments are each float32 or bfloat16, `shard` (in the dtype that is
   /// gathered) is float32, bfloat16 or float16. Arithmetic is float32 in any case; the step uses the moments
   /// before they are rounded. `shard` receives the new parameters as `master` keeps them, rounded to nearest
   /// even; it may be `master` itself. A master or moments in bfloat16 are rounded stochastically: 16 random

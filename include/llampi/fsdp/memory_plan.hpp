@@ -26,8 +26,9 @@ enum class Role : std::uint8_t {
   exp_avg_sq,
   constant,  ///< `item` of the model's tables
   step_scalars,
-  norm_scalars,  ///< largest magnitude and limbs
-  inputs,        ///< HostBatch of micro-batch `owner`
+  norm_scalars,      ///< largest magnitude and limbs
+  shared_workspace,  ///< of the device's operations
+  inputs,            ///< HostBatch of micro-batch `owner`
   logits,
   gathered,             ///< parameters of unit `owner`, of pass `item`
   widened,              ///< likewise in the dtype that is computed with
@@ -90,8 +91,9 @@ struct PlanInput {
   BatchShape batch;
   Precision precision;
   Offload offload = {};
-  int shards = 1;    ///< ranks of the shard group
-  int replicas = 1;  ///< ranks that hold the same shard
+  std::int64_t shared_workspace = 0;  ///< bytes that the device's operations share
+  int shards = 1;                     ///< ranks of the shard group
+  int replicas = 1;                   ///< ranks that hold the same shard
   Checkpointing checkpointing = Checkpointing::none;
   int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
   bool optimizer_state = true;  ///< moments

@@ -11,13 +11,17 @@ namespace llampi {
 struct Precision {
   DType param = DType::float32;    ///< gathered
   DType compute = DType::float32;  ///< computed with: on CPUs float32, whatever is gathered
-  DType reduce = DType::float32;   ///< gradients while they travel; sums are formed and kept in gradient()
+  DType reduce = DType::float32;   ///< gradients while they travel; sums are formed in gradient()
   DType master = DType::float32;
   DType moment = DType::float32;
+  /// Sharded gradients, in which micro-batches add up: gradient(), or `reduce` where memory is short.
+  DType gradient_shard = DType::float32;
 
   bool widens() const { return param != compute; }
   bool narrows() const { return reduce != gradient(); }
-  /// Of the gradients that stages write and of the sharded ones.
+  /// True if what stages write is not what is kept, even where nothing travels.
+  bool shortens_gradient() const { return gradient_shard != gradient(); }
+  /// Of the gradients that stages write.
   DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
 };
 

@@ -49,7 +49,7 @@ struct Config {
     std::string no_decay;  ///< regular expression; empty: every 1-D tensor
     std::string weight_decays, lr_factors, frozen;
     double loss_scale = 65536;  ///< float16: of the first step
-    std::string master_dtype = "float32", moment_dtype = "float32";
+    std::string master_dtype = "float32", moment_dtype = "float32", gradient_dtype = "float32";
   } optimizer;
   struct {
     std::string strategy = "full_shard";

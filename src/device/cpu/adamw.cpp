@@ -3,13 +3,11 @@
 #include <algorithm>
 #include <cmath>
 
-#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/gradient.hpp"
 #include "device/cpu/parallel.hpp"
 
 namespace llampi {
 namespace {
-
-constexpr std::int64_t kPiece = 1024;
 
 /// Which operand's random bits; the last word of Philox's counter, see Device::adamw().
 enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
@@ -68,7 +66,7 @@ class Operand {
   bool narrow_;
   std::uint16_t* half_ = nullptr;
   float* wide_ = nullptr;
-  alignas(64) float buffer_[kPiece];
+  alignas(64) float buffer_[kUpdatePiece];
 };
 
 struct Step {
@@ -76,28 +74,28 @@ struct Step {
   AdamWFactors factors;
   std::uint64_t rounding_key;
   std::uint32_t number;
-  const float* gradient;
-  Tensor master, exp_avg, exp_avg_sq, shard;
+  Tensor gradient, master, exp_avg, exp_avg_sq, shard;
 
   RoundingKey key(Rounded operand, std::int64_t element) const {
     return {rounding_key, number, static_cast<std::uint32_t>(operand), static_cast<std::uint64_t>(element)};
   }
 
   bool all_float32() const {
-    return master.dtype == DType::float32 && exp_avg.dtype == DType::float32 &&
-           exp_avg_sq.dtype == DType::float32 && shard.dtype == DType::float32;
+    return gradient.dtype == DType::float32 && master.dtype == DType::float32 &&
+           exp_avg.dtype == DType::float32 && exp_avg_sq.dtype == DType::float32 &&
+           shard.dtype == DType::float32;
   }
 
   void update_float32(std::int64_t first, std::int64_t n) const {
-    kernels.adamw(n, factors, gradient + first, static_cast<float*>(master.data) + first,
-                  static_cast<float*>(exp_avg.data) + first, static_cast<float*>(exp_avg_sq.data) + first,
-                  static_cast<float*>(shard.data) + first);
+    const auto from = [first](const Tensor& tensor) { return static_cast<float*>(tensor.data) + first; };
+    kernels.adamw(n, factors, from(gradient), from(master), from(exp_avg), from(exp_avg_sq), from(shard));
   }
 
-  /// n elements, at most kPiece, of which the first is `element` of its parameter.
+  /// n elements, at most kUpdatePiece, of which the first is `element` of its parameter.
   void update_piece(std::int64_t first, std::int64_t n, std::int64_t element) const {
+    const GradientPiece g(kernels, gradient, first, n);
     Operand p(kernels, master, first, n), m(kernels, exp_avg, first, n), v(kernels, exp_avg_sq, first, n);
-    kernels.adamw(n, factors, gradient + first, p.data(), m.data(), v.data(), p.data());
+    kernels.adamw(n, factors, g.data(), p.data(), m.data(), v.data(), p.data());
     p.store(key(Rounded::master, element));
     m.store(key(Rounded::exp_avg, element));
     v.store(key(Rounded::exp_avg_sq, element));
@@ -123,11 +121,11 @@ struct Step {
 void CpuDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
                       const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
                       Tensor shard) {
+  check_gradient(gradient);
   check_dtype(master, false, "the master");
   check_dtype(exp_avg, false, "moments");
   check_dtype(exp_avg_sq, false, "moments");
   check_dtype(shard, true, "the shard");
-  const float* values = floats(gradient, gradient.rows, gradient.cols, "gradient");
   for (const Tensor& tensor : {gradient, master, exp_avg, exp_avg_sq, shard})
     check_ranges(ranges, tensor.elements());
   if (!std::isfinite(scalars->grad_norm)) return progress();
@@ -136,16 +134,16 @@ void CpuDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, cons
                     factors(range, constants, *scalars),
                     range.rounding_key,
                     static_cast<std::uint32_t>(scalars->step),
-                    values,
+                    gradient,
                     master,
                     exp_avg,
                     exp_avg_sq,
                     shard};
-    parallel_ranges(threads_, range.end - range.begin, kPiece,
+    parallel_ranges(threads_, range.end - range.begin, kUpdatePiece,
                     [&](std::int64_t begin, std::int64_t end, int) {
                       if (step.all_float32()) return step.update_float32(range.begin + begin, end - begin);
-                      for (; begin < end; begin += kPiece) {
-                        step.update_piece(range.begin + begin, std::min(kPiece, end - begin),
+                      for (; begin < end; begin += kUpdatePiece) {
+                        step.update_piece(range.begin + begin, std::min(kUpdatePiece, end - begin),
                                           range.first_element + begin);
                       }
                     });

@@ -3,31 +3,43 @@
 #include <cmath>
 #include <mutex>
 
-#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/gradient.hpp"
 #include "device/cpu/parallel.hpp"
 #include "llampi/device/grid.hpp"
 
 namespace llampi {
 namespace {
 
-constexpr std::int64_t kGrain = 1024;
+std::int32_t largest_of(const Kernels& kernels, const Tensor& gradient, std::int64_t begin,
+                        std::int64_t end) {
+  std::int32_t bits = 0;
+  for_each_part(kernels, gradient, begin, end,
+                [&](std::int64_t n, const float* x) { bits = kernels.max_magnitude(n, x, bits); });
+  return bits;
+}
 
-float* flat(const Tensor& tensor, const char* name) {
-  return floats(tensor.slice(0, tensor.elements()), 1, tensor.elements(), name);
+grid::Limbs squares_of(const Kernels& kernels, const Tensor& gradient, std::int64_t begin, std::int64_t end,
+                       double scale) {
+  grid::Limbs sum;
+  for_each_part(kernels, gradient, begin, end, [&](std::int64_t n, const float* x) {
+    kernels.sum_squares(n, x, scale, &sum.high, &sum.low);
+  });
+  grid::normalise(sum);
+  return sum;
 }
 
 }  // namespace
 
 // The largest integer and sums of integers do not depend on the order in which threads come.
-void CpuDevice::max_magnitude(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum) {
-  const float* gradient = flat(gradient_, "gradient");
+void CpuDevice::max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) {
+  check_gradient(gradient);
   std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-  check_ranges(ranges, gradient_.elements());
+  check_ranges(ranges, gradient.elements());
   std::mutex mutex;
   for (const UpdateRange& range : ranges) {
     parallel_ranges(
-        threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-          const std::int32_t largest = kernels_.max_magnitude(end - begin, gradient + range.begin + begin, 0);
+        threads_, range.end - range.begin, kUpdatePiece, [&](std::int64_t begin, std::int64_t end, int) {
+          const std::int32_t largest = largest_of(kernels_, gradient, range.begin + begin, range.begin + end);
           const std::lock_guard lock(mutex);
           bits = std::max(bits, largest);
         });
@@ -35,26 +47,25 @@ void CpuDevice::max_magnitude(Tensor gradient_, std::span<const UpdateRange> ran
   progress();
 }
 
-void CpuDevice::sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum,
+void CpuDevice::sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
                             Tensor limbs) {
-  const float* gradient = flat(gradient_, "gradient");
+  check_gradient(gradient);
   const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
   std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
-  check_ranges(ranges, gradient_.elements());
+  check_ranges(ranges, gradient.elements());
   if (!std::isfinite(std::bit_cast<float>(bits))) return progress();  // finish_norm() sees the same maximum
   const double scale = grid::scale(grid::exponent(bits));
   grid::Limbs total{sums[0], sums[1]};
   std::mutex mutex;
   for (const UpdateRange& range : ranges) {
-    parallel_ranges(
-        threads_, range.end - range.begin, kGrain, [&](std::int64_t begin, std::int64_t end, int) {
-          grid::Limbs part;
-          kernels_.sum_squares(end - begin, gradient + range.begin + begin, scale, &part.high, &part.low);
-          grid::normalise(part);
-          const std::lock_guard lock(mutex);
-          total.high += part.high;
-          total.low += part.low;
-        });
+    parallel_ranges(threads_, range.end - range.begin, kUpdatePiece,
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      const grid::Limbs part =
+                          squares_of(kernels_, gradient, range.begin + begin, range.begin + end, scale);
+                      const std::lock_guard lock(mutex);
+                      total.high += part.high;
+                      total.low += part.low;
+                    });
     grid::normalise(total);
   }
   sums[0] = total.high;

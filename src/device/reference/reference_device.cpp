@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/host_device.hpp"
+#include "llampi/core/half.hpp"
 #include "llampi/device/grid.hpp"
 
 namespace llampi {
@@ -31,6 +32,26 @@ Matrix flat(const Tensor& t, const char* name) { return matrix(t.slice(0, t.elem
 Matrix weight_gradient(const Tensor& t, Index rows, Index cols, const char* name) {
   return {weight_gradient_of<double>(t, rows, cols, name), rows, cols};
 }
+
+/// A gradient read in float64: kept in that, or in what other devices keep it in.
+class Gradient {
+ public:
+  explicit Gradient(const Tensor& t) : t_(t) {
+    if (t.dtype == DType::float64 || t.dtype == DType::float32 || t.dtype == DType::bfloat16) return;
+    throw Error(
+        fmt::format("this device has no kernels for a gradient in {}: it takes float64, float32 or bfloat16",
+                    to_string(t.dtype)));
+  }
+  Index size() const { return t_.elements(); }
+  double operator[](Index i) const {
+    if (t_.dtype == DType::float64) return static_cast<const double*>(t_.data)[i];
+    if (t_.dtype == DType::float32) return static_cast<double>(static_cast<const float*>(t_.data)[i]);
+    return static_cast<double>(from_bfloat16(static_cast<const std::uint16_t*>(t_.data)[i]));
+  }
+
+ private:
+  Tensor t_;
+};
 
 const std::int32_t* indices(const Tensor& t, const char* name) {
   return elements_of<std::int32_t>(t, 1, t.cols, name);
@@ -378,27 +399,27 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void max_magnitude(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum) override {
-    const Matrix gradient = flat(gradient_, "gradient");
+    const Gradient gradient(gradient_);
     std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-    check_ranges(ranges, gradient.cols);
+    check_ranges(ranges, gradient.size());
     for (const UpdateRange& range : ranges) {
-      for (Index i = range.begin; i < range.end; ++i) bits = std::max(bits, magnitude_bits(gradient.data[i]));
+      for (Index i = range.begin; i < range.end; ++i) bits = std::max(bits, magnitude_bits(gradient[i]));
     }
     progress();
   }
 
   void sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum,
                    Tensor limbs) override {
-    const Matrix gradient = flat(gradient_, "gradient");
+    const Gradient gradient(gradient_);
     const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
     std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
-    check_ranges(ranges, gradient.cols);
+    check_ranges(ranges, gradient.size());
     if (std::isfinite(std::bit_cast<float>(bits))) {
       const double scale = grid::scale(grid::exponent(bits));
       grid::Limbs sum{sums[0], sums[1]};
       for (const UpdateRange& range : ranges) {
         for (Index i = range.begin; i < range.end; ++i) {
-          const grid::Limbs square = grid::cut(gradient.data[i], scale);
+          const grid::Limbs square = grid::cut(gradient[i], scale);
           sum.high += square.high;
           sum.low += square.low;
         }
@@ -413,15 +434,16 @@ class ReferenceDevice final : public HostDevice {
   void adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
              const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_,
              Tensor shard_) override {
-    const Matrix gradient = flat(gradient_, "gradient"), master = flat(master_, "master");
+    const Gradient gradient(gradient_);
+    const Matrix master = flat(master_, "master"), shard = flat(shard_, "shard");
     const Matrix exp_avg = flat(exp_avg_, "exp_avg"), exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
-    const Matrix shard = flat(shard_, "shard");
-    for (const Matrix& m : {gradient, master, exp_avg, exp_avg_sq, shard}) check_ranges(ranges, m.cols);
+    check_ranges(ranges, gradient.size());
+    for (const Matrix& m : {master, exp_avg, exp_avg_sq, shard}) check_ranges(ranges, m.cols);
     if (!std::isfinite(scalars->grad_norm)) return progress();
     for (const UpdateRange& range : ranges) {
       const double lr = scalars->learning_rate * range.learning_rate_factor;
       for (Index i = range.begin; i < range.end; ++i) {
-        const double g = gradient.data[i] * scalars->clip_coefficient;
+        const double g = gradient[i] * scalars->clip_coefficient;
         double& p = master.data[i];
         double& m = exp_avg.data[i];
         double& v = exp_avg_sq.data[i];
