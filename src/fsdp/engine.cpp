@@ -340,8 +340,17 @@ struct Engine::Running {
     if (observer) observer((*execution.actions)[index], index, Moment::end);
     return true;
   }
+  /// Collectives of a stream end in order: with this one, those before it have.
+  void finished_up_to(int index) {
+    const Stream stream = (*execution.actions)[index].stream;
+    std::erase_if(in_flight, [&](int other) {
+      return other <= index && (*execution.actions)[other].stream == stream && finished(other);
+    });
+  }
   void progress() {
-    std::erase_if(in_flight, [this](int index) { return works[index]->progress() && finished(index); });
+    for (std::size_t k = in_flight.size(); k-- > 0;) {
+      if (k < in_flight.size() && works[in_flight[k]]->progress()) finished_up_to(in_flight[k]);
+    }
   }
 };
 
@@ -433,7 +442,7 @@ void Engine::run(const Execution& execution, std::span<const HostBatch> micro_ba
 void Engine::wait_for(Running& running, int index, Stream stream) {
   if (const auto& work = running.works[index]) {
     work->wait(stream);
-    if (std::erase(running.in_flight, index) > 0) running.finished(index);
+    running.finished_up_to(index);
   } else {
     device_.wait(stream, running.events[index]);
   }

@@ -1,5 +1,7 @@
 #include "train/trace.hpp"
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -62,8 +64,13 @@ void Trace::write(const std::filesystem::path& file) {
                       {"tid", s},
                       {"args", {{"name", to_string(static_cast<Stream>(s))}}}});
   }
+  std::array<double, kStreams> free{};  // per stream: the end of the event before; rows must not overlap
   for (const auto& r : records_) {
-    const auto arguments = arguments_of(r.action, engine_, rank_);
+    auto arguments = arguments_of(r.action, engine_, rank_);
+    arguments["issued"] = r.begin * 1e6;
+    auto& last_end = free.at(static_cast<std::size_t>(r.action.stream));
+    const double begin = std::max(r.begin, last_end);
+    last_end = std::max(r.end, begin);
     std::string name = to_string(r.action.op);
     for (const auto* key : {"cargo", "stage_name", "unit_name"}) {
       if (arguments.contains(key)) name += " " + arguments[key].get<std::string>();
@@ -73,8 +80,8 @@ void Trace::write(const std::filesystem::path& file) {
                       {"ph", "X"},
                       {"pid", rank_},
                       {"tid", static_cast<int>(r.action.stream)},
-                      {"ts", r.begin * 1e6},
-                      {"dur", (r.end - r.begin) * 1e6},
+                      {"ts", begin * 1e6},
+                      {"dur", (last_end - begin) * 1e6},
                       {"args", arguments}});
   }
   std::ofstream out(file);

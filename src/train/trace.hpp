@@ -12,7 +12,8 @@ namespace llampi {
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
 /// micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of a gathered copy:
-/// forward or backward), cargo (of a copy), bytes (Action::bytes), and ranks (those of a collective).
+/// forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a collective), and issued:
+/// when the engine gave it to its stream, on which it begins behind the event before it.
 class Trace {
  public:
   /// `engine` must outlive it.

@@ -1,7 +1,6 @@
-// The engine's choices, asked for as a user does: each continues with equal bits and learns; the trace opens.
+// The engine's choices, asked for as a user does: each continues with equal bits and learns.
 #include <gmock/gmock.h>
 
-#include <fstream>
 #include <set>
 
 #include "train/run_fixture.hpp"
@@ -99,30 +98,6 @@ TEST_F(Train, ACheckpointOfOneStrategyContinuesInAnother) {
   second.activation.checkpointing = "full";
   EXPECT_EQ(run(second), Outcome::done);
   EXPECT_EQ(tensors("second", 12), tensors("first", 12));
-}
-
-TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
-  auto c = config("a");
-  c.log.trace = "3-4";
-  run(c);
-  world().barrier();
-  for (int rank = 0; rank < world().size(); ++rank) {
-    std::ifstream in(folder_ / "a" / "trace" / fmt::format("rank-{:05}.json", rank));
-    const auto trace = nlohmann::json::parse(in);
-    std::map<std::string, int> count;
-    for (const auto& event : trace["traceEvents"]) {
-      if (event["ph"] != "X") continue;
-      ++count[event["cat"]];
-      EXPECT_GE(event["dur"].get<double>(), 0);
-      EXPECT_EQ(event["pid"], rank);
-    }
-    // Two steps of 12 / ranks micro-batches; embedding, two stages per block and the loss; four units.
-    const int micro_batches = 2 * 12 / world().size();
-    EXPECT_EQ(count["forward"], 5 * micro_batches);
-    EXPECT_EQ(count["backward"], 6 * micro_batches);
-    EXPECT_EQ(count["reduce"], world().size() > 1 ? 4 * micro_batches : 0);
-    EXPECT_EQ(count["update"], 2 * 4);
-  }
 }
 
 TEST_F(Train, FrozenParametersKeepTheirInitialValuesAndHaveNoMoments) {
