@@ -8,6 +8,8 @@ namespace {
 
 using Table = std::vector<Option>;
 
+constexpr Range kCount{.low = 1, .high = 1e9};  ///< of sequences or tokens; products stay within 64 bits
+
 Table run_options(Config& c) {
   return {
       {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
@@ -59,7 +61,7 @@ Table data_options(Config& c) {
   return {
       {"data.train", &c.data.train, "token file to train on; required", {.name = "FILE"}},
       {"data.eval", &c.data.eval, "token file for evaluation", {.name = "FILE"}},
-      {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
+      {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kCount}},
       {"data.shuffle", &c.data.shuffle, "a new order in each epoch; false: samples in file order"},
       {"data.document_mask", &c.data.document_mask,
        "attention and positions restart at each document of a packed sequence"},
@@ -76,15 +78,12 @@ Table train_options(Config& c) {
        &c.train.epochs,
        "passes over the data instead of train.steps; an epoch has samples / global_batch steps, rounded down",
        {.range = kAtLeastZero}},
-      {"train.micro_batch",
-       &c.train.micro_batch,
-       "sequences per rank and forward pass",
-       {.range = kAtLeastOne}},
+      {"train.micro_batch", &c.train.micro_batch, "sequences per rank and forward pass", {.range = kCount}},
       {"train.global_batch",
        &c.train.global_batch,
        "sequences per step over all ranks, a multiple of ranks x micro_batch; gradients accumulate over "
        "the quotient",
-       {.range = kAtLeastOne}},
+       {.range = kCount}},
       {"train.eval_every",
        &c.train.eval_every,
        "steps between evaluations on data.eval; 0: never",
@@ -130,14 +129,15 @@ Table optimizer_options(Config& c) {
        {.name = "LIST"}},
       {"optimizer.frozen",
        &c.optimizer.frozen,
-       "regular expression, searched in parameter names, of those that are not trained",
+       "regular expression, searched in parameter names, of those that are not trained; they are kept in "
+       "fsdp.param_dtype, in checkpoints too",
        {.name = "REGEX"}},
       {"optimizer.loss_scale",
        &c.optimizer.loss_scale,
        "of the first step, where fsdp.param_dtype or reduce_dtype is float16; halved after an overflow, "
        "which "
        "leaves the step out, and doubled after 2000 steps without",
-       {.range = {.low = 1}}},
+       {.range = {.low = 1, .high = 0x1p126}}},
       {"optimizer.master_dtype",
        &c.optimizer.master_dtype,
        "of the sharded parameters that are updated; bfloat16 is rounded stochastically",

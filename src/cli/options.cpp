@@ -21,6 +21,7 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* kPrefix = "LLAMPI_";
+constexpr const char* kPluginFolder = "LLAMPI_PLUGIN_DIR";  ///< no key: device/gpu_library.cpp reads it
 
 /// LLAMPI_TRAIN_STEPS of train.steps.
 std::string variable_of(const std::string& key) {
@@ -39,7 +40,7 @@ std::vector<Setting> environment_settings(const std::vector<Option>& table) {
     keys[variables.back()] = option.key;
   }
   const auto key_of = [&](const std::string& variable) -> std::string {
-    if (!variable.starts_with(kPrefix)) return {};
+    if (!variable.starts_with(kPrefix) || variable == kPluginFolder) return {};
     const auto found = keys.find(variable);
     if (found != keys.end()) return found->second;
     throw_user_error("unknown variable {} in the environment; did you mean {}?", variable,

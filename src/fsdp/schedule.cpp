@@ -403,12 +403,12 @@ class Compiler {
   /// While the host updates one unit, the gradient of the next comes out and the shard of the one before goes
   /// in.
   void emit_host_updates(const std::vector<int>& trained, int normed) {
-    const auto gradient_out = [&](std::size_t k, int after) {
+    const auto gradient_out = [&](std::size_t k, std::vector<int> after) {
       return push({.op = Op::copy_out,
                    .stream = Stream::copy_out,
                    .unit = trained[k],
                    .cargo = Cargo::gradient,
-                   .waits = {after},
+                   .waits = std::move(after),
                    .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.gradient_shard)});
     };
     push({.op = Op::copy_out,
@@ -418,12 +418,16 @@ class Compiler {
           .bytes = sizeof(StepScalars)});
     std::vector<int> outs, ins;
     for (std::size_t k = 0; k < std::min<std::size_t>(2, trained.size()); ++k)
-      outs.push_back(gradient_out(k, normed));
+      outs.push_back(gradient_out(k, {normed}));
     for (std::size_t k = 0; k < trained.size(); ++k) {
       Action update{.op = Op::update, .stream = Stream::host, .unit = trained[k], .waits = {outs[k]}};
       if (!options_.offload.params && k >= 2) update.waits.push_back(ins[k - 2]);
       const int updated = push(std::move(update));
-      if (k + 2 < trained.size()) outs.push_back(gradient_out(k + 2, updated));
+      if (k + 2 < trained.size()) {
+        std::vector<int> after = {updated};
+        if (!ins.empty()) after.push_back(ins.back());  // its memory on the host may be that shard's
+        outs.push_back(gradient_out(k + 2, std::move(after)));
+      }
       if (options_.offload.params) continue;
       ins.push_back(push({.op = Op::copy_in,
                           .stream = Stream::copy,

@@ -53,7 +53,37 @@ Prefetch prefetch_of(const std::string& name) {
 
 }  // namespace
 
+namespace {
+
+/// What asks for something that would have no effect, or that cannot be had together.
+void check_together(const Config& c) {
+  if (c.fsdp.offload_step == "host" && c.fsdp.cpu_offload == "none") {
+    throw_user_error("fsdp.offload_step = host needs fsdp.cpu_offload = optimizer or params");
+  }
+  if (!is_hybrid(strategy_from(c.fsdp.strategy)) && c.fsdp.shard_group_size != "node") {
+    throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", c.fsdp.shard_group_size,
+                     c.fsdp.strategy);
+  }
+  if (c.fsdp.wrap != "modules" && !c.fsdp.wrap_modules.empty()) {
+    throw_user_error("fsdp.wrap_modules needs fsdp.wrap = modules, not {}", c.fsdp.wrap);
+  }
+  if (c.fsdp.param_dtype == "float16" && c.optimizer.master_dtype == "bfloat16") {
+    throw_user_error(
+        "fsdp.param_dtype = float16 does not go with optimizer.master_dtype = bfloat16; use float32 for the "
+        "master or bfloat16 for both");
+  }
+  if (c.optimizer.gradient_dtype != "float32" && c.fsdp.reduce_dtype != c.optimizer.gradient_dtype) {
+    throw_user_error(
+        "optimizer.gradient_dtype = {} needs fsdp.reduce_dtype = {} too: sums are not kept in less than they "
+        "travel in",
+        c.optimizer.gradient_dtype, c.optimizer.gradient_dtype);
+  }
+}
+
+}  // namespace
+
 EngineOptions engine_options(const Config& c, const Model& model, int micro_batches) {
+  check_together(c);
   EngineOptions options;
   options.batch = {c.train.micro_batch, c.data.seq_len};
   options.micro_batches = micro_batches;
@@ -67,12 +97,6 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.precision.master = dtype_from(c.optimizer.master_dtype);
   options.precision.moment = dtype_from(c.optimizer.moment_dtype);
   options.precision.gradient_shard = dtype_from(c.optimizer.gradient_dtype);
-  if (options.precision.shortens_gradient() && c.fsdp.reduce_dtype != c.optimizer.gradient_dtype) {
-    throw_user_error(
-        "optimizer.gradient_dtype = {} needs fsdp.reduce_dtype = {} too: sums are not kept in less than they "
-        "travel in",
-        c.optimizer.gradient_dtype, c.optimizer.gradient_dtype);
-  }
   options.offload.params = c.fsdp.cpu_offload == "params";
   options.offload.optimizer = c.fsdp.cpu_offload != "none";
   options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == "host";

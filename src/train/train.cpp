@@ -136,10 +136,13 @@ void Trainer::open_run_folder() {
   const fs::path folder = config_.run.dir;
   from_rank_0(world_, [&] {
     std::error_code error;
-    fs::create_directories(folder / "checkpoints", error);
-    if (error) {
-      throw_user_error("cannot create the run folder {}: {}; choose another run.dir", folder.string(),
-                       error.message());
+    for (const auto* inner : {"checkpoints", "trace"}) {
+      if (inner == std::string("trace") && traced_.first == 0) continue;
+      fs::create_directories(folder / inner, error);
+      if (error) {
+        throw_user_error("cannot create the folder {}: {}; choose another run.dir", (folder / inner).string(),
+                         error.message());
+      }
     }
     // Now, and not at the first save after hours.
     const auto probe = folder / "checkpoints" / "probe.tmp";
@@ -186,8 +189,7 @@ Outcome Trainer::run() {
                        config_.model.weights, "give the model.config that belongs to the weights");
     });
   }
-  const auto micro_batches =
-      static_cast<int>(config_.train.global_batch / (world_.size() * config_.train.micro_batch));
+  const int micro_batches = micro_batches_of_step(config_, world_.size());
   EngineOptions options;
   agree(world_, [&] {
     options = engine_options(config_, *inputs_.model, micro_batches);
@@ -308,9 +310,11 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
   StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
   if (valid > 0) {
     trace_step(step);
+    if (trace_) engine_->observe(trace_->observer());
     StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
+    engine_->observe({});  // evaluations are not part of it
     metrics.loss = result.loss_sum;
     world_.sum(std::span(&metrics.loss, 1));
     metrics.loss /= static_cast<double>(valid);
@@ -359,7 +363,6 @@ void Trainer::trace_step(std::int64_t step) {
   const bool wanted = traced_.first <= step && step <= traced_.second;
   if (wanted && !trace_) {
     trace_ = std::make_unique<Trace>(*engine_, world_.rank());
-    engine_->observe(trace_->observer());
   } else if (!wanted && trace_) {
     write_trace();
   }
@@ -367,11 +370,8 @@ void Trainer::trace_step(std::int64_t step) {
 
 void Trainer::write_trace() {
   if (!trace_) return;
-  engine_->observe({});
   agree(world_, [&] {
-    const fs::path folder = fs::path(config_.run.dir) / "trace";
-    fs::create_directories(folder);
-    trace_->write(folder / fmt::format("rank-{:05}.json", world_.rank()));
+    trace_->write(fs::path(config_.run.dir) / "trace" / fmt::format("rank-{:05}.json", world_.rank()));
   });
   trace_.reset();
 }

@@ -227,8 +227,9 @@ TEST_F(OptionsTest, EveryVariableWithThePrefixIsAKey) {
 TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
   expect_user_error([] { resolve_config(with_required({"--optimizer.beta1=1"})); },
                     "optimizer.beta1 = 1 (command line) is out of range; it must be at least 0 and below 1");
-  expect_user_error([] { resolve_config(with_required({"--data.seq_len=0"})); },
-                    "data.seq_len = 0 (command line) is out of range; it must be at least 1");
+  expect_user_error(
+      [] { resolve_config(with_required({"--data.seq_len=0"})); },
+      "data.seq_len = 0 (command line) is out of range; it must be at least 1 and at most 1000000000");
   expect_user_error([] { resolve_config(with_required({"--optimizer.lr=0"})); },
                     "optimizer.lr = 0 (command line) is out of range; it must be above 0");
   expect_user_error([] { resolve_config(with_required({"--optimizer.schedule=cosin"})); },

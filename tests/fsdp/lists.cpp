@@ -105,6 +105,18 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const auto& wrap : wraps) {
+          for (const auto& offload : kOffloads) {
+            for (const bool mixed : {false, true}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .micro_batches = micro_batches,
+                               .wrap = wrap,
+                               .mixed = mixed,
+                               .offload = offload});
+            }
+          }
+        }
         for (const int ranks : {1, 2, 4}) {
           for (const int shards : {1, 2}) {
             if (shards > ranks) continue;

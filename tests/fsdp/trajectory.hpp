@@ -27,7 +27,8 @@ struct TrajectoryOptions {
   double loss_scale = 1;
   WrapOptions wrap = {};
   Offload offload = {};
-  bool observed = false;  ///< somebody watches each action, as the trace does
+  std::string frozen = {};  ///< besides what the fixture's rules say
+  bool observed = false;    ///< somebody watches each action, as the trace does
 };
 
 struct Trajectory {

@@ -187,6 +187,20 @@ TEST_F(Train, RefusesWhatItCannotDoAsAsked) {
   EXPECT_THROW(run(c), UserError) << "names no modules";
   c.fsdp.wrap_modules = "NoSuchModule";
   EXPECT_THROW(run(c), UserError);
+  for (const auto& [apply, says] : std::vector<std::pair<void (*)(Config&), const char*>>{
+           {[](Config& o) { o.fsdp.offload_step = "host"; }, "fsdp.cpu_offload"},
+           {[](Config& o) { o.fsdp.shard_group_size = "2"; }, "hybrid"},
+           {[](Config& o) { o.fsdp.wrap_modules = "LlamaMLP"; }, "fsdp.wrap = modules"},
+           {[](Config& o) { o.fsdp.param_dtype = "float16", o.optimizer.master_dtype = "bfloat16"; },
+            "master_dtype"},
+           {[](Config& o) { o.optimizer.gradient_dtype = "bfloat16"; }, "reduce_dtype"},
+           {[](Config& o) { o.optimizer.frozen = "no such parameter"; }, "optimizer.frozen"},
+           {[](Config& o) { o.optimizer.frozen = "."; }, "optimizer.frozen"},
+           {[](Config& o) { o.optimizer.lr_factors = "lm_head"; }, "optimizer.lr_factors"}}) {
+    auto wrong = config("a");
+    apply(wrong);
+    EXPECT_THAT(refusal(wrong), ::testing::HasSubstr(says));
+  }
   for (const auto* steps : {"x", "4-2", "-3", "1-"}) {
     c = config("a");
     c.log.trace = steps;

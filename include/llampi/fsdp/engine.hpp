@@ -143,7 +143,6 @@ class Engine {
   void widen(Running& running, const Action& action);
   void copy_in(Running& running, const Action& action);
   void copy_out(Running& running, const Action& action);
-  void copy_state(const MemoryPlan& plan, const Action& action);
   void compute_norm(Running& running);
   void update(const Running& running, const Action& action);
   void wait_for(Running& running, int index, Stream stream);
