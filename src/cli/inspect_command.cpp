@@ -90,16 +90,18 @@ Json describe_state(const TrainingState& state) {
 }
 
 Json describe_tensors(const CheckpointSummary& summary) {
-  std::int64_t parameters = 0;
+  std::int64_t parameters = 0, with_moments = 0;
   for (const auto& tensor : summary.tensors) {
-    parameters +=
+    const auto elements =
         std::accumulate(tensor.shape.begin(), tensor.shape.end(), std::int64_t{1}, std::multiplies<>());
+    parameters += elements;
+    if (tensor.optimizer) with_moments += elements;
   }
-  const int copies = summary.has_optimizer ? 3 : 1;  // with the two moments of AdamW
   return {{"count", summary.tensors.size()},
           {"parameters", parameters},
           {"optimizer", summary.has_optimizer},
-          {"bytes", parameters * static_cast<std::int64_t>(sizeof(float)) * copies}};
+          {"trained_parameters", with_moments},  // those with the two moments of AdamW
+          {"bytes", (parameters + 2 * with_moments) * static_cast<std::int64_t>(sizeof(float))}};
 }
 
 Json describe_checkpoint(const fs::path& file) {

@@ -28,9 +28,8 @@ Table run_options(Config& c) {
        "the checkpoint to continue from, unless run.dir holds newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
-       "resume although data, sequence length, global batch or model.config differ from the checkpoint's; "
-       "the "
-       "data go on at the same place of the epoch"},
+       "resume although data, sequence length, global batch, seed, what is frozen or how the model computes "
+       "differ from the checkpoint's; the data go on at the same place of the epoch"},
       {"run.max_hours",
        &c.run.max_hours,
        "stop with a checkpoint, status 75, before so many hours have passed; 0: no limit",

@@ -17,7 +17,7 @@ std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_ran
     nodes[node_of_rank[rank]].push_back(rank);
   if (nodes.size() == 1) {
     throw_user_error(
-        "fsdp.strategy = hybrid with fsdp.shard_group_size = node needs several nodes, and all {} ranks are "
+        "a hybrid fsdp.strategy with fsdp.shard_group_size = node needs several nodes, and all {} ranks are "
         "on "
         "one; use full_shard, or give a number of ranks",
         node_of_rank.size());

@@ -62,8 +62,9 @@ Flags select_by_entry(const Modules& modules, const std::string& entry) {
   std::regex expression;
   try {
     expression.assign(entry);
-  } catch (const std::regex_error& error) {
-    throw_user_error("'{}' of fsdp.wrap_modules is not a regular expression: {}", entry, error.what());
+  } catch (const std::regex_error&) {
+    throw_user_error("'{}' of fsdp.wrap_modules is not a regular expression (.* matches anything, \\. a dot)",
+                     entry);
   }
   const auto chosen = select_modules(modules, [&](const Module& module) {
     return module.type == entry || std::regex_search(module.name, expression);

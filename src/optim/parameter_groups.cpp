@@ -14,8 +14,8 @@ using Parameters = std::vector<Parameter>;
 std::regex compile(const std::string& text, const char* option) {
   try {
     return std::regex(text);
-  } catch (const std::regex_error& error) {
-    throw_user_error("'{}' of {} is not a regular expression: {}", text, option, error.what());
+  } catch (const std::regex_error&) {
+    throw_user_error("'{}' of {} is not a regular expression (.* matches anything, \\. a dot)", text, option);
   }
 }
 

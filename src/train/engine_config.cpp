@@ -17,21 +17,19 @@ DType dtype_from(const std::string& name) {
   return name == "bfloat16" ? DType::bfloat16 : (name == "float16" ? DType::float16 : DType::float32);
 }
 
-/// A positive number; throws as for the user's mistake in `key`.
-std::int64_t positive(const std::string& text, const char* key, const char* wanted) {
+/// A positive number, or 0 if the text is none.
+std::int64_t positive(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1) {
-    throw_user_error("{} = {}: use {}", key, text, wanted);
-  }
-  return value;
+  return error == std::errc() && end == text.data() + text.size() ? std::max<std::int64_t>(0, value) : 0;
 }
 
 /// 0 stands for the ranks of a node.
 int group_size_of(const std::string& text) {
   if (text.empty() || text == "node") return 0;
-  return static_cast<int>(std::min<std::int64_t>(
-      positive(text, "fsdp.shard_group_size", "node or a number of ranks"), std::numeric_limits<int>::max()));
+  const std::int64_t size = positive(text);
+  if (size == 0) throw_user_error("fsdp.shard_group_size = {}: use node or a number of ranks", text);
+  return static_cast<int>(std::min<std::int64_t>(size, std::numeric_limits<int>::max()));
 }
 
 WrapOptions wrap_of(const Config& c) {
@@ -120,11 +118,11 @@ bool scales_loss(const Config& c) {
 
 std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text) {
   if (text.empty() || text == "0") return {0, 0};
-  constexpr auto* kWanted = "a step or a range of steps such as 3-5";
   const auto dash = text.find('-');
-  const auto first = positive(text.substr(0, dash), "log.trace", kWanted);
-  const auto last = dash == std::string::npos ? first : positive(text.substr(dash + 1), "log.trace", kWanted);
-  if (last < first) throw_user_error("log.trace = {}: use {}", text, kWanted);
+  const auto first = positive(text.substr(0, dash));
+  const auto last = dash == std::string::npos ? first : positive(text.substr(dash + 1));
+  if (first == 0 || last < first)
+    throw_user_error("log.trace = {}: use a step or a range of steps such as 3-5", text);
   return {first, last};
 }
 

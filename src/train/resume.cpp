@@ -89,10 +89,12 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaC
     throw_user_error("{} has seq_len = {} and global_batch = {}: no run can have saved it", source,
                      saved.seq_len, saved.global_batch);
   }
+  const auto saved_model = LlamaConfig::parse(checkpoint.summary.texts.model_config, source);
+  check_same_shapes(model, config.model.config, saved_model, source,
+                    "a run continues with its own model; use another run.dir for this one");
   if (config.run.resume_with_changes) return;
   check_same_data(checkpoint, fresh);
-  check_same_model(model, config.model.config,
-                   LlamaConfig::parse(checkpoint.summary.texts.model_config, source), source,
+  check_same_model(model, config.model.config, saved_model, source,
                    "set run.resume_with_changes = true if that is meant");
 }
 
@@ -133,13 +135,25 @@ std::int64_t total_steps(const Config& config, const TrainingState& state) {
   return state.step + std::llround(steps) - data_steps(state);
 }
 
-void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
-                      const std::string& weights_source, const std::string& advice) {
-  const auto differ = [&](const char* field, const auto& here, const auto& there) {
+namespace {
+
+/// Throws where two models differ in a field.
+struct Comparison {
+  const std::string &run_source, &weights_source, &advice;
+
+  template <class Value>
+  void operator()(const char* field, const Value& here, const Value& there) const {
     if (here == there) return;
     throw_user_error("{} has {} = {}, but {} has {}; {}", run_source, field, here, weights_source, there,
                      advice);
-  };
+  }
+};
+
+}  // namespace
+
+void check_same_shapes(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
+                       const std::string& weights_source, const std::string& advice) {
+  const Comparison differ{run_source, weights_source, advice};
   differ("vocab_size", run.vocab_size, weights.vocab_size);
   differ("hidden_size", run.hidden_size, weights.hidden_size);
   differ("intermediate_size", run.intermediate_size, weights.intermediate_size);
@@ -147,10 +161,16 @@ void check_same_model(const LlamaConfig& run, const std::string& run_source, con
   differ("num_attention_heads", run.query_heads, weights.query_heads);
   differ("num_key_value_heads", run.key_value_heads, weights.key_value_heads);
   differ("head_dim", run.head_dim, weights.head_dim);
+  differ("tie_word_embeddings", run.tie_word_embeddings, weights.tie_word_embeddings);
+}
+
+void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
+                      const std::string& weights_source, const std::string& advice) {
+  check_same_shapes(run, run_source, weights, weights_source, advice);
+  const Comparison differ{run_source, weights_source, advice};
   differ("rms_norm_eps", run.rms_norm_eps, weights.rms_norm_eps);
   differ("rope_theta", run.rope_theta, weights.rope_theta);
   differ("rope_scaling", rope_scaling_text(run), rope_scaling_text(weights));
-  differ("tie_word_embeddings", run.tie_word_embeddings, weights.tie_word_embeddings);
 }
 
 Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,

@@ -32,8 +32,11 @@ TrainingState continue_from(const TrainingState& saved, const TrainingState& fre
 /// train.epochs leaves from the place in the data.
 std::int64_t total_steps(const Config& config, const TrainingState& state);
 
-/// @throws UserError if the two models compute differently, naming the field, both values and both sources;
-/// `advice` ends the sentence
+/// @throws UserError if the two models' tensors differ in shape, naming the field, both values and both
+/// sources; `advice` ends the sentence
+void check_same_shapes(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
+                       const std::string& weights_source, const std::string& advice);
+/// Likewise if they compute differently in any other way.
 void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
                       const std::string& weights_source, const std::string& advice);
 

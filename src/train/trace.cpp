@@ -38,13 +38,13 @@ nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank
 
 }  // namespace
 
-Observer Trace::observer() {
-  return [this](const Action& action, int index, Moment moment) {
+Observer Trace::observer(std::int64_t step) {
+  return [this, step](const Action& action, int index, Moment moment) {
     if (moment == Moment::begin) {
       const double time = now();
       open_.resize(std::max(open_.size(), static_cast<std::size_t>(index) + 1));
       open_[static_cast<std::size_t>(index)] = records_.size();
-      records_.push_back({action, time, time});
+      records_.push_back({step, action, time, time});
     } else {
       records_[open_[static_cast<std::size_t>(index)]].end = now();
     }
@@ -67,6 +67,7 @@ void Trace::write(const std::filesystem::path& file) {
   std::array<double, kStreams> free{};  // per stream: the end of the event before; rows must not overlap
   for (const auto& r : records_) {
     auto arguments = arguments_of(r.action, engine_, rank_);
+    arguments["step"] = r.step;
     arguments["issued"] = r.begin * 1e6;
     auto& last_end = free.at(static_cast<std::size_t>(r.action.stream));
     const double begin = std::max(r.begin, last_end);

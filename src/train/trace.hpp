@@ -11,21 +11,22 @@ namespace llampi {
 
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
-/// micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of a gathered copy:
-/// forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a collective), and issued:
-/// when the engine gave it to its stream, on which it begins behind the event before it.
+/// step, micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of a gathered
+/// copy: forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a collective), and
+/// issued: when the engine gave it to its stream, on which it begins behind the event before it.
 class Trace {
  public:
   /// `engine` must outlive it.
   Trace(const Engine& engine, int rank) : engine_(engine), rank_(rank) {}
 
-  /// To be given to Engine::observe(); the Trace must outlive the use.
-  Observer observer();
+  /// To be given to Engine::observe() for one step; the Trace must outlive the use.
+  Observer observer(std::int64_t step);
   /// Writes what was recorded and forgets it. @throws UserError if the file cannot be written
   void write(const std::filesystem::path& file);
 
  private:
   struct Record {
+    std::int64_t step;
     Action action;
     double begin = 0, end = 0;  ///< seconds
   };

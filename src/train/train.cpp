@@ -157,8 +157,17 @@ void Trainer::open_run_folder() {
 void Trainer::describe_run() const {
   const auto& topology = world_.topology();
   const auto& compiled = engine_->compiled();
-  log_.info("llampi: {} parameters, {} layers, vocabulary {}", parameter_elements(*inputs_.model),
-            inputs_.llama.layers, inputs_.llama.vocab_size);
+  std::int64_t trained = 0;
+  const auto& parameters = inputs_.model->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    trained += engine_->options().groups[p].frozen ? 0 : parameters[p].elements();
+  const auto all = parameter_elements(*inputs_.model);
+  log_.info("llampi: {} parameters{}, {} layers, vocabulary {}", all,
+            trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
+            inputs_.llama.vocab_size);
+  if (traced_.first > total_steps_)
+    log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
+                 total_steps_);
   log_.info("ranks: {} on {} node(s); {}", world_.size(), topology.nodes, world_.describe());
   log_.info("device: {}", device_->describe());
   log_.info("fsdp: {}, {} units; {}", config_.fsdp.strategy, compiled.units.size(),
@@ -310,7 +319,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
   StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
   if (valid > 0) {
     trace_step(step);
-    if (trace_) engine_->observe(trace_->observer());
+    if (trace_) engine_->observe(trace_->observer(step));
     StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);

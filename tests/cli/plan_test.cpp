@@ -146,7 +146,7 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
                  "data.seq_len = 65 is larger than max_position_embeddings = 64 of model");
   expect_refused(
       "--ranks 4 --fsdp.strategy=hybrid_shard",
-      "fsdp.strategy = hybrid with fsdp.shard_group_size = node needs several nodes, and all 4 ranks are "
+      "a hybrid fsdp.strategy with fsdp.shard_group_size = node needs several nodes, and all 4 ranks are "
       "on one; use full_shard, or give a number of ranks");
   expect_refused(
       "--ranks 4 --per-node 3 --fsdp.strategy=hybrid_shard",
