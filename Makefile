@@ -32,6 +32,7 @@ help: ## print this list
 
 setup: ## install what the build needs and is missing, or say what to install
 	@GEMM=$(GEMM) scripts/setup.sh --tests
+	@CUDA=$(CUDA) scripts/fetch-cudnn-frontend.sh $(BUILD)/cudnn-frontend
 
 configure: setup
 	@$(cmake) -S . -B $(BUILD) $(configure_flags)

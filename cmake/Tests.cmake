@@ -5,7 +5,8 @@ find_package(GTest REQUIRED)
 
 set(LLAMPI_MPI_ENVIRONMENT
     OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_io=romio321 OMP_NUM_THREADS=1)
+    OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_io=romio321 OMP_NUM_THREADS=1
+    LLAMPI_PLUGIN_DIR=${CMAKE_BINARY_DIR})
 
 function(llampi_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;USES;LIBRARIES;RANKS;LABELS" ${ARGN})

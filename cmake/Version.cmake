@@ -9,3 +9,5 @@ add_custom_target(
 add_library(llampi_version_header INTERFACE)
 target_include_directories(llampi_version_header INTERFACE ${CMAKE_BINARY_DIR}/generated)
 add_dependencies(llampi_version_header llampi_version)
+# Program and GPU plugin work together only if they are of the same version (src/device/gpu_factory.hpp).
+set(LLAMPI_INTERFACE_DEFINITION LLAMPI_INTERFACE="${PROJECT_VERSION}")

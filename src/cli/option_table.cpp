@@ -38,8 +38,14 @@ Table run_options(Config& c) {
        &c.run.watchdog_seconds,
        "end the job if a rank waits so long; 0: off",
        {.built = {"0"}, .range = kAtLeastZero}},
-      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU", {.built = {"false"}}},
-      {"run.deterministic", &c.run.deterministic, "equal bits in repeated runs", {.built = {"true"}}},
+      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests", {.built = {"false"}}},
+      {"run.deterministic", &c.run.deterministic,
+       "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},
+      {"run.tf32", &c.run.tf32, "on GPUs, float32 matrix products in TF32: 10 bits of mantissa, far faster"},
+      {"run.attention",
+       &c.run.attention,
+       "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it",
+       {.one_of = {"auto", "cudnn", "own"}}},
   };
 }
 
@@ -200,8 +206,10 @@ Table fsdp_options(Config& c) {
        {.range = kAtLeastOne}},
       {"fsdp.param_dtype",
        &c.fsdp.param_dtype,
-       "parameters are gathered and multiplied in; on CPUs bfloat16 is gathered and computed with in float32",
-       {.one_of = dtypes}},
+       "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather in "
+       "any "
+       "of them and compute in float32",
+       {.one_of = {"auto", "float32", "bfloat16", "float16"}}},
       {"fsdp.reduce_dtype",
        &c.fsdp.reduce_dtype,
        "gradients travel in; sums are float32 in any case",

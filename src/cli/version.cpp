@@ -5,6 +5,7 @@
 #include "cli/commands.hpp"
 #include "device/cpu/gemm_library.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/device/gpu.hpp"
 #include "llampi_version.h"
 
 namespace llampi::cli {
@@ -36,6 +37,12 @@ std::string compiler() {
 #endif
 }
 
+std::string gpu_versions() {
+  std::string why;
+  const GpuLibrary* const library = gpu_library(why);
+  return library == nullptr ? "none: " + why : library->describe();
+}
+
 }  // namespace
 
 std::string version_text() {
@@ -45,9 +52,10 @@ std::string version_text() {
       "MPI              {}\n"
       "matrix products  {}{}\n"
       "HDF5             {}\n"
+      "GPU              {}\n"
       "compiler         {}\n",
       LLAMPI_VERSION, LLAMPI_GIT_SHA, mpi_version(), gemm.name, gemm.core.empty() ? "" : ", " + gemm.core,
-      hdf5_version(), compiler());
+      hdf5_version(), gpu_versions(), compiler());
 }
 
 }  // namespace llampi::cli

@@ -16,12 +16,12 @@ AllReduceSplit split_all_reduce(std::int64_t elements, int ranks, DType dtype) {
   return {slice, slice * ranks, elements - slice * ranks};
 }
 
-std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
-  return ranks == 1 ? 0 : whole_elements * size_of(dtype);
+std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype) {
+  return backend == Backend::nccl || ranks == 1 ? 0 : whole_elements * size_of(dtype);
 }
 
-std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype) {
-  if (ranks == 1) return 0;
+std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype) {
+  if (backend == Backend::nccl || ranks == 1) return 0;
   const AllReduceSplit split = split_all_reduce(elements, ranks, dtype);
   return (split.head + split.tail * ranks) * size_of(dtype);
 }

@@ -23,7 +23,7 @@ std::vector<int> blocks_of_stages(const Model& model, const std::vector<StageSpe
 }  // namespace
 
 CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                            const OperationSizes& sizes) {
+                            const OperationSizes& sizes, Backend backend) {
   CompiledModel compiled;
   for (const auto& stage : model.stages()) {
     compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
@@ -57,6 +57,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
                         .precision = options.precision,
                         .offload = options.offload,
                         .shared_workspace = sizes.shared_workspace(),
+                        .backend = backend,
                         .shards = groups.shard_count(),
                         .replicas = groups.replica_count(),
                         .checkpointing = options.checkpointing,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "llampi/core/half.hpp"
+
 namespace llampi {
 
 struct Engine::Running {
@@ -64,6 +66,14 @@ std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
   if (device_logits.dtype == DType::float64) {
     device_.download(wide.data(), device_logits, Stream::compute);
     device_.synchronize(Stream::compute);
+    return wide;
+  }
+  if (size_of(device_logits.dtype) == 2) {
+    std::vector<std::uint16_t> halves(model_.vocabulary());
+    device_.download(halves.data(), device_logits, Stream::compute);
+    device_.synchronize(Stream::compute);
+    const auto widen = device_logits.dtype == DType::bfloat16 ? from_bfloat16 : from_float16;
+    std::transform(halves.begin(), halves.end(), wide.begin(), widen);
     return wide;
   }
   std::vector<float> values(model_.vocabulary());

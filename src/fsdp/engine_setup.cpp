@@ -39,7 +39,7 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
   groups_ = make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size);
   shards_ = world.group(groups_.shards_of(world.rank()));
   replicas_ = world.group(groups_.replicas_of(world.rank()));
-  compiled_ = compile_model(model, options, groups_, device);
+  compiled_ = compile_model(model, options, groups_, device, world.backend());
   unit_of_ = unit_of_parameter(compiled_.units, model.parameters().size());
   check_that_it_fits(world);
   agree(world, [&] {

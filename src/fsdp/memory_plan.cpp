@@ -111,7 +111,7 @@ class Lifetimes {
         visit_reduce(action, i);
         break;
       case Op::norm:
-        need_workspace(all_reduce_workspace(2, input_.shards, DType::int64), i);
+        need_workspace(all_reduce_workspace(input_.backend, 2, input_.shards, DType::int64), i);
         break;
       case Op::update:
         visit_update(action, i);
@@ -291,8 +291,9 @@ class Lifetimes {
     }
     need_workspace(
         action.op == Op::reduce
-            ? reduce_scatter_workspace(action.elements, input_.shards, input_.precision.reduce)
-            : all_reduce_workspace(action.elements, input_.replicas,
+            ? reduce_scatter_workspace(input_.backend, action.elements, input_.shards,
+                                       input_.precision.reduce)
+            : all_reduce_workspace(input_.backend, action.elements, input_.replicas,
                                    moves_whole ? input_.precision.reduce : input_.precision.gradient_shard),
         i);
   }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/engine_config.hpp"
+#include "llampi/device/gpu.hpp"
 #include "train/inputs.hpp"
 #include "train/session.hpp"
 
@@ -18,11 +18,13 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   steps_to_trace(config.log.trace);  // refuses what a run would
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
   run.model = make_llama(read_model_config(config));
-  run.options = engine_options(config, *run.model, micro_batches);
+  run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
   std::vector<int> node_of_rank(shape.ranks);
   for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;
   run.groups = make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
-  run.compiled = compile_model(*run.model, run.options, run.groups, *make_cpu_sizes(run.shape.threads));
+  const auto sizes = shape.hardware == Hardware::gpu ? make_gpu_sizes() : make_cpu_sizes(run.shape.threads);
+  const auto backend = shape.hardware == Hardware::gpu ? Backend::nccl : Backend::mpi;
+  run.compiled = compile_model(*run.model, run.options, run.groups, *sizes, backend);
   return run;
 }
 

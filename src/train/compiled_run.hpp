@@ -6,6 +6,7 @@
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
 #include "llampi/train/config.hpp"
+#include "train/engine_config.hpp"
 
 namespace llampi {
 
@@ -13,6 +14,7 @@ struct RunShape {
   int ranks = 1;
   int ranks_per_node = 0;  ///< rank r is on node r / ranks_per_node; 0: all on one node
   int threads = 0;         ///< per rank; 0: as the configuration says
+  Hardware hardware = Hardware::cpu;
 };
 
 struct CompiledRun {

@@ -80,7 +80,7 @@ void check_together(const Config& c) {
 
 }  // namespace
 
-EngineOptions engine_options(const Config& c, const Model& model, int micro_batches) {
+EngineOptions engine_options(const Config& c, const Model& model, int micro_batches, Hardware hardware) {
   check_together(c);
   EngineOptions options;
   options.batch = {c.train.micro_batch, c.data.seq_len};
@@ -91,6 +91,10 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.accumulate_unsharded = c.fsdp.accumulate == "unsharded";
   options.checkpointing = checkpointing_of(c.activation.checkpointing);
   options.precision.param = dtype_from(c.fsdp.param_dtype);
+  if (hardware == Hardware::gpu) {
+    if (c.fsdp.param_dtype == "auto") options.precision.param = DType::bfloat16;
+    options.precision.compute = options.precision.param;
+  }
   options.precision.reduce = dtype_from(c.fsdp.reduce_dtype);
   options.precision.master = dtype_from(c.optimizer.master_dtype);
   options.precision.moment = dtype_from(c.optimizer.moment_dtype);

@@ -10,9 +10,13 @@
 
 namespace llampi {
 
+enum class Hardware : std::uint8_t { cpu, gpu };
+
 /// @param micro_batches per rank and step
+/// @param hardware CPUs compute in float32, GPUs in the dtype that is gathered; fsdp.param_dtype = auto is
+/// float32 on the one, bfloat16 on the other
 /// @throws UserError for what the table of options could not check
-EngineOptions engine_options(const Config& config, const Model& model, int micro_batches);
+EngineOptions engine_options(const Config& config, const Model& model, int micro_batches, Hardware hardware);
 
 /// True if gradients or parameters are float16 on their way, so that small gradients would vanish unscaled.
 bool scales_loss(const Config& config);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <string>
 
 #include "data/posix_file.hpp"
@@ -22,6 +23,7 @@ struct StepMetrics {
   double data_seconds = 0;
   double tokens_per_second = 0;
   double tokens_per_second_per_rank = 0;
+  double mfu = std::numeric_limits<double>::quiet_NaN();  ///< causal count; unknown on CPUs
   std::int64_t memory_bytes = 0;
 };
 

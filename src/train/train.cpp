@@ -8,6 +8,7 @@
 #include <cmath>
 #include <exception>
 #include <fstream>
+#include <limits>
 #include <numeric>
 #include <sstream>
 
@@ -15,6 +16,7 @@
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/plan/memory_report.hpp"
+#include "train/compute.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/metrics.hpp"
@@ -72,6 +74,7 @@ class Trainer {
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
   void report_memory() const;
+  double mfu(double tokens_per_second) const;
   void trace_step(std::int64_t step);
   void write_trace();
   void report(const StepMetrics& metrics);
@@ -97,7 +100,7 @@ class Trainer {
   const double started_;
 
   Inputs inputs_;
-  std::unique_ptr<Device> device_;
+  Compute compute_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
   LearningRateSchedule schedule_;
@@ -117,7 +120,7 @@ class Trainer {
 void Trainer::start_from(const fs::path& checkpoint) {
   if (!checkpoint.empty()) {
     const auto saved =
-        load_checkpoint(world_, *device_, checkpoint, tensor_infos(*engine_),
+        load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
                         tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
     state_ = continue_from(saved, state_);
     saved_step_ = saved.step;
@@ -125,7 +128,7 @@ void Trainer::start_from(const fs::path& checkpoint) {
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
-    load_weights(world_, *device_, config_.model.weights, inputs_.llama, *engine_);
+    load_weights(world_, compute_.device(), config_.model.weights, inputs_.llama, *engine_);
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,
@@ -169,7 +172,7 @@ void Trainer::describe_run() const {
     log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
                  total_steps_);
   log_.info("ranks: {} on {} node(s); {}", world_.size(), topology.nodes, world_.describe());
-  log_.info("device: {}", device_->describe());
+  log_.info("device: {}", compute_.device().describe());
   log_.info("fsdp: {}, {} units; {}", config_.fsdp.strategy, compiled.units.size(),
             format_groups(engine_->groups()));
   log_.info("memory per rank, planned for a step:");
@@ -185,7 +188,6 @@ Outcome Trainer::run() {
   agree(world_, [&] {
     inputs_ = open_inputs(config_, world_.size());
     state_ = inputs_.fresh;
-    device_ = make_cpu_device(threads);
   });
   const Start start = choose_start(world_, config_, inputs_.llama, state_, log_);
   if (start.finished) {
@@ -198,13 +200,23 @@ Outcome Trainer::run() {
                        config_.model.weights, "give the model.config that belongs to the weights");
     });
   }
+  compute_ = open_compute(world_,
+                          {.device = config_.run.device,
+                           .threads = threads,
+                           .share_gpu = config_.run.share_gpu,
+                           .deterministic = config_.run.deterministic,
+                           .tf32 = config_.run.tf32,
+                           .attention = config_.run.attention},
+                          log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());
   EngineOptions options;
   agree(world_, [&] {
-    options = engine_options(config_, *inputs_.model, micro_batches);
+    options = engine_options(config_, *inputs_.model, micro_batches,
+                             compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
     traced_ = steps_to_trace(config_.log.trace);
   });
-  engine_ = std::make_unique<Engine>(*inputs_.model, *device_, world_, options);
+  engine_ =
+      std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   start_from(start.checkpoint);
   open_run_folder();
   describe_run();
@@ -293,6 +305,7 @@ Outcome Trainer::loop() {
     metrics.tokens_per_second =
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
+    metrics.mfu = mfu(metrics.tokens_per_second_per_rank);
     metrics.memory_bytes = peak_memory_bytes();
     world_.max(std::span(&metrics.memory_bytes, 1));
     step_seconds_sum_ += last_seconds;
@@ -367,6 +380,13 @@ void Trainer::report_memory() const {
             format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
 }
 
+/// Share of the device's peak that the model's arithmetic takes; not a number where the peak is unknown.
+double Trainer::mfu(double tokens_per_second) const {
+  const double peak = compute_.peak_flops(engine_->options().precision.compute);
+  if (peak == 0) return std::numeric_limits<double>::quiet_NaN();
+  return inputs_.model->flops_per_token(config_.data.seq_len) * tokens_per_second / peak;
+}
+
 /// Switches the trace on and off, and writes one file per rank once the last traced step is done.
 void Trainer::trace_step(std::int64_t step) {
   const bool wanted = traced_.first <= step && step <= traced_.second;
@@ -417,8 +437,8 @@ void Trainer::save() {
   });
   settle();
   const auto file = checkpoint_path(config_.run.dir, state_.step);
-  save_checkpoint(world_, *device_, file, tensor_infos(*engine_), tensor_pieces(engine_->pieces_to_save()),
-                  state_, {inputs_.llama.json, resolved_});
+  save_checkpoint(world_, compute_.device(), file, tensor_infos(*engine_),
+                  tensor_pieces(engine_->pieces_to_save()), state_, {inputs_.llama.json, resolved_});
   saved_step_ = state_.step;
   save_seconds_ = std::max(save_seconds_, now() - begin);
   agree(world_, [&] {

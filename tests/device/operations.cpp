@@ -9,14 +9,6 @@ namespace {
 using Inputs = std::vector<Values>;
 constexpr double kNormEps = 1e-5;
 
-struct Scalars {
-  explicit Scalars(Session& session) : memory(session.device().allocate(sizeof(StepScalars))) {
-    *get() = StepScalars{};
-  }
-  StepScalars* get() { return reinterpret_cast<StepScalars*>(memory.data()); }
-  Memory memory;
-};
-
 Values scalar(double value) { return {1, 1, {value}}; }
 
 /// A weight whose product with normal inputs is about normal.
@@ -47,6 +39,7 @@ Operation embedding(const Layout& layout, std::int64_t hidden) {
   op.name = "embedding, " + layout.name;
   op.inputs = {normal(layout.vocabulary, hidden, "table")};
   op.terms = layout.tokens();
+  op.roundings = 0;
   op.accumulates = {true};
   op.forward = [=](Session& s, const Inputs& in) {
     const Tensor x = s.output(layout.tokens(), hidden);
@@ -66,14 +59,15 @@ Operation rms_norm(std::int64_t tokens, std::int64_t hidden) {
   op.name = "rms_norm";
   op.inputs = {normal(tokens, hidden, "x", 3), normal(1, hidden, "weight")};
   op.terms = std::max(tokens, hidden);
+  op.roundings = 1;
   op.accumulates = {true, true};
   op.forward = [=](Session& s, const Inputs& in) {
-    const Tensor y = s.output(tokens, hidden), inverse_rms = s.output(1, tokens);
+    const Tensor y = s.output(tokens, hidden), inverse_rms = s.wide_output(1, tokens);
     s.device().rms_norm(s.upload(in[0]), s.upload(in[1]), kNormEps, y, inverse_rms);
     return Inputs{s.download(y), s.download(inverse_rms)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.output(1, tokens);
+    const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.wide_output(1, tokens);
     s.device().rms_norm(x, w, kNormEps, s.output(tokens, hidden), inverse_rms);
     const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.weight_gradient(1, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().rms_norm_backward_workspace(tokens, hidden, s.dtype()));
@@ -90,17 +84,18 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
   op.name = "qkv_rope, " + layout.name;
   op.inputs = {normal(tokens, hidden, "x"), weight(out, hidden, "weight")};
   op.terms = std::max({tokens, hidden, out});
+  op.roundings = 2;
   op.accumulates = {false, true};
   op.forward = [=](Session& s, const Inputs& in) {
     const Tensor qkv = s.output(tokens, out);
-    s.device().qkv_rope(s.batch(layout), s.upload(in[0]), s.upload(in[1]), s.upload(table), shape, qkv);
+    s.device().qkv_rope(s.batch(layout), s.upload(in[0]), s.upload(in[1]), s.upload_wide(table), shape, qkv);
     return Inputs{s.download(qkv)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(out, hidden, accumulate);
     const Tensor dqkv = s.upload(dy);
-    s.device().qkv_rope_backward(s.batch(layout), dqkv, s.upload(in[0]), s.upload(in[1]), s.upload(table),
-                                 shape, dx, dw, accumulate);
+    s.device().qkv_rope_backward(s.batch(layout), dqkv, s.upload(in[0]), s.upload(in[1]),
+                                 s.upload_wide(table), shape, dx, dw, accumulate);
     return Inputs{s.download(dx), s.download(dw), s.download(dqkv)};
   };
   return op;
@@ -113,6 +108,7 @@ Operation attention(const Layout& layout, AttentionShape shape) {
                         shape.key_value_heads, shape.head_dim);
   op.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
   op.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
+  op.roundings = 2;
   op.accumulates = {false};
   const auto run_forward = [=](Session& s, const Batch& batch, Tensor qkv, Tensor out, Tensor log_sum_exp) {
     const Tensor scratch = s.workspace(s.device().attention_workspace(shape, tokens, longest, s.dtype()));
@@ -120,7 +116,7 @@ Operation attention(const Layout& layout, AttentionShape shape) {
   };
   op.forward = [=](Session& s, const Inputs& in) {
     const Tensor out = s.output(tokens, shape.query_cols()),
-                 log_sum_exp = s.output(shape.query_heads, tokens);
+                 log_sum_exp = s.wide_output(shape.query_heads, tokens);
     run_forward(s, s.batch(layout), s.upload(in[0]), out, log_sum_exp);
     return Inputs{s.download(out), s.download(log_sum_exp)};
   };
@@ -128,7 +124,7 @@ Operation attention(const Layout& layout, AttentionShape shape) {
     const Batch batch = s.batch(layout);
     const Tensor qkv = s.upload(in[0]), dqkv = s.output(tokens, shape.qkv_cols());
     const Tensor out = s.output(tokens, shape.query_cols()),
-                 log_sum_exp = s.output(shape.query_heads, tokens);
+                 log_sum_exp = s.wide_output(shape.query_heads, tokens);
     run_forward(s, batch, qkv, out, log_sum_exp);
     const Tensor scratch =
         s.workspace(s.device().attention_backward_workspace(shape, tokens, longest, s.dtype()));
@@ -143,6 +139,7 @@ Operation projection_residual(std::int64_t tokens, std::int64_t in_cols, std::in
   op.name = "projection_residual";
   op.inputs = {normal(tokens, in_cols, "x"), weight(out, in_cols, "weight")};
   op.terms = std::max({tokens, in_cols, out});
+  op.roundings = 1;
   op.accumulates = {false, true};
   const Values residual = normal(tokens, out, "residual");
   op.forward = [=](Session& s, const Inputs& in) {
@@ -164,6 +161,7 @@ Operation gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t 
   op.name = "gate_up_swiglu";
   op.inputs = {normal(tokens, hidden, "x"), weight(2 * width, hidden, "weight")};
   op.terms = std::max({tokens, hidden, 2 * width});
+  op.roundings = 3;
   op.accumulates = {false, true};
   op.forward = [=](Session& s, const Inputs& in) {
     const Tensor gate_up = s.output(tokens, 2 * width), activated = s.output(tokens, width);
@@ -186,21 +184,21 @@ Operation head_loss(const Layout& layout, std::int64_t hidden) {
   op.name = "head_loss";
   op.inputs = {normal(tokens, hidden, "x"), weight(vocabulary, hidden, "weight")};
   op.terms = std::max({tokens, hidden, vocabulary});
+  op.roundings = 2;
   op.accumulates = {false, true};
   op.forward = [=](Session& s, const Inputs& in) {
-    Scalars scalars(s);
+    const Scalars scalars(s);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), scratch);
-    return Inputs{scalar(scalars.get()->loss_sum)};
+    return Inputs{scalar(scalars.read().loss_sum)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    Scalars scalars(s);
-    scalars.get()->inverse_tokens = dy.data[0];
+    const Scalars scalars(s, {.inverse_tokens = dy.data[0]});
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss_backward(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), dx, dw,
                                   accumulate, scratch);
-    return Inputs{s.download(dx), s.download(dw), scalar(scalars.get()->loss_sum)};
+    return Inputs{s.download(dx), s.download(dw), scalar(scalars.read().loss_sum)};
   };
   return op;
 }
@@ -211,19 +209,19 @@ Operation tied_head(const Layout& layout, std::int64_t hidden) {
   op.name = "tied_head";
   op.inputs = {normal(vocabulary, hidden, "table", 0.3)};
   op.terms = std::max({tokens, hidden, vocabulary});
+  op.roundings = 2;
   op.accumulates = {true};
   op.forward = [=](Session& s, const Inputs& in) {
-    Scalars scalars(s);
+    const Scalars scalars(s);
     const Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden);
     s.device().embedding(batch, table, x);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss(batch, x, table, scalars.get(), scratch);
-    return Inputs{scalar(scalars.get()->loss_sum)};
+    return Inputs{scalar(scalars.read().loss_sum)};
   };
   op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
-    Scalars scalars(s);
-    scalars.get()->inverse_tokens = dy.data[0];
+    const Scalars scalars(s, {.inverse_tokens = dy.data[0]});
     const Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden), dx = s.output(tokens, hidden);
     s.device().embedding(batch, table, x);
@@ -241,6 +239,7 @@ Operation linear(std::int64_t tokens, std::int64_t in_cols, std::int64_t out) {
   op.name = "linear";
   op.inputs = {normal(tokens, in_cols, "x"), weight(out, in_cols, "weight")};
   op.terms = in_cols;
+  op.roundings = 1;
   op.forward = [=](Session& s, const Inputs& in) {
     const Tensor y = s.output(tokens, out);
     s.device().linear(s.upload(in[0]), s.upload(in[1]), y);

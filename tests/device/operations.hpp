@@ -15,6 +15,9 @@ struct Operation {
   std::vector<Values> inputs;  ///< that it is differentiated by
   /// Number of terms of the longest sum behind an element: rounding errors grow with its root.
   std::int64_t terms = 1;
+  /// How many times, one behind the other, a device that keeps activations in 16 bits rounds on the way to an
+  /// output. Probabilities within attention, and the gradients of its scores, count as well.
+  int roundings = 1;
   /// The outputs; the first is what a gradient arrives at. Buffers are full of NaN before.
   std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs)> forward;
   /// The gradients by the inputs, given that by the first output, then whatever else is written. With

@@ -1,21 +1,51 @@
 #include "device/support.hpp"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numeric>
 
+#include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::test {
+namespace {
+
+constexpr std::int64_t kAround = 256;  ///< bytes before and behind each buffer
+constexpr std::byte kNaN{0xFF};
+
+}  // namespace
 
 Values normal(std::int64_t rows, std::int64_t cols, const std::string& purpose, double scale) {
   const RandomStream stream(kSeed, purpose);
   Values values{rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols))};
   for (std::size_t i = 0; i < values.data.size(); ++i) {
     values.data[i] = static_cast<double>(static_cast<float>(scale * stream.normal(i)));
+  }
+  return values;
+}
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return 0x1p-24;
+    case DType::bfloat16:
+      return 0x1p-8;
+    case DType::float16:
+      return 0x1p-11;
+    default:
+      return 0x1p-53;
+  }
+}
+
+Values rounded(Values values, DType dtype) {
+  if (dtype == DType::float64) return values;
+  for (double& v : values.data) {
+    const auto single = static_cast<float>(v);
+    v = static_cast<double>(dtype == DType::bfloat16  ? from_bfloat16(to_bfloat16(single))
+                            : dtype == DType::float16 ? from_float16(to_float16(single))
+                                                      : single);
   }
   return values;
 }
@@ -42,48 +72,67 @@ Layout mixed_segments(std::int32_t tokens) {
   return layout;
 }
 
-Tensor Session::make(std::int64_t rows, std::int64_t cols, DType dtype) {
-  Tensor tensor{nullptr, dtype, rows, cols};
-  memory_.push_back(device_.allocate(tensor.bytes()));
-  tensor.data = memory_.back().data();
-  return tensor;
-}
-
-Tensor Session::upload(const Values& values) {
-  const Tensor tensor = make(values.rows, values.cols, dtype_);
-  if (dtype_ == DType::float64) {
-    device_.upload(tensor, values.data.data(), Stream::copy);
-  } else {
-    const std::vector<float> rounded(values.data.begin(), values.data.end());
-    device_.upload(tensor, rounded.data(), Stream::copy);
+Session::~Session() {
+  std::vector<std::byte> around(2 * kAround * buffers_.size());
+  std::byte* to = around.data();
+  const auto download = [&](const Buffer& buffer, std::int64_t offset) {
+    device_.download(to, {buffer.memory.data() + offset, DType::int32, 1, kAround / 4}, Stream::copy_out);
+    to += kAround;
+  };
+  device_.wait(Stream::copy_out, device_.record(Stream::compute));
+  for (const Buffer& buffer : buffers_) {
+    download(buffer, 0);
+    download(buffer, kAround + buffer.bytes);
   }
-  device_.synchronize(Stream::copy);
+  device_.synchronize(Stream::copy_out);
+  const auto changed = std::count_if(around.begin(), around.end(), [](std::byte b) { return b != kNaN; });
+  EXPECT_EQ(changed, 0) << "bytes around buffers were overwritten";
+}
+
+Tensor Session::raw(const void* elements, std::int64_t rows, std::int64_t cols, DType dtype) {
+  Tensor tensor{nullptr, dtype, rows, cols};
+  if (tensor.bytes() == 0) return tensor;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes() + 2 * kAround), kNaN);
+  std::memcpy(bytes.data() + kAround, elements, static_cast<std::size_t>(tensor.bytes()));
+  uploaded_.push_back(std::move(bytes));
+  const auto whole = static_cast<std::int64_t>(uploaded_.back().size());
+  buffers_.push_back({device_.allocate(whole), tensor.bytes()});
+  std::byte* data = buffers_.back().memory.data();
+  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), Stream::copy);
+  device_.wait(Stream::compute, device_.record(Stream::copy));
+  tensor.data = data + kAround;
   return tensor;
 }
 
-Tensor Session::output(std::int64_t rows, std::int64_t cols) {
-  return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), std::nan(""))});
+Tensor Session::upload(const Values& values, DType dtype) {
+  if (dtype == DType::float64) return raw(values.data.data(), values.rows, values.cols, dtype);
+  const std::vector<float> wide(values.data.begin(), values.data.end());
+  if (dtype == DType::float32) return raw(wide.data(), values.rows, values.cols, dtype);
+  std::vector<std::uint16_t> half(wide.size());
+  std::transform(wide.begin(), wide.end(), half.begin(), dtype == DType::bfloat16 ? to_bfloat16 : to_float16);
+  return raw(half.data(), values.rows, values.cols, dtype);
 }
 
-Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
-  if (accumulate == Accumulate::no) return output(rows, cols);
-  return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), kStart)});
+Tensor Session::output(std::int64_t rows, std::int64_t cols, DType dtype) {
+  return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), std::nan(""))},
+                dtype);
+}
+
+Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype) {
+  if (accumulate == Accumulate::no) return output(rows, cols, dtype);
+  return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), kStart)}, dtype);
 }
 
 Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
-  return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate);
+  return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate, wide_dtype());
 }
 
 Tensor Session::workspace(std::int64_t bytes) {
-  const Tensor tensor = make(1, (bytes + 3) / 4, DType::int32);
-  if (bytes > 0) std::memset(tensor.data, 0xFF, static_cast<std::size_t>(tensor.bytes()));
-  return tensor;
+  return integers(std::vector<std::int32_t>(static_cast<std::size_t>((bytes + 3) / 4), -1));
 }
 
 Tensor Session::integers(const std::vector<std::int32_t>& values) {
-  const Tensor tensor = make(1, static_cast<std::int64_t>(values.size()), DType::int32);
-  device_.upload(tensor, values.data(), Stream::copy);
-  return tensor;
+  return raw(values.data(), 1, static_cast<std::int64_t>(values.size()), DType::int32);
 }
 
 Batch Session::batch(const Layout& layout) {
@@ -107,16 +156,38 @@ Batch Session::batch(const Layout& layout) {
           static_cast<std::int64_t>(layout.lengths.size())};
 }
 
+void Session::download(Tensor tensor, void* elements) {
+  device_.wait(Stream::copy_out, device_.record(Stream::compute));
+  device_.download(elements, tensor, Stream::copy_out);
+  device_.synchronize(Stream::copy_out);
+}
+
 Values Session::download(Tensor tensor) {
   Values values{tensor.rows, tensor.cols, std::vector<double>(static_cast<std::size_t>(tensor.elements()))};
   if (tensor.dtype == DType::float64) {
-    device_.download(values.data.data(), tensor, Stream::copy);
+    download(tensor, values.data.data());
+  } else if (tensor.dtype == DType::float32) {
+    std::vector<float> single(values.data.size());
+    download(tensor, single.data());
+    std::copy(single.begin(), single.end(), values.data.begin());
   } else {
-    std::vector<float> raw(values.data.size());
-    device_.download(raw.data(), tensor, Stream::copy);
-    std::copy(raw.begin(), raw.end(), values.data.begin());
+    std::vector<std::uint16_t> half(values.data.size());
+    download(tensor, half.data());
+    std::transform(half.begin(), half.end(), values.data.begin(), [&](std::uint16_t bits) {
+      return static_cast<double>(tensor.dtype == DType::bfloat16 ? from_bfloat16(bits) : from_float16(bits));
+    });
   }
   return values;
+}
+
+Scalars::Scalars(Session& session, const StepScalars& value)
+    : session_(session),
+      tensor_(session.raw(&value, 1, sizeof(StepScalars) / sizeof(double), DType::float64)) {}
+
+StepScalars Scalars::read() const {
+  StepScalars value;
+  session_.download(tensor_, &value);
+  return value;
 }
 
 double largest_magnitude(const Values& values) {

@@ -42,36 +42,79 @@ Layout mixed_segments(std::int32_t tokens);
 /// Whether gradients of weights are asked for.
 enum class Weights : bool { trained, frozen };
 
-/// A device with buffers, in the precision that it computes in.
+/// Half of the distance between 1 and the next number: rounding to nearest changes a number by at most so
+/// much of itself.
+double unit_roundoff(DType dtype);
+/// Each number as `dtype` has it, rounded to nearest even; +-infinity beyond its largest.
+Values rounded(Values values, DType dtype);
+
+/// A device with buffers, in the precision that it computes in. Host and streams are tied together by events
+/// only, as little as is right: a device that needs more is found out. Around each buffer there are bytes
+/// that are not a number whatever they are read as; it is a failure if they are something else in the end.
 class Session {
  public:
+  /// What is uploaded is rounded to `inputs` first: a more precise device then has the same inputs as another
+  /// one.
   Session(Device& device, DType dtype, Weights weights = Weights::trained)
-      : device_(device), dtype_(dtype), weights_(weights) {}
+      : Session(device, dtype, weights, dtype) {}
+  Session(Device& device, DType dtype, Weights weights, DType inputs)
+      : device_(device), dtype_(dtype), inputs_(inputs), weights_(weights) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+  ~Session();
   Device& device() { return device_; }
   DType dtype() const { return dtype_; }
+  /// Of statistics, RoPE's table and gradients of weights, which are never narrower than float32.
+  DType wide_dtype() const { return dtype_ == DType::float64 ? DType::float64 : DType::float32; }
 
-  Tensor upload(const Values& values);
+  Tensor upload(const Values& values) { return upload(rounded(values, inputs_), dtype_); }
+  Tensor upload_wide(const Values& values) { return upload(values, wide_dtype()); }
+  Tensor upload(const Values& values, DType dtype);
   /// NaN everywhere, for an operation to overwrite.
-  Tensor output(std::int64_t rows, std::int64_t cols);
+  Tensor output(std::int64_t rows, std::int64_t cols) { return output(rows, cols, dtype_); }
+  Tensor wide_output(std::int64_t rows, std::int64_t cols) { return output(rows, cols, wide_dtype()); }
+  Tensor output(std::int64_t rows, std::int64_t cols, DType dtype);
   /// NaN with Accumulate::no; with yes, kStart everywhere.
-  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
-  /// The same, but empty where weights are frozen.
+  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
+    return gradient(rows, cols, accumulate, dtype_);
+  }
+  /// The same in the wide dtype, but empty where weights are frozen.
   Tensor weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
   /// Not a number whatever it is read as.
   Tensor workspace(std::int64_t bytes);
   Tensor integers(const std::vector<std::int32_t>& values);
+  /// Any elements, as they are.
+  Tensor raw(const void* elements, std::int64_t rows, std::int64_t cols, DType dtype);
   Batch batch(const Layout& layout);
   Values download(Tensor tensor);
+  void download(Tensor tensor, void* elements);
 
   static constexpr double kStart = 0.25;
 
  private:
-  Tensor make(std::int64_t rows, std::int64_t cols, DType dtype);
+  struct Buffer {
+    Memory memory;
+    std::int64_t bytes = 0;  ///< without what is around it
+  };
+  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype);
 
   Device& device_;
-  DType dtype_;
+  DType dtype_, inputs_;
   Weights weights_;
-  std::vector<Memory> memory_;
+  std::vector<std::vector<std::byte>> uploaded_;  ///< host memory that a copy may still read
+  std::vector<Buffer> buffers_;                   ///< freed first: that waits for the device
+};
+
+/// StepScalars in a device's memory.
+class Scalars {
+ public:
+  explicit Scalars(Session& session, const StepScalars& value = {});
+  StepScalars* get() const { return static_cast<StepScalars*>(tensor_.data); }
+  StepScalars read() const;
+
+ private:
+  Session& session_;
+  Tensor tensor_;
 };
 
 double largest_magnitude(const Values& values);

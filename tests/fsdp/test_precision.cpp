@@ -156,7 +156,7 @@ void Precisions::expect_overflow_is_left_out(const TrajectoryOptions& options, c
     trajectory.losses.push_back(result.loss);
     trajectory.grad_norms.push_back(result.grad_norm);
   }
-  trajectory.final_parameters = whole_parameters(world_, disturbed.engine());
+  trajectory.final_parameters = whole_parameters(world_, disturbed.device(), disturbed.engine());
   expect_same_bits(undisturbed, trajectory, "after overflows");
 }
 
@@ -214,7 +214,7 @@ TEST_F(Precisions, InitialValuesOfANarrowMasterAreRounded) {
   const auto of = [&](const Precision& precision) {
     TrainingRun run(world_, fixture_, {.precision = precision});
     run.engine().initialise(3);
-    return whole_parameters(world_, run.engine());
+    return whole_parameters(world_, run.device(), run.engine());
   };
   const auto wide = of({}), narrow = of({.param = DType::bfloat16, .master = DType::bfloat16});
   for (const auto& [name, values] : wide) {

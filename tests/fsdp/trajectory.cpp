@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 
 #include "llampi/core/half.hpp"
 
@@ -38,31 +39,44 @@ HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const std::int6
   return batch;
 }
 
-double read(const Tensor& tensor, std::int64_t i) {
-  if (tensor.dtype == DType::float64) return tensor.as<double>()[i];
-  if (tensor.dtype == DType::bfloat16)
-    return from_bfloat16(static_cast<const std::uint16_t*>(tensor.data)[i]);
-  if (tensor.dtype == DType::float16) return from_float16(static_cast<const std::uint16_t*>(tensor.data)[i]);
-  return tensor.as<float>()[i];
+std::vector<double> read(Device& device, const Tensor& tensor) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+  device.download(bytes.data(), tensor, Stream::compute);
+  device.synchronize(Stream::compute);
+  std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
+  const auto convert = [&]<class T>(const T* from, auto widen) {
+    std::transform(from, from + values.size(), values.begin(), widen);
+  };
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(bytes.data());
+  const auto same = [](auto value) { return static_cast<double>(value); };
+  if (tensor.dtype == DType::float64) convert(reinterpret_cast<const double*>(bytes.data()), same);
+  if (tensor.dtype == DType::float32) convert(reinterpret_cast<const float*>(bytes.data()), same);
+  if (tensor.dtype == DType::bfloat16) convert(halves, from_bfloat16);
+  if (tensor.dtype == DType::float16) convert(halves, from_float16);
+  return values;
 }
 
-void write(const Tensor& tensor, std::int64_t i, double value) {
-  if (tensor.dtype == DType::float64) {
-    tensor.as<double>()[i] = value;
-  } else if (tensor.dtype == DType::bfloat16) {
-    static_cast<std::uint16_t*>(tensor.data)[i] = to_bfloat16(static_cast<float>(value));
-  } else if (tensor.dtype == DType::float16) {
-    static_cast<std::uint16_t*>(tensor.data)[i] = to_float16(static_cast<float>(value));
-  } else {
-    tensor.as<float>()[i] = static_cast<float>(value);
+void write(Device& device, const Tensor& tensor, const std::vector<double>& values) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
+  auto* halves = reinterpret_cast<std::uint16_t*>(bytes.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto single = static_cast<float>(values[i]);
+    if (tensor.dtype == DType::float64) reinterpret_cast<double*>(bytes.data())[i] = values[i];
+    if (tensor.dtype == DType::float32) reinterpret_cast<float*>(bytes.data())[i] = single;
+    if (tensor.dtype == DType::bfloat16) halves[i] = to_bfloat16(single);
+    if (tensor.dtype == DType::float16) halves[i] = to_float16(single);
   }
+  device.upload(tensor, bytes.data(), Stream::compute);
+  device.synchronize(Stream::compute);
 }
 
-void set_initial(Engine& engine) {
+void set_initial(Device& device, Engine& engine) {
   for (const auto& piece : engine.pieces_to_load()) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
+    std::vector<double> values;
     for (std::int64_t i = 0; i < piece.master.elements(); ++i)
-      write(piece.master, i, oracle::initial_value(parameter, piece.begin + i));
+      values.push_back(oracle::initial_value(parameter, piece.begin + i));
+    write(device, piece.master, values);
   }
 }
 
@@ -95,14 +109,16 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
 
 }  // namespace
 
-std::map<std::string, std::vector<double>> whole_parameters(World& world, const Engine& engine) {
+std::map<std::string, std::vector<double>> whole_parameters(World& world, Device& device,
+                                                            const Engine& engine) {
   std::map<std::string, std::vector<double>> whole;
   for (const auto& p : engine.model().parameters())
     whole[p.name].resize(static_cast<std::size_t>(p.elements()));
   for (const auto& piece : engine.pieces_to_save()) {
     auto& values = whole[engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name];
-    for (std::int64_t i = 0; i < piece.master.elements(); ++i)
-      values[static_cast<std::size_t>(piece.begin + i)] += read(piece.master, i);
+    const auto read_values = read(device, piece.master);
+    std::transform(read_values.begin(), read_values.end(), values.begin() + piece.begin,
+                   values.begin() + piece.begin, std::plus<>());
   }
   for (auto& [name, values] : whole) world.sum(values);
   return whole;
@@ -118,9 +134,10 @@ TrainingRun::TrainingRun(World& world, const oracle::Fixture& fixture, const Tra
              (world.size() * options.accumulation)),
       schedule_{Decay::cosine, fixture.training.lr, fixture.training.min_lr, fixture.training.warmup_steps,
                 fixture.training.steps},
-      engine_(std::make_unique<Engine>(*model_, *device_, world,
+      engine_(std::make_unique<Engine>(*model_, device(), options.machine ? options.machine->host : *device_,
+                                       options.machine ? options.machine->world : world,
                                        engine_options(fixture, options, slots_, *model_))) {
-  set_initial(*engine_);
+  set_initial(device(), *engine_);
   if (options.observed)
     engine_->observe([this](const Action&, int, Moment moment) { observed_ += moment == Moment::end; });
 }
@@ -159,7 +176,7 @@ Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const Tr
     trajectory.losses.push_back(result.loss);
     trajectory.grad_norms.push_back(result.grad_norm);
   }
-  trajectory.final_parameters = whole_parameters(world, run.engine());
+  trajectory.final_parameters = whole_parameters(world, run.device(), run.engine());
   EXPECT_EQ(run.engine().high_water(), run.engine().compiled().arena_bytes) << "the plan is exact";
   EXPECT_EQ(run.observed() > 0, options.observed);
   return trajectory;

@@ -12,6 +12,13 @@
 
 namespace llampi {
 
+/// What else than the CPU and MPI a run is to use.
+struct Machine {
+  Device& device;
+  Device& host;
+  World& world;  ///< with groups on the device's memory
+};
+
 struct TrajectoryOptions {
   Strategy strategy = Strategy::full_shard;
   int accumulation = 1;
@@ -27,8 +34,9 @@ struct TrajectoryOptions {
   double loss_scale = 1;
   WrapOptions wrap = {};
   Offload offload = {};
-  std::string frozen = {};  ///< besides what the fixture's rules say
-  bool observed = false;    ///< somebody watches each action, as the trace does
+  std::string frozen = {};     ///< besides what the fixture's rules say
+  Machine* machine = nullptr;  ///< null: a CPU device
+  bool observed = false;       ///< somebody watches each action, as the trace does
 };
 
 struct Trajectory {
@@ -37,7 +45,8 @@ struct Trajectory {
 };
 
 /// Whole parameters on every rank, from the ranks' pieces. Collective.
-std::map<std::string, std::vector<double>> whole_parameters(World& world, const Engine& engine);
+std::map<std::string, std::vector<double>> whole_parameters(World& world, Device& device,
+                                                            const Engine& engine);
 
 /// A run, step by step. Samples are dealt out in order; slots that are left over are empty, so that any
 /// number of ranks and micro-batches works.
@@ -60,6 +69,7 @@ class TrainingRun {
   Result step(std::int64_t t) { return step(inputs(t)); }
   Result step(const Inputs& inputs);
   Engine& engine() { return *engine_; }
+  Device& device() { return options_.machine ? options_.machine->device : *device_; }
   std::int64_t observed() const { return observed_; }  ///< actions that ended
 
  private:

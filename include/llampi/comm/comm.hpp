@@ -16,14 +16,19 @@ namespace llampi {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
-/// A collective in flight. Destroying it waits for it, though while an exception unwinds only for a few
-/// seconds.
+/// What moves the data: MPI between processes in host memory, NCCL between GPUs (see nccl.hpp).
+enum class Backend : std::uint8_t { mpi, nccl };
+
+/// A collective in flight. Destroying it waits for it, unless a stream already does (wait()), though while an
+/// exception unwinds only for a few seconds.
 class Work {
  public:
   virtual ~Work() = default;
   /// Advances the collective; true when it is done. MPI moves data only inside calls.
+  /// @throws Error if the collective failed, because a rank was lost say
   virtual bool progress() = 0;
-  /// What is issued on `stream` from now on starts after the collective. With MPI the host waits.
+  /// What is issued on `stream` from now on starts after the collective. With MPI the host waits, with NCCL
+  /// only for Stream::host.
   virtual void wait(Stream stream) = 0;
 };
 
@@ -42,7 +47,7 @@ class Work {
 ///
 /// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result
 /// may be float32, or of the same dtype: then the sum, with what it is added to, is rounded once, to nearest
-/// even.
+/// even. NCCL sums in an order of its own, and narrow numbers in their own dtype (see nccl.hpp).
 class Group {
  public:
   virtual ~Group() = default;
@@ -50,6 +55,8 @@ class Group {
   virtual int rank() const = 0;  ///< of this process in the group
   /// World ranks of the members, in order.
   virtual const std::vector<int>& members() const = 0;
+  /// Makes now what the first collective on `stream` would make, where that takes long. Collective.
+  virtual void prepare(Stream /*stream*/) {}
 
   /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) = 0;
@@ -66,9 +73,17 @@ class Group {
 };
 
 /// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator. `dtype`
-/// is that of what is reduced (whole, values), whatever the result's.
-std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype);
-std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype);
+/// is that of what is reduced (whole, values), whatever the result's. NCCL needs none: what is not reduced
+/// straight into its place is reduced where `whole` and `values` are.
+std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype);
+std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype);
+/// Those of MPI.
+inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
+  return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);
+}
+inline std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype) {
+  return all_reduce_workspace(Backend::mpi, elements, ranks, dtype);
+}
 
 struct Topology {
   int nodes = 1;
@@ -94,12 +109,17 @@ class World {
   virtual const Topology& topology() const = 0;
   /// "Open MPI 4.1.4, MPI_THREAD_MULTIPLE".
   virtual std::string describe() const = 0;
+  /// Of its groups.
+  virtual Backend backend() const { return Backend::mpi; }
 
   /// A group of these world ranks, this one among them; collective over the members. On the host's memory
-  /// through MPI.
+  /// through MPI, or on the GPU's through NCCL.
   virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.
   virtual Memory allocate(std::int64_t bytes) = 0;
+  /// To be called now and then while the host waits for a device: nothing else notices that a GPU waits for a
+  /// rank that is lost. Cheap. @throws Error if a collective of any group has failed
+  virtual void check() {}
 
   // Small blocking collectives on host values, for set-up and bookkeeping.
   virtual void barrier() = 0;

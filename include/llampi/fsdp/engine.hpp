@@ -52,7 +52,7 @@ struct CompiledModel {
   std::array<std::int64_t, kArenas> arena_bytes{};
 };
 CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                            const OperationSizes& sizes);
+                            const OperationSizes& sizes, Backend backend = Backend::mpi);
 
 struct StepInputs {
   double learning_rate = 0;

@@ -92,6 +92,7 @@ struct PlanInput {
   Precision precision;
   Offload offload = {};
   std::int64_t shared_workspace = 0;  ///< bytes that the device's operations share
+  Backend backend = Backend::mpi;     ///< of the collectives
   int shards = 1;                     ///< ranks of the shard group
   int replicas = 1;                   ///< ranks that hold the same shard
   Checkpointing checkpointing = Checkpointing::none;

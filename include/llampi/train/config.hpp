@@ -22,6 +22,8 @@ struct Config {
     double watchdog_seconds = 0;
     bool share_gpu = false;
     bool deterministic = true;
+    bool tf32 = false;
+    std::string attention = "auto";
     int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;
   struct {
@@ -61,7 +63,7 @@ struct Config {
     std::string backward_prefetch = "pre";
     bool forward_prefetch = true;
     int limit_all_gathers = 2;
-    std::string param_dtype = "float32", reduce_dtype = "float32";
+    std::string param_dtype = "auto", reduce_dtype = "float32";
     std::string cpu_offload = "none";
     std::string offload_step = "device";
   } fsdp;

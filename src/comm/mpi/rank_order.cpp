@@ -188,11 +188,4 @@ void add_halves(const std::uint16_t* upper, const std::uint16_t* lower, Tensor o
   add_halves_to<Float16>(upper, lower, out);
 }
 
-bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
-
-void require_reducible(DType dtype, DType result) {
-  if (dtype == result || (is_narrow(dtype) && result == DType::float32)) return;
-  throw Error(fmt::format("internal error: reduction of {} to {}", to_string(dtype), to_string(result)));
-}
-
 }  // namespace llampi

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "comm/reducible.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi {
@@ -19,10 +20,5 @@ void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumul
 void sum_to_halves(Tensor contributions, std::uint16_t* upper, std::uint16_t* lower);
 /// out += the float32 numbers with these halves.   out [1, elements], float32, bfloat16 or float16.
 void add_halves(const std::uint16_t* upper, const std::uint16_t* lower, Tensor out);
-
-/// bfloat16 and float16, whose sums are formed in float32.
-bool is_narrow(DType dtype);
-/// @throws Error unless elements of `dtype` can be reduced to `result`: the same, or float32 for narrow ones
-void require_reducible(DType dtype, DType result);
 
 }  // namespace llampi

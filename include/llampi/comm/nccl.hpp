@@ -1,0 +1,54 @@
+// Ranks with a GPU each: which rank has which, and a World whose groups work on the GPUs' memory, over NCCL.
+//
+// How these groups differ from those over MPI:
+//   - A collective is issued on the device's own stream of that purpose and returns at once.
+//   - Sums are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16 and float16 are
+//     summed in their own dtype, so every addition on the way rounds; a result in float32, or one that is
+//     added, is cast or added after that, with one more rounding if it is narrow. A maximum of floating-point
+//     numbers need not be NaN where one of them is.
+//   - Only float32, bfloat16 and float16 can be added to a result.
+//   - No workspace. What is said to be left undefined (whole, values) is used instead.
+//   - All ranks issue the collectives of all streams in one order, not only those of each stream: NCCL
+//   connects
+//     ranks within a group's first collectives, while the host waits.
+//   - Each group has one communicator of NCCL per stream, so that streams do not wait for each other. It is
+//   made
+//     by the first collective there or by prepare(), and takes GPU memory of its own.
+//   - While a stream is captured into a CUDA graph neither progress() nor wait(Stream::host) may be called,
+//   and
+//     prepare() must have been before. The graph must be destroyed before the group.
+//   - A lost rank, a failure of NCCL or waiting longer than `patience` ends all communicators of the process
+//     (ncclCommAbort), so that no kernel waits for ever, and throws an Error that says which collective of
+//     which group it was. After that every collective throws.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/device/gpu.hpp"
+
+namespace llampi {
+
+/// The index among the visible GPUs that this rank is to use: its number within the node, modulo their
+/// number. Collective.
+/// @param gpus what this rank sees
+/// @param share_gpu whether ranks may share a GPU
+/// @throws UserError, the same on all ranks, if a rank sees none or another number than the others, or if two
+///   ranks would have one GPU and may not
+int gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu);
+
+/// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.
+std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu);
+
+/// `mpi` with groups on the GPUs' memory; host values still go through MPI. Collective. Where ranks share a
+/// GPU, sets NCCL_HOSTID, NCCL_NET and NCCL_SOCKET_IFNAME unless the user has: each rank is then a node of
+/// its own to NCCL, and everything goes over sockets, which is slow and for tests.
+/// @param mpi, gpu must outlive the result, its groups and their work; `gpu` is a device of `library`
+/// @param patience how long the host waits for NCCL or for other ranks until the job is given up
+std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary& library,
+                                       std::chrono::milliseconds patience = std::chrono::minutes(10));
+
+}  // namespace llampi

@@ -1,0 +1,57 @@
+// The GPUs of this machine, through a plugin library that is loaded when it is asked for.
+//
+// The program itself links neither CUDA nor NCCL, so that it starts on a login node. The plugin,
+// libllampi_cuda.so, lies beside the program or in ../lib of its folder; it links cuBLASLt, cuDNN and NCCL in
+// the ordinary way, and is loaded at most once per process.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/device/device.hpp"
+
+namespace llampi {
+
+struct GpuProperties {
+  std::string name;          ///< "NVIDIA H200"
+  std::string bus_id;        ///< "0000:17:00.0"
+  int major = 0, minor = 0;  ///< compute capability
+  std::int64_t memory_bytes = 0;
+};
+
+/// Which attention kernels a GPU uses.
+enum class GpuAttention : std::uint8_t { automatic, cudnn, own };
+
+struct GpuOptions {
+  int gpu = 0;                                       ///< index among the visible ones
+  bool deterministic = true;                         ///< the same bits in repeated runs
+  bool tf32 = false;                                 ///< float32 matrix products in TF32
+  GpuAttention attention = GpuAttention::automatic;  ///< cudnn where it can, else own
+};
+
+class GpuLibrary {
+ public:
+  virtual ~GpuLibrary() = default;
+  /// "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9".
+  virtual std::string describe() const = 0;
+  /// The visible GPUs. @throws Error with the driver's words if there is no driver or no GPU
+  virtual std::vector<GpuProperties> gpus() const = 0;
+  virtual std::unique_ptr<Device> make_device(const GpuOptions& options) const = 0;
+  /// Another exported symbol of the plugin, for `comm`. @throws Error if there is none
+  virtual void* symbol(const char* name) const = 0;
+};
+
+/// The plugin. Null where it was not built, is not installed, or its libraries cannot be loaded: `why` then
+/// holds the reason as a clause ("libcublasLt.so.13 cannot be loaded: ...").
+const GpuLibrary* gpu_library(std::string& why);
+
+/// Scratch memory as the GPU's operations need it: pure functions, without a GPU.
+std::unique_ptr<OperationSizes> make_gpu_sizes();
+
+/// Dense matrix products in `dtype` with float32 accumulation, operations per second as the data sheet of
+/// this GPU says (without sparsity); 0 where it is not known.
+double peak_flops(const std::string& gpu_name, DType dtype);
+
+}  // namespace llampi

@@ -1,0 +1,53 @@
+// A communicator of NCCL, non-blocking: no call of NCCL holds the host up without a limit.
+#pragma once
+
+#include <nccl.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/nccl/session.hpp"
+#include "llampi/core/tensor.hpp"
+#include "llampi/device/device.hpp"
+
+namespace llampi::nccl {
+
+/// A collective, for messages.
+struct Operation {
+  const char* name = "";
+  std::int64_t elements = 0;  ///< of a rank: of the shard, or of the values
+  DType dtype = DType::float32;
+  Stream stream = Stream::compute;
+
+  /// "all_gather of 1024 bfloat16 on stream unshard".
+  std::string describe() const;
+};
+
+class Communicator {
+ public:
+  /// Collective over the ranks of `id`.
+  /// @param group "the group of ranks 0, 1"
+  Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
+               const std::string& group, Stream stream);
+  /// Flushes what is in flight and gives NCCL's resources back, once the other ranks do so too. While an
+  /// exception unwinds they may never: then it is aborted.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  /// Issues a collective. When this returns, it is in its CUDA stream.
+  /// @throws Error if it cannot be, or an earlier one failed
+  void issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t)>& call);
+  /// @throws Error if a collective failed; `operation` is one that is not done
+  void check(const Operation& operation);
+  Session& session() const { return *session_; }
+  const std::string& name() const { return handle_->name; }
+
+ private:
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
+  int exceptions_;
+};
+
+}  // namespace llampi::nccl

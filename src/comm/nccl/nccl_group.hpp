@@ -1,0 +1,47 @@
+// Collectives on the GPU's memory, over NCCL. See llampi/comm/nccl.hpp for what is different there.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "comm/nccl/communicator.hpp"
+#include "device/cuda/cuda_device.hpp"
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::nccl {
+
+class NcclGroup final : public Group {
+ public:
+  /// @param host the same ranks over MPI, through which they agree on new communicators
+  NcclGroup(std::shared_ptr<Session> session, cuda::CudaDevice& gpu, std::unique_ptr<Group> host);
+
+  int size() const override { return host_->size(); }
+  int rank() const override { return host_->rank(); }
+  const std::vector<int>& members() const override { return host_->members(); }
+  void prepare(Stream stream) override;
+
+  std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) override;
+  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
+                                       Stream stream) override;
+  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
+                                   Tensor workspace, Stream stream) override;
+
+ private:
+  /// Calls NCCL if there is anything to do with other ranks.
+  void issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
+  /// Where a reduction ends, on its stream: result (+)= sum, which may lie in the result already.
+  void finish(Tensor sum, Tensor result, Accumulate accumulate, Stream stream) const;
+  /// Of what is on the stream now.
+  std::unique_ptr<Work> work(const Operation& operation);
+  std::shared_ptr<Communicator>& communicator(Stream stream) {
+    return communicators_[static_cast<std::size_t>(stream)];
+  }
+
+  std::shared_ptr<Session> session_;
+  cuda::CudaDevice& gpu_;
+  std::unique_ptr<Group> host_;
+  std::array<std::shared_ptr<Communicator>, kStreams> communicators_;  ///< null: not used yet, or one rank
+};
+
+}  // namespace llampi::nccl

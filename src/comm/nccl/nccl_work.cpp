@@ -1,0 +1,69 @@
+#include "comm/nccl/nccl_work.hpp"
+
+#include <exception>
+
+#include "device/cuda/events.hpp"
+
+namespace llampi::nccl {
+namespace {
+
+constexpr auto kPatienceWhileUnwinding = std::chrono::seconds(2);
+
+bool is_reached(const Event& event) {
+  const cudaError_t status = cudaEventQuery(static_cast<const cuda::PooledEvent*>(event.get())->get());
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // no error, and not to be taken for one of the next launch
+    return false;
+  }
+  cuda::check(status, "cudaEventQuery");
+  return true;
+}
+
+}  // namespace
+
+NcclWork::NcclWork(cuda::CudaDevice& gpu, std::shared_ptr<Session> session,
+                   std::shared_ptr<Communicator> communicator, const Operation& operation)
+    : gpu_(gpu),
+      session_(std::move(session)),
+      communicator_(std::move(communicator)),
+      operation_(operation),
+      end_(gpu.record(operation.stream)),
+      exceptions_(std::uncaught_exceptions()) {}
+
+NcclWork::~NcclWork() {
+  if (done_ || awaited_ || session_->aborted()) return;
+  try {
+    const bool unwinding = std::uncaught_exceptions() > exceptions_;
+    if (!finish_within(unwinding ? kPatienceWhileUnwinding : session_->patience())) session_->abort();
+  } catch (...) {  // whoever issues a collective or calls check() hears of it
+  }
+}
+
+bool NcclWork::progress() {
+  if (done_) return true;
+  if (communicator_) communicator_->check(operation_);
+  done_ = is_reached(end_);
+  return done_;
+}
+
+bool NcclWork::finish_within(std::chrono::milliseconds patience) {
+  Deadline deadline(patience);
+  while (!progress()) {
+    if (deadline.passed()) return false;
+    deadline.pause();
+  }
+  return true;
+}
+
+void NcclWork::wait(Stream stream) {
+  if (stream != Stream::host) {
+    gpu_.wait(stream, end_);
+    awaited_ = true;
+  } else if (!finish_within(session_->patience())) {
+    session_->fail(fmt::format("{} of {} was not done after {} s", operation_.describe(),
+                               communicator_ ? communicator_->name() : "a group of one",
+                               std::chrono::duration<double>(session_->patience()).count()));
+  }
+}
+
+}  // namespace llampi::nccl

@@ -1,0 +1,65 @@
+#include "comm/nccl/nccl_world.hpp"
+
+#include <cstdlib>
+
+#include "comm/nccl/nccl_group.hpp"
+#include "comm/nccl/shared_gpu.hpp"
+
+namespace llampi::nccl {
+namespace {
+
+constexpr std::uintptr_t kAlignment =
+    4096;  // promised by Memory; ncclMemAlloc's pages are larger, cudaMalloc's not
+
+std::string version() {
+  int number = 0;
+  if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
+  return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+}
+
+}  // namespace
+
+NcclWorld::NcclWorld(World& mpi, cuda::CudaDevice& gpu, std::chrono::milliseconds patience)
+    : mpi_(mpi),
+      gpu_(gpu),
+      session_(std::make_shared<Session>(
+          gpu.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), patience)) {
+  if (separate_ranks_that_share_a_gpu(mpi, gpu.gpu())) note_ = ", over sockets because ranks share a GPU";
+}
+
+NcclWorld::~NcclWorld() {
+  if (std::uncaught_exceptions() > exceptions_) session_->abort();
+}
+
+std::string NcclWorld::describe() const { return fmt::format("{}, {}{}", mpi_.describe(), version(), note_); }
+
+std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
+  return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members));
+}
+
+Memory NcclWorld::allocate(std::int64_t bytes) {
+  require(bytes >= 0, "memory of negative size");
+  if (bytes == 0) return {};
+  void* data = nullptr;
+  const ncclResult_t result = ncclMemAlloc(&data, static_cast<std::size_t>(bytes));
+  if (result != ncclSuccess || reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0) {
+    if (result == ncclSuccess) ncclMemFree(data);
+    cudaGetLastError();  // what NCCL left there is no error of the next launch
+    Memory memory = gpu_.allocate(bytes);
+    if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
+    return memory;
+  }
+  Memory memory(data, bytes, [](void* begin) { ncclMemFree(begin); });
+  cuda::check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), gpu_.stream(Stream::compute)),
+              "cudaMemsetAsync");
+  gpu_.synchronize(Stream::compute);
+  return memory;
+}
+
+void NcclWorld::abort(int status) {
+  session_->abort();
+  mpi_.abort(status);
+  std::abort();  // not reached, which g++ does not see through a virtual function
+}
+
+}  // namespace llampi::nccl

@@ -1,0 +1,52 @@
+// The world with groups on GPUs. See llampi/comm/nccl.hpp.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/session.hpp"
+#include "device/cuda/cuda_device.hpp"
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::nccl {
+
+class NcclWorld final : public World {
+ public:
+  /// Collective.
+  NcclWorld(World& mpi, cuda::CudaDevice& gpu, std::chrono::milliseconds patience);
+  /// Aborts while an exception unwinds.
+  ~NcclWorld() override;
+
+  int size() const override { return mpi_.size(); }
+  int rank() const override { return mpi_.rank(); }
+  const Topology& topology() const override { return mpi_.topology(); }
+  std::string describe() const override;
+  Backend backend() const override { return Backend::nccl; }
+
+  std::unique_ptr<Group> group(const std::vector<int>& members) override;
+  /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
+  /// describe() says so.
+  Memory allocate(std::int64_t bytes) override;
+  void check() override { session_->check(); }
+
+  void barrier() override { mpi_.barrier(); }
+  void sum(std::span<double> values) override { mpi_.sum(values); }
+  void sum(std::span<std::int64_t> values) override { mpi_.sum(values); }
+  void max(std::span<std::int64_t> values) override { mpi_.max(values); }
+  void max(std::span<double> values) override { mpi_.max(values); }
+  std::string broadcast(const std::string& text, int root) override { return mpi_.broadcast(text, root); }
+  std::vector<std::string> all_gather(const std::string& text) override { return mpi_.all_gather(text); }
+  [[noreturn]] void abort(int status) override;
+
+ private:
+  World& mpi_;
+  cuda::CudaDevice& gpu_;
+  std::shared_ptr<Session> session_;
+  std::string note_;
+  int exceptions_ = std::uncaught_exceptions();
+};
+
+}  // namespace llampi::nccl

@@ -1,0 +1,82 @@
+// What all communicators of NCCL of this process share: they fail together.
+#pragma once
+
+#include <nccl.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace llampi::nccl {
+
+/// A communicator as NCCL has it; null when it is given back or aborted. Only the session looks inside.
+struct Handle {
+  ncclComm_t communicator = nullptr;
+  std::string name;   ///< of what, for messages
+  std::string label;  ///< what NCCL calls it in its log and to profilers
+};
+
+/// Ends a wait.
+class Deadline {
+ public:
+  explicit Deadline(std::chrono::milliseconds patience) : end_(std::chrono::steady_clock::now() + patience) {}
+  bool passed() const { return std::chrono::steady_clock::now() > end_; }
+  /// Lets others run for a moment; after many times for a longer one.
+  void pause();
+
+ private:
+  std::chrono::steady_clock::time_point end_;
+  int pauses_ = 0;
+};
+
+/// Made with std::make_shared. Calls of NCCL pass through here one at a time, because another thread may
+/// abort.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  /// @param gpu of this process
+  /// @param who "rank 3 on node5"
+  /// @param patience how long NCCL may stay at one call
+  Session(int gpu, std::string who, std::chrono::milliseconds patience)
+      : gpu_(gpu), who_(std::move(who)), patience_(patience) {}
+
+  std::chrono::milliseconds patience() const { return patience_; }
+  bool aborted() const { return aborted_; }
+
+  /// `call` with the handle, which is from then on aborted with the others if it holds a communicator. Does
+  /// not wait for what NCCL does beyond the call (ncclInProgress).
+  /// @throws Error if all were aborted
+  ncclResult_t call(const std::shared_ptr<Handle>& handle,
+                    const std::function<ncclResult_t(ncclComm_t&)>& call);
+  /// ncclInProgress while NCCL is at the last call. Later what happened since, ncclSuccess or an error.
+  ncclResult_t state(const std::shared_ptr<Handle>& handle);
+  /// Waits until NCCL is done with a call that returned `result`.
+  /// @throws Error, after fail(), if it failed or took too long
+  void settle(const std::shared_ptr<Handle>& handle, ncclResult_t result, const std::string& what);
+
+  /// @throws Error, after fail(), if something went wrong in any communicator
+  void check();
+  /// NCCL's words for an error, the last ones that it wrote included.
+  std::string reason(ncclResult_t result, const std::shared_ptr<Handle>& handle);
+  /// Aborts all communicators. @throws Error: `what` and by whom it was seen
+  [[noreturn]] void fail(const std::string& what);
+  /// Aborts all communicators, so that no kernel waits for other ranks, and waits for that a short time: NCCL
+  /// may itself wait here. From any thread; only the first time does anything.
+  void abort();
+
+ private:
+  void require_alive() const;
+
+  const int gpu_;
+  const std::string who_;
+  const std::chrono::milliseconds patience_;
+  std::atomic<bool> aborted_ = false;
+  std::string failure_;  ///< the first; of the thread that uses the world
+  std::mutex mutex_;     ///< of what follows, and during calls
+  std::vector<std::shared_ptr<Handle>> open_;
+};
+
+}  // namespace llampi::nccl

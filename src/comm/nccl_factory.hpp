@@ -1,0 +1,16 @@
+// What the GPU plugin exports for make_nccl_world().
+#pragma once
+
+#include <chrono>
+#include <memory>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+/// Puts the world into `result`. `gpu` is a device of the same plugin.
+using NcclWorldFactory = void(World& mpi, Device& gpu, std::chrono::milliseconds patience,
+                              std::unique_ptr<World>& result);
+inline constexpr const char* kNcclWorldFactory = "llampi_make_nccl_world";
+
+}  // namespace llampi

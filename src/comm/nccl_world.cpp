@@ -1,0 +1,14 @@
+#include "comm/nccl_factory.hpp"
+#include "llampi/comm/nccl.hpp"
+
+namespace llampi {
+
+std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary& library,
+                                       std::chrono::milliseconds patience) {
+  auto* const make = reinterpret_cast<NcclWorldFactory*>(library.symbol(kNcclWorldFactory));
+  std::unique_ptr<World> world;
+  make(mpi, gpu, patience, world);
+  return world;
+}
+
+}  // namespace llampi

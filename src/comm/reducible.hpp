@@ -1,0 +1,17 @@
+// Which dtypes can be reduced to which.
+#pragma once
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi {
+
+/// bfloat16 and float16.
+inline bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
+
+/// @throws Error unless elements of `dtype` can be reduced to `result`: the same, or float32 for narrow ones
+inline void require_reducible(DType dtype, DType result) {
+  if (dtype == result || (is_narrow(dtype) && result == DType::float32)) return;
+  throw Error(fmt::format("internal error: reduction of {} to {}", to_string(dtype), to_string(result)));
+}
+
+}  // namespace llampi

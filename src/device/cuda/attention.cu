@@ -1,0 +1,98 @@
+// Attention of the CUDA device: cuDNN's kernels where they take the problem, else the own ones.
+#include <cmath>
+
+#include "device/cuda/attention.cuh"
+#include "device/cuda/attention_sizes.hpp"
+#include "device/cuda/cuda_device.hpp"
+
+namespace llampi::cuda {
+namespace {
+
+/// The operands of the forward direction, after a check of each.
+AttentionOperands operands_of(const AttentionProblem& problem, const Tensor& qkv, const Tensor& out,
+                              const Tensor& log_sum_exp) {
+  AttentionOperands operands;
+  operands.dtype = qkv.dtype;
+  operands.qkv = elements_of(qkv, qkv.dtype, problem.tokens, problem.qkv_stride, "qkv");
+  operands.out = elements_of(out, qkv.dtype, problem.tokens, problem.out_stride, "out");
+  operands.log_sum_exp =
+      elements_of<float>(log_sum_exp, DType::float32, problem.query_heads, problem.tokens, "log_sum_exp");
+  return operands;
+}
+
+/// Whether cuDNN does this direction, which `supported` says. Both agree on log_sum_exp, so that each
+/// direction can have the kernels that are best for it. @throws Error if cuDNN was demanded and cannot
+bool by_cudnn(const CudnnAttention* cudnn, GpuAttention choice, bool supported) {
+  if (supported || choice != GpuAttention::cudnn) return supported;
+  throw Error(fmt::format("attention by cuDNN was asked for, but {}",
+                          cudnn == nullptr ? "this build is without cuDNN's frontend" : cudnn->describe()));
+}
+
+}  // namespace
+
+AttentionProblem attention_problem(const Batch& batch, AttentionShape shape) {
+  if (shape.head_dim > 256)
+    throw Error(
+        fmt::format("the GPU's attention takes heads of at most 256 elements, not {}", shape.head_dim));
+  require(shape.key_value_heads > 0 && shape.query_heads % shape.key_value_heads == 0,
+          "query heads are a multiple of the key/value heads");
+  const std::int64_t tokens = batch.tokens.cols;
+  AttentionProblem problem;
+  problem.positions = elements_of<std::int32_t>(batch.positions, DType::int32, 1, tokens, "positions");
+  problem.tokens = static_cast<int>(tokens);
+  problem.query_heads = static_cast<int>(shape.query_heads);
+  problem.key_value_heads = static_cast<int>(shape.key_value_heads);
+  problem.dim = static_cast<int>(shape.head_dim);
+  problem.group = problem.query_heads / problem.key_value_heads;
+  problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  problem.qkv_stride = shape.qkv_cols();
+  problem.out_stride = shape.query_cols();
+  return problem;
+}
+
+void CudaDevice::attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv,
+                           Tensor out, Tensor log_sum_exp, Tensor workspace) {
+  const bool supported = cudnn_ && options_.attention != GpuAttention::own &&
+                         cudnn_->supports_forward(shape, batch.tokens.cols, longest, batch.segments,
+                                                  qkv.dtype, workspace.bytes());
+  if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
+    cudnn_->forward(batch, longest, shape, qkv, out, log_sum_exp, workspace, compute());
+    return progress();
+  }
+  const AttentionProblem problem = attention_problem(batch, shape);
+  const AttentionOperands operands = operands_of(problem, qkv, out, log_sum_exp);
+  if (fits_tensor_cores(problem, qkv.dtype)) {
+    tensor_attention(problem, operands, compute());
+  } else {
+    plain_attention(problem, operands, compute());
+  }
+  progress();
+}
+
+void CudaDevice::attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape,
+                                    Tensor dout, Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,
+                                    Tensor workspace) {
+  const bool supported = cudnn_ && options_.attention != GpuAttention::own &&
+                         cudnn_->supports_backward(shape, batch.tokens.cols, longest, batch.segments,
+                                                   qkv.dtype, workspace.bytes());
+  if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
+    cudnn_->backward(batch, longest, shape, dout, qkv, out, log_sum_exp, dqkv, workspace, compute());
+    return progress();
+  }
+  const AttentionProblem problem = attention_problem(batch, shape);
+  AttentionOperands operands = operands_of(problem, qkv, out, log_sum_exp);
+  operands.dout = elements_of(dout, qkv.dtype, problem.tokens, problem.out_stride, "dout");
+  operands.dqkv = elements_of(dqkv, qkv.dtype, problem.tokens, problem.qkv_stride, "dqkv");
+  require(workspace.bytes() >= own_attention_backward_bytes(shape, problem.tokens),
+          "workspace of attention_backward");
+  operands.delta = static_cast<float*>(workspace.data);
+  attention_delta(problem, operands, compute());
+  if (fits_tensor_cores(problem, qkv.dtype)) {
+    tensor_attention_backward(problem, operands, properties_.sharedMemPerBlockOptin, compute());
+  } else {
+    plain_attention_backward(problem, operands, compute());
+  }
+  progress();
+}
+
+}  // namespace llampi::cuda

@@ -1,0 +1,78 @@
+// The own attention kernels: causal inside each segment, grouped queries, memory linear in the tokens.
+//
+//   attention_forward.cu, attention_backward.cu   tensor cores: bfloat16, float16, heads of up to 128
+//   attention_plain.cu                            any dtype, heads of up to 256; not fast
+//   attention_tile.cuh                            tiles in shared memory, products of a warp
+// With b(i) = i - positions[i], where the segment of token i begins: key j is visible to query i if b(i) <= j
+// <= i. b never falls, so the keys of a run of queries are a run, and so are the queries of a run of keys.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "device/cuda/kernels.cuh"
+#include "llampi/device/device.hpp"
+
+namespace llampi::cuda {
+
+/// Passed to kernels by value.
+struct AttentionProblem {
+  const std::int32_t* positions = nullptr;  ///< [T]
+  int tokens = 0, query_heads = 0, key_value_heads = 0, dim = 0;
+  int group = 0;  ///< query heads of a key/value head
+  float scale = 0;
+  std::int64_t qkv_stride = 0, out_stride = 0;  ///< elements from row to row, of gradients too
+
+  /// First column of a head, in a row of qkv; of a query head also in a row of the output.
+  __host__ __device__ int query_column(int head) const { return head * dim; }
+  __host__ __device__ int key_column(int key_value_head) const {
+    return (query_heads + key_value_head) * dim;
+  }
+  __host__ __device__ int value_column(int key_value_head) const {
+    return (query_heads + key_value_heads + key_value_head) * dim;
+  }
+
+  __device__ int segment_begin(int token) const { return token - positions[token]; }
+};
+
+/// @throws Error for heads of more than 256, or positions that are no [1, T] int32
+AttentionProblem attention_problem(const Batch& batch, AttentionShape shape);
+
+/// Operands of both directions. T: dtype; dqkv and the like null in the forward direction.
+struct AttentionOperands {
+  DType dtype = DType::bfloat16;
+  const void* qkv = nullptr;     ///< T [T, (Hq + 2 Hkv) D]
+  void* out = nullptr;           ///< T [T, Hq D]
+  float* log_sum_exp = nullptr;  ///< [Hq, T]
+  const void* dout = nullptr;    ///< T [T, Hq D]
+  void* dqkv = nullptr;          ///< T [T, (Hq + 2 Hkv) D]
+  float* delta = nullptr;        ///< [Hq, T], as attention_delta() leaves it
+};
+
+/// Whether the tensor-core kernels take it.
+bool fits_tensor_cores(const AttentionProblem& problem, DType dtype);
+
+void tensor_attention(const AttentionProblem& problem, const AttentionOperands& operands,
+                      cudaStream_t stream);
+/// @param shared_bytes that a block of this GPU can have
+void tensor_attention_backward(const AttentionProblem& problem, const AttentionOperands& operands,
+                               std::size_t shared_bytes, cudaStream_t stream);
+
+void plain_attention(const AttentionProblem& problem, const AttentionOperands& operands, cudaStream_t stream);
+void plain_attention_backward(const AttentionProblem& problem, const AttentionOperands& operands,
+                              cudaStream_t stream);
+
+/// delta[h, t] = sum over d of dout[t, h, d] out[t, h, d]: what softmax's gradient takes off each row.
+void attention_delta(const AttentionProblem& problem, const AttentionOperands& operands, cudaStream_t stream);
+
+/// As launch(), for more than the 48 KiB of shared memory that a block has unasked.
+template <class... Parameters, class... Arguments>
+void launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                        cudaStream_t stream, Arguments&&... arguments) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+        "the shared memory of an attention kernel");
+  launch(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
+}  // namespace llampi::cuda

@@ -1,0 +1,45 @@
+// What the host code of the CUDA device shares: checked calls, launches, dtypes.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::cuda {
+
+/// @throws Error naming the call and CUDA's reason
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw Error(fmt::format("{}: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status)));
+}
+/// After each launch: a wrong configuration shows here, a fault inside a kernel at a later call.
+inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
+
+void check(cublasStatus_t status, const char* what);
+
+std::string cublas_version();  ///< "cuBLASLt 13.1.0"
+
+/// A kernel's element types by DType: float, __nv_bfloat16, __half. Calls `work(Tag<T>{})`.
+template <class T>
+struct Tag {
+  using type = T;
+};
+
+inline std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// The tensor's memory, after a check of dtype and shape. @throws Error naming the operand
+void* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols, const char* name);
+template <class T>
+T* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols, const char* name) {
+  return static_cast<T*>(elements_of(tensor, dtype, rows, cols, name));
+}
+/// Likewise, null for an empty Tensor.
+void* optional_elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols,
+                           const char* name);
+
+}  // namespace llampi::cuda

@@ -1,0 +1,264 @@
+// Memory, streams, events, copies and casts.
+#include "device/cuda/cuda_device.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/cuda/events.hpp"
+#include "device/cuda/gemm_sizes.hpp"
+#include "device/cuda/kernels.cuh"
+#include "llampi/core/text.hpp"
+
+namespace llampi::cuda {
+namespace {
+
+constexpr std::int64_t kAlignment = 4096;  // promised by Memory; CUDA promises 256
+constexpr int kOldest = 8;                 // compute capability 8.0: the kernels use its asynchronous copies
+
+std::string name_of(const cudaDeviceProp& properties, int gpu) {
+  return fmt::format("GPU {} ({})", gpu, properties.name);
+}
+
+std::string bus_id(int gpu) {
+  char text[32] = {};
+  check(cudaDeviceGetPCIBusId(text, sizeof text, gpu), "cudaDeviceGetPCIBusId");
+  return text;
+}
+
+/// @throws UserError if there is not so much, with `where` to say whose memory it is
+void check_allocation(cudaError_t status, const char* call, std::int64_t bytes, const std::string& where) {
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // or the next check would report it again
+    throw_user_error("out of memory: {} were asked for {}; use more ranks or a smaller model or batch",
+                     format_bytes(bytes), where);
+  }
+  check(status, call);
+}
+
+}  // namespace
+
+CudaDevice::CudaDevice(const GpuOptions& options)
+    : options_(options), events_(std::make_shared<EventPool>()) {
+  check(cudaSetDevice(options.gpu), "cudaSetDevice");
+  check(cudaGetDeviceProperties(&properties_, options.gpu), "cudaGetDeviceProperties");
+  if (properties_.major < kOldest) {
+    throw_user_error(
+        "{} has compute capability {}.{}, but the kernels need {}.0 or newer; use run.device = cpu",
+        name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldest);
+  }
+  gemm_ = std::make_unique<Gemm>(options.deterministic, options.tf32);
+  if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);
+  if (options.attention == GpuAttention::cudnn && !cudnn_)
+    throw_user_error(
+        "attention by cuDNN is asked for, but this program was built without cuDNN's C++ frontend");
+
+  // Communication goes first, so that it is not held up by kernels that fill the GPU.
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+  for (int i = 0; i < kStreams; ++i) {
+    const Stream purpose = static_cast<Stream>(i);
+    if (purpose == Stream::host) continue;
+    const bool first = purpose == Stream::unshard || purpose == Stream::reduce;
+    check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, first ? highest : lowest),
+          "cudaStreamCreateWithPriority");
+  }
+}
+
+CudaDevice::~CudaDevice() {
+  for (const cudaStream_t stream : streams_) {
+    if (stream != nullptr) cudaStreamDestroy(stream);
+  }
+}
+
+cudaStream_t CudaDevice::stream(Stream stream) const {
+  require(stream != Stream::host, "the host has no stream");
+  return streams_[static_cast<int>(stream)];
+}
+
+std::string CudaDevice::describe() const {
+  return fmt::format("{} ({}), {}, attention {}", properties_.name, bus_id(options_.gpu), cublas_version(),
+                     cudnn_ ? cudnn_->describe() : "own");
+}
+
+// ---- memory
+// ------------------------------------------------------------------------------------------------------
+
+Memory CudaDevice::allocate(std::int64_t bytes) {
+  require(bytes >= 0, "memory of negative size");
+  if (bytes == 0) return {};
+  void* base = nullptr;
+  const auto reserved = static_cast<std::size_t>(bytes + kAlignment);
+  check_allocation(cudaMalloc(&base, reserved), "cudaMalloc", bytes,
+                   fmt::format("of {}, which has {} left", name_of(properties_, options_.gpu),
+                               format_bytes(available_bytes(1))));
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  auto* const begin = static_cast<std::byte*>(base) + (kAlignment - address % kAlignment) % kAlignment;
+  Memory memory(begin, bytes, [base](void*) { cudaFree(base); });
+  check(cudaMemsetAsync(base, 0, reserved, compute()), "cudaMemsetAsync");
+  synchronize(Stream::compute);  // any stream may use it
+  return memory;
+}
+
+Memory CudaDevice::allocate_host(std::int64_t bytes) {
+  require(bytes >= 0, "memory of negative size");
+  if (bytes == 0) return {};
+  void* base = nullptr;
+  const auto reserved = static_cast<std::size_t>(bytes + kAlignment);
+  check_allocation(cudaHostAlloc(&base, reserved, cudaHostAllocPortable), "cudaHostAlloc", bytes,
+                   "of page-locked host memory");
+  const auto address = reinterpret_cast<std::uintptr_t>(base);
+  auto* const begin = static_cast<std::byte*>(base) + (kAlignment - address % kAlignment) % kAlignment;
+  Memory memory(begin, bytes, [base](void*) { cudaFreeHost(base); });
+  std::memset(begin, 0, static_cast<std::size_t>(bytes));
+  return memory;
+}
+
+static_assert(kGemmWorkspace == Gemm::kWorkspace);
+
+void CudaDevice::set_workspace(Tensor workspace) {
+  require(workspace.bytes() >= shared_workspace(), "the shared workspace is too small");
+  workspace_ = workspace;
+}
+
+std::int64_t CudaDevice::available_bytes(int local_ranks) const {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  int gpus = 0;
+  check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
+  return static_cast<std::int64_t>(free) / divide_up(std::max(1, local_ranks), gpus);
+}
+
+void CudaDevice::upload(Tensor destination, const void* source, Stream stream) {
+  if (destination.bytes() == 0) return;
+  check(cudaMemcpyAsync(destination.data, source, static_cast<std::size_t>(destination.bytes()),
+                        cudaMemcpyDefault, this->stream(stream)),
+        "cudaMemcpyAsync to the device");
+}
+
+void CudaDevice::download(void* destination, Tensor source, Stream stream) {
+  if (source.bytes() == 0) return;
+  check(cudaMemcpyAsync(destination, source.data, static_cast<std::size_t>(source.bytes()), cudaMemcpyDefault,
+                        this->stream(stream)),
+        "cudaMemcpyAsync from the device");
+}
+
+// ---- order
+// -------------------------------------------------------------------------------------------------------
+
+Event CudaDevice::record(Stream stream) {
+  if (stream == Stream::host) return {};
+  auto event = std::make_unique<PooledEvent>(events_);
+  check(cudaEventRecord(event->get(), this->stream(stream)), "cudaEventRecord");
+  return Event(std::move(event));
+}
+
+void CudaDevice::wait(Stream stream, const Event& event) {
+  if (event.get() == nullptr) return;
+  const cudaEvent_t point = static_cast<const PooledEvent*>(event.get())->get();
+  if (stream == Stream::host) {
+    check(cudaEventSynchronize(point), "cudaEventSynchronize");
+  } else {
+    check(cudaStreamWaitEvent(this->stream(stream), point, 0), "cudaStreamWaitEvent");
+  }
+}
+
+void CudaDevice::synchronize(Stream stream) {
+  if (stream == Stream::host) return;
+  check(cudaStreamSynchronize(this->stream(stream)), to_string(stream));
+}
+
+void CudaDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
+
+// ---- element by element
+// ------------------------------------------------------------------------------------------
+
+namespace {
+
+constexpr int kThreads = 256;
+constexpr std::int64_t kBlocks = 2048;  // enough to fill any GPU; each block then takes more than one piece
+
+/// to (+)= from: `vectors` pieces of 16 bytes of the narrower type, then the elements that are left.
+template <class From, class To, bool kAdd>
+__global__ void convert(const From* from, To* to, std::int64_t vectors, std::int64_t elements) {
+  constexpr int kWidth = Pack<From>::kSize > Pack<To>::kSize ? Pack<From>::kSize : Pack<To>::kSize;
+  constexpr int kReads = kWidth / Pack<From>::kSize, kWrites = kWidth / Pack<To>::kSize;
+  const std::int64_t first = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
+  for (std::int64_t v = first; v < vectors; v += stride) {
+    Pack<From> in[kReads];
+    Pack<To> out[kWrites];
+    for (int i = 0; i < kReads; ++i) in[i] = load_pack(from + v * kWidth + i * Pack<From>::kSize);
+    if constexpr (kAdd) {
+      for (int i = 0; i < kWrites; ++i) out[i] = load_pack(to + v * kWidth + i * Pack<To>::kSize);
+    }
+    for (int i = 0; i < kWidth; ++i) {
+      float x = to_float(in[i / Pack<From>::kSize].values[i % Pack<From>::kSize]);
+      To& y = out[i / Pack<To>::kSize].values[i % Pack<To>::kSize];
+      if constexpr (kAdd) x += to_float(y);
+      y = from_float<To>(x);
+    }
+    for (int i = 0; i < kWrites; ++i) store_pack(to + v * kWidth + i * Pack<To>::kSize, out[i]);
+  }
+  for (std::int64_t i = vectors * kWidth + first; i < elements; i += stride) {
+    float x = to_float(from[i]);
+    if constexpr (kAdd) x += to_float(to[i]);
+    to[i] = from_float<To>(x);
+  }
+}
+
+template <class From, class To>
+void launch_convert(const Tensor& source, const Tensor& destination, Accumulate accumulate,
+                    cudaStream_t stream) {
+  constexpr std::int64_t kWidth = std::max(Pack<From>::kSize, Pack<To>::kSize);
+  const auto* const from = static_cast<const From*>(source.data);
+  auto* const to = static_cast<To*>(destination.data);
+  const bool aligned =
+      (reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to)) % 16 == 0;
+  const std::int64_t elements = source.elements(), vectors = aligned ? elements / kWidth : 0;
+  const std::int64_t work = aligned ? divide_up(elements, kWidth) : elements;
+  const auto blocks = static_cast<unsigned>(std::min(divide_up(work, kThreads), kBlocks));
+  launch(accumulate == Accumulate::yes ? convert<From, To, true> : convert<From, To, false>, dim3(blocks),
+         dim3(kThreads), 0, stream, from, to, vectors, elements);
+}
+
+}  // namespace
+
+void add_cast(Tensor source, Tensor destination, Accumulate accumulate, cudaStream_t stream) {
+  require(source.elements() == destination.elements(), "cast between tensors of unlike sizes");
+  if (source.elements() == 0) return;
+  dispatch(source.dtype, [&](auto from) {
+    dispatch(destination.dtype, [&](auto to) {
+      launch_convert<typename decltype(from)::type, typename decltype(to)::type>(source, destination,
+                                                                                 accumulate, stream);
+    });
+  });
+}
+
+void CudaDevice::add(Tensor source, Tensor destination) {
+  require(source.dtype == destination.dtype, "sum of tensors of unlike dtypes");
+  add_cast(source, destination, Accumulate::yes, compute());
+  progress();
+}
+
+void CudaDevice::copy(Tensor source, Tensor destination) {
+  require(source.dtype == destination.dtype && source.elements() == destination.elements(),
+          "copy between unlike tensors");
+  upload(destination, source.data, Stream::compute);
+  progress();
+}
+
+void CudaDevice::cast(Tensor source, Tensor destination) {
+  if (source.dtype == destination.dtype) return copy(source, destination);
+  add_cast(source, destination, Accumulate::no, compute());
+  progress();
+}
+
+void CudaDevice::zero(Tensor destination) {
+  if (destination.bytes() > 0) {
+    check(cudaMemsetAsync(destination.data, 0, static_cast<std::size_t>(destination.bytes()), compute()),
+          "cudaMemsetAsync");
+  }
+  progress();
+}
+
+}  // namespace llampi::cuda

@@ -1,0 +1,90 @@
+// cuDNN's graphs of causal attention in our layout: what the frontend is asked to build.
+//
+// q, k, v are columns of the rows of qkv, out and the gradients likewise: 4-D views [batch, heads, longest,
+// D] without copies. Two things cuDNN does not take as we have them, so they go through the workspace:
+//   statistics  log_sum_exp [Hq, T] is read by the backward direction as [batch, Hq, longest] (before 9.26 it
+//   ignores
+//               the strides), and by both directions as [T, Hq] for packed documents;
+//   k, v        packed documents, backward: with grouped queries, dK and dV of every query head are kept in
+//   rows that
+//               are Hq / Hkv times as long as those of dK; in rows of qkv that would be Hq / Hkv times the
+//               whole of it. dK shares K's table of offsets, so K is copied too.
+// cuDNN's statistics are the natural logarithm of the sum of exp(scale q k): its backward graph restores the
+// probabilities as exp(scale q k - statistics), node "exp_s" of the frontend's sdpa_backward.
+#pragma once
+
+#include <cudnn.h>
+
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "llampi/device/device.hpp"
+
+namespace cudnn_frontend::graph {
+class Graph;
+}
+
+namespace llampi::cuda {
+
+enum class Direction : std::uint8_t { forward, backward };
+
+/// What a graph is built for.
+struct CudnnProblem {
+  Direction direction = Direction::forward;
+  bool ragged = false;  ///< packed documents; else `batch` sequences of `longest` tokens
+  std::int64_t batch = 0, longest = 0, tokens = 0;
+  std::int64_t query_heads = 0, key_value_heads = 0, head_dim = 0;
+  DType dtype = DType::bfloat16;
+
+  auto operator<=>(const CudnnProblem&) const = default;
+
+  bool packs_keys() const { return ragged && direction == Direction::backward; }
+  std::int64_t query_row() const { return (query_heads + 2 * key_value_heads) * head_dim; }
+  std::int64_t key_row() const { return packs_keys() ? key_value_heads * head_dim : query_row(); }
+  std::int64_t out_row() const { return query_heads * head_dim; }
+};
+
+/// Names of the operands in execute().
+enum CudnnOperand : std::int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kStatistics,
+  kOutGradient,
+  kQueryGradient,
+  kKeyGradient,
+  kValueGradient,
+  // int32 [batch], ragged only
+  kQueryLengths,
+  kKeyLengths,
+  // int64 [batch + 1], ragged only
+  kQueryOffsets,
+  kKeyOffsets,
+  kValueOffsets,
+  kOutOffsets,
+  kStatisticsOffsets,
+};
+
+using CudnnOperands = std::unordered_map<std::int64_t, void*>;
+
+/// A graph that can be executed.
+class CudnnGraph {
+ public:
+  /// @param workspace_bytes kernels that need more for themselves are passed over
+  /// @throws Error with cuDNN's reason if the problem is not supported
+  CudnnGraph(cudnnHandle_t handle, const CudnnProblem& problem, bool deterministic,
+             std::int64_t workspace_bytes);
+
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  /// On the handle's stream. @throws Error
+  void execute(cudnnHandle_t handle, CudnnOperands& operands, void* workspace) const;
+
+ private:
+  std::shared_ptr<cudnn_frontend::graph::Graph> graph_;
+  std::int64_t workspace_bytes_ = 0;
+};
+
+}  // namespace llampi::cuda

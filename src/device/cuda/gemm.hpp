@@ -1,0 +1,73 @@
+// Matrix products by cuBLASLt: float32 accumulation, one choice of algorithm per shape, kept.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+
+#include "device/cuda/common.hpp"
+#include "llampi/device/device.hpp"
+
+namespace llampi::cuda {
+
+enum class Transpose : bool { no, yes };
+
+/// Row-major C [m, n] (+)= op(A) op(B), op(A) [m, k], op(B) [k, n]; A and B in one dtype (float32, bfloat16,
+/// float16), C in that one or in float32. All sizes are at least 1; none has to be a multiple of anything,
+/// but rows that do not start at multiples of 16 bytes cost speed.
+struct GemmShape {
+  std::int64_t m = 0, n = 0, k = 0;
+  Transpose a = Transpose::no, b = Transpose::no;
+  DType in = DType::bfloat16, out = DType::bfloat16;
+  Accumulate accumulate = Accumulate::no;
+  /// Elements from the start of one stored row of A, or of C, to the next; 0: the rows have no gaps.
+  std::int64_t a_stride = 0, c_stride = 0;
+
+  auto operator<=>(const GemmShape&) const = default;
+};
+
+class Gemm {
+ public:
+  /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
+  /// @param tf32 float32 products in TF32
+  /// @throws Error if cuBLASLt cannot be used on this machine
+  Gemm(bool deterministic, bool tf32);
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+
+  /// C (+)= op(A) op(B) + residual: with `residual` (in C's dtype, shape and stride; may be c itself) and
+  /// Accumulate::no it is added in float32 before C is rounded. With Accumulate::no and no residual C is not
+  /// read. `workspace` is aligned to 256 bytes and belongs to `stream` while the product runs; 0 bytes will
+  /// do. The first call of a shape asks cuBLASLt for an algorithm, for the current GPU: that takes some 100
+  /// microseconds and may load kernels (device memory), so it is to be done before a graph is captured.
+  /// @throws Error naming the shape
+  void run(const GemmShape& shape, const void* a, const void* b, void* c, const void* residual,
+           void* workspace, std::int64_t workspace_bytes, cudaStream_t stream);
+
+  static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
+
+ private:
+  /// All that the choice of an algorithm depends on.
+  struct Problem {
+    GemmShape shape;
+    bool residual = false;
+    bool in_place = true;
+    std::array<std::uint32_t, 3> alignment{};  ///< of the pointers A, B, C and the residual, in bytes
+    std::int64_t workspace_bytes = 0;
+
+    auto operator<=>(const Problem&) const = default;
+  };
+  struct Plan;
+  Plan& plan_of(const Problem& problem);
+
+  cublasLtHandle_t handle_ = nullptr;
+  bool deterministic_, tf32_;
+  std::map<Problem, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace llampi::cuda

@@ -1,0 +1,27 @@
+// How kernels are started: by nvcc on a GPU, or by the emulator of the tests (tests/emulation) on the CPU.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#ifdef LLAMPI_EMULATION
+#include "emulation/emulation.hpp"
+#else
+
+namespace llampi::cuda {
+
+template <class... Parameters, class... Arguments>
+void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+            cudaStream_t stream, Arguments&&... arguments) {
+  kernel<<<grid, block, shared_bytes, stream>>>(static_cast<Parameters>(arguments)...);
+  check(cudaGetLastError(), "the launch of a kernel");
+}
+
+template <class T>
+__device__ inline T* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char llampi_dynamic_shared[];
+  return reinterpret_cast<T*>(llampi_dynamic_shared);
+}
+
+}  // namespace llampi::cuda
+
+#endif

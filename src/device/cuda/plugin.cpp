@@ -1,0 +1,80 @@
+// What the program sees of the plugin: llampi_gpu_library(), the one way in (see device/gpu_factory.hpp).
+#include <dlfcn.h>
+#include <nccl.h>
+#ifdef LLAMPI_CUDNN
+#include <cudnn.h>
+#endif
+
+#include "device/cuda/cuda_device.hpp"
+#include "device/gpu_factory.hpp"
+
+namespace llampi::cuda {
+namespace {
+
+std::string cuda_version() {
+  int version = 0;
+  check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
+  return fmt::format("CUDA {}.{}", version / 1000, version / 10 % 100);
+}
+
+std::string nccl_version() {
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::string cudnn_version() {
+#ifdef LLAMPI_CUDNN
+  const std::size_t version = cudnnGetVersion();
+  return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+#else
+  return "no cuDNN";
+#endif
+}
+
+class CudaLibrary final : public GpuLibrary {
+ public:
+  explicit CudaLibrary(void* handle) : handle_(handle) {}
+
+  std::string describe() const override {
+    return fmt::format("{}, {}, {}, {}", cuda_version(), cublas_version(), cudnn_version(), nccl_version());
+  }
+
+  std::vector<GpuProperties> gpus() const override {
+    int count = 0;
+    check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+    std::vector<GpuProperties> gpus;
+    for (int i = 0; i < count; ++i) {
+      cudaDeviceProp properties{};
+      check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
+      char bus_id[32] = {};
+      check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, i), "cudaDeviceGetPCIBusId");
+      gpus.push_back({properties.name, bus_id, properties.major, properties.minor,
+                      static_cast<std::int64_t>(properties.totalGlobalMem)});
+    }
+    return gpus;
+  }
+
+  std::unique_ptr<Device> make_device(const GpuOptions& options) const override {
+    return std::make_unique<CudaDevice>(options);
+  }
+
+  void* symbol(const char* name) const override {
+    void* const address = dlsym(handle_, name);
+    if (address == nullptr) throw Error(fmt::format("the GPU plugin has no {}", name));
+    return address;
+  }
+
+ private:
+  void* handle_;
+};
+
+}  // namespace
+}  // namespace llampi::cuda
+
+extern "C" __attribute__((visibility("default"))) const llampi::GpuLibrary* llampi_gpu_library(
+    void* handle, const char* interface) {
+  if (std::string(interface) != LLAMPI_INTERFACE) return nullptr;
+  static const llampi::cuda::CudaLibrary library(handle);
+  return &library;
+}

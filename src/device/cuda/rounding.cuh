@@ -1,0 +1,71 @@
+// Stochastic rounding to bfloat16, as Device::adamw() defines it: the bits of the CPU device.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/kernels.cuh"
+
+namespace llampi::cuda {
+
+/// Which operand's random bits; the last word of Philox's counter.
+enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
+
+struct RoundingKey {
+  std::uint64_t parameter;      ///< UpdateRange::rounding_key
+  std::uint32_t step, operand;  ///< the last two words of the counter
+};
+
+/// Eight draws of 16 bits, from the lowest bit on.
+struct Draws {
+  std::uint32_t words[4];
+  __device__ std::uint32_t operator[](int i) const { return words[i / 2] >> (16 * (i % 2)) & 0xFFFFU; }
+};
+
+/// Philox4x32-10, see core/philox.hpp.
+__device__ inline Draws draw_block(const RoundingKey& key, std::uint64_t block) {
+  std::uint32_t c0 = static_cast<std::uint32_t>(block), c1 = static_cast<std::uint32_t>(block >> 32);
+  std::uint32_t c2 = key.step, c3 = key.operand;
+  std::uint32_t key0 = static_cast<std::uint32_t>(key.parameter);
+  std::uint32_t key1 = static_cast<std::uint32_t>(key.parameter >> 32);
+#pragma unroll
+  for (int round = 0; round < 10; ++round) {
+    const std::uint64_t product0 = std::uint64_t{0xD2511F53} * c0, product1 = std::uint64_t{0xCD9E8D57} * c2;
+    c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ key0;
+    c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ key1;
+    c1 = static_cast<std::uint32_t>(product1);
+    c3 = static_cast<std::uint32_t>(product0);
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+/// The first `count` draws from logical element `element` on; of one block, or of two that meet.
+__device__ inline Draws draws_from(const RoundingKey& key, std::uint64_t element, int count) {
+  const Draws first = draw_block(key, element / 8);
+  const auto skip = static_cast<int>(element % 8);
+  if (skip == 0) return first;
+  const Draws next = skip + count > 8 ? draw_block(key, element / 8 + 1) : Draws{};
+  // Shifted by `skip` draws without indices that the compiler does not know.
+  std::uint32_t w[8];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    w[i] = first.words[i];
+    w[i + 4] = next.words[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 6; ++i) w[i] = (skip & 4) != 0 ? w[i + 2] : w[i];
+#pragma unroll
+  for (int i = 0; i < 5; ++i) w[i] = (skip & 2) != 0 ? w[i + 1] : w[i];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) w[i] = (skip & 1) != 0 ? w[i] >> 16 | w[i + 1] << 16 : w[i];
+  return {{w[0], w[1], w[2], w[3]}};
+}
+
+/// The bits of the bfloat16 above or below, each as likely as it is near; NaN stays NaN.
+__device__ inline std::uint32_t round_bfloat16(float value, std::uint32_t draw) {
+  const std::uint32_t bits = __float_as_uint(value);
+  return (bits & 0x7FFFFFFFU) > 0x7F800000U ? bits >> 16 | 0x40U : (bits + draw) >> 16;
+}
+
+}  // namespace llampi::cuda

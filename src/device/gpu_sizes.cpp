@@ -1,0 +1,50 @@
+// Scratch memory of the GPU's operations. Each kernel's header of sizes says how it is cut; none of them
+// needs CUDA.
+#include "device/cuda/attention_sizes.hpp"
+#include "device/cuda/gemm_sizes.hpp"
+#include "device/cuda/loss_sizes.hpp"
+#include "device/cuda/sizes.hpp"
+#include "llampi/device/gpu.hpp"
+
+namespace llampi {
+namespace {
+
+void require_kernels(DType dtype) {
+  if (dtype != DType::float32 && dtype != DType::bfloat16 && dtype != DType::float16)
+    throw Error(fmt::format("the GPU has no kernels for {}", to_string(dtype)));
+}
+
+class GpuSizes final : public OperationSizes {
+ public:
+  std::int64_t shared_workspace() const override { return cuda::kGemmWorkspace; }
+
+  std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t,
+                                   DType dtype) const override {
+    require_kernels(dtype);
+    return cuda::attention_forward_bytes(shape, tokens);
+  }
+
+  std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t,
+                                            DType dtype) const override {
+    require_kernels(dtype);
+    return cuda::attention_backward_bytes(shape, tokens);
+  }
+
+  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
+                                           DType dtype) const override {
+    require_kernels(dtype);
+    return cuda::rms_norm_backward_bytes(tokens, hidden);
+  }
+
+  std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
+                                   DType dtype) const override {
+    require_kernels(dtype);
+    return cuda::head_loss_bytes(tokens, vocabulary);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<OperationSizes> make_gpu_sizes() { return std::make_unique<GpuSizes>(); }
+
+}  // namespace llampi

@@ -1,0 +1,132 @@
+// Which rank has which GPU, and what is refused. GPUs are only named here: none is needed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "comm/nccl_factory.hpp"
+#include "llampi/comm/nccl.hpp"
+#include "support/mpi_test.hpp"
+
+namespace llampi {
+namespace {
+
+std::vector<GpuProperties> gpus(int count, int first = 0) {
+  std::vector<GpuProperties> result;
+  for (int i = 0; i < count; ++i)
+    result.push_back({.name = "Some GPU", .bus_id = fmt::format("0000:{:02x}:00.0", first + i)});
+  return result;
+}
+
+/// What every rank is told, which must be one thing.
+std::string refusal(World& world, const std::vector<GpuProperties>& visible, bool share) {
+  std::string text = "nothing";
+  try {
+    gpu_of_rank(world, visible, share);
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  for (const std::string& other : world.all_gather(text)) EXPECT_EQ(other, text);
+  return text;
+}
+
+TEST(GpuOfRank, IsTheRankWithinTheNode) {
+  World& world = test_world();
+  const Topology& topology = world.topology();
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks), false), topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks + 1), false), topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(3), true), topology.local_rank % 3);
+}
+
+TEST(GpuOfRank, OneOwnGpuForEachRankIsFine) {
+  // As batch systems may arrange it: each rank sees one GPU, which is another one.
+  World& world = test_world();
+  EXPECT_EQ(gpu_of_rank(world, gpus(1, world.rank()), false), 0);
+}
+
+TEST(GpuOfRank, SharingIsRefusedUnlessAskedFor) {
+  World& world = test_world();
+  if (world.topology().local_ranks == 1) GTEST_SKIP() << "needs ranks on one node";
+  const std::string text = refusal(world, gpus(1), false);
+  EXPECT_NE(text.find("would share GPU 0000:00:00.0"), std::string::npos) << text;
+  EXPECT_NE(text.find("ranks 0 and 1 on " + world.topology().host), std::string::npos) << text;
+  EXPECT_NE(text.find("run.share_gpu"), std::string::npos) << text;
+  EXPECT_EQ(refusal(world, gpus(1), true), "nothing");
+}
+
+TEST(GpuOfRank, DifferentNumbersOfGpusAreRefused) {
+  World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  const bool last = world.rank() == world.size() - 1;
+  for (const bool share : {false, true}) {
+    const std::string text = refusal(world, gpus(last ? 15 : 16), share);
+    const std::string expected = fmt::format("rank {} on {} sees 15 GPUs, but rank 0 on", world.size() - 1,
+                                             world.all_gather(world.topology().host).back());
+    EXPECT_EQ(text.substr(0, expected.size()), expected);
+  }
+}
+
+TEST(GpuOfRank, NoGpuIsRefused) {
+  World& world = test_world();
+  EXPECT_NE(refusal(world, {}, true).find("no rank sees a GPU"), std::string::npos);
+}
+
+TEST(GpuTable, HasALineForEachRank) {
+  World& world = test_world();
+  const std::string table = gpu_table(world, gpus(16), world.rank() % 16);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), world.size());
+  EXPECT_EQ(world.broadcast(table, 0), table);
+  const std::string line = table.substr(table.rfind('\n') + 1);
+  for (const std::string& part :
+       {std::to_string(world.size() - 1), fmt::format("0000:{:02x}:00.0", world.size() - 1),
+        world.all_gather(world.topology().host).back(), std::string("Some GPU")})
+    EXPECT_NE(line.find(part), std::string::npos) << table;
+}
+
+// ---- the way to the plugin ----
+
+struct Asked {
+  World* mpi = nullptr;
+  Device* gpu = nullptr;
+  std::chrono::milliseconds patience{};
+};
+Asked& asked() {
+  static Asked last;
+  return last;
+}
+void make_nothing(World& mpi, Device& gpu, std::chrono::milliseconds patience,
+                  std::unique_ptr<World>& result) {
+  asked() = {&mpi, &gpu, patience};
+  result.reset();
+}
+static_assert(std::is_same_v<decltype(make_nothing), NcclWorldFactory>);
+
+class Library final : public GpuLibrary {
+ public:
+  std::string describe() const override { return {}; }
+  std::vector<GpuProperties> gpus() const override { return {}; }
+  std::unique_ptr<Device> make_device(const GpuOptions&) const override { return {}; }
+  void* symbol(const char* name) const override {
+    if (std::string(name) != "llampi_make_nccl_world") throw Error("there is none");
+    return reinterpret_cast<void*>(&make_nothing);
+  }
+};
+
+TEST(NcclWorld, ComesFromThePlugin) {
+  const auto device = make_reference_device();
+  EXPECT_EQ(make_nccl_world(test_world(), *device, Library(), std::chrono::seconds(7)), nullptr);
+  EXPECT_EQ(asked().mpi, &test_world());
+  EXPECT_EQ(asked().gpu, device.get());
+  EXPECT_EQ(asked().patience, std::chrono::seconds(7));
+}
+
+TEST(Workspace, NcclNeedsNone) {
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 4, DType::float32), 0);
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 4, DType::bfloat16), 0);
+  EXPECT_EQ(reduce_scatter_workspace(Backend::mpi, 1000, 4, DType::float32),
+            reduce_scatter_workspace(1000, 4, DType::float32));
+  EXPECT_EQ(reduce_scatter_workspace(1000, 4, DType::float32), 4000);
+  EXPECT_EQ(test_world().backend(), Backend::mpi);
+}
+
+}  // namespace
+}  // namespace llampi

@@ -1,0 +1,55 @@
+#include "emulation/faults.hpp"
+
+#include <csignal>
+#include <cstdio>
+#include <string>
+
+#include <unistd.h>
+
+#include "emulation/block.hpp"
+#include "emulation/memory.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::emulation {
+namespace {
+
+std::string who() {
+  if (!in_kernel()) return "host code";
+  return fmt::format("thread ({}, {}, {}) of block ({}, {}, {})", threadIdx.x, threadIdx.y, threadIdx.z,
+                     blockIdx.x, blockIdx.y, blockIdx.z);
+}
+
+std::string what(const void* address) {
+  if (const std::string place = device_memory().describe(address); !place.empty())
+    return place + " of device memory";
+  if (const std::string place = host_memory().describe(address); !place.empty())
+    return place + " of host memory";
+  return in_kernel()
+             ? "memory that is no allocation's (shared memory has an end, and so has a thread's stack)"
+             : "memory that is no allocation's";
+}
+
+/// The fault is synchronous, so that this may allocate unless the allocator itself is broken.
+void explain(int signal, siginfo_t* info, void*) {
+  const std::string text = fmt::format("emulated GPU: {} touches {}\n", who(), what(info->si_addr));
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) std::perror("write");
+  std::signal(signal, SIG_DFL);  // the instruction is repeated, and ends the program
+}
+
+}  // namespace
+
+void explain_faults() {
+  alignas(16) static std::byte stack[1 << 16];  // the fault may be that there is no stack left
+  static bool done = false;
+  if (std::exchange(done, true)) return;
+  stack_t alternative{};
+  alternative.ss_sp = stack;
+  alternative.ss_size = sizeof(stack);
+  sigaltstack(&alternative, nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = explain;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, nullptr);
+}
+
+}  // namespace llampi::emulation

@@ -1,0 +1,37 @@
+// A function that can be left in the middle and entered again: one host thread, many stacks.
+#pragma once
+
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <functional>
+
+#include "emulation/guarded_memory.hpp"
+
+namespace llampi::emulation {
+
+class Fiber {
+ public:
+  /// `body` is run from the start again when it has ended and the fiber is resumed once more. It throws
+  /// nothing.
+  Fiber(std::size_t stack_bytes, std::function<void()> body);
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  /// Runs the fiber until it pauses or its body ends. From outside of fibers only.
+  void resume();
+  /// Goes back to where the fiber was resumed. From its body only.
+  void pause();
+
+ private:
+  static void enter(unsigned high, unsigned low);
+  void loop();
+
+  GuardedMemory stack_;
+  std::function<void()> body_;
+  bool entered_ = false;
+  ucontext_t first_caller_{}, first_{};  ///< the first entry; afterwards setjmp, which makes no system call
+  jmp_buf here_{}, caller_{};
+};
+
+}  // namespace llampi::emulation

@@ -1,0 +1,56 @@
+// Streams as queues of functions, and the limits of a launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "emulation/control.hpp"
+
+namespace llampi::emulation {
+
+/// A place in a stream's order, which is reached when everything before it is done.
+struct Point {
+  CUstream_st* stream = nullptr;
+  bool reached = false;
+};
+
+struct Task {
+  std::function<void()> work;
+  std::shared_ptr<Point> after;    ///< of another stream; the task cannot be done before it is reached
+  std::shared_ptr<Point> reaches;  ///< reached when the task is done
+};
+
+/// Puts `work` behind what is in the stream (null: the default stream, which here is one like others). What
+/// it throws is thrown where it is done, and everything that was enqueued anywhere is dropped.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+/// A point after all that is in the stream now.
+std::shared_ptr<Point> mark(cudaStream_t stream);
+/// What is enqueued from now on comes after `point`.
+void wait_for(cudaStream_t stream, const std::shared_ptr<Point>& point);
+/// Works until the point is reached, or the stream, or all streams are empty.
+void run_until(const Point& point);
+void run_stream(cudaStream_t stream);
+void run_all();
+/// Does one task of the stream, if it has any, and what that waits for: what a poll gains.
+void run_one(cudaStream_t stream);
+bool is_empty(cudaStream_t stream);
+void add_stream(cudaStream_t stream);
+/// After it is empty.
+void remove_stream(cudaStream_t stream);
+
+/// @throws Error if a GPU of compute capability 9.0 would refuse to launch this
+void check_launch_shape(const void* kernel, dim3 grid, dim3 block, std::size_t shared_bytes);
+/// cudaFuncAttributeMaxDynamicSharedMemorySize of a kernel. False if it is more than a GPU has.
+bool allow_shared(const void* kernel, std::size_t bytes);
+
+}  // namespace llampi::emulation
+
+struct CUstream_st {
+  std::deque<llampi::emulation::Task> tasks;
+  unsigned flags = 0;
+  int priority = 0;
+};

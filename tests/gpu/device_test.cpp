@@ -1,0 +1,255 @@
+// Memory, order, copies and casts of the GPU.
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "gpu/gpu_test.hpp"
+#include "llampi/core/half.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr Stream kAll[] = {Stream::compute, Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out};
+
+/// Bytes on the device, with `offset` to stand at any address.
+class Buffer {
+ public:
+  Buffer(Device& device, DType dtype, std::int64_t elements, std::int64_t offset = 0)
+      : device_(device), memory_(device.allocate((elements + offset) * size_of(dtype))) {
+    view_ = Tensor{memory_.data(), dtype, 1, elements + offset}.slice(offset, elements + offset);
+  }
+  Tensor view() const { return view_; }
+
+  template <class T>
+  void set(const std::vector<T>& values) const {
+    device_.upload(view_, values.data(), Stream::compute);
+    device_.synchronize(Stream::compute);
+  }
+  template <class T>
+  std::vector<T> get() const {
+    std::vector<T> values(static_cast<std::size_t>(view_.bytes()) / sizeof(T));
+    device_.download(values.data(), view_, Stream::compute);
+    device_.synchronize(Stream::compute);
+    return values;
+  }
+
+ private:
+  Device& device_;
+  Memory memory_;
+  Tensor view_;
+};
+
+/// A number in `dtype` as bits, and back: the definition, by core/half.hpp.
+std::uint32_t narrow(float x, DType dtype) {
+  if (dtype == DType::bfloat16) return to_bfloat16(x);
+  if (dtype == DType::float16) return to_float16(x);
+  return std::bit_cast<std::uint32_t>(x);
+}
+float widen(std::uint32_t bits, DType dtype) {
+  if (dtype == DType::bfloat16) return from_bfloat16(static_cast<std::uint16_t>(bits));
+  if (dtype == DType::float16) return from_float16(static_cast<std::uint16_t>(bits));
+  return std::bit_cast<float>(bits);
+}
+
+std::vector<std::byte> packed(const std::vector<std::uint32_t>& bits, DType dtype) {
+  const auto size = static_cast<std::size_t>(size_of(dtype));
+  std::vector<std::byte> bytes(bits.size() * size);
+  for (std::size_t i = 0; i < bits.size(); ++i) std::memcpy(&bytes[i * size], &bits[i], size);
+  return bytes;
+}
+std::vector<std::uint32_t> unpacked(const std::vector<std::byte>& bytes, DType dtype) {
+  const auto size = static_cast<std::size_t>(size_of(dtype));
+  std::vector<std::uint32_t> bits(bytes.size() / size, 0);
+  for (std::size_t i = 0; i < bits.size(); ++i) std::memcpy(&bits[i], &bytes[i * size], size);
+  return bits;
+}
+
+/// Numbers of all magnitudes, zeros of both signs, infinities and NaN, as `dtype` has them.
+std::vector<std::uint32_t> numbers(std::int64_t count, DType dtype) {
+  std::mt19937 random(20240607);
+  std::vector<std::uint32_t> bits;
+  const float special[] = {0.0F, -0.0F, INFINITY, -INFINITY, NAN, 65504.0F, 65520.0F, 1.0F, 6e-8F};
+  for (std::int64_t i = 0; i < count; ++i) {
+    float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (i % 3 == 0)
+      x = std::ldexp(static_cast<float>(random() % 100000) - 5e4F, static_cast<int>(random() % 40) - 38);
+    if (i % 17 == 0) x = special[static_cast<std::size_t>(i) / 17 % std::size(special)];
+    bits.push_back(narrow(x, dtype));
+  }
+  return bits;
+}
+
+/// Equal bits; NaN is NaN.
+void expect_equal(const std::vector<std::uint32_t>& actual, const std::vector<std::uint32_t>& expected,
+                  DType dtype) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (std::isnan(widen(expected[i], dtype))) {
+      ASSERT_TRUE(std::isnan(widen(actual[i], dtype))) << i;
+    } else {
+      ASSERT_EQ(actual[i], expected[i])
+          << i << ": " << widen(actual[i], dtype) << " for " << widen(expected[i], dtype);
+    }
+  }
+}
+
+class GpuDevice : public GpuTest {};
+
+TEST_F(GpuDevice, DescribesItself) {
+  const std::string text = device().describe();
+  EXPECT_NE(text.find("cuBLASLt"), std::string::npos) << text;
+  EXPECT_NE(text.find("attention own"), std::string::npos) << text;
+}
+
+TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
+  for (const std::int64_t bytes : {1, 4095, 4097, 1 << 20}) {
+    for (int again = 0; again < 2; ++again) {  // the second may be the first's, which is left full of ones
+      const Memory memory = device().allocate(bytes), host = device().allocate_host(bytes);
+      EXPECT_EQ(memory.bytes(), bytes);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
+      EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host.data()) % 4096, 0U);
+      const std::vector<std::byte> zeros(static_cast<std::size_t>(bytes)),
+          ones(zeros.size(), std::byte{0xFF});
+      EXPECT_EQ(std::memcmp(host.data(), zeros.data(), zeros.size()), 0);
+      // Four bytes an element or one: the size in bytes is what counts here.
+      std::vector<std::byte> seen(zeros.size() / 4 * 4);
+      const Tensor view{memory.data(), DType::int32, 1, bytes / 4};
+      device().download(seen.data(), view, Stream::copy_out);
+      device().synchronize(Stream::copy_out);
+      EXPECT_TRUE(std::equal(seen.begin(), seen.end(), zeros.begin()));
+      device().upload(view, ones.data(), Stream::copy);
+      device().synchronize(Stream::copy);
+      std::memset(host.data(), 0xFF, ones.size());
+    }
+  }
+  EXPECT_EQ(device().allocate(0).data(), nullptr);
+}
+
+TEST_F(GpuDevice, AsksForTooMuch) {
+  EXPECT_THROW(device().allocate(std::int64_t{1} << 50), UserError);
+  const Buffer x(device(), DType::float32, 8);  // and goes on
+  device().add(x.view(), x.view());
+  EXPECT_EQ(x.get<float>(), std::vector<float>(8));
+}
+
+TEST_F(GpuDevice, SharesWhatIsThere) {
+  const std::int64_t alone = device().available_bytes(1);
+  EXPECT_GT(alone, 0);
+  EXPECT_LE(device().available_bytes(1000), alone / 2);
+}
+
+TEST_F(GpuDevice, EventsOrderStreams) {
+  // A number handed from stream to stream, each of which adds its own: only the events keep the order.
+  constexpr std::int64_t n = 1 << 16;
+  for (const auto& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    const Memory host = device().allocate_host(n * 4);
+    auto* const values = reinterpret_cast<std::int32_t*>(host.data());
+    const Buffer a(device(), DType::int32, n), b(device(), DType::int32, n);
+    for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(i);
+    device().upload(a.view(), values, Stream::copy);
+    device().wait(Stream::compute, device().record(Stream::copy));
+    device().copy(a.view(), b.view());
+    device().wait(Stream::copy_out, device().record(Stream::compute));
+    const Memory back = device().allocate_host(n * 4);
+    device().download(back.data(), b.view(), Stream::copy_out);
+    device().wait(Stream::host, device().record(Stream::copy_out));
+    EXPECT_EQ(std::memcmp(back.data(), values, n * 4), 0);
+  }
+}
+
+TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
+  const Buffer x(device(), DType::float32, 1000);
+  for (int round = 0; round < 100; ++round) {  // more events than are in use at a time
+    for (const Stream stream : kAll) {
+      const Event first = device().record(stream);
+      const Event second = device().record(stream);
+      for (const Stream waiting : kAll) device().wait(waiting, first);
+      device().wait(Stream::host, second);
+    }
+    device().zero(x.view());
+  }
+  device().wait(Stream::host, Event());
+  device().wait(Stream::compute, device().record(Stream::host));
+  device().synchronize(Stream::host);
+  for (const Stream stream : kAll) device().synchronize(stream);
+}
+
+TEST_F(GpuDevice, CopiesHostMemoryLikewise) {
+  const Memory from = device().allocate_host(4000), to = device().allocate_host(4000);
+  for (int i = 0; i < 1000; ++i) reinterpret_cast<std::int32_t*>(from.data())[i] = i;
+  device().upload({to.data(), DType::int32, 1, 1000}, from.data(), Stream::copy);
+  device().synchronize(Stream::copy);
+  EXPECT_EQ(std::memcmp(from.data(), to.data(), 4000), 0);
+}
+
+// Lengths around those of vectors and blocks; addresses that are not multiples of 16 bytes.
+constexpr std::int64_t kLengths[] = {1, 7, 8, 9, 2047, 2048, 70001};
+
+TEST_F(GpuDevice, CastsBetweenAllTypes) {
+  for (const DType from : kGpuTypes) {
+    for (const DType to : kGpuTypes) {
+      for (const std::int64_t n : kLengths) {
+        for (const std::int64_t offset : {0, 3}) {
+          SCOPED_TRACE(fmt::format("{} {} to {}, offset {}", n, to_string(from), to_string(to), offset));
+          const auto bits = numbers(n, from);
+          const Buffer source(device(), from, n, offset), destination(device(), to, n + 1, offset);
+          source.set(packed(bits, from));
+          const std::vector<std::uint32_t> poison(static_cast<std::size_t>(n + 1), narrow(3.0F, to));
+          destination.set(packed(poison, to));
+          device().cast(source.view(), destination.view().slice(0, n));
+          std::vector<std::uint32_t> expected;
+          for (const std::uint32_t x : bits) expected.push_back(from == to ? x : narrow(widen(x, from), to));
+          expected.push_back(poison.back());  // what lies behind is not touched
+          expect_equal(unpacked(destination.get<std::byte>(), to), expected, to);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuDevice, Adds) {
+  for (const DType dtype : kGpuTypes) {
+    for (const std::int64_t n : kLengths) {
+      for (const std::int64_t offset : {0, 1}) {
+        SCOPED_TRACE(fmt::format("{} {}, offset {}", n, to_string(dtype), offset));
+        auto a = numbers(n, dtype);
+        const auto b = numbers(n, dtype);
+        std::rotate(a.begin(), a.begin() + 1, a.end());
+        const Buffer source(device(), dtype, n, offset), destination(device(), dtype, n, offset);
+        source.set(packed(a, dtype));
+        destination.set(packed(b, dtype));
+        device().add(source.view(), destination.view());
+        std::vector<std::uint32_t> expected;  // one rounding, after a sum in float32
+        for (std::size_t i = 0; i < a.size(); ++i)
+          expected.push_back(narrow(widen(a[i], dtype) + widen(b[i], dtype), dtype));
+        expect_equal(unpacked(destination.get<std::byte>(), dtype), expected, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(GpuDevice, Zeroes) {
+  const Buffer x(device(), DType::float32, 1001);
+  x.set(std::vector<float>(1001, NAN));
+  device().zero(x.view().slice(1, 1000));
+  const auto values = x.get<float>();
+  EXPECT_TRUE(std::isnan(values.front()) && std::isnan(values.back()));
+  for (std::size_t i = 1; i < 1000; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), 0U);
+}
+
+TEST_F(GpuDevice, RefusesWhatDoesNotFit) {
+  const Buffer a(device(), DType::float32, 8), b(device(), DType::bfloat16, 8),
+      c(device(), DType::float32, 4), d(device(), DType::int32, 8);
+  EXPECT_THROW(device().add(a.view(), b.view()), Error);
+  EXPECT_THROW(device().add(a.view(), c.view()), Error);
+  EXPECT_THROW(device().cast(b.view(), c.view()), Error);
+  EXPECT_THROW(device().cast(a.view(), d.view()), Error);
+  EXPECT_THROW(device().copy(a.view(), c.view()), Error);
+  EXPECT_THROW(device().upload(a.view(), nullptr, Stream::host), Error);
+}
+
+}  // namespace
+}  // namespace llampi::test

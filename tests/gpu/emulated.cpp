@@ -1,0 +1,27 @@
+// The same device class on the emulated runtime.
+#include "device/cuda/cuda_device.hpp"
+#include "emulation/control.hpp"
+#include "gpu/gpu_test.hpp"
+
+namespace llampi::test {
+
+std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string&) {
+  return std::make_unique<cuda::CudaDevice>(options);
+}
+
+std::vector<WorkOrder> work_orders() {
+  using emulation::StreamOrder;
+  using emulation::ThreadOrder;
+  const auto order = [](std::string name, StreamOrder streams, ThreadOrder threads, std::uint64_t seed) {
+    return WorkOrder{std::move(name), [=] {
+                       emulation::set_stream_order(streams, seed);
+                       emulation::set_thread_order(threads, seed);
+                       emulation::guard_device_memory(streams == StreamOrder::lazy);  // where that is cheap
+                     }};
+  };
+  return {order("eager streams, threads in order", StreamOrder::eager, ThreadOrder::forward, 0),
+          order("lazy streams, threads backward", StreamOrder::lazy, ThreadOrder::backward, 0),
+          order("random streams and threads, seed 1", StreamOrder::random, ThreadOrder::random, 1)};
+}
+
+}  // namespace llampi::test

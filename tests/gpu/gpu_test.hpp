@@ -1,0 +1,47 @@
+// Tests that run on a GPU, and on the emulated one where there is none: one source, built twice.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/device/gpu.hpp"
+
+namespace llampi::test {
+
+/// Each is defined twice: for the plugin's device in plugin.cpp, for the emulated one in emulated.cpp.
+///
+/// Null if there is no GPU to test; `why` then says what is missing.
+std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string& why);
+/// The orders in which a GPU may work that the test can ask for: on a real one, the one that comes.
+/// Afterwards the usual order holds again.
+struct WorkOrder {
+  std::string name;
+  std::function<void()> set;
+};
+std::vector<WorkOrder> work_orders();
+
+/// One device for all tests of a suite, with its shared workspace. Skipped where there is no GPU.
+class GpuTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite();
+  static void TearDownTestSuite();
+  void SetUp() override;
+  void TearDown() override;
+  static Device& device() { return *suite_->device; }
+
+ private:
+  struct Suite {
+    std::string why;
+    std::unique_ptr<Device> device;
+    Memory workspace;
+  };
+  static std::unique_ptr<Suite> suite_;
+};
+
+inline constexpr DType kGpuTypes[] = {DType::float32, DType::bfloat16, DType::float16};
+
+}  // namespace llampi::test

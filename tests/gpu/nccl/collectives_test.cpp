@@ -1,0 +1,223 @@
+// Every collective in every dtype, under every order of work, against what each rank computes by itself. The
+// numbers are such that sums are exact, so everything is compared bit by bit.
+#include <algorithm>
+#include <array>
+
+#include "gpu/nccl/nccl_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr std::array<std::int64_t, 5> kSizes = {0, 1, 5, 1000, 5003};
+constexpr DType kTypes[] = {DType::float32, DType::bfloat16, DType::float16,
+                            DType::float64, DType::int64,    DType::int32};
+
+bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
+bool is_added(DType dtype) { return is_narrow(dtype) || dtype == DType::float32; }
+/// What sums of `dtype` can become.
+std::vector<DType> results_of(DType dtype) {
+  if (is_narrow(dtype)) return {dtype, DType::float32};
+  return {dtype};
+}
+
+class NcclCollectives : public NcclTest {
+ protected:
+  /// Calls `body(dtype, elements)` for everything there is.
+  template <class Body>
+  void for_all(Body body) {
+    for (const auto& order : work_orders()) {
+      order.set();
+      for (const DType dtype : kTypes) {
+        for (const std::int64_t elements : kSizes) {
+          SCOPED_TRACE(fmt::format("{}, {} {}", order.name, elements, to_string(dtype)));
+          body(dtype, elements);
+        }
+      }
+    }
+  }
+
+  Buffer own(DType dtype, std::int64_t elements) {
+    Buffer buffer(device(), world(), dtype, elements);
+    buffer.set(numbers(mpi.rank(), elements));
+    return buffer;
+  }
+
+  void gather(Group& group, DType dtype, std::int64_t elements) {
+    const Buffer shard = own(dtype, elements), whole(device(), world(), dtype, elements * group.size());
+    group.all_gather(shard.view(), whole.view(), Stream::unshard)->wait(Stream::compute);
+    EXPECT_EQ(whole.get(), gathered(group, elements));
+  }
+  static std::vector<double> gathered(const Group& group, std::int64_t elements) {
+    std::vector<double> values;
+    for (const int rank : group.members()) {
+      const auto theirs = numbers(rank, elements);
+      values.insert(values.end(), theirs.begin(), theirs.end());
+    }
+    return values;
+  }
+
+  static std::vector<double> sums(const Group& group, std::int64_t begin, std::int64_t end, double before) {
+    std::vector<double> values;
+    for (std::int64_t i = begin; i < end; ++i) values.push_back(before + sum_over(group.members(), i));
+    return values;
+  }
+
+  void reduce_scatter(Group& group, DType dtype, DType result, std::int64_t elements, Accumulate accumulate) {
+    const Buffer whole = own(dtype, elements * group.size());
+    Buffer shard(device(), world(), result, elements);
+    const bool adds = accumulate == Accumulate::yes;
+    if (adds) shard.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
+    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), Stream::reduce)
+        ->wait(Stream::compute);
+    const std::int64_t begin = group.rank() * elements;
+    EXPECT_EQ(shard.get(), sums(group, begin, begin + elements, adds ? 3 : 0));
+    whole.get();  // undefined but for the element behind
+  }
+
+  void all_reduce(Group& group, DType dtype, DType result, std::int64_t elements, Accumulate accumulate) {
+    const Buffer values = own(dtype, elements);
+    Buffer total(device(), world(), result, elements);
+    const bool adds = accumulate == Accumulate::yes;
+    if (adds) total.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
+    group.all_reduce(values.view(), total.view(), ReduceOp::sum, accumulate, Tensor(), Stream::reduce)
+        ->wait(Stream::compute);
+    EXPECT_EQ(total.get(), sums(group, 0, elements, adds ? 3 : 0));
+    values.get();
+  }
+};
+
+TEST_F(NcclCollectives, AllGather) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) { gather(*group, dtype, elements); });
+}
+
+TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    Buffer whole(device(), world(), dtype, elements * group->size());
+    std::vector<double> values(static_cast<std::size_t>(elements * group->size()), -7);
+    const auto mine = numbers(mpi.rank(), elements);
+    std::copy(mine.begin(), mine.end(), values.begin() + group->rank() * elements);
+    whole.set(values);
+    const Tensor place = whole.view().slice(group->rank() * elements, (group->rank() + 1) * elements);
+    group->all_gather(place, whole.view(), Stream::unshard)->wait(Stream::compute);
+    EXPECT_EQ(whole.get(), gathered(*group, elements));
+  });
+}
+
+TEST_F(NcclCollectives, ReduceScatter) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    for (const DType result : results_of(dtype))
+      reduce_scatter(*group, dtype, result, elements, Accumulate::no);
+  });
+}
+
+TEST_F(NcclCollectives, ReduceScatterAdding) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    if (!is_added(dtype)) return;
+    for (const DType result : results_of(dtype))
+      reduce_scatter(*group, dtype, result, elements, Accumulate::yes);
+  });
+}
+
+TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    const Buffer whole = own(dtype, elements * group->size());
+    const std::int64_t begin = group->rank() * elements;
+    group
+        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no, Tensor(),
+                         Stream::reduce)
+        ->wait(Stream::compute);
+    const auto values = whole.get();
+    EXPECT_EQ(std::vector<double>(values.begin() + begin, values.begin() + begin + elements),
+              sums(*group, begin, begin + elements, 0));
+  });
+}
+
+TEST_F(NcclCollectives, AllReduce) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::no);
+  });
+}
+
+TEST_F(NcclCollectives, AllReduceAdding) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    if (!is_added(dtype)) return;
+    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::yes);
+  });
+}
+
+// What the gradient norm needs: the maximum and the sum in place, then more with their result, on one stream.
+TEST_F(NcclCollectives, InPlaceAndMaximum) {
+  const auto group = group_of_all();
+  for_all([&](DType dtype, std::int64_t elements) {
+    const Buffer sum = own(dtype, elements), largest = own(dtype, elements);
+    for (const auto& [buffer, op] : {std::pair{&sum, ReduceOp::sum}, std::pair{&largest, ReduceOp::max}}) {
+      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), Stream::reduce)
+          ->wait(Stream::compute);
+    }
+    EXPECT_EQ(sum.get(), sums(*group, 0, elements, 0));
+    std::vector<double> expected;
+    for (std::int64_t i = 0; i < elements; ++i) {
+      double most = number(0, i);
+      for (const int rank : all) most = std::max(most, number(rank, i));
+      expected.push_back(most);
+    }
+    EXPECT_EQ(largest.get(), expected);
+  });
+}
+
+// Even and odd ranks, in falling order: two groups at the same time, whose ranks are not the world's.
+TEST_F(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
+  std::vector<int> members;
+  for (int rank = mpi.size() - 1; rank >= 0; --rank) {
+    if (rank % 2 == mpi.rank() % 2) members.push_back(rank);
+  }
+  const auto group = world().group(members);
+  EXPECT_EQ(group->members(), members);
+  EXPECT_EQ(members[static_cast<std::size_t>(group->rank())], mpi.rank());
+  for (const auto& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    for (const std::int64_t elements : {5, 1000}) {
+      gather(*group, DType::bfloat16, elements);
+      reduce_scatter(*group, DType::bfloat16, DType::float32, elements, Accumulate::yes);
+      reduce_scatter(*group, DType::float32, DType::float32, elements, Accumulate::no);
+      all_reduce(*group, DType::int64, DType::int64, elements, Accumulate::no);
+    }
+  }
+}
+
+TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
+  const auto group = group_of_all();
+  const Buffer four(device(), world(), DType::float32, 4),
+      more(device(), world(), DType::float32, 4 * mpi.size() + 1),
+      doubles(device(), world(), DType::float64, 4),
+      integers(device(), world(), DType::int64, 4 * mpi.size());
+  const Tensor fitting = more.view().slice(0, 4 * mpi.size());
+  const Tensor narrow{four.view().data, DType::bfloat16, 1, 4};
+  const auto scatter = [&](Tensor whole, Tensor shard, Accumulate accumulate) {
+    group->reduce_scatter(whole, shard, accumulate, Tensor(), Stream::reduce);
+  };
+  const auto reduce = [&](Tensor values, Tensor result, Accumulate accumulate) {
+    group->all_reduce(values, result, ReduceOp::sum, accumulate, Tensor(), Stream::reduce);
+  };
+  EXPECT_THROW(group->all_gather(four.view(), more.view(), Stream::unshard), Error);
+  EXPECT_THROW(group->all_gather(four.view(), fitting, Stream::host), Error);
+  EXPECT_THROW(scatter(more.view(), four.view(), Accumulate::no), Error);
+  EXPECT_THROW(scatter(fitting, narrow, Accumulate::no), Error);
+  EXPECT_THROW(scatter(integers.view(), integers.view().slice(0, 4), Accumulate::yes), Error);
+  EXPECT_THROW(reduce(doubles.view(), four.view(), Accumulate::no), Error);
+  EXPECT_THROW(reduce(four.view(), four.view(), Accumulate::yes), Error);
+  EXPECT_THROW(reduce(narrow, four.view(), Accumulate::no), Error);
+  EXPECT_THROW(reduce(integers.view(), integers.view(), Accumulate::yes), Error);
+  gather(*group, DType::float32, 4);  // and goes on
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,41 @@
+// NCCL for the emulated GPU: collectives over MPI, done when the emulated stream comes to them. Linked
+// instead of libnccl; here is what tests can make it do.
+//
+// Every call takes effect only after some polls of ncclCommGetAsyncError, as in NCCL, whose own thread puts
+// the kernel into the stream. Sums go round a ring in the numbers' own dtype. What NCCL leaves undefined
+// (overlapping buffers, memory that is no GPU's, a call while another is in progress) is an error.
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+
+namespace llampi::emulated_nccl {
+
+struct Counts {
+  int open = 0;  ///< communicators
+  int destroyed = 0;
+  int aborted = 0;
+  int memory = 0;  ///< blocks by ncclMemAlloc
+};
+Counts counts();
+
+/// Polls until a call takes effect; -1: it never does.
+void set_delay(int polls);
+/// Whether each collective waits for the one that was issued before, also on another stream. A collective
+/// holds up the whole emulated GPU of its rank until the others come to it, so emulated streams must come to
+/// their collectives in the same order on all ranks. This makes sure of it, but can hide that an event is
+/// missing. Without it lazy and eager streams still agree if all ranks wait for the same things in the same
+/// order; random ones do not.
+void chain_collectives(bool wanted);
+/// The next call of this function fails with `result` after the delay, or without effect at once for
+/// ncclMemAlloc.
+void fail_next(const std::string& function, ncclResult_t result);
+/// All communicators that there are have lost a rank: what is in their streams never ends by itself.
+void lose_a_rank();
+/// Memory of ncclMemAlloc is aligned to 256 bytes instead of 2 MiB, as without cuMem.
+void misalign_memory(bool wanted);
+/// As it was at the start, but for the counts.
+void reset();
+
+}  // namespace llampi::emulated_nccl

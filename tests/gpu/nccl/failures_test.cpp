@@ -1,0 +1,219 @@
+// What goes wrong, as only the emulated NCCL can make it: lost ranks, calls that fail, never end, or leave
+// memory unaligned.
+#include <chrono>
+#include <cstdlib>
+
+#include "comm/nccl/nccl_world.hpp"
+#include "emulation/control.hpp"
+#include "emulation/streams.hpp"
+#include "gpu/nccl/emulated_nccl.hpp"
+#include "gpu/nccl/nccl_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr std::int64_t kElements = 1000;
+
+class NcclFailures : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    before_ = emulated_nccl::counts();
+    make_world(std::chrono::seconds(30));
+    emulation::set_stream_order(emulation::StreamOrder::lazy);
+  }
+  void TearDown() override {
+    emulated_nccl::reset();
+    emulation::set_stream_order(emulation::StreamOrder::eager);
+    world.reset();
+    EXPECT_EQ(emulated_nccl::counts().open, before_.open);
+    EXPECT_EQ(emulated_nccl::counts().memory, before_.memory);
+  }
+
+  void make_world(std::chrono::milliseconds patience) {
+    world = std::make_unique<nccl::NcclWorld>(mpi, gpu, patience);
+  }
+  int aborted() const { return emulated_nccl::counts().aborted - before_.aborted; }
+  int destroyed() const { return emulated_nccl::counts().destroyed - before_.destroyed; }
+
+  Buffer values() {
+    Buffer buffer(gpu, *world, DType::float32, kElements);
+    buffer.set(numbers(mpi.rank(), kElements));
+    return buffer;
+  }
+  static std::unique_ptr<Work> reduce(Group& group, const Buffer& buffer) {
+    return group.all_reduce(buffer.view(), buffer.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                            Stream::reduce);
+  }
+
+  World& mpi = test_world();
+  cuda::CudaDevice gpu{GpuOptions{}};
+  std::unique_ptr<World> world;
+  std::vector<int> all = [this] {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < mpi.size(); ++rank) ranks.push_back(rank);
+    return ranks;
+  }();
+
+ private:
+  emulated_nccl::Counts before_;
+};
+
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+/// Where, who, and the words of NCCL.
+void expect_names(const std::string& message, const World& mpi, const std::vector<std::string>& parts) {
+  const std::string who = fmt::format("seen by rank {} on {}", mpi.rank(), mpi.topology().host);
+  EXPECT_NE(message.find(who), std::string::npos) << message;
+  EXPECT_NE(message.find("the group of ranks 0, 1"), std::string::npos) << message;
+  for (const auto& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " in: " << message;
+}
+
+TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
+  {
+    const auto group = world->group(all);
+    group->prepare(Stream::unshard);
+    group->prepare(Stream::reduce);
+    EXPECT_EQ(emulated_nccl::counts().open, 2);
+    const Buffer buffer = values();
+    reduce(*group, buffer)->wait(Stream::compute);
+  }
+  EXPECT_EQ(destroyed(), 2);
+  EXPECT_EQ(aborted(), 0);
+}
+
+TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
+  const auto group = world->group(all);
+  const Buffer buffer = values();
+  reduce(*group, buffer)->wait(Stream::compute);  // and the work is destroyed
+  EXPECT_FALSE(emulation::is_empty(gpu.stream(Stream::reduce))) << "the host waited";
+  EXPECT_EQ(buffer.get()[17], sum_over(all, 17));
+}
+
+TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
+  emulated_nccl::set_delay(100);
+  const auto group = world->group(all);
+  const Buffer buffer = values(), copy = values();
+  reduce(*group, buffer)->wait(Stream::compute);
+  gpu.copy(buffer.view(), copy.view());
+  EXPECT_EQ(copy.get()[17], sum_over(all, 17));
+}
+
+TEST_F(NcclFailures, ACallThatFailsNamesItself) {
+  const auto group = world->group(all), other = world->group(all);
+  other->prepare(Stream::unshard);
+  const Buffer buffer = values();
+  emulated_nccl::fail_next("ncclAllReduce", ncclInvalidArgument);
+  const std::string message = error_of([&] { reduce(*group, buffer); });
+  expect_names(message, mpi,
+               {"all_reduce of 1000 float32 on stream reduce", "an emulated error", "emulated words"});
+  EXPECT_EQ(aborted(), 2);  // all there are
+  const std::string again = error_of([&] { reduce(*other, buffer); });
+  EXPECT_NE(again.find(message), std::string::npos) << again;
+  EXPECT_NE(error_of([&] { world->check(); }).find(message), std::string::npos);
+}
+
+TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
+  const auto group = world->group(all);
+  const Buffer buffer = values();
+  emulated_nccl::fail_next("ncclCommInitRankConfig", ncclSystemError);
+  expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"the communicator for stream reduce"});
+  EXPECT_EQ(aborted(), 1);
+}
+
+TEST_F(NcclFailures, ALostRankEndsTheWait) {
+  const auto group = world->group(all);
+  const Buffer buffer = values(), more = values();
+  for (const bool host : {false, true}) {
+    const auto work = reduce(*group, buffer);
+    if (!host) {
+      work->wait(Stream::host);
+      continue;
+    }
+    emulated_nccl::lose_a_rank();
+    expect_names(error_of([&] { work->wait(Stream::host); }), mpi,
+                 {"all_reduce of 1000 float32 on stream reduce", "remote process exited"});
+  }
+  EXPECT_EQ(aborted(), 1);
+}
+
+TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
+  const auto group = world->group(all);
+  const Buffer buffer = values();
+  reduce(*group, buffer)->wait(Stream::compute);
+  EXPECT_NO_THROW(world->check());
+  emulated_nccl::lose_a_rank();
+  expect_names(error_of([&] { world->check(); }), mpi, {"remote process exited"});
+  EXPECT_EQ(aborted(), 1);
+}
+
+TEST_F(NcclFailures, NcclThatDoesNotAnswerIsGivenUp) {
+  make_world(std::chrono::milliseconds(200));
+  const auto group = world->group(all);
+  group->prepare(Stream::reduce);
+  const Buffer buffer = values();
+  emulated_nccl::set_delay(-1);
+  const auto begin = std::chrono::steady_clock::now();
+  expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"did not answer for 0.2 s"});
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_EQ(aborted(), 1);
+}
+
+TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
+  // No other rank takes part in the end of the communicator: it is aborted.
+  try {
+    const auto group = world->group(all);
+    const Buffer buffer = values();
+    const auto work = reduce(*group, buffer);
+    work->wait(Stream::compute);
+    throw std::runtime_error("on purpose");
+  } catch (const std::runtime_error&) {
+  }
+  EXPECT_EQ(aborted(), 1);
+  EXPECT_EQ(destroyed(), 0);
+}
+
+TEST_F(NcclFailures, OtherMemoryWhereNcclHasNone) {
+  for (const bool misaligned : {false, true}) {
+    make_world(std::chrono::seconds(30));
+    emulated_nccl::misalign_memory(misaligned);
+    if (!misaligned) emulated_nccl::fail_next("ncclMemAlloc", ncclUnhandledCudaError);
+    const Memory memory = world->allocate(10'000);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
+    EXPECT_NE(world->describe().find("buffers by cudaMalloc"), std::string::npos) << world->describe();
+    emulated_nccl::reset();
+  }
+}
+
+TEST_F(NcclFailures, RanksOnOneGpuAreNodesOfTheirOwnToNccl) {
+  // Emulated GPUs all have one bus id.
+  const char* const host = std::getenv("NCCL_HOSTID");
+  ASSERT_NE(host, nullptr);
+  const auto hosts = mpi.all_gather(host);
+  EXPECT_NE(hosts[0], hosts[1]);
+  EXPECT_STREQ(std::getenv("NCCL_NET"), "Socket");
+  if (mpi.topology().nodes == 1) {
+    EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "lo");
+  }
+  EXPECT_NE(world->describe().find("ranks share a GPU"), std::string::npos) << world->describe();
+}
+
+TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
+  const auto group = world->group({mpi.rank()});
+  group->prepare(Stream::reduce);
+  const Buffer buffer = values();
+  reduce(*group, buffer)->wait(Stream::host);
+  EXPECT_EQ(buffer.get()[17], number(mpi.rank(), 17));
+  EXPECT_EQ(emulated_nccl::counts().open, 0);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,186 @@
+// Collectives and the streams that they are on: nothing but streams and events keeps the order.
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "gpu/nccl/nccl_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr std::int64_t kElements = 3001;
+
+class NcclOrder : public NcclTest {
+ protected:
+  template <class Body>
+  void for_all_orders(Body body) {
+    for (const auto& order : work_orders()) {
+      SCOPED_TRACE(order.name);
+      order.set();
+      body();
+    }
+  }
+  Buffer empty(std::int64_t elements) { return {device(), world(), DType::float32, elements}; }
+  Buffer own(std::int64_t elements, int salt = 0) {
+    Buffer buffer = empty(elements);
+    buffer.set(numbers(mpi.rank(), elements, salt));
+    return buffer;
+  }
+};
+
+TEST_F(NcclOrder, StartsAfterItsStreamAndEndsBeforeWhoeverWaits) {
+  // Uploaded on one stream, summed on another, copied on a third, downloaded on a fourth.
+  const auto group = group_of_all();
+  for_all_orders([&] {
+    const Buffer values = empty(kElements), copy = empty(kElements);
+    const Memory host = device().allocate_host(kElements * 4);
+    for (std::int64_t i = 0; i < kElements; ++i)
+      reinterpret_cast<float*>(host.data())[i] = static_cast<float>(number(mpi.rank(), i));
+    device().upload(values.view(), host.data(), Stream::copy);
+    device().wait(Stream::reduce, device().record(Stream::copy));
+    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                                        Stream::reduce);
+    work->wait(Stream::compute);
+    device().copy(values.view(), copy.view());
+    device().wait(Stream::copy_out, device().record(Stream::compute));
+    const auto result = copy.get(Stream::copy_out);
+    for (std::int64_t i = 0; i < kElements; ++i)
+      ASSERT_EQ(result[static_cast<std::size_t>(i)], sum_over(all, i)) << i;
+    EXPECT_TRUE(work->progress());
+  });
+}
+
+TEST_F(NcclOrder, OneAfterAnotherOnOneStream) {
+  // Each reads what the one before wrote, of which one adds by a kernel of ours.
+  const auto group = group_of_all();
+  for_all_orders([&] {
+    const Buffer whole = own(kElements * mpi.size()), sums = empty(kElements * mpi.size()),
+                 twice = empty(kElements * mpi.size());
+    Buffer shard = empty(kElements);
+    shard.set(std::vector<double>(kElements, 5));
+    const auto scatter =
+        group->reduce_scatter(whole.view(), shard.view(), Accumulate::yes, Tensor(), Stream::reduce);
+    const auto gather = group->all_gather(shard.view(), sums.view(), Stream::reduce);
+    const auto reduce =
+        group->all_reduce(sums.view(), twice.view(), ReduceOp::sum, Accumulate::no, Tensor(), Stream::reduce);
+    reduce->wait(Stream::host);
+    EXPECT_TRUE(scatter->progress());
+    EXPECT_TRUE(gather->progress());
+    const auto result = twice.get();
+    for (std::int64_t i = 0; i < kElements * mpi.size(); ++i)
+      ASSERT_EQ(result[static_cast<std::size_t>(i)], mpi.size() * (5 + sum_over(all, i))) << i;
+  });
+}
+
+TEST_F(NcclOrder, GathersAndReductionsSideBySide) {
+  const auto group = group_of_all();
+  for_all_orders([&] {
+    std::vector<Buffer> shards, wholes, values, totals;
+    std::vector<std::unique_ptr<Work>> works;
+    for (int i = 0; i < 4; ++i) {
+      shards.push_back(own(kElements, i));
+      wholes.push_back(empty(kElements * mpi.size()));
+      values.push_back(own(kElements * mpi.size(), 10 + i));
+      totals.push_back(empty(kElements));
+      works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), Stream::unshard));
+      works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(), Accumulate::no,
+                                            Tensor(), Stream::reduce));
+    }
+    if (mpi.rank() % 2 == 1) std::reverse(works.begin(), works.end());
+    for (const auto& work : works) work->wait(Stream::compute);
+    for (int i = 0; i < 4; ++i) {
+      const auto whole = wholes[static_cast<std::size_t>(i)].get(),
+                 total = totals[static_cast<std::size_t>(i)].get();
+      for (std::int64_t k = 0; k < kElements; ++k) {
+        for (int rank = 0; rank < mpi.size(); ++rank)
+          ASSERT_EQ(whole[static_cast<std::size_t>(rank * kElements + k)], number(rank, k, i));
+        ASSERT_EQ(total[static_cast<std::size_t>(k)], sum_over(all, mpi.rank() * kElements + k, 10 + i));
+      }
+    }
+  });
+}
+
+TEST_F(NcclOrder, ShardsAndReplicas) {
+  // A reduction over the row, then over the column of a matrix of ranks, as hybrid sharding does.
+  const int rows = mpi.size() % 2 == 0 ? 2 : 1, columns = mpi.size() / rows;
+  std::vector<int> row, column;
+  for (int i = 0; i < columns; ++i) row.push_back(mpi.rank() / columns * columns + i);
+  for (int i = 0; i < rows; ++i) column.push_back(i * columns + mpi.rank() % columns);
+  const auto shards = world().group(row), replicas = world().group(column);
+  for_all_orders([&] {
+    const Buffer whole = own(kElements * columns), shard = empty(kElements);
+    Buffer sums = empty(kElements);
+    sums.set(std::vector<double>(kElements, 1));
+    shards->reduce_scatter(whole.view(), shard.view(), Accumulate::no, Tensor(), Stream::reduce)
+        ->wait(Stream::compute);
+    replicas->all_reduce(shard.view(), sums.view(), ReduceOp::sum, Accumulate::yes, Tensor(), Stream::reduce)
+        ->wait(Stream::compute);
+    const auto result = sums.get();
+    for (std::int64_t i = 0; i < kElements; ++i)
+      ASSERT_EQ(result[static_cast<std::size_t>(i)], 1 + sum_over(all, shards->rank() * kElements + i)) << i;
+  });
+}
+
+TEST_F(NcclOrder, AWorkThatNobodyWaitedForIsWaitedForWhenItIsDestroyed) {
+  const auto group = group_of_all();
+  for_all_orders([&] {
+    const Buffer values = own(kElements);
+    static_cast<void>(group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                                        Stream::reduce));
+    EXPECT_EQ(values.get(Stream::copy_out)[17], sum_over(all, 17));
+  });
+}
+
+TEST_F(NcclOrder, AWorkMayOutliveItsGroup) {
+  for_all_orders([&] {
+    auto group = group_of_all();
+    const Buffer values = own(kElements);
+    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                                        Stream::reduce);
+    group.reset();
+    work->wait(Stream::host);
+    EXPECT_EQ(values.get()[17], sum_over(all, 17));
+  });
+}
+
+TEST_F(NcclOrder, ProgressAloneCompletes) {
+  const auto group = group_of_all();
+  for_all_orders([&] {
+    const Buffer values = own(kElements);
+    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                                        Stream::reduce);
+    while (!work->progress()) {
+    }
+    EXPECT_EQ(values.get(Stream::copy_out)[17], sum_over(all, 17));
+  });
+}
+
+TEST_F(NcclOrder, MemoryThatTravelsIsAlignedAndZero) {
+  for (const std::int64_t bytes : {4, 4096, 5'000'000}) {
+    const Memory memory = world().allocate(bytes);
+    EXPECT_EQ(memory.bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
+    std::vector<std::int32_t> values(static_cast<std::size_t>(bytes / 4), -1);
+    device().download(values.data(), {memory.data(), DType::int32, 1, bytes / 4}, Stream::copy_out);
+    device().synchronize(Stream::copy_out);
+    EXPECT_EQ(values, std::vector<std::int32_t>(values.size()));
+  }
+  EXPECT_EQ(world().allocate(0).data(), nullptr);
+}
+
+TEST_F(NcclOrder, TheWorldIsThatOfMpiOtherwise) {
+  EXPECT_EQ(world().size(), mpi.size());
+  EXPECT_EQ(world().rank(), mpi.rank());
+  EXPECT_EQ(world().backend(), Backend::nccl);
+  EXPECT_EQ(world().topology().host, mpi.topology().host);
+  EXPECT_NE(world().describe().find(mpi.describe()), std::string::npos) << world().describe();
+  EXPECT_NE(world().describe().find("NCCL 2."), std::string::npos) << world().describe();
+  std::array<std::int64_t, 1> ranks = {1};
+  world().sum(std::span<std::int64_t>(ranks));
+  EXPECT_EQ(ranks[0], mpi.size());
+  world().barrier();
+  EXPECT_NO_THROW(world().check());
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,230 @@
+// Every operation of the GPU against the reference, in the three dtypes.
+#include <algorithm>
+#include <cmath>
+
+#include "device/operations.hpp"
+#include "gpu/gpu_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+/// What sums in float32 lose is as on the CPU (cpu_test.cpp): 2 eps sqrt(terms). A result or an intermediate
+/// value that is kept in 16 bits is off by up to u of itself, u the dtype's unit roundoff. The result's own
+/// rounding is at most u of the largest element. An intermediate one that goes into a sum of many terms, each
+/// rounded for itself, adds errors of standard deviation u / sqrt(3) times that of the sum; the largest of
+/// 10^5 errors is about four times that, as the largest element is about four times the usual one: less than
+/// u of it. Twice that for small tensors, where the largest element is not so large.
+double tolerance(const Operation& op, DType dtype) {
+  const double sums = 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms));
+  return dtype == DType::float32 ? sums : sums + 2 * op.roundings * unit_roundoff(dtype);
+}
+
+Values gradient_of_output(const Operation& op, const std::vector<Values>& outputs) {
+  Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
+  if (op.name == "head_loss" || op.name == "tied_head") dy.data[0] = static_cast<double>(0.01F);
+  return dy;
+}
+
+void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
+                      double allowed) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_TRUE(close(actual[i], expected[i], allowed)) << "result " << i;
+}
+
+void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "result " << i;
+}
+
+class GpuOperations : public GpuTest {
+ protected:
+  static std::vector<Layout> layouts() {
+    return {one_segment(1), one_segment(7), one_segment(130), single_tokens(7), mixed_segments(65)};
+  }
+
+  /// Forward and both kinds of backward against the reference; in each order of work, with equal bits.
+  static void expect_like_reference(const Operation& op) {
+    for (const DType dtype : kGpuTypes) {
+      SCOPED_TRACE(fmt::format("{}, {}, seed {}", op.name, to_string(dtype), kSeed));
+      const auto reference_device = make_reference_device();
+      Session reference(*reference_device, DType::float64, Weights::trained, dtype);
+      expect_like(op, dtype, op.forward(reference, op.inputs),
+                  [&](Session& s) { return op.forward(s, op.inputs); });
+      if (!op.backward) continue;
+      const Values dy = gradient_of_output(op, op.forward(reference, op.inputs));
+      const bool adds = std::find(op.accumulates.begin(), op.accumulates.end(), true) != op.accumulates.end();
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        if (accumulate == Accumulate::yes && !adds) continue;
+        SCOPED_TRACE(accumulate == Accumulate::yes ? "gradients, added" : "gradients");
+        expect_like(op, dtype, op.backward(reference, op.inputs, dy, accumulate),
+                    [&](Session& s) { return op.backward(s, op.inputs, dy, accumulate); });
+      }
+      expect_weights_can_be_frozen(op, dtype, dy);
+    }
+  }
+
+ private:
+  template <class Run>
+  static void expect_like(const Operation& op, DType dtype, const std::vector<Values>& expected,
+                          const Run& run) {
+    std::vector<Values> first;
+    for (const WorkOrder& order : work_orders()) {
+      SCOPED_TRACE(order.name);
+      order.set();
+      Session session(device(), dtype);
+      const std::vector<Values> actual = run(session);
+      expect_all_close(actual, expected, tolerance(op, dtype));
+      if (first.empty()) first = actual;
+      expect_all_same(actual, first);
+    }
+  }
+
+  /// Without the weight's gradient, the last input's, all else has the same bits.
+  static void expect_weights_can_be_frozen(const Operation& op, DType dtype, const Values& dy) {
+    if (op.name.starts_with("attention") || op.name == "tied_head") return;  // without a weight of its own
+    SCOPED_TRACE("frozen");
+    Session trained(device(), dtype), frozen(device(), dtype, Weights::frozen);
+    const std::vector<Values> expected = op.backward(trained, op.inputs, dy, Accumulate::yes);
+    const std::vector<Values> actual = op.backward(frozen, op.inputs, dy, Accumulate::yes);
+    ASSERT_EQ(actual.size(), expected.size());
+    const std::size_t weight = op.inputs.size() - 1;
+    for (std::size_t i = 0; i < actual.size(); ++i) {
+      if (i == weight) {
+        EXPECT_TRUE(actual[i].data.empty());
+      } else {
+        EXPECT_TRUE(same_bits(actual[i], expected[i])) << "result " << i;
+      }
+    }
+  }
+};
+
+TEST_F(GpuOperations, Embedding) {
+  for (const Layout& layout : {one_segment(1), one_segment(130)}) {
+    for (const std::int64_t hidden : {20, 83, 288}) expect_like_reference(embedding(layout, hidden));
+  }
+}
+
+TEST_F(GpuOperations, RmsNorm) {
+  for (const std::int64_t tokens : {1, 33}) {
+    for (const std::int64_t hidden : {20, 83, 288, 1030}) expect_like_reference(rms_norm(tokens, hidden));
+  }
+}
+
+TEST_F(GpuOperations, QkvRope) {
+  for (const Layout& layout : layouts()) {
+    expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}));
+    expect_like_reference(qkv_rope(layout, 37, {3, 1, 6}));
+  }
+  expect_like_reference(qkv_rope(mixed_segments(130), 64, {6, 6, 64}));
+}
+
+// Heads of 16, 64 and 128 are for tensor cores (in 16 bits), the others are not.
+TEST_F(GpuOperations, Attention) {
+  for (const Layout& layout : layouts()) expect_like_reference(attention(layout, {4, 2, 16}));
+  expect_like_reference(attention(one_segment(7), {3, 1, 64}));
+  expect_like_reference(attention(mixed_segments(130), {2, 1, 64}));
+  expect_like_reference(attention(mixed_segments(65), {2, 2, 128}));
+  expect_like_reference(attention(mixed_segments(65), {4, 4, 20}));
+  expect_like_reference(attention(one_segment(35), {3, 1, 6}));
+  expect_like_reference(attention(mixed_segments(40), {2, 1, 136}));
+}
+
+TEST_F(GpuOperations, Projection) {
+  for (const std::int64_t tokens : {1, 7, 65}) {
+    expect_like_reference(projection_residual(tokens, 83, 37));
+    expect_like_reference(projection_residual(tokens, 40, 96));
+    expect_like_reference(linear(tokens, 40, 331));
+  }
+}
+
+TEST_F(GpuOperations, SwiGlu) {
+  for (const std::int64_t tokens : {1, 7, 65}) {
+    expect_like_reference(gate_up_swiglu(tokens, 40, 88));
+    expect_like_reference(gate_up_swiglu(tokens, 83, 21));
+  }
+}
+
+// What is computed once more for the backward pass is what the forward pass had.
+TEST_F(GpuOperations, SwiGluOnceMore) {
+  for (const DType dtype : kGpuTypes) {
+    for (const std::int64_t width : {21, 176}) {
+      Session s(device(), dtype);
+      const Tensor gate_up = s.output(65, 2 * width), first = s.output(65, width),
+                   again = s.output(65, width);
+      device().gate_up_swiglu(s.upload(normal(65, 80, "x")), s.upload(normal(2 * width, 80, "weight")),
+                              gate_up, first);
+      const Values gates = s.download(gate_up);
+      device().swiglu(gate_up, again);
+      EXPECT_TRUE(same_bits(s.download(again), s.download(first)));
+      EXPECT_TRUE(same_bits(s.download(gate_up), gates));
+      EXPECT_GT(largest_magnitude(s.download(again)), 0);
+    }
+  }
+}
+
+TEST_F(GpuOperations, Head) {
+  for (const std::int32_t tokens : {1, 23}) {
+    expect_like_reference(head_loss(one_segment(tokens), 40));
+    expect_like_reference(tied_head(one_segment(tokens), 37));
+  }
+  Layout wide = one_segment(5);
+  wide.vocabulary = 9001;  // more than a block looks at at once
+  expect_like_reference(head_loss(wide, 12));
+}
+
+TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
+  for (const DType dtype : kGpuTypes) {
+    Session s(device(), dtype);
+    const Operation op = head_loss(one_segment(23), 40);
+    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
+    for (std::int64_t t = 3; t < 23; t += 5) {
+      for (std::int64_t i = 0; i < 40; ++i)
+        ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 40 + i)], 0) << t;
+    }
+  }
+}
+
+TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
+  for (const DType dtype : kGpuTypes) {
+    Session s(device(), dtype);
+    Operation op = head_loss(one_segment(7), 40);
+    op.inputs[0].data[40] = std::nan("");
+    EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
+    op.inputs[0].data[40] = std::numeric_limits<double>::infinity();
+    EXPECT_FALSE(std::isfinite(op.forward(s, op.inputs)[0].data[0]));
+  }
+}
+
+// The bits of a segment do not depend on what else is in the batch.
+TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
+  const AttentionShape shape{4, 2, 16};
+  const Operation both = attention({"", {70, 33}}, shape);
+  Operation second = attention(one_segment(33), shape);
+  second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
+                               both.inputs[0].data.end());
+  for (const DType dtype : kGpuTypes) {
+    Session s(device(), dtype);
+    Values expected = both.forward(s, both.inputs)[0];
+    expected = {33, expected.cols, {expected.data.begin() + 70 * expected.cols, expected.data.end()}};
+    EXPECT_TRUE(same_bits(second.forward(s, second.inputs)[0], expected)) << to_string(dtype);
+  }
+}
+
+// Scores far apart: e^x underflows to zero, and nothing overflows. A score of 1000 that is summed of 16
+// products in float32 is off by up to 1000 sqrt(16) roundings, and so are, relatively, the probabilities.
+TEST_F(GpuOperations, LargeScores) {
+  Operation op = attention(one_segment(65), {2, 1, 16});
+  for (double& v : op.inputs[0].data) v *= 16;
+  for (const DType dtype : kGpuTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    const auto reference_device = make_reference_device();
+    Session reference(*reference_device, DType::float64, Weights::trained, dtype), session(device(), dtype);
+    const double scores = 4000 * kEpsilon;
+    expect_all_close(op.forward(session, op.inputs), op.forward(reference, op.inputs),
+                     scores + tolerance(op, dtype));
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
