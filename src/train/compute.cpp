@@ -31,7 +31,8 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
   Compute compute;
   compute.mpi = &world;
   agree(world, [&] { compute.host = make_cpu_device(choice.threads); });
-  if (choice.device == "cpu") return compute;
+  // auto would take GPUs: not before their kernels have run on one.
+  if (choice.device != "cuda") return compute;
 
   const GpuLibrary* library = nullptr;
   std::string why;

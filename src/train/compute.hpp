@@ -12,7 +12,7 @@
 namespace llampi {
 
 struct ComputeChoice {
-  std::string device = "auto";  ///< auto: GPUs where every rank sees one, else CPUs; cpu; cuda
+  std::string device = "auto";  ///< cuda: GPUs; cpu; auto: CPUs too, until the GPU side has run on a GPU
   int threads = 1;              ///< of the CPU, whoever computes
   bool share_gpu = false;       ///< several ranks may have one GPU
   bool deterministic = true;
