@@ -384,7 +384,8 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-int bytes_of(const std::string& dtype) { return dtype == "float32" ? 4 : 2; }
+/// On CPUs auto is float32.
+int bytes_of(const std::string& dtype) { return dtype == "float32" || dtype == "auto" ? 4 : 2; }
 
 /// What the header of units says, counted again: parameters start at multiples of 64 elements unless they
 /// join the one before them, and so do shards.
@@ -403,7 +404,8 @@ std::int64_t shard_elements(const Recorded& recorded, int unit) {
 /// device.
 int state_bytes(const Config& c, bool out) {
   const int param = bytes_of(c.fsdp.param_dtype), master = bytes_of(c.optimizer.master_dtype);
-  const bool shard_is_master = c.fsdp.param_dtype == c.optimizer.master_dtype,
+  const std::string param_dtype = c.fsdp.param_dtype == "auto" ? "float32" : c.fsdp.param_dtype;
+  const bool shard_is_master = param_dtype == c.optimizer.master_dtype,
              params = c.fsdp.cpu_offload == "params";
   const int moments = 2 * bytes_of(c.optimizer.moment_dtype);
   if (shard_is_master) return moments + (params ? param : 0);
