@@ -22,11 +22,10 @@ Counts counts();
 
 /// Polls until a call takes effect; -1: it never does.
 void set_delay(int polls);
-/// Whether each collective waits for the one that was issued before, also on another stream. A collective
-/// holds up the whole emulated GPU of its rank until the others come to it, so emulated streams must come to
-/// their collectives in the same order on all ranks. This makes sure of it, but can hide that an event is
-/// missing. Without it lazy and eager streams still agree if all ranks wait for the same things in the same
-/// order; random ones do not.
+/// Whether each collective waits for the one that was issued before, also on another stream, as at the start.
+/// A rank that synchronizes lazy streams does nothing else until the collectives there are done, so ranks
+/// that wait for different streams first would wait for each other; in one chain they do not. It can hide
+/// that an event is missing.
 void chain_collectives(bool wanted);
 /// The next call of this function fails with `result` after the delay, or without effect at once for
 /// ncclMemAlloc.

@@ -1,0 +1,39 @@
+// What emulated GPUs send each other: MPI, started and finished when their streams come to it.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace llampi::emulated_nccl {
+
+/// Of a communicator and of what it has in streams.
+struct Link {
+  MPI_Comm mpi = MPI_COMM_NULL;
+  int rank = 0;
+  int ranks = 1;
+  std::atomic<bool> dead = false;  ///< exchanges end without having done anything
+};
+
+/// The ranks of a group find each other through the one that made the id.
+struct Id {
+  int root;  ///< world rank of the group's rank 0
+  int serial;
+};
+MPI_Comm connect(const Id& id, int rank, int ranks);
+
+void check_mpi(int code);
+
+/// Every rank's bytes, one rank after another; they may be moved from.
+using Received = std::vector<std::byte>;
+/// Enqueues an exchange of `bytes` from `send`: `finish` gets what all ranks sent. The rank's GPU does other
+/// things meanwhile; but for eager streams, where the rank waits at once.
+void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
+              std::function<void(Received&)> finish);
+
+}  // namespace llampi::emulated_nccl
