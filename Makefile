@@ -25,7 +25,7 @@ sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run test install format format-check clean
+.PHONY: help setup configure program build run test install bundle format format-check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,11 @@ test: build ## run the tests, all but the long ones
 
 install: program ## install into PREFIX (/usr/local)
 	@$(cmake) --install $(BUILD) --prefix $(PREFIX)
+
+bundle: configure ## build/bundle/llampi-VERSION-x86_64.tar.gz: runs on other machines as it is; with the GPU tests
+	@GEMM=$(GEMM) scripts/setup.sh --bundle
+	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target bundle_contents
+	@scripts/make-bundle.sh $(BUILD)
 
 format: ## format the C++ code
 	@$(sources) | xargs -r $(CLANG_FORMAT) -i

@@ -2,9 +2,9 @@
 # Checks that the build finds what it needs. What is missing is installed through apt where that is possible
 # (as root or through sudo); otherwise this prints what to install, exits 2 and has changed nothing.
 #
-#   scripts/setup.sh [--tests] [--format]
+#   scripts/setup.sh [--tests] [--format] [--bundle]
 #
-# --tests adds what single tests use (they are skipped without it), --format adds clang-format.
+# --tests adds what single tests use (they are skipped without it), --format adds clang-format, --bundle what make-bundle.sh uses.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
 set -uo pipefail
 
@@ -26,6 +26,7 @@ gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
 format   | clang-format | clang-format | clang-tools-extra
+patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py "
 
@@ -35,8 +36,9 @@ for argument in "$@"; do
     case $argument in
         --tests) wanted+=" h5py" ;;
         --format) wanted+=" format" ;;
+        --bundle) wanted+=" patchelf" ;;
         *)
-            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format]" >&2
+            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--bundle]" >&2
             exit 2
             ;;
     esac
@@ -160,6 +162,7 @@ PROBE
     has_parallel_hdf5 || absent+=" hdf5"
     case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
+    command -v patchelf >/dev/null || absent+=" patchelf"
 
     missing=()
     local piece

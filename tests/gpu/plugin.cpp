@@ -2,11 +2,24 @@
 #include <cstdlib>
 
 #include "gpu/gpu_test.hpp"
+#include "support/find_above.hpp"
 
 namespace llampi::test {
+namespace {
+
+/// Tests do not lie beside it, but below the folder that has it: the build folder, or a bundle.
+void find_plugin() {
+  std::string folder = LLAMPI_PLUGIN_FOLDER;
+  for (const char* name : {"libllampi_cuda.so", "lib/libllampi_cuda.so"}) {
+    if (const auto file = find_above(name); !file.empty()) folder = file.parent_path().string();
+  }
+  setenv("LLAMPI_PLUGIN_DIR", folder.c_str(), 0);
+}
+
+}  // namespace
 
 std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string& why) {
-  setenv("LLAMPI_PLUGIN_DIR", LLAMPI_PLUGIN_FOLDER, 0);  // tests do not lie beside it
+  find_plugin();
   const GpuLibrary* library = gpu_library(why);
   if (library == nullptr) return nullptr;
   try {

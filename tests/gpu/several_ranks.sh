@@ -5,6 +5,7 @@
 #   tests/gpu/several_ranks.sh [BUILD]     BUILD: the folder with the program and its tests; default: build
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU
 #   KEEP=FOLDER                            where the runs are kept; default: a temporary folder, removed if all is well
+#   TESTS=no                               only whole runs
 #
 # Where ranks share a GPU, the program lets NCCL take each rank for a node of its own (NCCL_HOSTID) and the data go over
 # sockets, so a collective takes some 10 ms: this shows that results are right, not how fast they come.
@@ -45,7 +46,7 @@ run_test() { # ranks, executable, its arguments
     tail -n 3 "$log"
 }
 
-if [[ $device == cuda ]]; then
+if [[ $device == cuda && ${TESTS:-yes} == yes ]]; then
     for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/nccl/test_nccl"; done
     for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/engine/test_gpu_engine"; done
 fi

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <fstream>
 
+#include "support/find_above.hpp"
+
 namespace llampi::oracle {
 namespace {
 
@@ -132,7 +134,9 @@ std::vector<std::string> fixture_names() {
 }
 
 Fixture load(const std::string& name) {
-  const std::string path = std::string(LLAMPI_TEST_DATA) + "/oracle/" + name + ".json";
+  const std::string file = "oracle/" + name + ".json";
+  std::string path = test::find_above("tests/" + file).string();
+  if (path.empty()) path = LLAMPI_TEST_DATA "/" + file;  // the build folder may lie anywhere
   std::ifstream stream(path);
   if (!stream) throw Error(fmt::format("{} cannot be opened", path));
   const json object = json::parse(stream);

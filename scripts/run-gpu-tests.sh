@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Runs everything that needs a GPU, one thing after another whatever fails, and prints a table last. Fails if anything did;
+# a test that is skipped has failed. Only reads the GPU's settings.
+#
+#   scripts/run-gpu-tests.sh BUILD [STEP[=SECONDS]...]    from a build tree
+#   ./run-gpu-tests [STEP[=SECONDS]...]                   from a bundle (docs/bundle.md)
+#
+# Steps, all unless some are named, each with the seconds it may take:
+#   program=20      the program starts, and the plugin with its CUDA libraries
+#   tests=110       tests labelled gpu on one rank
+#   ranks=150       those on several ranks, which share a GPU where there are too few, and runs of the program on 1, 2, 4
+#   memcheck=75     test_gpu under compute-sanitizer, skipped where that is not found
+#   racecheck=60    likewise; shared memory
+#   bench=80        gpu_bench
+#   torch=45        PyTorch at the same shapes, skipped where python3 has none
+#
+#   OUT=FOLDER      where the logs go; default: gpu-results
+#   TOTAL=SECONDS   for all steps together; default: 540. What would begin later fails.
+#   PYTHON=PROGRAM  default: python3
+set -uo pipefail
+export LC_ALL=C
+
+build=$(realpath -- "${1:?usage: run-gpu-tests.sh BUILD [STEP[=SECONDS]...]}") || exit 2
+shift
+out=$(realpath -- "${OUT:-gpu-results}")
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
+mkdir -p "$out" || exit 2
+python=${PYTHON:-python3}
+deadline=$((SECONDS + ${TOTAL:-540}))
+
+declare -A budget=([program]=20 [tests]=110 [ranks]=150 [memcheck]=75 [racecheck]=60 [bench]=80 [torch]=45)
+chosen=()
+for argument in "$@"; do
+    step=${argument%%=*}
+    if [[ -z ${budget[$step]:-} || ! ${argument#"$step"} =~ ^(=[1-9][0-9]*)?$ ]]; then
+        echo "run-gpu-tests: $argument is no STEP[=SECONDS]; steps: program tests ranks memcheck racecheck bench torch" >&2
+        exit 2
+    fi
+    if [[ $argument == *=* ]]; then budget[$step]=${argument#*=}; fi
+    chosen+=("$step")
+done
+if ((${#chosen[@]} == 0)); then chosen=(program tests ranks memcheck racecheck bench torch); fi
+
+# shellcheck source=scripts/mpi-env.sh
+source scripts/mpi-env.sh
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+plugin=$build/libllampi_cuda.so
+if [[ ! -e $plugin ]]; then plugin=$(dirname -- "$build")/lib/libllampi_cuda.so; fi
+LLAMPI_PLUGIN_DIR=$(dirname -- "$plugin")
+export LLAMPI_PLUGIN_DIR
+
+# ---- running and judging -------------------------------------------------------------------------------------------
+
+table=()
+failed=0
+record() { # name, result, seconds, note
+    table+=("$(printf '%-22s %-5s %5s  %s' "$1" "$2" "$3" "${4:0:160}")")
+    if [[ $2 == FAIL ]]; then ((failed++)); fi
+    printf '   %s %s %s\n' "$2" "$1" "$4"
+}
+
+# Runs a command within what is left of its step's time, its output into $out/NAME.log, and records what came of it.
+run() { # name, judge of the output, command...
+    local name=$1 judge=$2 log=$out/$1.log start=$SECONDS limit status=0 result=pass note
+    shift 2
+    limit=$(((step_deadline < deadline ? step_deadline : deadline) - SECONDS))
+    if ((limit <= 0)); then
+        record "$name" FAIL 0 "no time was left for it"
+        return
+    fi
+    printf '\n== %s: %s\n' "$name" "$*"
+    timeout -k 10 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
+    note=$("$judge" "$log") || result=FAIL
+    note=${note//$'\n'/ }
+    if ((status == 124 || status == 137)); then
+        result=FAIL note="not done after $limit s"
+    elif ((status != 0)); then
+        result=FAIL note="exit status $status${note:+; $note}"
+    fi
+    if [[ $result == FAIL ]]; then tail -n 25 "$log"; fi
+    record "$name" "$result" $((SECONDS - start)) "$note"
+}
+
+# Judges print a note and fail if the output is not that of a success, whatever the exit status said.
+any_output() { tail -n 1 "$1"; }
+all_tests() { # GoogleTest's: some ran, none was skipped, none failed
+    local skipped
+    skipped=$(grep -m 1 -i -A 1 'skipped$' "$1" | tail -n 1)
+    if grep -q '^\[  SKIPPED \]' "$1"; then
+        echo "skipped: ${skipped:-$(grep -m 1 '^\[  SKIPPED \]' "$1")}"
+        return 1
+    fi
+    if grep -q '^\[  FAILED  \]' "$1"; then
+        grep -m 1 '^\[  FAILED  \]' "$1"
+        return 1
+    fi
+    sed -n 's/^\[  PASSED  \] \([1-9][0-9]* test.*\)/\1/p' "$1" | grep . || { echo "no test ran"; return 1; }
+}
+has_gpu() { # of `llampi --version`
+    grep '^GPU  *' "$1" | sed 's/^GPU *//'
+    grep -q '^GPU  *CUDA ' "$1"
+}
+clean() { # compute-sanitizer found nothing, and the tests that it watched passed
+    local tests summary
+    tests=$(all_tests "$1") || { echo "$tests"; return 1; }
+    summary=$(grep -o -E '(ERROR|RACECHECK) SUMMARY: .*' "$1" | tail -n 1)
+    echo "$tests ${summary:-no summary}"
+    [[ $summary == *" SUMMARY: 0 "* ]]
+}
+
+# ---- what the machine has ------------------------------------------------------------------------------------------
+
+machine() {
+    sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release
+    echo "$(env -u OMP_NUM_THREADS nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(ldd --version | head -n 1)"
+    if command -v nvidia-smi >/dev/null; then
+        timeout 20 nvidia-smi --format=csv --query-gpu=index,name,driver_version,compute_cap,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit
+        echo "programs on the GPUs:"
+        timeout 20 nvidia-smi --format=csv --query-compute-apps=pid,used_memory
+    elif [[ -e /proc/driver/nvidia/version ]]; then
+        head -n 1 /proc/driver/nvidia/version
+    else
+        echo "no NVIDIA driver is seen: neither nvidia-smi nor /proc/driver/nvidia"
+    fi
+    if [[ -e $plugin ]]; then
+        echo "libraries of $plugin:"
+        ldd "$plugin" 2>/dev/null | grep -E 'lib(cu|nccl|stdc)' | sed 's/ (0x.*//'
+    else
+        echo "there is no libllampi_cuda.so in $build: it was built without GPU support"
+    fi
+}
+
+find_sanitizer() {
+    local place
+    for place in "$(command -v compute-sanitizer)" ${CUDA_HOME:+"$CUDA_HOME"/bin/compute-sanitizer} \
+        /usr/local/cuda*/bin/compute-sanitizer /usr/local/cuda*/compute-sanitizer/compute-sanitizer; do
+        if [[ -x $place ]]; then
+            echo "$place"
+            return
+        fi
+    done
+    # In NVIDIA's Python packages, where the CUDA libraries came from.
+    ldd "$plugin" 2>/dev/null | sed -n 's/.*=> \(.*\/nvidia\)\/.*/\1/p' | sort -u | while IFS= read -r place; do
+        find -L "$place" -name compute-sanitizer -type f -perm -u+x
+    done | head -n 1
+}
+
+# ---- the steps -----------------------------------------------------------------------------------------------------
+
+step_program() {
+    run program has_gpu "$build/llampi" --version
+    cat "$out/program.log"
+}
+
+# Lines of gpu_tests.list: a program, and the numbers of ranks that it runs on; none: without mpirun.
+run_listed() { # which numbers of ranks: a pattern
+    local file ranks n
+    while read -r file ranks; do
+        for n in ${ranks:-0}; do
+            if [[ ! $n =~ $1 ]]; then continue; fi
+            if ((n == 0)); then
+                run "$(basename "$file")" all_tests "$build/$file"
+            else
+                run "$(basename "$file")_$n" all_tests mpirun -n "$n" "$build/$file"
+            fi
+        done
+    done <"$build/gpu_tests.list"
+}
+step_tests() { run_listed '^[01]$'; }
+step_ranks() {
+    run_listed '^([2-9]|[1-9][0-9]+)$'
+    run several_ranks any_output env TESTS=no KEEP="$out/several_ranks" tests/gpu/several_ranks.sh "$build"
+}
+
+sanitize() { # tool, tests, options...
+    local tool=$1 filter=$2 sanitizer
+    shift 2
+    sanitizer=$(find_sanitizer)
+    if [[ -z $sanitizer ]]; then
+        record "$tool" skip 0 "there is no compute-sanitizer"
+        return
+    fi
+    # Our own kernels only: those of the libraries take minutes and are NVIDIA's to check.
+    run "$tool" clean "$sanitizer" --tool "$tool" --kernel-name kns=llampi --error-exitcode 9 --print-limit 20 "$@" \
+        "$build/tests/gpu/test_gpu" --gtest_filter="$filter"
+}
+# Calls that fail on purpose, such as asking for too much memory, are no errors.
+step_memcheck() { sanitize memcheck '*' --report-api-errors no; }
+step_racecheck() { sanitize racecheck 'GpuOperations.*:GpuUpdate.Norm*'; }
+
+step_bench() {
+    if [[ ! -x $build/bench/gpu_bench ]]; then
+        record gpu_bench FAIL 0 "there is no $build/bench/gpu_bench"
+        return
+    fi
+    run gpu_bench any_output "$build/bench/gpu_bench"
+    cat "$out/gpu_bench.log"
+}
+step_torch() {
+    # With the libraries that PyTorch brings, not those that were found for llampi.
+    local environment=(env -u LLAMPI_PLUGIN_DIR "LD_LIBRARY_PATH=${TORCH_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}")
+    if ! "${environment[@]}" "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null ||
+        [[ ! -e bench/torch_llama.py ]]; then
+        record torch_llama skip 0 "$python has no torch, or there is no bench/torch_llama.py"
+        return
+    fi
+    run torch_llama any_output "${environment[@]}" "$python" bench/torch_llama.py
+    cat "$out/torch_llama.log"
+}
+
+machine 2>&1 | tee "$out/machine.log"
+for step in "${chosen[@]}"; do
+    step_deadline=$((SECONDS + budget[$step]))
+    "step_$step"
+done
+
+{
+    printf '\n%-22s %-5s %5s\n' what result seconds
+    printf '%s\n' "${table[@]}"
+    if ((failed > 0)); then
+        echo "$failed of ${#table[@]} FAILED; logs: $out"
+    else
+        echo "none of ${#table[@]} failed; logs: $out"
+    fi
+} | tee "$out/summary-${chosen[0]}.txt"
+((failed == 0))

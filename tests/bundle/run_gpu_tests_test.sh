@@ -1,0 +1,102 @@
+#!/usr/bin/env bash
+# run_gpu_tests_test.sh SOURCE: what scripts/run-gpu-tests.sh makes of programs that pass, fail, skip, hang or run nothing.
+# The programs are scripts that print what GoogleTest, llampi, compute-sanitizer and several_ranks.sh print.
+set -euo pipefail
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+tree=$folder/tree build=$folder/tree/the\ build
+mkdir -p "$tree/scripts" "$tree/tests/gpu" "$tree/bench" "$build/tests/gpu" "$build/bench" "$folder/bin"
+cp "$1"/scripts/{run-gpu-tests,mpi-env}.sh "$tree/scripts/"
+
+program() { # file, script
+    printf '#!/usr/bin/env bash\n%s\n' "$2" >"$1"
+    chmod +x "$1"
+}
+good_test='echo "[==========] 3 tests ran."; echo "[  PASSED  ] 3 tests."'
+# What it takes to pass everything.
+all_good() {
+    program "$build/llampi" 'echo "GPU              CUDA 13.0, cuBLASLt 13.1"'
+    program "$build/tests/gpu/test_gpu" "$good_test"
+    program "$build/tests/gpu/test_ranks" "$good_test"
+    program "$build/bench/gpu_bench" 'echo "| a table |"'
+    program "$tree/tests/gpu/several_ranks.sh" 'echo "== all agree"'
+    program "$folder/bin/compute-sanitizer" '
+        while [[ $1 == --* ]]; do if [[ $1 == --report-api-errors || $1 == --tool ]]; then tool=$2; fi; shift; [[ $1 == --* ]] || shift; done
+        "$@"; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+        else echo "========= ERROR SUMMARY: 0 errors"; fi'
+    program "$folder/bin/mpirun" 'if [[ $1 == --version ]]; then exit; fi; shift 2; exec "$@"'
+    program "$folder/bin/no_torch" 'exit 1'
+    printf 'tests/gpu/test_gpu \ntests/gpu/test_ranks 1 2\n' >"$build/gpu_tests.list"
+}
+run() { # expected status, arguments...
+    local expected=$1 status=0
+    shift
+    PATH=$folder/bin:$PATH PYTHON=no_torch OUT=$folder/out "$tree/scripts/run-gpu-tests.sh" "$build" "$@" \
+        >"$folder/output" 2>&1 || status=$?
+    if ((status != expected)); then
+        cat "$folder/output"
+        echo "exit status $status instead of $expected with: $*" >&2
+        exit 1
+    fi
+}
+expect() { # a line of the table that must be there
+    if ! grep -q -E "^$1" "$folder/output"; then
+        cat "$folder/output"
+        echo "no line: $1" >&2
+        exit 1
+    fi
+}
+
+all_good
+run 0
+for name in program test_gpu test_ranks_1 test_ranks_2 several_ranks memcheck racecheck gpu_bench; do expect "$name +pass"; done
+expect "torch_llama +skip"
+[[ $(tail -n 1 "$folder/output") == "none of 9 failed"* ]] # the table is last
+
+program "$build/tests/gpu/test_gpu" 'echo "[  FAILED  ] Gpu.Adds"; exit 1'
+run 1
+expect "test_gpu +FAIL .*Gpu.Adds"
+expect "memcheck +FAIL"
+expect "gpu_bench +pass" # and it went on
+[[ $(tail -n 1 "$folder/output") == "3 of 9 FAILED"* ]]
+
+all_good
+program "$build/tests/gpu/test_gpu" 'echo "gpu_test.cpp:19: Skipped"; echo "no GPU to test: there is no driver"
+    echo "[  SKIPPED ] Gpu.Adds (0 ms)"; echo "[  PASSED  ] 0 tests."; exit 0'
+run 1 tests
+expect "test_gpu +FAIL .*no GPU to test: there is no driver"
+expect "test_ranks_1 +pass"
+
+all_good
+program "$build/tests/gpu/test_gpu" 'echo "[  PASSED  ] 0 tests."'
+run 1 tests
+expect "test_gpu +FAIL .*no test ran"
+
+all_good
+program "$build/tests/gpu/test_gpu" "sleep 30; $good_test"
+run 1 tests=1
+expect "test_gpu +FAIL .*not done after 1 s"
+expect "test_ranks_1 +FAIL .*no time"
+
+all_good
+program "$build/llampi" 'echo "GPU              none: libcublasLt.so.13 cannot be loaded"'
+run 1 program
+expect "program +FAIL .*libcublasLt.so.13 cannot be loaded"
+
+all_good
+program "$folder/bin/compute-sanitizer" "$good_test; echo '========= ERROR SUMMARY: 2 errors'; exit 9"
+run 1 memcheck
+expect "memcheck +FAIL .*2 errors"
+program "$folder/bin/compute-sanitizer" "$good_test; echo '========= RACECHECK SUMMARY: 1 hazard displayed (1 error)'"
+run 1 racecheck
+expect "racecheck +FAIL .*1 hazard"
+
+all_good
+rm "$build/bench/gpu_bench"
+program "$tree/tests/gpu/several_ranks.sh" 'echo "several_ranks: the losses do not agree"; exit 1'
+run 1 ranks bench
+expect "several_ranks +FAIL .*do not agree"
+expect "gpu_bench +FAIL"
+
+run 2 tests memchek
+run 2 tests=
