@@ -44,7 +44,7 @@ cp -R LICENSE README.md CHANGELOG.md docs input jobscripts "$root/"
 cp -R tests/oracle "$root/tests/"
 rm -rf "$root"/tests/oracle/__pycache__
 cp tests/gpu/several_ranks.sh "$root/tests/gpu/"
-for script in bench/*.py; do
+for script in bench/*.py bench/*.sh; do
     if [[ -e $script ]]; then cp "$script" "$root/bench/"; fi
 done
 cp scripts/mpi-env.sh scripts/run-gpu-tests.sh scripts/bundle/cuda-libraries.sh "$root/scripts/"

@@ -7,12 +7,11 @@
 #
 # Steps, all unless some are named, each with the seconds it may take:
 #   program=20      the program starts, and the plugin with its CUDA libraries
-#   tests=110       tests labelled gpu on one rank
-#   ranks=150       those on several ranks, which share a GPU where there are too few, and runs of the program on 1, 2, 4
-#   memcheck=75     test_gpu under compute-sanitizer, skipped where that is not found
-#   racecheck=60    likewise; shared memory
-#   bench=80        gpu_bench
-#   torch=45        PyTorch at the same shapes, skipped where python3 has none
+#   tests=90        tests labelled gpu on one rank
+#   ranks=120       those on several ranks, which share a GPU where there are too few, and runs of the program on 1, 2, 4
+#   memcheck=60     test_gpu under compute-sanitizer, skipped where that is not found
+#   racecheck=45    likewise; shared memory
+#   bench=240       bench/gpu_table.sh: gpu_bench, and PyTorch beside it where python3 has it
 #
 #   OUT=FOLDER      where the logs go; default: gpu-results
 #   TOTAL=SECONDS   for all steps together; default: 540. What would begin later fails.
@@ -25,21 +24,20 @@ shift
 out=$(realpath -- "${OUT:-gpu-results}")
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 mkdir -p "$out" || exit 2
-python=${PYTHON:-python3}
 deadline=$((SECONDS + ${TOTAL:-540}))
 
-declare -A budget=([program]=20 [tests]=110 [ranks]=150 [memcheck]=75 [racecheck]=60 [bench]=80 [torch]=45)
+declare -A budget=([program]=20 [tests]=90 [ranks]=120 [memcheck]=60 [racecheck]=45 [bench]=240)
 chosen=()
 for argument in "$@"; do
     step=${argument%%=*}
     if [[ -z ${budget[$step]:-} || ! ${argument#"$step"} =~ ^(=[1-9][0-9]*)?$ ]]; then
-        echo "run-gpu-tests: $argument is no STEP[=SECONDS]; steps: program tests ranks memcheck racecheck bench torch" >&2
+        echo "run-gpu-tests: $argument is no STEP[=SECONDS]; steps: program tests ranks memcheck racecheck bench" >&2
         exit 2
     fi
     if [[ $argument == *=* ]]; then budget[$step]=${argument#*=}; fi
     chosen+=("$step")
 done
-if ((${#chosen[@]} == 0)); then chosen=(program tests ranks memcheck racecheck bench torch); fi
+if ((${#chosen[@]} == 0)); then chosen=(program tests ranks memcheck racecheck bench); fi
 
 # shellcheck source=scripts/mpi-env.sh
 source scripts/mpi-env.sh
@@ -59,11 +57,13 @@ record() { # name, result, seconds, note
     printf '   %s %s %s\n' "$2" "$1" "$4"
 }
 
+seconds_left() { echo $(((step_deadline < deadline ? step_deadline : deadline) - SECONDS)); }
+
 # Runs a command within what is left of its step's time, its output into $out/NAME.log, and records what came of it.
 run() { # name, judge of the output, command...
     local name=$1 judge=$2 log=$out/$1.log start=$SECONDS limit status=0 result=pass note
     shift 2
-    limit=$(((step_deadline < deadline ? step_deadline : deadline) - SECONDS))
+    limit=$(seconds_left)
     if ((limit <= 0)); then
         record "$name" FAIL 0 "no time was left for it"
         return
@@ -188,24 +188,25 @@ sanitize() { # tool, tests, options...
 step_memcheck() { sanitize memcheck '*' --report-api-errors no; }
 step_racecheck() { sanitize racecheck 'GpuOperations.*:GpuUpdate.Norm*'; }
 
-step_bench() {
-    if [[ ! -x $build/bench/gpu_bench ]]; then
-        record gpu_bench FAIL 0 "there is no $build/bench/gpu_bench"
-        return
-    fi
-    run gpu_bench any_output "$build/bench/gpu_bench"
-    cat "$out/gpu_bench.log"
+measured() { # of llampi's configurations; gpu_table.sh notes those that fail and goes on
+    local good failed_too
+    good=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl" | grep -v -c '"not_measured"')
+    failed_too=$(grep '"system":"llampi' "$out/gpu_table/results.jsonl" | grep '"not_measured"' | grep -v -c 'no time left')
+    echo "$good measured, $failed_too failed"
+    ((good > 0 && failed_too == 0))
 }
-step_torch() {
-    # With the libraries that PyTorch brings, not those that were found for llampi.
-    local environment=(env -u LLAMPI_PLUGIN_DIR "LD_LIBRARY_PATH=${TORCH_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}")
-    if ! "${environment[@]}" "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is None)' 2>/dev/null ||
-        [[ ! -e bench/torch_llama.py ]]; then
-        record torch_llama skip 0 "$python has no torch, or there is no bench/torch_llama.py"
+step_bench() {
+    if [[ ! -x $build/gpu_bench ]]; then
+        record gpu_bench FAIL 0 "there is no $build/gpu_bench"
         return
     fi
-    run torch_llama any_output "${environment[@]}" "$python" bench/torch_llama.py
-    cat "$out/torch_llama.log"
+    # PyTorch with the libraries that it brings, not with those that were found for llampi.
+    printf '#!/usr/bin/env bash\nexport LD_LIBRARY_PATH=%q\nexec %q "$@"\n' "${TORCH_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}" \
+        "${PYTHON:-python3}" >"$out/python"
+    chmod +x "$out/python"
+    run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
+        --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
+    if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
 }
 
 machine 2>&1 | tee "$out/machine.log"

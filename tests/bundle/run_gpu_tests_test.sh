@@ -5,7 +5,7 @@ set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 tree=$folder/tree build=$folder/tree/the\ build
-mkdir -p "$tree/scripts" "$tree/tests/gpu" "$tree/bench" "$build/tests/gpu" "$build/bench" "$folder/bin"
+mkdir -p "$tree/scripts" "$tree/tests/gpu" "$tree/bench" "$build/tests/gpu" "$folder/bin"
 cp "$1"/scripts/{run-gpu-tests,mpi-env}.sh "$tree/scripts/"
 
 program() { # file, script
@@ -18,20 +18,22 @@ all_good() {
     program "$build/llampi" 'echo "GPU              CUDA 13.0, cuBLASLt 13.1"'
     program "$build/tests/gpu/test_gpu" "$good_test"
     program "$build/tests/gpu/test_ranks" "$good_test"
-    program "$build/bench/gpu_bench" 'echo "| a table |"'
+    program "$build/gpu_bench" ''
+    program "$tree/bench/gpu_table.sh" '
+        while (($#)); do if [[ $1 == --folder ]]; then folder=$2; fi; shift; done; mkdir -p "$folder"
+        echo "{\"system\":\"llampi\"}" >"$folder/results.jsonl"; echo "| a table |" >"$folder/tables.md"'
     program "$tree/tests/gpu/several_ranks.sh" 'echo "== all agree"'
     program "$folder/bin/compute-sanitizer" '
         while [[ $1 == --* ]]; do if [[ $1 == --report-api-errors || $1 == --tool ]]; then tool=$2; fi; shift; [[ $1 == --* ]] || shift; done
         "$@"; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
         else echo "========= ERROR SUMMARY: 0 errors"; fi'
     program "$folder/bin/mpirun" 'if [[ $1 == --version ]]; then exit; fi; shift 2; exec "$@"'
-    program "$folder/bin/no_torch" 'exit 1'
     printf 'tests/gpu/test_gpu \ntests/gpu/test_ranks 1 2\n' >"$build/gpu_tests.list"
 }
 run() { # expected status, arguments...
     local expected=$1 status=0
     shift
-    PATH=$folder/bin:$PATH PYTHON=no_torch OUT=$folder/out "$tree/scripts/run-gpu-tests.sh" "$build" "$@" \
+    PATH=$folder/bin:$PATH OUT=$folder/out "$tree/scripts/run-gpu-tests.sh" "$build" "$@" \
         >"$folder/output" 2>&1 || status=$?
     if ((status != expected)); then
         cat "$folder/output"
@@ -50,15 +52,15 @@ expect() { # a line of the table that must be there
 all_good
 run 0
 for name in program test_gpu test_ranks_1 test_ranks_2 several_ranks memcheck racecheck gpu_bench; do expect "$name +pass"; done
-expect "torch_llama +skip"
-[[ $(tail -n 1 "$folder/output") == "none of 9 failed"* ]] # the table is last
+grep -q "a table" "$folder/output"
+[[ $(tail -n 1 "$folder/output") == "none of 8 failed"* ]] # the table is last
 
 program "$build/tests/gpu/test_gpu" 'echo "[  FAILED  ] Gpu.Adds"; exit 1'
 run 1
 expect "test_gpu +FAIL .*Gpu.Adds"
 expect "memcheck +FAIL"
 expect "gpu_bench +pass" # and it went on
-[[ $(tail -n 1 "$folder/output") == "3 of 9 FAILED"* ]]
+[[ $(tail -n 1 "$folder/output") == "3 of 8 FAILED"* ]]
 
 all_good
 program "$build/tests/gpu/test_gpu" 'echo "gpu_test.cpp:19: Skipped"; echo "no GPU to test: there is no driver"
@@ -92,11 +94,15 @@ run 1 racecheck
 expect "racecheck +FAIL .*1 hazard"
 
 all_good
-rm "$build/bench/gpu_bench"
+program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
+    printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'
 program "$tree/tests/gpu/several_ranks.sh" 'echo "several_ranks: the losses do not agree"; exit 1'
 run 1 ranks bench
 expect "several_ranks +FAIL .*do not agree"
-expect "gpu_bench +FAIL"
+expect "gpu_bench +FAIL .*1 measured, 1 failed"
+rm "$build/gpu_bench"
+run 1 bench
+expect "gpu_bench +FAIL .*there is no"
 
 run 2 tests memchek
 run 2 tests=
