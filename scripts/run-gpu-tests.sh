@@ -114,7 +114,8 @@ machine() {
     sed -n 's/^PRETTY_NAME="\(.*\)"/\1/p' /etc/os-release
     echo "$(env -u OMP_NUM_THREADS nproc) cores, $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(ldd --version | head -n 1)"
     if command -v nvidia-smi >/dev/null; then
-        timeout 20 nvidia-smi --format=csv --query-gpu=index,name,driver_version,compute_cap,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit
+        timeout 20 nvidia-smi --format=csv \
+            --query-gpu=index,name,driver_version,compute_cap,memory.total,memory.used,clocks.sm,clocks.max.sm,power.limit
         echo "programs on the GPUs:"
         timeout 20 nvidia-smi --format=csv --query-compute-apps=pid,used_memory
     elif [[ -e /proc/driver/nvidia/version ]]; then

@@ -24,7 +24,8 @@ all_good() {
         echo "{\"system\":\"llampi\"}" >"$folder/results.jsonl"; echo "| a table |" >"$folder/tables.md"'
     program "$tree/tests/gpu/several_ranks.sh" 'echo "== all agree"'
     program "$folder/bin/compute-sanitizer" '
-        while [[ $1 == --* ]]; do if [[ $1 == --report-api-errors || $1 == --tool ]]; then tool=$2; fi; shift; [[ $1 == --* ]] || shift; done
+        tool=$2
+        while [[ $1 == --* ]]; do shift 2; done # every option has a value
         "$@"; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
         else echo "========= ERROR SUMMARY: 0 errors"; fi'
     program "$folder/bin/mpirun" 'if [[ $1 == --version ]]; then exit; fi; shift 2; exec "$@"'
