@@ -1,0 +1,19 @@
+// The emulated GPU: the program and the kernels are tried out, times mean nothing.
+#include "comm/nccl/nccl_world.hpp"
+#include "device/cuda/cuda_device.hpp"
+#include "gpu/machine.hpp"
+
+namespace llampi::bench {
+
+Machine open_machine(World& mpi, const Options& options) {
+  Machine machine;
+  machine.host = make_cpu_device(options.threads);
+  auto gpu = std::make_unique<cuda::CudaDevice>(GpuOptions{.deterministic = options.deterministic});
+  machine.gpu_world = std::make_unique<nccl::NcclWorld>(mpi, *gpu, std::chrono::seconds(30));
+  machine.gpu = std::move(gpu);
+  machine.name = machine.libraries = "emulated GPU";
+  machine.peak_flops = 1e9;
+  return machine;
+}
+
+}  // namespace llampi::bench

@@ -1,0 +1,48 @@
+// What gpu_bench is asked for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace llampi::bench {
+
+struct Options {
+  std::string device = "cuda";  ///< cuda or cpu
+  int threads = 1;              ///< of the CPU
+  bool share_gpu = false;       ///< several ranks may have one GPU
+
+  // The model: blocks of Llama-3-8B.
+  std::int64_t hidden = 4096;
+  std::int64_t feed_forward = 14336;
+  std::int64_t query_heads = 32;
+  std::int64_t key_value_heads = 8;
+  std::int64_t vocabulary = 128256;
+  std::int64_t layers = 0;   ///< 0: as many as fit, 32 at most
+  double headroom_gib = 12;  ///< of the device's memory that layers = 0 leaves free
+
+  // A step.
+  std::int64_t seq_len = 8192;
+  std::int64_t tokens = 8192;  ///< of a micro-batch of a rank
+  int micro_batches = 2;
+  std::int64_t documents = 1;          ///< of a sequence, which do not see each other
+  std::string checkpointing = "none";  ///< none, full, selective
+  std::string state = "bfloat16";      ///< master parameters and moments: bfloat16 or float32
+  std::string gradient = "float32";    ///< sharded gradients: float32 or bfloat16
+  std::string attention = "auto";      ///< auto, cudnn, own
+  bool deterministic = true;
+
+  // What is measured.
+  int steps = 10;              ///< at most
+  double seconds = 5;          ///< that timed steps may take; at least 3 are timed
+  bool profile = true;         ///< time of each operation, in steps of their own
+  bool products = true;        ///< the matrix products alone, and the device's limits
+  std::int64_t square = 8192;  ///< side of the product that the limit is measured with
+
+  std::string output;  ///< file to which the result is added as a line of JSON
+  std::string table;   ///< such a file, to be printed as tables
+};
+
+/// False after --help. @throws UserError for an unknown option, word or size
+bool parse(int argc, char** argv, Options& options);
+
+}  // namespace llampi::bench

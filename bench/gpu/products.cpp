@@ -1,0 +1,111 @@
+#include "gpu/products.hpp"
+
+#include <algorithm>
+#include <array>
+
+#include "device/cuda/loss_sizes.hpp"
+#include "gpu/clock.hpp"
+#include "gpu/noise.hpp"
+
+namespace llampi::bench {
+namespace {
+
+constexpr double kSeconds = 0.05;  // of a measurement, at least
+constexpr int kMeasurements = 3;
+
+/// Seconds of a call among many: the median of some measurements.
+template <class Work>
+double time_call(Device& device, const Work& work) {
+  const auto time_calls = [&](int calls) {
+    device.synchronize(Stream::compute);
+    const double begin = now();
+    for (int call = 0; call < calls; ++call) work(call);
+    device.synchronize(Stream::compute);
+    return (now() - begin) / calls;
+  };
+  time_calls(2);
+  const int calls = std::clamp(static_cast<int>(kSeconds / time_calls(2)), 2, 1000);
+  std::array<double, kMeasurements> seconds{};
+  for (double& s : seconds) s = time_calls(calls);
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[kMeasurements / 2];
+}
+
+/// A matrix of noise in memory of its own.
+struct Matrix {
+  Matrix(Device& device, const Noise* noise, DType dtype, std::int64_t rows, std::int64_t cols)
+      : memory(device.allocate(rows * cols * size_of(dtype))), view{memory.data(), dtype, rows, cols} {
+    if (noise != nullptr) noise->fill(view);
+  }
+  Memory memory;
+  Tensor view;
+};
+
+/// Weight gradients are float32 and overwritten by the first micro-batch (or chunk), added to by the others.
+void measure(Device& device, const Noise& noise, DType dtype, int writes, ProductTime& product) {
+  const Matrix x(device, &noise, dtype, product.rows, product.in);
+  const Matrix weight(device, &noise, dtype, product.out, product.in);
+  const Matrix y(device, &noise, dtype, product.rows, product.out);
+  const Matrix dx(device, nullptr, dtype, product.rows, product.in);
+  const Matrix dweight(device, nullptr, DType::float32, product.out, product.in);
+  product.backward_seconds = time_call(device, [&](int call) {
+    device.projection_backward(y.view, x.view, weight.view, dx.view, dweight.view,
+                               call % writes == 0 ? Accumulate::no : Accumulate::yes);
+  });
+  product.forward_seconds = time_call(device, [&](int) { device.linear(x.view, weight.view, y.view); });
+}
+
+}  // namespace
+
+double ProductTime::forward_flops() const {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(out) * static_cast<double>(in);
+}
+
+double Limits::product_seconds() const {
+  double sum = 0;
+  for (const auto& product : products) sum += product.seconds_per_step();
+  return sum;
+}
+
+double Limits::product_flops() const {
+  double sum = 0;
+  for (const auto& product : products) sum += product.flops_per_step();
+  return sum / product_seconds();
+}
+
+Limits measure_limits(Device& device, DType dtype, const Options& o, std::int64_t layers) {
+  const std::int64_t workspace_bytes = device.shared_workspace();
+  const Memory workspace = device.allocate(workspace_bytes);
+  if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
+  const Noise noise(device, dtype);
+
+  const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
+  const std::int64_t calls = layers * o.micro_batches;
+  // The head runs in chunks, so that logits are never whole.
+  const std::int64_t chunk = cuda::head_rows(o.tokens, o.vocabulary);
+  const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
+  Limits limits;
+  limits.products = {{"qkv", o.tokens, heads * head_dim, o.hidden, calls},
+                     {"output", o.tokens, o.hidden, o.hidden, calls},
+                     {"gate_up", o.tokens, 2 * o.feed_forward, o.hidden, calls},
+                     {"down", o.tokens, o.hidden, o.feed_forward, calls},
+                     {"head", chunk, o.vocabulary, o.hidden, chunks * o.micro_batches}};
+  for (auto& product : limits.products) {
+    const bool is_head = product.name == "head";
+    const auto writes = is_head ? chunks * o.micro_batches : o.micro_batches;
+    measure(device, noise, dtype, static_cast<int>(writes), product);
+  }
+  const Matrix a(device, &noise, dtype, o.square, o.square), b(device, &noise, dtype, o.square, o.square);
+  const Matrix c(device, nullptr, dtype, o.square, o.square);
+  const auto side = static_cast<double>(o.square);
+  limits.square_flops =
+      2 * side * side * side / time_call(device, [&](int) { device.linear(a.view, b.view, c.view); });
+  const Matrix from(device, nullptr, DType::float32, o.square, o.square);
+  const Matrix to(device, nullptr, DType::float32, o.square, o.square);
+  limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) /
+                          time_call(device, [&](int) { device.copy(from.view, to.view); });
+  device.synchronize(Stream::compute);
+  return limits;
+}
+
+}  // namespace llampi::bench

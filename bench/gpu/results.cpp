@@ -1,0 +1,133 @@
+#include "gpu/results.hpp"
+
+#include <algorithm>
+
+namespace llampi::bench {
+namespace {
+
+using nlohmann::json;
+
+const ProductTime& product(const Limits& limits, const std::string& name) {
+  return *std::find_if(limits.products.begin(), limits.products.end(),
+                       [&](const ProductTime& p) { return p.name == name; });
+}
+
+/// Where the time of an operation belongs: `of_products` of it to the matrix products, the rest to `kernels`.
+struct Split {
+  std::string kernels;
+  double of_products = 0;
+};
+
+/// Operations that fuse a product with something else are split by what the product takes alone.
+Split split(const std::string& operation, const OperationTime& time, const Limits& limits,
+            int micro_batches) {
+  const auto calls = static_cast<double>(time.calls);
+  const auto& qkv = product(limits, "qkv");
+  const auto& gate_up = product(limits, "gate_up");
+  const auto& head = product(limits, "head");
+  if (operation == "qkv_rope") return {"RoPE", calls * qkv.forward_seconds};
+  if (operation == "qkv_rope_backward") return {"RoPE", calls * qkv.backward_seconds};
+  if (operation == "gate_up_swiglu") return {"SwiGLU", calls * gate_up.forward_seconds};
+  if (operation == "gate_up_swiglu_backward") return {"SwiGLU", calls * gate_up.backward_seconds};
+  if (operation == "head_loss_backward") return {"loss", head.seconds_per_step() * calls / micro_batches};
+  if (operation == "projection_residual" || operation == "projection_backward" || operation == "linear")
+    return {"", time.seconds};
+  if (operation == "attention") return {"attention forward"};
+  if (operation == "attention_backward") return {"attention backward"};
+  if (operation == "swiglu") return {"SwiGLU"};
+  if (operation.starts_with("rms_norm")) return {"RMSNorm"};
+  if (operation.starts_with("embedding")) return {"embedding"};
+  if (operation == "max_magnitude" || operation == "sum_squares" || operation == "finish_norm")
+    return {"gradient norm"};
+  if (operation == "adamw") return {"AdamW"};
+  return {"copies, casts, zeros"};
+}
+
+/// Seconds of a profiled step by class of kernels.
+json classes(const Profile& profile, const Limits& limits, int micro_batches) {
+  std::map<std::string, double> seconds;
+  double sum = 0;
+  for (const auto& [name, time] : profile.operations) {
+    const auto [kernels, of_products] = split(name.substr(0, name.find(' ')), time, limits, micro_batches);
+    const double products = std::min(of_products, time.seconds);
+    seconds["matrix products"] += products;
+    if (!kernels.empty()) seconds[kernels] += time.seconds - products;
+    sum += time.seconds;
+  }
+  seconds["between operations"] = profile.seconds - sum;
+  return seconds;
+}
+
+json to_json(const Limits& limits) {
+  json products = json::array();
+  for (const auto& p : limits.products) {
+    products.push_back({{"name", p.name},
+                        {"shape", {p.rows, p.out, p.in}},
+                        {"calls", p.forward_calls},
+                        {"forward_tflops", p.forward_flops() / p.forward_seconds / 1e12},
+                        {"backward_tflops", 2 * p.forward_flops() / p.backward_seconds / 1e12},
+                        {"seconds_per_step", p.seconds_per_step()}});
+  }
+  return {{"square_tflops", limits.square_flops / 1e12},
+          {"copy_gbytes_per_second", limits.copy_bandwidth / 1e9},
+          {"step_products_tflops", limits.product_flops() / 1e12},
+          {"step_products_seconds", limits.product_seconds()},
+          {"products", products}};
+}
+
+json to_json(const Profile& profile, const StepTimes& steps) {
+  json operations = json::array();
+  for (const auto& [name, time] : profile.operations) {
+    operations.push_back({{"name", name}, {"calls", time.calls}, {"seconds", time.seconds}});
+    if (time.flops > 0) operations.back()["tflops"] = time.flops / time.seconds / 1e12;
+  }
+  return {{"seconds", profile.seconds},
+          {"same_loss", profile.first_loss == steps.losses.front()},
+          {"operations", operations}};
+}
+
+}  // namespace
+
+json to_json(const Options& o, const Machine& machine, const Measured& m) {
+  const auto& seconds = m.steps.seconds;
+  const double median = seconds[seconds.size() / 2];
+  const double rate = static_cast<double>(o.tokens * o.micro_batches) / median;  // of a rank
+  json row = {{"system", "llampi"},
+              {"device", machine.name},
+              {"libraries", machine.libraries},
+              {"kernels", machine.device().describe()},
+              {"ranks", m.ranks},
+              {"hidden", o.hidden},
+              {"feed_forward", o.feed_forward},
+              {"query_heads", o.query_heads},
+              {"key_value_heads", o.key_value_heads},
+              {"vocabulary", o.vocabulary},
+              {"layers", m.layers},
+              {"parameters", m.parameters},
+              {"seq_len", o.seq_len},
+              {"sequences", o.tokens / o.seq_len},
+              {"micro_batches", o.micro_batches},
+              {"documents", o.documents},
+              {"checkpointing", o.checkpointing},
+              {"state", o.state},
+              {"gradient", o.gradient},
+              {"attention", o.attention},
+              {"deterministic", o.deterministic},
+              {"flops_per_token", m.flops_per_token},
+              {"peak_tflops", machine.peak_flops / 1e12},
+              {"step_seconds", median},
+              {"step_seconds_min", seconds.front()},
+              {"step_seconds_max", seconds.back()},
+              {"steps", seconds.size()},
+              {"tokens_per_second", rate},
+              {"tflops", rate * m.flops_per_token / 1e12},
+              {"losses", m.steps.losses},
+              {"grad_norm", m.steps.grad_norm},
+              {"memory_bytes", m.steps.arena_bytes}};
+  if (m.limits) row["limits"] = to_json(*m.limits);
+  if (m.profile) row["profile"] = to_json(*m.profile, m.steps);
+  if (m.profile && m.limits) row["profile"]["classes"] = classes(*m.profile, *m.limits, o.micro_batches);
+  return row;
+}
+
+}  // namespace llampi::bench

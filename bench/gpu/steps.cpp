@@ -1,0 +1,166 @@
+#include "gpu/steps.hpp"
+
+#include <algorithm>
+
+#include "gpu/clock.hpp"
+#include "gpu/noise.hpp"
+#include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/fsdp/engine.hpp"
+
+namespace llampi::bench {
+namespace {
+
+constexpr std::int64_t kMostLayers = 32;  // then it is Llama-3-8B
+constexpr int kWarmUp = 2;                // choice of algorithms, loading of kernels, first connections
+constexpr int kFewest = 3;                // timed steps
+
+DType dtype_of_word(const std::string& word) { return word == "bfloat16" ? DType::bfloat16 : DType::float32; }
+
+EngineOptions engine_options(const Model& model, const Machine& machine, const Options& o) {
+  EngineOptions options;
+  options.batch = {o.tokens / o.seq_len, o.seq_len};
+  options.micro_batches = o.micro_batches;
+  options.checkpointing =
+      o.checkpointing == "full"
+          ? Checkpointing::full
+          : (o.checkpointing == "selective" ? Checkpointing::selective : Checkpointing::none);
+  if (machine.gpu) options.precision.param = options.precision.compute = DType::bfloat16;
+  options.precision.master = options.precision.moment = dtype_of_word(o.state);
+  options.precision.reduce = options.precision.gradient_shard = dtype_of_word(o.gradient);
+  options.clip_grad_norm = 1;
+  options.groups = parameter_groups(model.parameters(), {.weight_decay = 0.1});
+  return options;
+}
+
+HostBatch random_batch(const Options& o, std::uint64_t seed) {
+  const RandomStream random(seed, "tokens");
+  HostBatch batch(o.tokens);
+  const std::int64_t length = o.seq_len / o.documents;
+  const auto vocabulary = static_cast<std::uint64_t>(o.vocabulary);
+  for (std::int64_t t = 0; t < o.tokens; ++t) {
+    const auto i = static_cast<std::size_t>(t);
+    batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % vocabulary);
+    batch.labels()[i] = static_cast<std::int32_t>(random.bits(2 * i + 1) % vocabulary);
+    batch.positions()[i] = static_cast<std::int32_t>(t % length);
+  }
+  batch.segments = o.tokens / length;
+  for (std::int64_t s = 0; s <= batch.segments; ++s)
+    batch.segment_offsets()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
+  batch.valid_labels = o.tokens;
+  return batch;
+}
+
+/// An engine with random weights that trains on tokens that differ from step to step and rank to rank.
+class Training {
+ public:
+  Training(const Model& model, Device& device, const Machine& machine, World& world, const Options& options)
+      : world_(world),
+        options_(options),
+        engine_(model, device, *machine.host, world, engine_options(model, machine, options)) {
+    fill_parameters(engine_, device);
+  }
+
+  /// Seconds that it took.
+  double step() {
+    ++steps_;
+    std::vector<HostBatch> batches;
+    for (int m = 0; m < options_.micro_batches; ++m) {
+      const int number = (steps_ * options_.micro_batches + m) * world_.size() + world_.rank();
+      batches.push_back(random_batch(options_, static_cast<std::uint64_t>(number)));
+    }
+    const std::int64_t tokens = options_.micro_batches * options_.tokens;
+    world_.barrier();
+    const double begin = now();
+    result_ = engine_.step(
+        batches, {.learning_rate = 1e-5, .optimizer_step = steps_, .valid_labels = tokens * world_.size()});
+    const double seconds = now() - begin;  // step() has waited for the device
+    result_.loss_sum /= static_cast<double>(tokens);
+    return seconds;
+  }
+  /// Of the last step; the loss is the mean of this rank.
+  const StepResult& result() const { return result_; }
+  const Engine& engine() const { return engine_; }
+
+ private:
+  World& world_;
+  const Options& options_;
+  Engine engine_;
+  int steps_ = 0;
+  StepResult result_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> make_model(const Options& options, std::int64_t layers) {
+  LlamaConfig config;
+  config.vocab_size = options.vocabulary;
+  config.hidden_size = options.hidden;
+  config.intermediate_size = options.feed_forward;
+  config.layers = layers;
+  config.query_heads = options.query_heads;
+  config.key_value_heads = options.key_value_heads;
+  config.head_dim = options.hidden / options.query_heads;
+  config.max_position_embeddings = 8192;
+  config.rms_norm_eps = 1e-5;
+  config.rope_theta = 500000;
+  return make_llama(config);
+}
+
+std::int64_t layers_that_fit(const Machine& machine, World& world, const Options& options) {
+  if (options.layers > 0) return options.layers;
+  const auto headroom = static_cast<std::int64_t>(options.headroom_gib * 0x1p30);
+  std::int64_t lacking = -(machine.device().available_bytes(world.topology().local_ranks) - headroom);
+  world.max(std::span(&lacking, 1));  // the least memory of all ranks
+  const auto groups = make_groups(Strategy::full_shard, nodes_of_ranks(world), 0);
+  const auto needed = [&](std::int64_t layers) {
+    const auto model = make_model(options, layers);
+    const auto compiled = compile_model(*model, engine_options(*model, machine, options), groups,
+                                        machine.device(), world.backend());
+    return compiled.arena_bytes[static_cast<std::size_t>(Arena::device)];
+  };
+  std::int64_t layers = 0;
+  while (layers < kMostLayers && needed(layers + 1) <= -lacking) ++layers;
+  if (layers == 0) {
+    throw_user_error(
+        "one layer needs {} of GPU memory, and {} are left besides a headroom of {}; use fewer --tokens",
+        format_bytes(needed(1)), format_bytes(std::max<std::int64_t>(0, -lacking)), format_bytes(headroom));
+  }
+  return layers;
+}
+
+StepTimes time_steps(const Model& model, const Machine& machine, World& world, const Options& options) {
+  Training training(model, machine.device(), machine, world, options);
+  StepTimes times;
+  const auto& arenas = training.engine().compiled().arena_bytes;
+  times.arena_bytes = arenas[static_cast<std::size_t>(Arena::device)];
+  const auto run = [&] {
+    const double seconds = training.step();
+    times.losses.push_back(training.result().loss_sum);
+    return seconds;
+  };
+  double latest = 0;
+  for (int step = 0; step < kWarmUp; ++step) latest = run();
+  world.max(std::span(&latest, 1));  // all ranks take equally many steps
+  const int wanted = static_cast<int>(options.seconds / std::max(latest, 1e-6));
+  const int steps = std::min(options.steps, std::max(kFewest, std::min(wanted, options.steps)));
+  for (int step = 0; step < steps; ++step) times.seconds.push_back(run());
+  std::sort(times.seconds.begin(), times.seconds.end());
+  times.grad_norm = training.result().grad_norm;
+  return times;
+}
+
+Profile profile_step(const Model& model, const Machine& machine, World& world, const Options& options) {
+  TimedDevice device(machine.device());
+  Training training(model, device, machine, world, options);
+  Profile profile;
+  training.step();
+  profile.first_loss = training.result().loss_sum;
+  training.step();
+  device.reset();
+  profile.seconds = training.step();
+  profile.operations = device.times();
+  return profile;
+}
+
+}  // namespace llampi::bench

@@ -1,0 +1,37 @@
+// Training steps on random tokens: how many layers fit, and how long steps take.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/machine.hpp"
+#include "gpu/timed_device.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::bench {
+
+/// options.layers, or as many as fit into the memory of every rank's device, 32 at most. Collective.
+/// @throws UserError if none fits
+std::int64_t layers_that_fit(const Machine& machine, World& world, const Options& options);
+
+std::unique_ptr<Model> make_model(const Options& options, std::int64_t layers);
+
+struct StepTimes {
+  std::vector<double> seconds;  ///< of the timed steps, sorted
+  std::vector<double> losses;   ///< mean over this rank's tokens, of all steps, the first ones included
+  double grad_norm = 0;         ///< of the last step
+  std::int64_t arena_bytes = 0;
+};
+/// Whole steps, each from an idle device to an idle device. Collective.
+StepTimes time_steps(const Model& model, const Machine& machine, World& world, const Options& options);
+
+struct Profile {
+  double seconds = 0;                               ///< of a step, while its operations are timed
+  double first_loss = 0;                            ///< to be that of time_steps()
+  std::map<std::string, OperationTime> operations;  ///< of a step
+};
+Profile profile_step(const Model& model, const Machine& machine, World& world, const Options& options);
+
+}  // namespace llampi::bench

@@ -1,0 +1,170 @@
+// Results as Markdown.
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <vector>
+
+#include "gpu/results.hpp"
+
+namespace llampi::bench {
+namespace {
+
+using nlohmann::json;
+
+std::vector<json> read_lines(const std::string& file) {
+  std::ifstream in(file);
+  if (!in) throw_user_error("{} cannot be read", file);
+  std::vector<json> rows;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) rows.push_back(json::parse(line));
+  }
+  return rows;
+}
+
+std::string row_of(const std::vector<std::string>& cells) {
+  return fmt::format("| {} |\n", fmt::join(cells, " | "));
+}
+
+std::string head_of(const std::vector<std::string>& titles, std::size_t texts) {
+  std::vector<std::string> rule(titles.size(), "---:");
+  for (std::size_t i = 0; i < texts; ++i) rule[i] = "---";
+  return row_of(titles) + row_of(rule);
+}
+
+std::string percent(double part, double whole) {
+  return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "?";
+}
+
+/// What is not as in the usual row.
+std::string name_of(const json& row) {
+  std::string name = row.at("system");
+  const auto unless = [&](const char* key, const std::string& usual, const std::string& text) {
+    if (row.contains(key) && row[key] != usual) name += ", " + text + row[key].get<std::string>();
+  };
+  unless("checkpointing", "none", "checkpointing ");
+  unless("state", "bfloat16", "state ");
+  unless("gradient", "float32", "gradients ");
+  unless("attention", "auto", "attention ");
+  unless("note", "", "");
+  if (!row.value("deterministic", true)) name += ", not deterministic";
+  if (row.value("documents", 1) > 1)
+    name += fmt::format(", {} documents a sequence", row["documents"].get<int>());
+  if (row.value("ranks", 1) > 1) name += fmt::format(", {} ranks", row["ranks"].get<int>());
+  return name;
+}
+
+/// The largest rate at which the device was seen to multiply.
+double limit_of(const std::vector<json>& rows) {
+  double limit = 0;
+  for (const auto& row : rows) {
+    if (row.contains("limits")) limit = std::max(limit, row["limits"]["square_tflops"].get<double>());
+  }
+  return limit;
+}
+
+std::string main_table(const std::vector<json>& rows) {
+  const double limit = limit_of(rows);
+  std::string text = head_of({"system", "sequence", "micro-batches", "layers", "tokens/s per GPU", "TFLOP/s",
+                              "MFU", "of the product limit", "step, ms (least to most)", "memory, GB"},
+                             1);
+  for (const auto& row : rows) {
+    std::vector<std::string> cells = {name_of(row)};
+    for (const char* key : {"seq_len", "micro_batches", "layers"})
+      cells.push_back(row.contains(key) ? row[key].dump() : "");
+    if (row.contains("sequences")) cells[2] += " × " + row["sequences"].dump();
+    if (row.contains("not_measured")) {
+      cells.push_back("not measured: " + row["not_measured"].get<std::string>());
+      cells.resize(10);
+    } else {
+      const double rate = row.at("tflops");
+      cells.push_back(fmt::format("{:.0f}", row.at("tokens_per_second").get<double>()));
+      cells.push_back(fmt::format("{:.1f}", rate));
+      cells.push_back(percent(rate, row.at("peak_tflops")));
+      cells.push_back(percent(rate, limit));
+      cells.push_back(fmt::format("{:.1f} ({:.1f} to {:.1f})", 1e3 * row.at("step_seconds").get<double>(),
+                                  1e3 * row.at("step_seconds_min").get<double>(),
+                                  1e3 * row.at("step_seconds_max").get<double>()));
+      cells.push_back(fmt::format("{:.1f}", row.at("memory_bytes").get<double>() / 1e9));
+    }
+    text += row_of(cells);
+  }
+  return text;
+}
+
+/// The results that have such a part, a column each: "8192" or "8192, checkpointing full".
+struct Column {
+  std::string title;
+  const json* row;
+};
+std::vector<Column> columns_with(const std::vector<json>& rows, const char* part) {
+  std::vector<Column> columns;
+  for (const auto& row : rows) {
+    if (!row.contains(part)) continue;
+    const std::string name = name_of(row);
+    const auto comma = name.find(", ");
+    const std::string more = comma == std::string::npos ? "" : name.substr(comma);
+    columns.push_back({fmt::format("{}{}", row["seq_len"].get<std::int64_t>(), more), &row});
+  }
+  return columns;
+}
+
+std::string class_table(const std::vector<json>& rows) {
+  auto columns = columns_with(rows, "profile");
+  std::erase_if(columns, [](const Column& c) { return !(*c.row)["profile"].contains("classes"); });
+  if (columns.empty()) return "";
+  std::vector<std::string> titles = {"kernels, ms of a step"};
+  std::map<std::string, double> most;  // of each class in any column
+  for (const auto& column : columns) {
+    titles.push_back(column.title);
+    for (const auto& [name, seconds] : (*column.row)["profile"]["classes"].items())
+      most[name] = std::max(most[name], seconds.get<double>());
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, seconds] : most) names.push_back(name);
+  std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return most[a] > most[b]; });
+  std::string text = "\n" + head_of(titles, 1);
+  const auto add = [&](const std::string& name, const auto& seconds_of) {
+    std::vector<std::string> cells = {name};
+    for (const auto& column : columns) {
+      const auto& profile = (*column.row)["profile"];
+      const double seconds = seconds_of(*column.row);
+      cells.push_back(fmt::format("{:.1f} ({})", 1e3 * seconds, percent(seconds, profile["seconds"])));
+    }
+    text += row_of(cells);
+  };
+  for (const auto& name : names)
+    add(name, [&](const json& row) { return row["profile"]["classes"].value(name, 0.0); });
+  add("all, one operation at a time",
+      [](const json& row) { return row["profile"]["seconds"].get<double>(); });
+  add("the step as it runs", [](const json& row) { return row["step_seconds"].get<double>(); });
+  add("its matrix products alone",
+      [](const json& row) { return row["limits"]["step_products_seconds"].get<double>(); });
+  return text;
+}
+
+std::string product_table(const std::vector<json>& rows) {
+  const auto columns = columns_with(rows, "limits");
+  if (columns.empty()) return "";
+  const json& limits = (*columns.front().row)["limits"];
+  std::string text = "\n" + head_of({"product, alone", "rows × out × in", "forward, TFLOP/s", "backward"}, 1);
+  for (const auto& p : limits["products"]) {
+    const auto& shape = p["shape"];
+    text += row_of({p["name"], fmt::format("{} × {} × {}", shape[0].dump(), shape[1].dump(), shape[2].dump()),
+                    fmt::format("{:.1f}", p["forward_tflops"].get<double>()),
+                    fmt::format("{:.1f}", p["backward_tflops"].get<double>())});
+  }
+  text +=
+      row_of({"all of a step", "", fmt::format("{:.1f}", limits["step_products_tflops"].get<double>()), ""});
+  text += row_of({"a large square (the limit)", "", fmt::format("{:.1f}", limit_of(rows)), ""});
+  return text + fmt::format("\nA copy in the device's memory moves {:.0f} GB/s, bytes read and written.\n",
+                            limits["copy_gbytes_per_second"].get<double>());
+}
+
+}  // namespace
+
+std::string tables(const std::string& file) {
+  const auto rows = read_lines(file);
+  return main_table(rows) + class_table(rows) + product_table(rows);
+}
+
+}  // namespace llampi::bench
