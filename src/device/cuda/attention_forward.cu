@@ -58,8 +58,10 @@ __device__ inline void soften(float (&s)[kRowTiles][kColumnTiles][4], float scal
     for (int n = 0; n < kColumnTiles; ++n) largest = fmaxf(largest, fmaxf(s[m][n][e], s[m][n][e + 1]));
     largest = quad_max(largest);
     // Nothing visible so far: every exponent below is -infinity.
-    const float reference = largest == -INFINITY ? 0.0F : largest * scale_log2;
-    const float correction = exp2_approximate(rows.largest[i] * scale_log2 - reference);
+    const float visible = largest == -INFINITY ? 0.0F : largest, reference = visible * scale_log2;
+    // Subtracted first: where the largest stays, the correction is exactly 1. A fused multiply-add of the
+    // product and `reference`, which is rounded, leaves a rest that would grow with every tile.
+    const float correction = exp2_approximate((rows.largest[i] - visible) * scale_log2);
     rows.largest[i] = largest;
     rows.sum[i] *= correction;
 #pragma unroll
