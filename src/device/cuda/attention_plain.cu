@@ -126,6 +126,7 @@ __global__ void key_value_gradient_kernel(AttentionProblem p, const T* qkv, cons
   const std::int64_t row = at.row * p.qkv_stride;
   read_row(qkv + row + p.key_column(at.head), p.dim, at.lane, board.row[at.warp]);
   read_row(qkv + row + p.value_column(at.head), p.dim, at.lane, board.gradient[at.warp]);
+  __syncwarp();  // the rows are there: votes order no memory
   float dk[kColumns] = {}, dv[kColumns] = {};
   for (int head = at.head * p.group; head < (at.head + 1) * p.group; ++head) {
     const T* const queries = qkv + p.query_column(head);
