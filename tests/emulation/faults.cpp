@@ -29,9 +29,13 @@ std::string what(const void* address) {
              : "memory that is no allocation's";
 }
 
-/// The fault is synchronous, so that this may allocate unless the allocator itself is broken.
+/// The fault is synchronous, so that this may allocate unless the allocator itself is broken. Compiled code
+/// stops itself (CMakeLists.txt) where an address is not aligned to what is read or written there.
 void explain(int signal, siginfo_t* info, void*) {
-  const std::string text = fmt::format("emulated GPU: {} touches {}\n", who(), what(info->si_addr));
+  const std::string text =
+      signal == SIGSEGV
+          ? fmt::format("emulated GPU: {} touches {}\n", who(), what(info->si_addr))
+          : fmt::format("emulated GPU: {} reads or writes at an address that is not aligned\n", who());
   if (write(STDERR_FILENO, text.data(), text.size()) < 0) std::perror("write");
   std::signal(signal, SIG_DFL);  // the instruction is repeated, and ends the program
 }
@@ -49,7 +53,7 @@ void explain_faults() {
   struct sigaction action {};
   action.sa_sigaction = explain;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
-  sigaction(SIGSEGV, &action, nullptr);
+  for (const int signal : {SIGSEGV, SIGILL, SIGTRAP}) sigaction(signal, &action, nullptr);
 }
 
 }  // namespace llampi::emulation

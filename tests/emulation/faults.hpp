@@ -1,9 +1,9 @@
-// What a wrong access to emulated memory says before it ends the program.
+// What a wrong access to emulated memory, or one that is not aligned, says before it ends the program.
 #pragma once
 
 namespace llampi::emulation {
 
-/// From now on, a segmentation fault is explained on the error output. Does nothing when called again.
+/// From now on, such an access is explained on the error output. Does nothing when called again.
 void explain_faults();
 
 }  // namespace llampi::emulation

@@ -16,6 +16,8 @@ using emulation::StreamOrder;
 
 constexpr std::size_t kElements = 100;
 
+__global__ void copy_pack(const float* from, float* to) { store_pack(to, load_pack(from)); }
+
 __global__ void multiply(const float* from, float* to, float factor) {
   to[threadIdx.x] = factor * from[threadIdx.x];
 }
@@ -154,6 +156,12 @@ TEST_F(Streams, KernelsCannotGoBeyondAnAllocation) {
                "thread \\(127, 0, 0\\) of block \\(0, 0, 0\\) touches byte 512 of an allocation of 512 bytes "
                "of device");
   check(cudaFree(whole), "free");
+}
+
+TEST_F(Streams, KernelsReadAndWriteAtAlignedAddresses) {
+  launch(copy_pack, 1, 1, 0, nullptr, a_ + 4, b_ + 8);
+  EXPECT_DEATH(launch(copy_pack, 1, 1, 0, nullptr, a_ + 1, b_), "thread \\(0, 0, 0\\) .* not aligned");
+  EXPECT_DEATH(launch(copy_pack, 1, 1, 0, nullptr, a_, b_ + 2), "thread \\(0, 0, 0\\) .* not aligned");
 }
 
 TEST_F(Streams, TheHostCannotReadDeviceMemory) {
