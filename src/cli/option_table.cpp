@@ -13,10 +13,7 @@ constexpr Range kCount{.low = 1, .high = 1e9};  ///< of sequences or tokens; pro
 Table run_options(Config& c) {
   return {
       {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
-      {"run.device",
-       &c.run.device,
-       "what computes",
-       {.one_of = {"auto", "cpu", "cuda"}, .built = {"auto", "cpu"}}},
+      {"run.device", &c.run.device, "what computes", {.one_of = {"auto", "cpu", "cuda"}}},
       {"run.threads",
        &c.run.threads,
        "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
@@ -38,7 +35,7 @@ Table run_options(Config& c) {
        &c.run.watchdog_seconds,
        "end the job if a rank waits so long; 0: off",
        {.built = {"0"}, .range = kAtLeastZero}},
-      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests", {.built = {"false"}}},
+      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests"},
       {"run.deterministic", &c.run.deterministic,
        "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},
       {"run.tf32", &c.run.tf32, "on GPUs, float32 matrix products in TF32: 10 bits of mantissa, far faster"},

@@ -2,6 +2,7 @@
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/options.hpp"
+#include "llampi/device/gpu.hpp"
 #include "llampi/plan/report.hpp"
 #include "train/compiled_run.hpp"
 
@@ -13,14 +14,27 @@ constexpr const char* kUsage =
     "The memory that each rank of `llampi train` would plan with this configuration, to the byte, and what "
     "a\n"
     "step moves. Runs on one process, without a device, and needs of the configuration only the model's\n"
-    "config.json: no data, no weights. Keys are those of `llampi train`, taken from the same places.\n";
+    "config.json: no data, no weights. Keys are those of `llampi train`, taken from the same places.\n"
+    "Where the memory of the device is known, it says whether the run fits and, with status 2, what would\n"
+    "make it fit.\n";
+
+constexpr const char* kAsConfigured = "auto";
 
 struct Request {
   RunShape shape;
-  std::string device = "cpu";
+  std::string device = kAsConfigured;
+  double memory_gib = 0;
   bool units = false;
   bool json = false;
 };
+
+std::vector<std::string> devices() {
+  std::vector<std::string> names = {kAsConfigured, "cpu", "cuda"};
+  for (const auto& gpu : known_gpus()) {
+    if (names.back() != gpu.key) names.emplace_back(gpu.key);
+  }
+  return names;
+}
 
 std::vector<Option> options_of(Request& r) {
   constexpr Range kRanks{.low = 1, .high = 65536};
@@ -36,19 +50,42 @@ std::vector<Option> options_of(Request& r) {
        "if "
        "that is not set, cores of this machine / ranks on a node",
        {.range = kAtLeastZero}},
-      {"device", &r.device, "what would compute", {.one_of = {"cpu"}}},
+      {"device",
+       &r.device,
+       "what would compute: CPUs, GPUs, or GPUs whose memory is known; auto: cuda if run.device = cuda, else "
+       "cpu",
+       {.one_of = devices()}},
+      {"memory",
+       &r.memory_gib,
+       "GiB of the device's memory that each rank has; 0: what is known of the device",
+       {.range = kAtLeastZero}},
       {"units", &r.units, "list the FSDP units too", {}, true},
       {"json", &r.json, "print one JSON object", {}, true},
   };
 }
 
+/// What is accepted for a plan although a run would refuse it: it changes no memory.
 void warn_of_what_is_not_built(const Config& config) {
   const auto settings = not_built(config);
   if (settings.empty()) return;
-  print_error(fmt::format(
-      "warning: not built yet: {}; the plan assumes the CPU device, which computes in float32 and "
-      "has workspaces of its own",
-      fmt::join(settings, ", ")));
+  print_error(
+      fmt::format("warning: not built yet, and refused by llampi train: {}", fmt::join(settings, ", ")));
+}
+
+std::int64_t known_memory(const std::string& device) {
+  for (const auto& gpu : known_gpus()) {
+    if (gpu.key == device) return gpu.memory_bytes;
+  }
+  return 0;
+}
+
+Machine machine_of(const Request& r, const Config& config) {
+  Machine machine{.device = r.device};
+  if (machine.device == kAsConfigured) machine.device = config.run.device == "cuda" ? "cuda" : "cpu";
+  if (machine.device != "cpu") machine.backend = Backend::nccl;
+  machine.memory_bytes =
+      r.memory_gib > 0 ? static_cast<std::int64_t>(r.memory_gib * 0x1p30) : known_memory(machine.device);
+  return machine;
 }
 
 }  // namespace
@@ -60,12 +97,13 @@ int plan_command(const Arguments& arguments) {
     return kDone;
   }
   const Config config = resolve_config(arguments, Purpose::plan, options_of(request));
+  Machine machine = machine_of(request, config);
+  request.shape.hardware = machine.backend == Backend::nccl ? Hardware::gpu : Hardware::cpu;
   const CompiledRun run = compile_run(config, request.shape);
   warn_of_what_is_not_built(config);
-  const Machine machine{.device = request.device,
-                        .ranks = run.shape.ranks,
-                        .ranks_per_node = run.shape.ranks_per_node,
-                        .threads = run.shape.threads};
+  machine.ranks = run.shape.ranks;
+  machine.ranks_per_node = run.shape.ranks_per_node;
+  machine.threads = run.shape.threads;
   const PlanReport report = make_report(*run.model, run.options, run.groups, run.compiled, machine);
   if (request.json) {
     print(to_json(report) + "\n");
@@ -73,7 +111,9 @@ int plan_command(const Arguments& arguments) {
     print(format_report(report));
     if (request.units) print("\n" + format_units(*run.model, run.compiled.units));
   }
-  return kDone;
+  if (!report.knows_memory() || report.fits()) return kDone;
+  print_error(does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes));
+  return kWrongInput;
 }
 
 }  // namespace llampi::cli

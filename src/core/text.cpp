@@ -23,6 +23,10 @@ std::string format_duration(double seconds) {
   return fmt::format("{}s", s);
 }
 
+std::string count(std::int64_t number, const char* one, const char* ending) {
+  return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
+}
+
 namespace {
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {

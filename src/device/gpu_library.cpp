@@ -12,6 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kFile = "libllampi_cuda.so";
+constexpr const char* kDriver = "libcuda.so.1";  ///< comes with NVIDIA's driver, never with the CUDA toolkit
 
 struct Plugin {
   const GpuLibrary* library = nullptr;
@@ -53,6 +54,13 @@ Plugin find_and_load() {
 }
 
 }  // namespace
+
+bool gpu_driver_installed() {
+  void* const handle = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
+  if (handle == nullptr) return false;
+  dlclose(handle);
+  return true;
+}
 
 const GpuLibrary* gpu_library(std::string& why) {
   static const Plugin plugin = find_and_load();

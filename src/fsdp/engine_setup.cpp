@@ -6,6 +6,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/fit.hpp"
 
 namespace llampi {
 namespace {
@@ -84,19 +85,36 @@ Engine::~Engine() = default;
 
 void Engine::check_that_it_fits(World& world) const {
   const bool one_memory = &host_ == &device_;
-  const auto check_arena = [&](std::int64_t planned, const Device& where, const char* what) {
-    const std::int64_t available = where.available_bytes(world.topology().local_ranks);
-    if (planned <= available) return;
-    throw_user_error(
-        "the run needs {} of {} per rank and {} has about {} for each of its {} rank(s); use more ranks, a "
-        "smaller train.micro_batch or data.seq_len, activation.checkpointing, or fsdp.cpu_offload",
-        format_bytes(planned), what, world.topology().host, format_bytes(available),
-        world.topology().local_ranks);
+  const Backend backend = world.backend();
+  const int local_ranks = world.topology().local_ranks;
+  const auto on_device = [&](const auto& arenas, const RankGroups& groups) {
+    return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, groups);
   };
-  const auto [on_device, on_host] = compiled_.arena_bytes;
-  agree(world, [&, on_device = on_device, on_host = on_host] {
-    check_arena(one_memory ? on_device + on_host : on_device, device_, one_memory ? "memory" : "GPU memory");
-    if (!one_memory) check_arena(on_host, host_, "host memory");
+  agree(world, [&] {
+    const std::int64_t device_bytes = device_.available_bytes(local_ranks);
+    const std::int64_t host_bytes = host_.available_bytes(local_ranks);
+    const auto device_fits = [&](const auto& arenas, const RankGroups& groups) {
+      return on_device(arenas, groups) <= device_bytes;
+    };
+    const auto host_fits = [&](const auto& arenas) { return one_memory || arenas[1] <= host_bytes; };
+    const bool device_is_full = !device_fits(compiled_.arena_bytes, groups_);
+    if (!device_is_full && host_fits(compiled_.arena_bytes)) return;
+    const std::optional<Arena> arena =
+        one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
+    const std::string advice = advice_to_fit({.model = model_,
+                                              .options = options_,
+                                              .groups = groups_,
+                                              .sizes = device_,
+                                              .backend = backend,
+                                              .fits = [&](const auto& arenas, const RankGroups& groups) {
+                                                return device_fits(arenas, groups) && host_fits(arenas);
+                                              }});
+    throw_user_error(
+        "the run needs {} of {} per rank and {} has about {} for each of its {}; the largest are {}; {}",
+        format_bytes(device_is_full ? on_device(compiled_.arena_bytes, groups_) : compiled_.arena_bytes[1]),
+        one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), world.topology().host,
+        format_bytes(device_is_full ? device_bytes : host_bytes), count(local_ranks, "rank"),
+        largest_items(compiled_, arena), advice);
   });
 }
 

@@ -119,4 +119,9 @@ std::string format_groups(const RankGroups& groups) {
   return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
 }
 
+std::int64_t communicator_bytes(Backend backend, const RankGroups& groups) {
+  return 2 * communicator_bytes(backend, groups.shard_count()) +
+         communicator_bytes(backend, groups.replica_count());
+}
+
 }  // namespace llampi

@@ -221,8 +221,8 @@ std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, 
 }
 
 std::string format_units(const Model& model, const std::vector<Unit>& units) {
-  const std::string total =
-      fmt::format("{} units, shards each: {}", units.size(), units.empty() ? 0 : units[0].shards);
+  const std::string total = fmt::format("{}, shards each: {}", count(std::ssize(units), "unit"),
+                                        units.empty() ? 0 : units[0].shards);
   std::size_t width = total.size();
   for (const auto& unit : units) width = std::max(width, unit.name.size());
   std::string text = fmt::format("{:<{}}  {:>10}  {:>15}  {:>10}  {:>15}  {:>10}\n", "unit", width,

@@ -1,6 +1,9 @@
 // The report as data.
 #include "llampi/plan/report.hpp"
 
+#include "llampi/core/text.hpp"
+#include "llampi/fsdp/fit.hpp"
+
 namespace llampi {
 namespace {
 
@@ -103,6 +106,26 @@ Category category_of(Role role) {
   throw Error("internal error: a role without a category");
 }
 
+std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArenas>& arena_bytes,
+                          const RankGroups& groups) {
+  const auto [on_device, on_host] = arena_bytes;
+  if (backend == Backend::mpi) return on_device + on_host + kProcessBytes;
+  return on_device + kContextBytes + communicator_bytes(backend, groups);
+}
+
+std::string does_not_fit(const PlanReport& report, const Model& model, const EngineOptions& options,
+                         const RankGroups& groups, const CompiledModel& compiled,
+                         const OperationSizes& sizes) {
+  const Machine& machine = report.machine;
+  const auto fits = [&](const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& in_groups) {
+    return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes;
+  };
+  return fmt::format("the run needs {} of the memory of {} per rank, which has {}; the largest are {}; {}",
+                     format_bytes(report.needed_bytes), machine.device, format_bytes(machine.memory_bytes),
+                     largest_items(compiled, report.on_gpu() ? std::optional(Arena::device) : std::nullopt),
+                     advice_to_fit({model, options, groups, sizes, machine.backend, fits}));
+}
+
 std::vector<UnitReport> report_units(const Model& model, const std::vector<Unit>& units, DType param_dtype) {
   std::vector<UnitReport> reports;
   for (const auto& unit : units) {
@@ -152,6 +175,9 @@ PlanReport make_report(const Model& model, const EngineOptions& options, const R
                         .evaluation = compiled.evaluation_plan.arena_bytes[a],
                         .planned = compiled.arena_bytes[a]};
   }
+  report.context_bytes = report.on_gpu() ? kContextBytes : 0;
+  report.communicator_bytes = communicator_bytes(machine.backend, groups);
+  report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups);
   report.step_plan = format_plan(compiled.step_plan);
   describe_busiest(report, compiled);
   report.traffic = traffic_of(compiled.step);

@@ -8,15 +8,13 @@
 namespace llampi {
 namespace {
 
+constexpr int kColumn = 15, kColumns = 3 * kColumn;  ///< of a table: one of bytes, all of them
+
 std::string indented(const std::string& text) {
   std::string result;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) result += "  " + line + "\n";
   return result;
-}
-
-std::string count(std::int64_t number, const char* one, const char* ending = "s") {
-  return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
 }
 
 std::string describe_job(const PlanReport& r) {
@@ -26,9 +24,11 @@ std::string describe_job(const PlanReport& r) {
   text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"), to_string(r.strategy),
                       count(m.ranks, "rank"), count(m.nodes(), "node"));
   text += r.groups + "\n";
-  text += fmt::format("gathered in {}, reduced in {}; master parameters in {}, moments in {}\n",
-                      to_string(r.precision.param), to_string(r.precision.reduce),
-                      to_string(r.precision.master), to_string(r.precision.moment));
+  text += fmt::format(
+      "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
+      "moments in {}\n",
+      to_string(r.precision.param), to_string(r.precision.compute), to_string(r.precision.reduce),
+      to_string(r.precision.gradient_shard), to_string(r.precision.master), to_string(r.precision.moment));
   text += fmt::format("device {}, {} per rank\n", m.device, count(m.threads, "thread"));
   text += fmt::format("a step: {} of {} x {} tokens per rank, {}; an evaluation: {}\n",
                       count(r.micro_batches, "micro-batch", "es"), r.batch.sequences, r.batch.seq_len,
@@ -50,8 +50,25 @@ std::string format_arenas(const PlanReport& r) {
   text += line("with what an evaluation needs", &ArenaReport::evaluation) + "\n";
   text += line("planned: the larger of the two", &ArenaReport::planned);
   text += fmt::format(" = {} bytes\n", r.total().planned);
-  return text + fmt::format("  {:<30}{:>60}, not part of what is planned\n", "program and libraries, about",
-                            format_bytes(kProcessBytes));
+  const auto besides = [&](const char* name, int column, std::int64_t bytes, const char* remark) {
+    return fmt::format("  {:<30}{:>{}}{:>{}}, {}\n", name, format_bytes(bytes), column, "", kColumns - column,
+                       remark);
+  };
+  text += besides("program and libraries, about", r.on_gpu() ? 2 * kColumn : kColumns, kProcessBytes,
+                  "not part of what is planned");
+  if (!r.on_gpu()) return text;
+  text += besides("CUDA context, its libraries", kColumn, r.context_bytes, "an estimate, not measured yet");
+  return text +
+         besides("NCCL's communicators", kColumn, r.communicator_bytes, "an estimate, not measured yet");
+}
+
+/// Whether it fits, where that can be told.
+std::string format_fit(const PlanReport& r) {
+  std::string text =
+      fmt::format("needed of the memory of {}: about {}", r.machine.device, format_bytes(r.needed_bytes));
+  if (!r.knows_memory()) return text + "\n";
+  return text + fmt::format(" of {}: {}\n", format_bytes(r.machine.memory_bytes),
+                            r.fits() ? "it fits" : "it does not fit");
 }
 
 std::string format_busiest(const PlanReport& r) {
@@ -102,7 +119,8 @@ std::string format_traffic(const PlanReport& r) {
 
 std::string format_report(const PlanReport& report) {
   return describe_job(report) + "\nmemory per rank, planned for a step:\n" + indented(report.step_plan) +
-         "\n" + format_arenas(report) + "\n" + format_busiest(report) + "\n" + format_traffic(report);
+         "\n" + format_arenas(report) + format_fit(report) + "\n" + format_busiest(report) + "\n" +
+         format_traffic(report);
 }
 
 }  // namespace llampi

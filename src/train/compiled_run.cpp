@@ -22,9 +22,9 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   std::vector<int> node_of_rank(shape.ranks);
   for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;
   run.groups = make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
-  const auto sizes = shape.hardware == Hardware::gpu ? make_gpu_sizes() : make_cpu_sizes(run.shape.threads);
+  run.sizes = shape.hardware == Hardware::gpu ? make_gpu_sizes() : make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? Backend::nccl : Backend::mpi;
-  run.compiled = compile_model(*run.model, run.options, run.groups, *sizes, backend);
+  run.compiled = compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;
 }
 

@@ -20,6 +20,7 @@ struct RunShape {
 struct CompiledRun {
   RunShape shape;  ///< with the numbers that it comes to
   std::unique_ptr<Model> model;
+  std::unique_ptr<OperationSizes> sizes;
   RankGroups groups;
   EngineOptions options;
   CompiledModel compiled;

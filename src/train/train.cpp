@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/memory_report.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
-#include "llampi/plan/memory_report.hpp"
 #include "train/compute.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
@@ -171,9 +171,9 @@ void Trainer::describe_run() const {
   if (traced_.first > total_steps_)
     log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
                  total_steps_);
-  log_.info("ranks: {} on {} node(s); {}", world_.size(), topology.nodes, world_.describe());
+  log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   log_.info("device: {}", compute_.device().describe());
-  log_.info("fsdp: {}, {} units; {}", config_.fsdp.strategy, compiled.units.size(),
+  log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
             format_groups(engine_->groups()));
   log_.info("memory per rank, planned for a step:");
   std::istringstream plan(format_plan(compiled.step_plan));

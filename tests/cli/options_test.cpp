@@ -70,10 +70,10 @@ TEST_F(OptionsTest, CommandLineThenEnvironmentThenFileThenDefault) {
 }
 
 TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
-  write_file(std::string(kRequired) + "[run]\ndevice = cuda\n");
-  EXPECT_EQ(resolve_config({"--config=" + kFile, "--run.device=cpu"}).run.device, "cpu");
+  write_file(std::string(kRequired) + "[log]\ntensorboard = true\n");
+  EXPECT_FALSE(resolve_config({"--config=" + kFile, "--log.tensorboard=false"}).log.tensorboard);
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "run.device = cuda (options_test.ini) is not built yet; use auto or cpu");
+                    "log.tensorboard = true (options_test.ini) is not built yet; use false");
 }
 
 TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
@@ -87,6 +87,7 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   const Config c = resolve_config(with_required({"--run.dir=d",
                                                  "--run.device=CPU",
                                                  "--run.threads=3",
+                                                 "--run.share_gpu=true",
                                                  "--run.seed=5",
                                                  "--run.resume=never",
                                                  "--run.resume_with_changes=true",
@@ -130,6 +131,7 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.run.dir, "d");
   EXPECT_EQ(c.run.device, "cpu");
   EXPECT_EQ(c.run.threads, 3);
+  EXPECT_TRUE(c.run.share_gpu);
   EXPECT_EQ(c.run.seed, 5U);
   EXPECT_EQ(c.run.resume, "never");
   EXPECT_TRUE(c.run.resume_with_changes);
@@ -270,14 +272,19 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
   };
   refuses("checkpoint.async", "true", "use false");
   refuses("log.tensorboard", "true", "use false");
-  refuses("run.device", "cuda", "use auto or cpu");
-  refuses("run.share_gpu", "true", "use false");
   refuses("run.watchdog_seconds", "600", "use 0");
   // What asks for nothing is accepted.
   const Config c =
       resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
                                     "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
   EXPECT_EQ(c.fsdp.cpu_offload, "none");
+}
+
+TEST_F(OptionsTest, TheConfigurationsThatComeWithTheProgramCanBeTrained) {
+  for (const std::string name : {"small", "llama3-8b", "llama3-70b"}) {
+    const std::string file = LLAMPI_TEST_DATA "/../input/" + name + ".ini";
+    EXPECT_EQ(resolve_config({"--config=" + file}).run.device, name == "small" ? "auto" : "cuda") << name;
+  }
 }
 
 TEST_F(OptionsTest, ConsistencyIsChecked) {
@@ -312,14 +319,13 @@ TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
   };
   EXPECT_TRUE(not_built(plan({})).empty());
   const Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
-  EXPECT_EQ(not_built(c), (std::vector<std::string>{"run.device = cuda", "log.tensorboard = true"}));
+  EXPECT_EQ(c.run.device, "cuda");
+  EXPECT_EQ(not_built(c), (std::vector<std::string>{"log.tensorboard = true"}));
   // What is left is as strict as ever.
   expect_user_error([&] { resolve_config({}, Purpose::plan); },
                     "model.config is not given; name a Hugging Face config.json or the folder that holds it");
   expect_user_error([&] { plan({"--run.device=gpu"}); },
                     "run.device = gpu (command line) is not known; use auto, cpu or cuda");
-  expect_user_error([&] { plan({"--run.share_gpu=true"}); },
-                    "run.share_gpu = true (command line) is not built yet; use false");
   expect_user_error([&] { plan({"--train.eval_every=2"}); },
                     "train.eval_every = 2 needs data.eval; name a token file, or set it to 0");
 }
@@ -349,7 +355,7 @@ TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
     if (value.empty()) continue;
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
   }
-  EXPECT_THAT(help, HasSubstr("what computes; not built yet: cuda\n"));
+  EXPECT_THAT(help, HasSubstr("write event files; not built yet: true\n"));
 }
 
 }  // namespace

@@ -121,18 +121,136 @@ TEST_F(Plan, ListsUnits) {
 }
 
 TEST_F(Plan, WarnsOfWhatIsNotBuiltAndChangesNoMemory) {
-  const std::string keys =
-      "--run.device=CUDA --checkpoint.async=true --log.tensorboard=true --run.watchdog_seconds=60";
+  const std::string keys = "--checkpoint.async=true --log.tensorboard=true --run.watchdog_seconds=60";
   const Ending warned = plan(keys), plain = plan("");
   EXPECT_EQ(warned.status, 0) << warned.err;
   EXPECT_EQ(warned.out, plain.out);
   EXPECT_EQ(plain.err, "");
   EXPECT_EQ(warned.err,
-            "llampi: warning: not built yet: run.device = cuda, run.watchdog_seconds = 60, checkpoint.async "
-            "= true, "
-            "log.tensorboard = true; the plan assumes the CPU device, which computes in float32 and has "
-            "workspaces of its own\n");
-  expect_refused("--run.share_gpu=true", "run.share_gpu = true (command line) is not built yet; use false");
+            "llampi: warning: not built yet, and refused by llampi train: run.watchdog_seconds = 60, "
+            "checkpoint.async = true, log.tensorboard = true\n");
+}
+
+TEST_F(Plan, PlansForTheDeviceOfTheConfiguration) {
+  EXPECT_EQ(json("")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cpu")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cuda")["device"], "cuda");
+  EXPECT_EQ(json("--run.device=cuda --device cpu")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cuda"), json("--device cuda"));
+}
+
+TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
+  const auto cpu = json("--ranks 2"), gpu = json("--ranks 2 --device cuda"),
+             h100 = json("--ranks 2 --device H100");
+  EXPECT_EQ(cpu["param_dtype"], "float32");
+  EXPECT_EQ(gpu["param_dtype"], "bfloat16");
+  EXPECT_EQ(gpu["compute_dtype"], "bfloat16");
+  EXPECT_EQ(gpu["reduce_dtype"], "float32");
+  EXPECT_EQ(gpu["gradient_dtype"], "float32");
+  const auto has_role = [](const nlohmann::json& plan, const char* role) {
+    return std::any_of(plan["roles"].begin(), plan["roles"].end(),
+                       [&](const auto& row) { return row["role"] == role && row["bytes"] > 0; });
+  };
+  EXPECT_TRUE(has_role(gpu, "shared workspace"));  // cuBLASLt's
+  EXPECT_FALSE(has_role(cpu, "shared workspace"));
+  EXPECT_TRUE(has_role(cpu, "collective workspace"));  // NCCL needs none
+  EXPECT_FALSE(has_role(gpu, "collective workspace"));
+
+  EXPECT_EQ(cpu["context_bytes"], 0);
+  EXPECT_EQ(cpu["communicator_bytes"], 0);
+  EXPECT_EQ(cpu["needed_bytes"], cpu["planned_bytes"].get<std::int64_t>() + (64 << 20));
+  EXPECT_GT(gpu["context_bytes"], 0);
+  EXPECT_GT(gpu["communicator_bytes"], 0);
+  EXPECT_EQ(json("--device cuda")["communicator_bytes"], 0);  // one rank
+  EXPECT_EQ(json("--ranks 4 --device cuda --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2")
+                ["communicator_bytes"],
+            gpu["communicator_bytes"].get<std::int64_t>() * 3 / 2);  // and one of the replicas
+  EXPECT_EQ(gpu["needed_bytes"], gpu["arenas"]["device"]["planned_bytes"].get<std::int64_t>() +
+                                     gpu["context_bytes"].get<std::int64_t>() +
+                                     gpu["communicator_bytes"].get<std::int64_t>());
+  EXPECT_EQ(gpu["device_memory_bytes"], nullptr);
+  EXPECT_EQ(gpu["fits"], nullptr);
+  EXPECT_EQ(h100["device"], "h100");
+  EXPECT_EQ(h100["device_memory_bytes"], std::int64_t{81559} << 20);
+  EXPECT_EQ(h100["fits"], true);
+  EXPECT_EQ(json("--memory 3.5")["device_memory_bytes"], std::int64_t{7} << 29);
+
+  const std::string table = plan("--ranks 2 --device h100").out;
+  EXPECT_THAT(table,
+              HasSubstr("gathered in bfloat16, computed with in bfloat16; gradients reduced in float32, "
+                        "kept in float32; master parameters in float32, moments in float32\n"));
+  EXPECT_THAT(table, ContainsRegex(
+                         "\n  CUDA context, its libraries +[0-9.]+ MiB +, an estimate, not measured yet\n"));
+  EXPECT_THAT(table,
+              ContainsRegex("\n  NCCL's communicators +[0-9.]+ MiB +, an estimate, not measured yet\n"));
+  EXPECT_THAT(table,
+              ContainsRegex("\nneeded of the memory of h100: about [0-9.]+ GiB of 79.65 GiB: it fits\n"));
+  EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
+}
+
+// Each piece of advice is tried: with it the plan fits, without it it does not.
+TEST_F(Plan, SaysWhatWouldMakeItFit) {
+  const auto mib_needed = [&](const std::string& options) {
+    return json(options)["needed_bytes"].get<double>() / 0x1p20;
+  };
+  const auto advice = [&](const std::string& options, double mib) {
+    const Ending ending = plan(fmt::format("{} --memory {}", options, mib / 1024));
+    EXPECT_EQ(ending.status, 2) << options;
+    EXPECT_THAT(ending.out, HasSubstr(": it does not fit\n"));
+    EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
+    EXPECT_THAT(ending.err, StartsWith("llampi: the run needs "));
+    return ending.err.substr(ending.err.find("; ", ending.err.find("the largest are")) + 2);
+  };
+  const std::string run = "--device cuda --data.seq_len=64 --fsdp.param_dtype=float32 --train.micro_batch=";
+  const std::string recomputing = run + "1 --activation.checkpointing=full";
+  const double all = mib_needed(run + "8"), smaller = mib_needed(run + "4"), one = mib_needed(run + "1"),
+               full = mib_needed(recomputing),
+               offloaded = mib_needed(recomputing + " --fsdp.cpu_offload=params");
+  ASSERT_LT(smaller, all);
+  ASSERT_LT(full, one);
+  ASSERT_LT(offloaded, full);
+  EXPECT_EQ(advice(run + "8", (smaller + all) / 2), "it would fit with train.micro_batch = 4\n");
+  EXPECT_EQ(advice(run + "1", (full + one) / 2), "it would fit with activation.checkpointing = full\n");
+  EXPECT_THAT(
+      advice(run + "8", (offloaded + full) / 2),
+      ::testing::MatchesRegex("it would fit with train.micro_batch = 1 and activation.checkpointing = "
+                              "full and fsdp.cpu_offload = (optimizer|params)\n"));
+  // Where nothing on one rank helps: more ranks of a model whose state is most of it.
+  folder_.write("wide.json", R"({"model_type": "llama", "vocab_size": 4096, "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8,
+    "max_position_embeddings": 64})");
+  const std::string wide = "--model.config=wide.json --train.micro_batch=1 --activation.checkpointing=full";
+  EXPECT_EQ(advice(wide, mib_needed(wide + " --ranks 4") + 1),
+            "it would fit on 4 ranks, with no more of them on a node\n");
+  EXPECT_THAT(advice(wide, 1), StartsWith("neither 64 times as many ranks nor smaller micro-batches"));
+
+  const Ending ending = plan(wide + " --memory 0.4");
+  EXPECT_THAT(
+      ending.err,
+      ContainsRegex("the run needs [0-9.]+ MiB of the memory of cpu per rank, which has 409.60 MiB; the "
+                    "largest are [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it "
+                    "would fit on [0-9]+ ranks"));
+  EXPECT_EQ(nlohmann::json::parse(plan(wide + " --memory 0.4 --json").out)["fits"], false);
+}
+
+// What the README says of the shapes that come with the program.
+TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
+  const std::string input = LLAMPI_TEST_DATA "/../input/";
+  std::filesystem::create_directory_symlink(input, folder_.path() / "input");
+  const auto planned = [&](const std::string& options) {
+    const Ending ending = run("plan --json --config input/llama3-" + options);
+    EXPECT_EQ(ending.err, "");
+    EXPECT_EQ(ending.status, 0);
+    return nlohmann::json::parse(ending.out);
+  };
+  const auto gib = [](const nlohmann::json& plan) { return plan["needed_bytes"].get<double>() / 0x1p30; };
+  EXPECT_EQ(planned("8b.ini --ranks 8")["device"], "cuda");
+  EXPECT_EQ(planned("8b.ini --ranks 8 --device h100")["fits"], true);
+  const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
+  EXPECT_THAT(readme,
+              HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
+  EXPECT_THAT(readme, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
+                                            gib(planned("70b.ini --ranks 64 --per-node 8")))));
 }
 
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {
@@ -171,7 +289,11 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
 }
 
 TEST_F(Plan, RefusesWrongOptions) {
-  expect_refused("--device h100", "device = h100 (command line) is not known; use cpu");
+  expect_refused(
+      "--device h1000",
+      "device = h1000 (command line) is not known; use auto, cpu, cuda, gb200, b200, gh200, h200-nvl, "
+      "h200, h100-nvl, h100-pcie, h100, a100-40gb, a100, l40s, a6000 or rtx4090");
+  expect_refused("--memory=-1", "memory = -1 (command line) is out of range; it must be at least 0");
   expect_refused("--ranks 0",
                  "ranks = 0 (command line) is out of range; it must be at least 1 and at most 65536");
   expect_refused("--ranks two", "ranks = two (command line) is not a whole number");

@@ -253,11 +253,15 @@ TEST(Report, JsonHoldsEveryNumber) {
   EXPECT_EQ(json["micro_batch"], 2);
   EXPECT_EQ(json["seq_len"], 16);
   EXPECT_EQ(json["micro_batches"], 1);
-  for (const char* key : {"param_dtype", "reduce_dtype", "master_dtype", "moment_dtype"})
+  for (const char* key :
+       {"param_dtype", "compute_dtype", "reduce_dtype", "gradient_dtype", "master_dtype", "moment_dtype"})
     EXPECT_EQ(json[key], "float32") << key;
   EXPECT_EQ(json["parameters"], report.parameters);
   EXPECT_EQ(json["trained_parameters"], report.parameters);
   EXPECT_EQ(json["process_bytes"], kProcessBytes);
+  EXPECT_EQ(json["needed_bytes"], report.needed_bytes);
+  EXPECT_EQ(json["device_memory_bytes"], nullptr);
+  EXPECT_EQ(json["fits"], nullptr);
   std::int64_t planned = 0;
   for (int a = 0; a < kArenas; ++a) {
     const auto& arena = json["arenas"][to_string(static_cast<Arena>(a))];

@@ -65,5 +65,15 @@ TEST(GpuPeak, ByTheNameThatTheDriverGives) {
   EXPECT_EQ(peak_flops("NVIDIA H200", DType::float64), 0);
 }
 
+TEST(KnownGpus, HaveMemoryAndPeaksAndAreFoundByTheNameOfTheDriver) {
+  for (const KnownGpu& gpu : known_gpus()) {
+    SCOPED_TRACE(std::string(gpu.key));
+    EXPECT_GE(gpu.memory_bytes, std::int64_t{16} << 30);
+    EXPECT_LE(gpu.memory_bytes, std::int64_t{256} << 30);
+    EXPECT_EQ(peak_flops("NVIDIA " + std::string(gpu.driver_name), DType::bfloat16),
+              gpu.half_teraflops * 1e12);
+  }
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -85,6 +85,10 @@ inline std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType
   return all_reduce_workspace(Backend::mpi, elements, ranks, dtype);
 }
 
+/// About what a communicator of so many ranks takes of the device's memory for itself: an estimate, from what
+/// is public about NCCL. A group of several ranks has one for each stream that its collectives use.
+std::int64_t communicator_bytes(Backend backend, int ranks);
+
 struct Topology {
   int nodes = 1;
   int node = 0;         ///< index of this rank's node, in order of each node's lowest rank

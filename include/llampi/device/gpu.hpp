@@ -7,12 +7,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "llampi/device/device.hpp"
 
 namespace llampi {
+
+/// The least compute capability, with which the kernels' asynchronous copies came.
+inline constexpr int kOldestGpu = 8;
 
 struct GpuProperties {
   std::string name;          ///< "NVIDIA H200"
@@ -49,6 +54,19 @@ const GpuLibrary* gpu_library(std::string& why);
 
 /// Scratch memory as the GPU's operations need it: pure functions, without a GPU.
 std::unique_ptr<OperationSizes> make_gpu_sizes();
+
+/// False where no NVIDIA driver is installed. Does not load the plugin, whose libraries are large.
+bool gpu_driver_installed();
+
+/// A GPU model whose data sheet is known.
+struct KnownGpu {
+  std::string_view key;          ///< for command lines: "h100"
+  std::string_view driver_name;  ///< part of what the driver calls it
+  std::int64_t memory_bytes = 0;
+  double half_teraflops = 0;  ///< bfloat16 and float16 on tensor cores, accumulated in float32
+  double float32_teraflops = 0;
+};
+std::span<const KnownGpu> known_gpus();
 
 /// Dense matrix products in `dtype` with float32 accumulation, operations per second as the data sheet of
 /// this GPU says (without sparsity); 0 where it is not known.

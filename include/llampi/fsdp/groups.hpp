@@ -45,6 +45,10 @@ RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
 /// The node of each rank of the world. Collective.
 std::vector<int> nodes_of_ranks(World& world);
 
+/// About what the communicators of a rank take of the device's memory: the shard group's gathers and its
+/// reductions run on streams of their own, the replicas' reductions on the latter.
+std::int64_t communicator_bytes(Backend backend, const RankGroups& groups);
+
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
 std::string format_groups(const RankGroups& groups);
 

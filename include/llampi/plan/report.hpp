@@ -8,10 +8,15 @@
 //   groups,
 //                                                                  both written out for people
 //   micro_batch, seq_len, micro_batches                            sequences, tokens, micro-batches of a step
-//   param_dtype, reduce_dtype, master_dtype, moment_dtype
+//   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   parameters, trained_parameters                                 elements of the model
 //   planned_bytes                                                  what the program allocates: all arenas
 //   process_bytes                                                  kProcessBytes, not in planned_bytes
+//   context_bytes, communicator_bytes                              what else of a GPU is taken, likewise:
+//                                                                  estimates, 0 on CPUs
+//   needed_bytes, device_memory_bytes, fits                        of the device's memory with all of these;
+//                                                                  what it has and whether that is enough,
+//                                                                  null if it is not known
 //   arenas {device, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
 //                                                                  planned is the larger of the step's and
 //                                                                  the evaluation's; both contain what is
@@ -38,16 +43,24 @@
 #include <vector>
 
 #include "llampi/fsdp/engine.hpp"
-#include "llampi/plan/memory_report.hpp"
+#include "llampi/fsdp/memory_report.hpp"
 
 namespace llampi {
 
 /// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
 inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
 
+/// About what CUDA's context and the kernels of cuBLASLt and cuDNN take of a GPU, not measured yet: contexts
+/// with lazily loaded kernels are reported to take 300 to 430 MiB (pytorch/pytorch issues 107667 and 109888,
+/// unslothai/unsloth-zoo 1053); a part of the difference between the memory that a GPU has and that CUDA
+/// offers comes on top.
+inline constexpr std::int64_t kContextBytes = std::int64_t{768} << 20;
+
 /// Where a step would run.
 struct Machine {
   std::string device = "cpu";
+  Backend backend = Backend::mpi;  ///< of the collectives: nccl for GPUs
+  std::int64_t memory_bytes = 0;   ///< of the device, for each rank; 0: not known
   int ranks = 1;
   int ranks_per_node = 1;
   int threads = 1;  ///< per rank; workspaces depend on it
@@ -125,13 +138,30 @@ struct PlanReport {
   std::int64_t evaluation_actions = 0;
   std::vector<UnitReport> units;
 
+  std::int64_t context_bytes = 0;       ///< an estimate, see kContextBytes
+  std::int64_t communicator_bytes = 0;  ///< likewise, see llampi::communicator_bytes()
+  std::int64_t needed_bytes = 0;        ///< of the device's memory
+
   /// Over all arenas.
   ArenaReport total() const;
+  bool on_gpu() const { return machine.backend == Backend::nccl; }
+  bool knows_memory() const { return machine.memory_bytes > 0; }
+  bool fits() const { return needed_bytes <= machine.memory_bytes; }
 };
+
+/// What a rank of these groups needs of the memory of its device: a GPU's with what is estimated, or the
+/// host's, where both arenas lie with the process itself.
+std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArenas>& arena_bytes,
+                          const RankGroups& groups);
 
 /// @param compiled with a training step
 PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
                        const CompiledModel& compiled, const Machine& machine);
+
+/// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.
+std::string does_not_fit(const PlanReport& report, const Model& model, const EngineOptions& options,
+                         const RankGroups& groups, const CompiledModel& compiled,
+                         const OperationSizes& sizes);
 
 /// Tables for people.
 std::string format_report(const PlanReport& report);

@@ -13,7 +13,6 @@ namespace llampi::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 4096;  // promised by Memory; CUDA promises 256
-constexpr int kOldest = 8;                 // compute capability 8.0: the kernels use its asynchronous copies
 
 std::string name_of(const cudaDeviceProp& properties, int gpu) {
   return fmt::format("GPU {} ({})", gpu, properties.name);
@@ -41,10 +40,10 @@ CudaDevice::CudaDevice(const GpuOptions& options)
     : options_(options), events_(std::make_shared<EventPool>()) {
   check(cudaSetDevice(options.gpu), "cudaSetDevice");
   check(cudaGetDeviceProperties(&properties_, options.gpu), "cudaGetDeviceProperties");
-  if (properties_.major < kOldest) {
+  if (properties_.major < kOldestGpu) {
     throw_user_error(
         "{} has compute capability {}.{}, but the kernels need {}.0 or newer; use run.device = cpu",
-        name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldest);
+        name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldestGpu);
   }
   gemm_ = std::make_unique<Gemm>(options.deterministic, options.tf32);
   if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);

@@ -1,4 +1,4 @@
-#include "llampi/plan/memory_report.hpp"
+#include "llampi/fsdp/memory_report.hpp"
 
 #include <algorithm>
 #include <tuple>

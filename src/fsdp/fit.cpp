@@ -1,0 +1,136 @@
+#include "llampi/fsdp/fit.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "llampi/core/text.hpp"
+#include "llampi/fsdp/memory_report.hpp"
+
+namespace llampi {
+namespace {
+
+constexpr std::size_t kNamedItems = 3;
+constexpr int kMostTimesRanks = 64;
+constexpr std::int64_t kDivisors = 64;  ///< of a micro-batch that are tried, and the last one
+
+/// A change of the options, and what the user would write.
+struct Change {
+  std::string words;
+  std::function<void(EngineOptions&)> apply;
+};
+
+/// Smaller micro-batches, the largest first; the samples of a step stay the same.
+std::vector<Change> smaller_micro_batches(const EngineOptions& options) {
+  std::vector<Change> changes;
+  const std::int64_t now = options.batch.sequences;
+  for (std::int64_t divisor = 2; divisor <= now; divisor += divisor < kDivisors ? 1 : now - divisor) {
+    if (now % divisor != 0) continue;
+    changes.push_back(
+        {fmt::format("{}{}", options.training ? "train.micro_batch = " : "a micro-batch of ", now / divisor),
+         [now, divisor](EngineOptions& o) {
+           o.batch.sequences = now / divisor;
+           if (o.training) o.micro_batches *= static_cast<int>(divisor);
+         }});
+    if (divisor == now) break;
+  }
+  return changes;
+}
+
+std::vector<Change> other_changes(const EngineOptions& options) {
+  std::vector<Change> changes;
+  if (!options.training) return changes;
+  if (options.checkpointing != Checkpointing::full) {
+    changes.push_back(
+        {"activation.checkpointing = full", [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
+  }
+  if (!options.offload.optimizer)
+    changes.push_back({"fsdp.cpu_offload = optimizer", [](EngineOptions& o) { o.offload.optimizer = true; }});
+  if (!options.offload.params) {
+    changes.push_back({"fsdp.cpu_offload = params",
+                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; }});
+  }
+  if (options.strategy != Strategy::full_shard)
+    changes.push_back(
+        {"fsdp.strategy = full_shard", [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
+  return changes;
+}
+
+/// The groups that `ranks` ranks would have; hybrid strategies keep the size of theirs.
+RankGroups groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
+  return make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
+                     is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
+}
+
+bool fits_with(const FitQuestion& q, const EngineOptions& options, int ranks) {
+  const RankGroups groups = groups_for(q, options, ranks);
+  return q.fits(compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes, groups);
+}
+
+/// What several changes are called together: the later of two of one key says all.
+std::string together(const std::vector<Change>& changes) {
+  std::vector<std::string> words;
+  for (const auto& change : changes) {
+    const std::string key = change.words.substr(0, change.words.find(" = "));
+    std::erase_if(words, [&](const auto& before) { return before.starts_with(key); });
+    words.push_back(change.words);
+  }
+  return fmt::format("{}", fmt::join(words, " and "));
+}
+
+/// The words of the first that fits: one change alone, then ever more of them; empty if none does.
+std::string fitting_change(const FitQuestion& q, int ranks) {
+  const auto with = [&](const std::vector<Change>& changes) {
+    EngineOptions options = q.options;
+    for (const auto& change : changes) change.apply(options);
+    return fits_with(q, options, ranks);
+  };
+  const auto batches = smaller_micro_batches(q.options), others = other_changes(q.options);
+  for (const auto& changes : {batches, others}) {
+    for (const auto& change : changes) {
+      if (with({change})) return change.words;
+    }
+  }
+  std::vector<Change> all;
+  if (!batches.empty()) all.push_back(batches.back());
+  for (const auto& change : others) {
+    all.push_back(change);
+    if (all.size() > 1 && with(all)) return together(all);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena) {
+  const bool trains = !compiled.step.empty();
+  const auto& plan = trains ? compiled.step_plan : compiled.evaluation_plan;
+  const auto& actions = trains ? compiled.step : compiled.evaluation;
+  auto rows = bytes_alive_at(plan, busiest_action(plan, actions.size()).value_or(0));
+  std::erase_if(rows, [&](const RoleBytes& row) { return arena && row.arena != *arena; });
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  if (rows.size() > kNamedItems) rows.resize(kNamedItems);
+  std::vector<std::string> items;
+  for (const auto& row : rows)
+    items.push_back(fmt::format("{} {}", to_string(row.role), format_bytes(row.bytes)));
+  return fmt::format("{}", fmt::join(items, ", "));
+}
+
+std::string advice_to_fit(const FitQuestion& q) {
+  const int ranks = q.groups.shard_count() * q.groups.replica_count();
+  if (const std::string words = fitting_change(q, ranks); !words.empty()) return "it would fit with " + words;
+  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+    if (fits_with(q, q.options, times * ranks))
+      return fmt::format("it would fit on {} ranks, with no more of them on a node", times * ranks);
+  }
+  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+    if (const std::string words = fitting_change(q, times * ranks); !words.empty())
+      return fmt::format("it would fit on {} ranks, with no more of them on a node, and {}", times * ranks,
+                         words);
+  }
+  return fmt::format(
+      "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations or offload "
+      "would make it fit; use a smaller model or data.seq_len",
+      kMostTimesRanks);
+}
+
+}  // namespace llampi

@@ -1,0 +1,111 @@
+// A run that does not fit: what the engine says, and that its advice is right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "device/cpu/cpu_device.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/fit.hpp"
+#include "llampi/model/llama.hpp"
+#include "support/mpi_test.hpp"
+
+namespace llampi {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+/// A CPU with as much memory as the test says.
+class SmallDevice final : public CpuDevice {
+ public:
+  explicit SmallDevice(std::int64_t available)
+      : CpuDevice(1, *available_kernels().front()), available_(available) {}
+  std::int64_t available_bytes(int) const override { return available_; }
+
+ private:
+  std::int64_t available_;
+};
+
+class Fit : public ::testing::Test {
+ protected:
+  Fit() {
+    LlamaConfig config;
+    config.vocab_size = 100;
+    config.hidden_size = 64;
+    config.intermediate_size = 128;
+    config.layers = 4;
+    config.query_heads = config.key_value_heads = 4;
+    config.head_dim = 16;
+    config.max_position_embeddings = 64;
+    model_ = make_llama(config);
+    options_.batch = {8, 64};
+    options_.groups = parameter_groups(model_->parameters(), {});
+    groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
+  }
+  std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
+    return compile_model(*model_, options, groups_, *make_cpu_sizes(1)).arena_bytes;
+  }
+  static std::int64_t sum(const std::array<std::int64_t, kArenas>& arenas) { return arenas[0] + arenas[1]; }
+  std::string refusal(Device& device, Device& host) const {
+    try {
+      const Engine engine(*model_, device, host, test_world(), options_);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  std::unique_ptr<Model> model_;
+  EngineOptions options_;
+  RankGroups groups_;
+};
+
+TEST_F(Fit, ToTheByte) {
+  const std::int64_t needed = sum(arenas(options_));
+  SmallDevice enough(needed), less(needed - 1);
+  EXPECT_EQ(refusal(enough, enough), "");
+  EXPECT_NE(refusal(less, less), "");
+}
+
+TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = 4;
+  smaller.micro_batches = 2;
+  SmallDevice device(sum(arenas(smaller)));
+  const std::string text = refusal(device, device);
+  EXPECT_THAT(text,
+              ContainsRegex("the run needs [0-9.]+ MiB of memory per rank and .+ has about [0-9.]+ MiB "
+                            "for each of its [0-9]+ ranks?; the largest are saved activation [0-9.]+ MiB, "));
+  EXPECT_THAT(text, HasSubstr("; it would fit with train.micro_batch = 4"));
+  options_ = smaller;
+  EXPECT_EQ(refusal(device, device), "");
+}
+
+// Device and host have memories of their own: offload fills the other one.
+TEST_F(Fit, LooksAtBothMemories) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  EngineOptions offloaded = options_;
+  offloaded.offload.optimizer = true;
+  const auto [on_device, on_host] = arenas(offloaded);
+  SmallDevice device(on_device), host(on_host), small_host(on_host - 1);
+  const std::string text = refusal(device, host);
+  EXPECT_THAT(text, HasSubstr(" of GPU memory per rank"));
+  EXPECT_THAT(text, HasSubstr("; it would fit with fsdp.cpu_offload = optimizer"));
+  EXPECT_THAT(refusal(device, small_host), HasSubstr("; it would fit on "));
+  options_ = offloaded;
+  EXPECT_EQ(refusal(device, host), "");
+  EXPECT_THAT(refusal(device, small_host), HasSubstr(" of host memory per rank"));
+}
+
+TEST_F(Fit, EvaluationsHaveMicroBatchesOnly) {
+  options_.training = false;
+  options_.groups = {};
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = 2;
+  SmallDevice device(sum(arenas(smaller))), tiny(1000);
+  EXPECT_THAT(refusal(device, device), HasSubstr("; it would fit with a micro-batch of 2"));
+  EXPECT_THAT(refusal(tiny, tiny), HasSubstr("; neither 64 times as many ranks nor "));
+}
+
+}  // namespace
+}  // namespace llampi
