@@ -46,6 +46,9 @@ function(llampi_test_properties test ranks labels timeout)
   if(ranks GREATER 2)
     set(ranks 2) # oversubscribed: do not keep ctest waiting for processors that a workstation does not have
   endif()
-  set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} LABELS "${labels}"
-                                          ENVIRONMENT "${LLAMPI_MPI_ENVIRONMENT}")
+  set(environment ${LLAMPI_MPI_ENVIRONMENT})
+  if(NOT "gpu" IN_LIST labels)
+    list(APPEND environment CUDA_VISIBLE_DEVICES=) # run.device = auto means CPUs there, whatever the machine has
+  endif()
+  set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${environment}")
 endfunction()

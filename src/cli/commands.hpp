@@ -18,6 +18,7 @@ inline constexpr int kStopped = 75;
 int train_command(const Arguments& arguments);
 int evaluate_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
+int check_command(const Arguments& arguments);
 
 // One process, without MPI.
 int tokenize_command(const Arguments& arguments);

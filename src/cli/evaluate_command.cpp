@@ -3,6 +3,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "llampi/train/train.hpp"
 
@@ -11,27 +12,24 @@ namespace {
 
 constexpr const char* kUsage =
     "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE --seq-len N [OPTIONS]\n\n"
-    "Mean loss of a model over all samples of a token file.\n";
+    "Mean loss of a model over all samples of a token file. GPUs compute in bfloat16, CPUs in float32.\n";
 
 struct Request {
   std::string weights, data;
-  std::int64_t seq_len = 0;
-  std::int64_t micro_batch = 1;
-  int threads = 0;
+  EvaluateOptions options;
   bool json = false;
 };
 
 std::vector<Option> options_of(Request& r) {
   constexpr Range kMicroBatch{.low = 1, .high = 1e6};
+  EvaluateOptions& o = r.options;
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
-      {"seq-len", &r.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
-      {"micro-batch", &r.micro_batch, "sequences per rank and forward pass", {.range = kMicroBatch}},
-      {"threads",
-       &r.threads,
-       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
-       {.range = kAtLeastZero}},
+      {"seq-len", &o.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
+      {"micro-batch", &o.micro_batch, "sequences per rank and forward pass", {.range = kMicroBatch}},
+      device_option(o.compute),
+      threads_option(o.compute.threads),
       {"json", &r.json, "print one JSON object: loss, perplexity, tokens", {}, true},
   };
 }
@@ -41,7 +39,7 @@ Request parse(const Arguments& arguments) {
   assign_command_line(arguments, options_of(request), 0);
   require_option(!request.weights.empty(), "evaluate", "weights");
   require_option(!request.data.empty(), "evaluate", "data");
-  require_option(request.seq_len != 0, "evaluate", "seq-len");
+  require_option(request.options.seq_len != 0, "evaluate", "seq-len");
   return request;
 }
 
@@ -67,8 +65,7 @@ int evaluate_command(const Arguments& arguments) {
   return run_on_ranks([&](World& world) {
     const Request r = parse(arguments);
     const bool speaks = world.rank() == 0;
-    const Evaluation result =
-        evaluate(world, r.weights, r.data, r.seq_len, r.micro_batch, r.threads, console_log(speaks, stderr));
+    const Evaluation result = evaluate(world, r.weights, r.data, r.options, console_log(speaks, stderr));
     if (speaks) print_result(result, r.json);
     return kDone;
   });

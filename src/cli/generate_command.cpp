@@ -3,6 +3,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "llampi/train/train.hpp"
 
@@ -11,7 +12,7 @@ namespace {
 
 constexpr const char* kUsage =
     "Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]\n\n"
-    "Continues a text.\n";
+    "Continues a text. GPUs compute in bfloat16, CPUs in float32.\n";
 
 struct Request {
   std::string weights;
@@ -33,10 +34,8 @@ std::vector<Option> options_of(Request& r) {
        "choose among the most likely tokens that together have this probability",
        {.range = kProbability}},
       {"seed", &o.seed, "of the choices"},
-      {"threads",
-       &o.threads,
-       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
-       {.range = kAtLeastZero}},
+      device_option(o.compute),
+      threads_option(o.compute.threads),
       {"json", &r.json, "print one JSON object: prompt, text (both together)", {}, true},
   };
 }

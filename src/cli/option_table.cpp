@@ -1,5 +1,7 @@
 #include "cli/option_table.hpp"
 
+#include "cli/device_options.hpp"
+
 #include <iterator>
 #include <utility>
 
@@ -10,14 +12,19 @@ using Table = std::vector<Option>;
 
 constexpr Range kCount{.low = 1, .high = 1e9};  ///< of sequences or tokens; products stay within 64 bits
 
+Option named(Option option, std::string key) {
+  option.key = std::move(key);
+  return option;
+}
+
 Table run_options(Config& c) {
   return {
       {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
-      {"run.device", &c.run.device, "what computes", {.one_of = {"auto", "cpu", "cuda"}}},
-      {"run.threads",
-       &c.run.threads,
-       "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
-       {.range = kAtLeastZero}},
+      {"run.device",
+       &c.run.device,
+       "what computes; auto: GPUs where every rank can have one of its own, else CPUs",
+       {.one_of = {"auto", "cpu", "cuda"}}},
+      named(threads_option(c.run.threads), "run.threads"),
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
        &c.run.resume,

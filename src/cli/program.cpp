@@ -62,7 +62,7 @@ const std::vector<Command>& commands() {
       {"import", "a Hugging Face folder to a checkpoint"},
       {"export", "a checkpoint to a Hugging Face folder"},
       {"plan", "memory of a configuration, without running it", plan_command},
-      {"check", "whether this machine can run it"},
+      {"check", "whether this machine computes what it should", check_command},
       {"bench", "speed of this machine"},
   };
   return all;

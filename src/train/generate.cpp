@@ -69,7 +69,7 @@ std::string generate(World& world, const std::filesystem::path& weights, const G
   });
   const std::int64_t wanted = static_cast<std::int64_t>(tokens.size()) + options.max_tokens;
   const std::int64_t context = std::min(wanted, config.max_position_embeddings);
-  const auto session = open_for_inference(world, weights, {1, context}, options.threads, log);
+  const auto session = open_for_inference(world, weights, {1, context}, options.compute, log);
 
   const RandomStream random(options.seed, "generate");
   std::string text = options.prompt;

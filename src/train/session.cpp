@@ -96,9 +96,9 @@ void load_weights(World& world, Device& device, const std::filesystem::path& wei
 }
 
 InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,
-                                    int threads, const Log& log) {
+                                    const DeviceOptions& options, const Log& log) {
   InferenceSession session;
-  const int threads_here = threads_per_rank(world, threads);
+  const int threads = threads_per_rank(world, options.threads);
   agree(world, [&] {
     session.config = config_of_weights(weights);
     if (batch.seq_len > session.config.max_position_embeddings) {
@@ -106,14 +106,18 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
                        batch.seq_len, session.config.max_position_embeddings, weights.string());
     }
     session.model = make_llama(session.config);
-    session.device = make_cpu_device(threads_here);
   });
-  log.info("device: {}", session.device->describe());
-  EngineOptions options;
-  options.batch = batch;
-  options.training = false;
-  session.engine = std::make_unique<Engine>(*session.model, *session.device, world, options);
-  load_weights(world, *session.device, weights, session.config, *session.engine);
+  auto& compute = session.compute;
+  compute = open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
+  log.info("device: {}", compute.device().describe());
+  EngineOptions engine;
+  engine.batch = batch;
+  engine.training = false;
+  if (compute.on_gpu()) engine.precision.param = engine.precision.compute = DType::bfloat16;
+  check_gpus(world, compute, engine.precision.compute, false, session.config.head_dim, log);
+  session.engine =
+      std::make_unique<Engine>(*session.model, compute.device(), *compute.host, compute.world(), engine);
+  load_weights(world, compute.device(), weights, session.config, *session.engine);
   return session;
 }
 
@@ -142,18 +146,18 @@ Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, co
 }
 
 Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
-                    std::int64_t seq_len, std::int64_t micro_batch, int threads, const Log& log) {
+                    const EvaluateOptions& o, const Log& log) {
   std::unique_ptr<TokenFile> file;
   agree(world, [&] {
     file = std::make_unique<TokenFile>(data);
-    if (file->samples(seq_len) < 1) {
+    if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
-                       data.string(), file->tokens(), seq_len);
+                       data.string(), file->tokens(), o.seq_len);
     }
   });
-  const auto session = open_for_inference(world, weights, {micro_batch, seq_len}, threads, log);
+  const auto session = open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
   const BatchOptions options{
-      .seq_len = seq_len, .micro_batch = micro_batch, .vocabulary = session.config.vocab_size};
+      .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
   const Evaluation result = evaluate_file(world, *session.engine, *file, options);
   if (result.tokens == 0) log.warning("{} has no valid labels: there is no loss", data.string());
   return result;

@@ -13,6 +13,7 @@
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/train/train.hpp"
+#include "train/compute.hpp"
 
 namespace llampi {
 
@@ -37,11 +38,11 @@ void load_weights(World& world, Device& device, const std::filesystem::path& wei
 struct InferenceSession {
   LlamaConfig config;
   std::unique_ptr<Model> model;
-  std::unique_ptr<Device> device;
+  Compute compute;
   std::unique_ptr<Engine> engine;
 };
 InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,
-                                    int threads, const Log& log);
+                                    const DeviceOptions& options, const Log& log);
 
 /// Loss over all samples of a file, dealt out over ranks and micro-batches; what is left over is filled up
 /// with empty slots. Collective.

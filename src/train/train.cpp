@@ -74,6 +74,7 @@ class Trainer {
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
   void report_memory() const;
+  void report_gpu_memory() const;
   double mfu(double tokens_per_second) const;
   void trace_step(std::int64_t step);
   void write_trace();
@@ -215,6 +216,7 @@ Outcome Trainer::run() {
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
     traced_ = steps_to_trace(config_.log.trace);
   });
+  check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim, log_);
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   start_from(start.checkpoint);
@@ -306,7 +308,7 @@ Outcome Trainer::loop() {
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = mfu(metrics.tokens_per_second_per_rank);
-    metrics.memory_bytes = peak_memory_bytes();
+    metrics.memory_bytes = compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_memory_bytes();
     world_.max(std::span(&metrics.memory_bytes, 1));
     step_seconds_sum_ += last_seconds;
     report(metrics);
@@ -378,6 +380,22 @@ void Trainer::report_memory() const {
   };
   log_.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
             format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
+  if (compute_.on_gpu()) report_gpu_memory();
+}
+
+/// What is on the GPUs: the largest of each line over the ranks.
+void Trainer::report_gpu_memory() const {
+  const auto device = static_cast<std::size_t>(Arena::device);
+  const std::int64_t arena = engine_->compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
+  const std::int64_t all = compute_.gpu_bytes_in_use();
+  std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes};
+  world_.max(bytes);
+  log_.info(
+      "GPU memory per rank: CUDA context and libraries {}, arena planned {} and used {}, NCCL's "
+      "communicators and what was loaded since {}; in all {} of {}{}",
+      format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_->high_water()[device]),
+      format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
+      config_.run.share_gpu ? " (of all that share a GPU)" : "");
 }
 
 /// Share of the device's peak that the model's arithmetic takes; not a number where the peak is unknown.

@@ -21,7 +21,7 @@ struct CUevent_st {
 namespace llampi::emulation {
 namespace {
 
-constexpr std::size_t kTotalBytes = std::size_t{2} << 30;
+constexpr std::size_t kTotalBytes = std::size_t{8} << 30;
 
 cudaError_t& last_error() {
   static cudaError_t error = cudaSuccess;

@@ -27,6 +27,9 @@ inline std::string model_json(const std::string& more = "") {
          more + "}";
 }
 
+/// On a machine with GPUs, too.
+inline const DeviceOptions kOnCpu = {.device = "cpu", .threads = 1};
+
 class Train : public ::testing::Test {
  protected:
   Train() {
@@ -73,6 +76,7 @@ class Train : public ::testing::Test {
   Config config(const std::string& run) const {
     Config c;
     c.run.dir = (folder_ / run).string();
+    c.run.device = kOnCpu.device;
     c.run.threads = 1;
     c.model.config = (folder_ / "config.json").string();
     c.data.train = (folder_ / "tokens.h5").string();

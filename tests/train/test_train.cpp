@@ -51,7 +51,7 @@ TEST_F(Train, EvaluatesHeldOutDataAndLeavesTheCurveAlone) {
 
   // The same loss from the checkpoint, with another micro-batch.
   const auto result =
-      evaluate(world(), checkpoint_path(folder_ / "b", 12), folder_ / "eval.h5", 16, 3, 1, Log());
+      evaluate(world(), checkpoint_path(folder_ / "b", 12), folder_ / "eval.h5", {16, 3, kOnCpu}, Log());
   // Sums of about 500 float32 token losses of about 4 in another grouping.
   EXPECT_NEAR(result.loss, evaluations[2]["eval_loss"].get<double>(), 1e-6 * result.loss);
 }
@@ -129,7 +129,8 @@ TEST_F(Train, AnEvaluationWithoutValidLabelsHasNoLoss) {
   run(c, keeping_log());
   EXPECT_TRUE(logged("singles.h5 has no valid labels"));
   EXPECT_TRUE(metrics("a").back()["eval_loss"].is_null());
-  const auto result = evaluate(world(), checkpoint_path(c.run.dir, 12), c.data.eval, 16, 1, 1, keeping_log());
+  const auto result =
+      evaluate(world(), checkpoint_path(c.run.dir, 12), c.data.eval, {16, 1, kOnCpu}, keeping_log());
   EXPECT_TRUE(logged("singles.h5 has no valid labels"));
   EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.perplexity));
 }
@@ -137,8 +138,8 @@ TEST_F(Train, AnEvaluationWithoutValidLabelsHasNoLoss) {
 TEST_F(Train, EvaluatesNoLongerSequencesThanTheModelHasPositions) {
   run(config("a"));
   const auto file = checkpoint_path(folder_ / "a", 12);
-  EXPECT_NO_THROW(evaluate(world(), file, folder_ / "eval.h5", 64, 1, 1, Log()));
-  EXPECT_THROW(evaluate(world(), file, folder_ / "eval.h5", 65, 1, 1, Log()), UserError);
+  EXPECT_NO_THROW(evaluate(world(), file, folder_ / "eval.h5", {64, 1, kOnCpu}, Log()));
+  EXPECT_THROW(evaluate(world(), file, folder_ / "eval.h5", {65, 1, kOnCpu}, Log()), UserError);
 }
 
 TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
@@ -33,9 +34,43 @@ struct Evaluation {
   std::int64_t tokens = 0;
 };
 
+/// What computes, of commands that have no configuration.
+struct DeviceOptions {
+  std::string device = "auto";  ///< auto, cpu or cuda, as run.device; GPUs compute in bfloat16
+  int threads = 0;              ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
+};
+
+struct EvaluateOptions {
+  std::int64_t seq_len = 0;
+  std::int64_t micro_batch = 1;
+  DeviceOptions compute;
+};
+
 /// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Collective.
 Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
-                    std::int64_t seq_len, std::int64_t micro_batch, int threads, const Log& log);
+                    const EvaluateOptions& options, const Log& log);
+
+/// What one comparison of the check gave, the largest error over the ranks.
+struct CheckedTensor {
+  std::string where;  ///< "GPU in bfloat16 against the CPU"
+  std::string what;   ///< "gradient of lm_head.weight"
+  double error = 0;   ///< relative to the norm; not a number if it is none on some rank
+  double allowed = 0;
+  int rank = 0;  ///< that has the largest
+
+  bool passed() const { return error <= allowed; }
+};
+struct CheckResult {
+  std::vector<std::string> devices;  ///< by rank
+  std::vector<CheckedTensor> tensors;
+
+  bool passed() const;
+};
+
+/// Compares what computes here, and moves data between ranks, with what it should give: the CPU with a plain
+/// float64 reference, GPUs in every dtype with the CPU, collectives with exact sums. Collective.
+/// @throws CommonError if a device or a collective fails
+CheckResult check(World& world, const DeviceOptions& options, const Log& log);
 
 inline constexpr std::int64_t kMostTokensToGenerate = 1'000'000;
 
@@ -45,7 +80,7 @@ struct GenerateOptions {
   double temperature = 1.0;  ///< 0: the most likely token
   double top_p = 1.0;
   std::uint64_t seed = 0;
-  int threads = 0;
+  DeviceOptions compute;
 };
 
 /// Continues the prompt; `emit` gets each piece of text on rank 0 as it is made. Collective. Returns the

@@ -1,0 +1,100 @@
+// llampi check
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "cli/device_options.hpp"
+#include "cli/ranks.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::cli {
+namespace {
+
+constexpr const char* kUsage =
+    "Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]\n\n"
+    "Whether this machine computes what it should: one small training step, tensor by tensor, on the CPU of\n"
+    "each rank against a plain float64 reference, on its GPU against its CPU, and exact sums over all "
+    "ranks.\n"
+    "Status 1 if anything differs by more than rounding explains. Every run on GPUs begins with this check\n"
+    "in the dtype that it computes in.\n";
+
+struct Request {
+  DeviceOptions compute;
+  bool all = false;
+  bool json = false;
+};
+
+std::vector<Option> options_of(Request& r) {
+  return {
+      device_option(r.compute),
+      threads_option(r.compute.threads),
+      {"all", &r.all, "list every tensor, not only those that differ most", {}, true},
+      {"json", &r.json, "print one JSON object: passed, devices, tensors", {}, true},
+  };
+}
+
+void print_json(const CheckResult& result) {
+  nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
+  for (const auto& t : result.tensors) {
+    // Errors that are not finite become null.
+    tensors.push_back({{"where", t.where},
+                       {"what", t.what},
+                       {"error", t.error},
+                       {"allowed", t.allowed},
+                       {"rank", t.rank},
+                       {"passed", t.passed()}});
+  }
+  print(nlohmann::ordered_json{{"passed", result.passed()}, {"devices", result.devices}, {"tensors", tensors}}
+            .dump() +
+        "\n");
+}
+
+/// How much of what is allowed an error is; what allows nothing stands first where it differs.
+double share(const CheckedTensor& t) {
+  return t.allowed > 0 ? t.error / t.allowed : (t.error > 0 ? INFINITY : 0);
+}
+
+void print_tensor(const CheckedTensor& t) {
+  print(fmt::format("  {:<6} {:>8.1e} of {:>8.1e} allowed  rank {:<4} {}\n", t.passed() ? "ok" : "WRONG",
+                    t.error, t.allowed, t.rank, t.what));
+}
+
+void print_table(const CheckResult& result, bool all) {
+  for (std::size_t rank = 0; rank < result.devices.size(); ++rank)
+    print(fmt::format("rank {} on {}\n", rank, result.devices[rank]));
+  const auto& tensors = result.tensors;
+  for (std::size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    std::size_t worst = begin;
+    for (end = begin; end < tensors.size() && tensors[end].where == tensors[begin].where; ++end) {
+      if (share(tensors[end]) > share(tensors[worst])) worst = end;
+    }
+    print(fmt::format("{}: {} tensors{}\n", tensors[begin].where, end - begin,
+                      all ? "" : ", of which this differs most"));
+    for (std::size_t i = begin; i < end; ++i) {
+      if (all || i == worst || !tensors[i].passed()) print_tensor(tensors[i]);
+    }
+  }
+}
+
+}  // namespace
+
+int check_command(const Arguments& arguments) {
+  if (asks_for_help(arguments)) {
+    Request defaults;
+    print(kUsage + options_help(options_of(defaults)));
+    return kDone;
+  }
+  return run_on_ranks([&](World& world) {
+    Request r;
+    assign_command_line(arguments, options_of(r), 0);
+    const bool speaks = world.rank() == 0;
+    const CheckResult result = check(world, r.compute, console_log(speaks, stderr));
+    if (speaks) r.json ? print_json(result) : print_table(result, r.all);
+    if (!result.passed())
+      throw CommonError("the check failed; please report what it printed, with what llampi --version prints");
+    return kDone;
+  });
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,23 @@
+// Options that several commands have: what computes.
+#pragma once
+
+#include "cli/option.hpp"
+#include "llampi/train/train.hpp"
+
+namespace llampi::cli {
+
+inline Option device_option(DeviceOptions& compute) {
+  return {"device",
+          &compute.device,
+          "what computes; auto: GPUs where every rank can have one, else CPUs",
+          {.one_of = {"auto", "cpu", "cuda"}}};
+}
+
+inline Option threads_option(int& threads) {
+  return {"threads",
+          &threads,
+          "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
+          {.range = kAtLeastZero}};
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,43 @@
+// The comparison of a GPU with the CPU, which runs begin with.
+#include <algorithm>
+#include <cstring>
+
+#include "gpu/gpu_test.hpp"
+#include "llampi/comm/comm.hpp"
+#include "train/device_check.hpp"
+
+namespace llampi::test {
+namespace {
+
+class GpuCheck : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    gpu_ = make_gpu({}, why);
+    if (!gpu_) GTEST_SKIP() << "no GPU to test: " << why;
+  }
+  void TearDown() override { work_orders().front().set(); }
+
+  std::unique_ptr<Device> gpu_, host_ = make_cpu_device(1);
+};
+
+TEST_F(GpuCheck, PassesInEveryDtype) {
+  const auto orders = work_orders();
+  for (const DType dtype : kGpuTypes) {
+    const std::int64_t head_dim = dtype == DType::bfloat16 ? 128 : 64;
+    SCOPED_TRACE(to_string(dtype));
+    orders[static_cast<std::size_t>(dtype) % orders.size()].set();
+    const auto compared = compare_devices(*gpu_, *host_, {.dtype = dtype, .head_dim = head_dim});
+    EXPECT_EQ(failure_of(compared), "");
+    const auto worst = std::max_element(compared.begin(), compared.end(), [](const auto& a, const auto& b) {
+      return a.error / a.allowed < b.error / b.allowed;
+    });
+    fmt::print("{}: {} differs most, by {:.2g} of {:.2g}\n", to_string(dtype), worst->name, worst->error,
+               worst->allowed);
+    // What the device rounds shows: it did compute in this dtype.
+    EXPECT_GT(worst->error, dtype == DType::float32 ? 0 : worst->allowed / 100);
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
