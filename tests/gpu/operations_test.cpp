@@ -105,9 +105,19 @@ TEST_F(GpuOperations, Embedding) {
   }
 }
 
+// One or two ids for all tokens: the gradient of a row is a sum over many.
+TEST_F(GpuOperations, EmbeddingOfFrequentTokens) {
+  for (const std::int64_t vocabulary : {1, 2}) {
+    Layout layout = one_segment(131);
+    layout.vocabulary = vocabulary;
+    for (const std::int64_t hidden : {20, 83}) expect_like_reference(embedding(layout, hidden));
+  }
+}
+
 TEST_F(GpuOperations, RmsNorm) {
   for (const std::int64_t tokens : {1, 33}) {
-    for (const std::int64_t hidden : {20, 83, 288, 1030}) expect_like_reference(rms_norm(tokens, hidden));
+    for (const std::int64_t hidden : {20, 83, 288, 1030, 1031})
+      expect_like_reference(rms_norm(tokens, hidden));
   }
 }
 
