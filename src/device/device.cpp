@@ -1,5 +1,7 @@
 #include "llampi/device/device.hpp"
 
+#include "llampi/core/error.hpp"
+
 namespace llampi {
 
 const char* to_string(Stream stream) {
@@ -19,5 +21,13 @@ const char* to_string(Stream stream) {
   }
   return "unknown";
 }
+
+namespace {
+[[noreturn]] void refuse_capture() { throw Error("internal error: this device cannot capture work"); }
+}  // namespace
+
+void Device::begin_capture() { refuse_capture(); }
+Graph Device::end_capture() { refuse_capture(); }
+void Device::replay(const Graph&) { refuse_capture(); }
 
 }  // namespace llampi

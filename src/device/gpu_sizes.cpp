@@ -17,6 +17,7 @@ void require_kernels(DType dtype) {
 class GpuSizes final : public OperationSizes {
  public:
   std::int64_t shared_workspace() const override { return cuda::kGemmWorkspace; }
+  bool stages_inputs() const override { return true; }
 
   std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t,
                                    DType dtype) const override {

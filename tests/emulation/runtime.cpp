@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "emulation/capture.hpp"
 #include "emulation/memory.hpp"
 #include "emulation/streams.hpp"
 #include "llampi/core/error.hpp"
@@ -33,10 +34,20 @@ cudaError_t result(cudaError_t status) {
   return status;
 }
 
+/// For what is not allowed while a stream is captured.
+bool is_captured() { return result(Capture::forbid()) != cudaSuccess; }
+
 cudaError_t release(Allocations& allocations, void* data) {
   if (data == nullptr) return cudaSuccess;
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   run_all();  // freeing waits for the device
   return result(allocations.release(data) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+/// A copy that is captured takes place later: memory that is neither a device's nor page-locked may be gone.
+bool stays_in_place(cudaStream_t stream, const void* memory) {
+  return stream == nullptr || !stream->capture || device_memory().contains(memory) ||
+         host_memory().contains(memory);
 }
 
 /// Both ends are where `kind` says, and inside of their allocations.
@@ -144,6 +155,16 @@ const char* cudaGetErrorString(cudaError_t error) {
       return "invalid device ordinal";
     case cudaErrorNotReady:
       return "device not ready";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
+    case cudaErrorStreamCaptureInvalidated:
+      return "operation failed due to a previous error during capture";
+    case cudaErrorStreamCaptureUnjoined:
+      return "capturing stream has unjoined work";
+    case cudaErrorStreamCaptureIsolation:
+      return "dependency created on uncaptured work in another stream";
+    case cudaErrorCapturedEvent:
+      return "operation not permitted on an event last recorded in a capturing stream";
     default:
       return "an error of the emulated runtime";
   }
@@ -152,6 +173,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 // ---- memory ----
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
   *data = nullptr;
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   if (bytes == 0) return cudaSuccess;
   if (device_memory().used() + bytes > kTotalBytes) return result(cudaErrorMemoryAllocation);
   *data = device_memory().allocate(bytes);
@@ -159,7 +181,9 @@ cudaError_t cudaMalloc(void** data, std::size_t bytes) {
 }
 cudaError_t cudaFree(void* data) { return release(device_memory(), data); }
 cudaError_t cudaHostAlloc(void** data, std::size_t bytes, unsigned) {
-  *data = bytes == 0 ? nullptr : host_memory().allocate(bytes);
+  *data = nullptr;
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
+  if (bytes > 0) *data = host_memory().allocate(bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMallocHost(void** data, std::size_t bytes) { return cudaHostAlloc(data, bytes, 0); }
@@ -176,10 +200,13 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
 cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (!ends_fit(destination, source, bytes, kind)) return result(cudaErrorInvalidValue);
+  if (!stays_in_place(stream, destination) || !stays_in_place(stream, source))
+    return result(Capture::forbid());
   enqueue(stream, [=] { std::memmove(destination, source, bytes); });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t status = cudaMemcpyAsync(destination, source, bytes, kind, nullptr);
   run_stream(nullptr);
   return status;
@@ -191,6 +218,7 @@ cudaError_t cudaMemsetAsync(void* destination, int value, std::size_t bytes, cud
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* destination, int value, std::size_t bytes) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t status = cudaMemsetAsync(destination, value, bytes, nullptr);
   run_stream(nullptr);
   return status;
@@ -221,15 +249,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   run_stream(stream);
   return cudaSuccess;
 }
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   if (is_empty(stream)) return cudaSuccess;
   run_one(stream);
   return cudaErrorNotReady;
 }
 cudaError_t cudaDeviceSynchronize() {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   run_all();
   return cudaSuccess;
 }
@@ -253,15 +284,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  if (event->point) wait_for(stream, event->point);
-  return cudaSuccess;
+  return event->point ? result(wait_for(stream, event->point)) : cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
+  if (event->point && event->point->capture) return result(cudaErrorCapturedEvent);
   if (!event->point || event->point->reached) return cudaSuccess;
   run_one(event->point->stream);
   return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (is_captured()) return cudaErrorStreamCaptureUnsupported;
+  if (event->point && event->point->capture) return result(cudaErrorCapturedEvent);
   if (event->point) run_until(*event->point);
   return cudaSuccess;
 }

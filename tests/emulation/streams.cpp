@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "emulation/block.hpp"
+#include "emulation/capture.hpp"
 #include "emulation/memory.hpp"
 #include "llampi/core/error.hpp"
 
@@ -29,7 +30,9 @@ class Streams {
 
  private:
   static bool is_allowed(const CUstream_st& stream) {
-    return !stream.tasks.empty() && (!stream.tasks.front().after || stream.tasks.front().after->reached);
+    if (stream.tasks.empty()) return false;
+    const auto after = stream.tasks.front().awaited();
+    return !after || after->reached;
   }
   /// Does one task that the events allow, of any stream. False if there is none.
   bool run_any();
@@ -101,7 +104,7 @@ bool Streams::run_any() {
 void Streams::run_one(CUstream_st& stream) {
   if (stream.tasks.empty()) return;
   const DeviceWork work;
-  if (const auto after = stream.tasks.front().after) run_until(*after);
+  if (const auto after = stream.tasks.front().awaited()) run_until(*after);
   if (!stream.tasks.empty()) run_allowed(stream);
 }
 
@@ -146,18 +149,34 @@ std::map<const void*, std::size_t>& allowed_shared() {
 }  // namespace
 
 void enqueue(cudaStream_t stream, std::function<void()> work) {
+  CUstream_st& queue = streams().of(stream);
+  if (queue.capture) return queue.capture->record(queue, {std::move(work), {}, {}});
   streams().push(stream, {std::move(work), {}, {}});
 }
 
 std::shared_ptr<Point> mark(cudaStream_t stream) {
-  const auto point = std::make_shared<Point>(Point{&streams().of(stream), false});
+  CUstream_st& queue = streams().of(stream);
+  if (queue.capture) return queue.capture->mark(queue);
+  const auto point = std::make_shared<Point>(Point{&queue, false});
   streams().push(stream, {{}, {}, point});
   return point;
 }
 
-void wait_for(cudaStream_t stream, const std::shared_ptr<Point>& point) {
-  if (point->stream != &streams().of(stream)) streams().push(stream, {{}, point, {}});
+cudaError_t wait_for(cudaStream_t stream, const std::shared_ptr<Point>& point) {
+  CUstream_st& queue = streams().of(stream);
+  if (queue.capture || point->capture) return Capture::wait(queue, point);
+  if (point->stream != &queue) streams().push(stream, {{}, point, {}});
+  return cudaSuccess;
 }
+
+void wait_for_what(cudaStream_t stream, std::function<std::shared_ptr<Point>()> point) {
+  CUstream_st& queue = streams().of(stream);
+  Task task{{}, {}, {}, std::move(point)};
+  if (queue.capture) return queue.capture->record(queue, std::move(task));
+  streams().push(stream, std::move(task));
+}
+
+void push(cudaStream_t stream, Task task) { streams().push(stream, std::move(task)); }
 
 void run_until(const Point& point) { streams().run_until(point); }
 void run_stream(cudaStream_t stream) { streams().run_stream(streams().of(stream)); }

@@ -12,25 +12,38 @@
 
 namespace llampi::emulation {
 
+class Capture;
+
 /// A place in a stream's order, which is reached when everything before it is done.
 struct Point {
   CUstream_st* stream = nullptr;
   bool reached = false;
+  std::shared_ptr<Capture> capture = {};  ///< it was marked in; such a point is never reached itself
 };
 
 struct Task {
   std::function<void()> work;
   std::shared_ptr<Point> after;    ///< of another stream; the task cannot be done before it is reached
   std::shared_ptr<Point> reaches;  ///< reached when the task is done
+  /// `after`, where it is known only when the stream comes to the task.
+  std::function<std::shared_ptr<Point>()> after_what = {};
+
+  std::shared_ptr<Point> awaited() const { return after_what ? after_what() : after; }
 };
 
-/// Puts `work` behind what is in the stream (null: the default stream, which here is one like others). What
-/// it throws is thrown where it is done, and everything that was enqueued anywhere is dropped.
+/// Puts `work` behind what is in the stream (null: the default stream, which here is one like others), or
+/// into the capture that the stream is in. What it throws is thrown where it is done, and everything that was
+/// enqueued anywhere is dropped.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 /// A point after all that is in the stream now.
 std::shared_ptr<Point> mark(cudaStream_t stream);
-/// What is enqueued from now on comes after `point`.
-void wait_for(cudaStream_t stream, const std::shared_ptr<Point>& point);
+/// What is enqueued from now on comes after `point`. A stream that waits for a captured one is captured too.
+/// Else an error of stream capture, which is then invalid.
+cudaError_t wait_for(cudaStream_t stream, const std::shared_ptr<Point>& point);
+/// Likewise, for what `point` says when the stream comes to it.
+void wait_for_what(cudaStream_t stream, std::function<std::shared_ptr<Point>()> point);
+/// Past capture: puts it into the stream itself.
+void push(cudaStream_t stream, Task task);
 /// Works until the point is reached, or the stream, or all streams are empty.
 void run_until(const Point& point);
 void run_stream(cudaStream_t stream);
@@ -51,6 +64,7 @@ bool allow_shared(const void* kernel, std::size_t bytes);
 
 struct CUstream_st {
   std::deque<llampi::emulation::Task> tasks;
+  std::shared_ptr<llampi::emulation::Capture> capture;  ///< null: what is enqueued is done
   unsigned flags = 0;
   int priority = 0;
 };

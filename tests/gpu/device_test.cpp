@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "gpu/gpu_test.hpp"
 #include "llampi/core/half.hpp"
@@ -175,6 +176,71 @@ TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
   device().wait(Stream::compute, device().record(Stream::host));
   device().synchronize(Stream::host);
   for (const Stream stream : kAll) device().synchronize(stream);
+}
+
+TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
+  // Up on one stream, twice on another, down on a third; each replay with what is in host memory then.
+  constexpr std::int64_t n = 5000;
+  ASSERT_TRUE(device().can_capture());
+  for (const auto& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    const Memory from = device().allocate_host(n * 4), to = device().allocate_host(n * 4);
+    auto* const values = reinterpret_cast<float*>(from.data());
+    const auto* const results = reinterpret_cast<const float*>(to.data());
+    const Buffer a(device(), DType::float32, n);
+    device().begin_capture();
+    device().upload(a.view(), values, Stream::copy);
+    device().wait(Stream::compute, device().record(Stream::copy));
+    device().add(a.view(), a.view());
+    device().wait(Stream::copy_out, device().record(Stream::compute));
+    device().download(to.data(), a.view(), Stream::copy_out);
+    const Graph graph = device().end_capture();
+    device().synchronize(Stream::compute);
+    EXPECT_EQ(results[n - 1], 0) << "done while it was captured";
+    for (const float value : {1.0F, 2.5F}) {
+      std::fill(values, values + n, value);
+      device().replay(graph);
+      device().synchronize(Stream::compute);  // has joined the others
+      EXPECT_EQ(std::count(results, results + n, 2 * value), n);
+    }
+  }
+}
+
+TEST_F(GpuDevice, GoesOnAfterACaptureThatWasBrokenOff) {
+  const Buffer x(device(), DType::float32, 8);
+  x.set(std::vector<float>(8, 1));
+  device().begin_capture();
+  device().add(x.view(), x.view());
+  device().wait(Stream::reduce, device().record(Stream::compute));
+  device().drop_capture();
+  EXPECT_EQ(x.get<float>(), std::vector<float>(8, 1));
+
+  device().begin_capture();
+  device().add(x.view(), x.view());
+  EXPECT_THROW(device().synchronize(Stream::compute), Error);
+  EXPECT_THROW(device().end_capture(), Error);
+  device().drop_capture();
+  device().add(x.view(), x.view());
+  EXPECT_EQ(x.get<float>(), std::vector<float>(8, 2));
+}
+
+TEST_F(GpuDevice, CallsWhileTheHostWaits) {
+  const Buffer x(device(), DType::float32, 1 << 20);
+  work_orders().at(work_orders().size() > 1 ? 1 : 0).set();  // late, where one can choose
+  int calls = 0;
+  device().set_progress([&] { ++calls; });
+  for (int i = 0; i < 20; ++i) device().add(x.view(), x.view());
+  const int between = std::exchange(calls, 0);
+  device().wait(Stream::host, device().record(Stream::compute));
+  device().synchronize(Stream::compute);
+  EXPECT_EQ(between, 20);
+  EXPECT_GT(calls, 0);
+  device().set_progress([] { throw Error("a rank is lost"); });
+  EXPECT_THROW(device().add(x.view(), x.view()), Error);
+  EXPECT_THROW(device().synchronize(Stream::compute), Error);
+  device().set_progress({});
+  device().synchronize(Stream::compute);
 }
 
 TEST_F(GpuDevice, CopiesHostMemoryLikewise) {

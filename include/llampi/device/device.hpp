@@ -102,6 +102,21 @@ class Event {
   std::unique_ptr<Impl> impl_;
 };
 
+/// What was captured of a device's work, to be done again and again at one call. Move-only.
+class Graph {
+ public:
+  class Impl {
+   public:
+    virtual ~Impl() = default;
+  };
+  Graph() = default;
+  explicit Graph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  const Impl* get() const { return impl_.get(); }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
 /// Device memory, freed when destroyed. Aligned to at least 4096 bytes, filled with zeros. Move-only.
 class Memory {
  public:
@@ -122,6 +137,9 @@ class OperationSizes {
   virtual ~OperationSizes() = default;
   /// Memory that the device's operations share for the whole run; given to it by Device::set_workspace().
   virtual std::int64_t shared_workspace() const { return 0; }
+  /// Whether micro-batches are copied to allocate_host() memory before they travel: where copies from other
+  /// memory hold the host up, and a captured step reads them always at the same place.
+  virtual bool stages_inputs() const { return false; }
   /// `longest` is the largest number of tokens of a segment; `dtype` that of the activations.
   virtual std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                            DType dtype) const = 0;
@@ -158,9 +176,30 @@ class Device : public OperationSizes {
   virtual void wait(Stream stream, const Event& event) = 0;
   /// The host waits for everything issued on `stream`.
   virtual void synchronize(Stream stream) = 0;
-  /// Called between operations by a device that computes in the caller's thread, so that communication
-  /// advances.
+  /// Called between operations, and again and again while the host waits for the device: communication
+  /// advances, and what it throws ends the wait.
   virtual void set_progress(std::function<void()> progress) = 0;
+
+  // ---- capture ----
+  /// Whether work can be captured. If not, what follows throws Error.
+  virtual bool can_capture() const { return false; }
+  /// What is issued from now on, on any stream, is not done but recorded; it comes after all that is on
+  /// Stream::compute. The host may neither wait for the device nor ask whether an event is reached nor
+  /// allocate, and memory of the host must be allocate_host()'s. Operations and collectives must have run
+  /// with the same shapes before: what is made or chosen at their first use cannot be captured.
+  virtual void begin_capture();
+  /// Joins all streams. @throws UserError if there is no memory for the graph
+  virtual Graph end_capture();
+  /// Instead of end_capture() after an exception.
+  virtual void drop_capture() noexcept {}
+  /// Does what was captured, in the same memory, on Stream::compute: after what is there now and before what
+  /// comes.
+  virtual void replay(const Graph& graph);
+
+  // ---- profilers ----
+  /// Names what the host does until end_range(), for a profiler of the device; ranges may lie in each other.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() {}
 
   // ---- operations ----
   /// x[t] = table[tokens[t]].   table [V, H], x [T, H]
@@ -266,6 +305,18 @@ class Device : public OperationSizes {
   virtual void adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
                      const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
                      Tensor shard) = 0;
+};
+
+/// A range of a device's profiler, from here to the end of the scope. `name` is not copied.
+class Range {
+ public:
+  Range(Device& device, const char* name) : device_(device) { device.begin_range(name); }
+  ~Range() { device_.end_range(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  Device& device_;
 };
 
 /// Sizes as the CPU device with `threads` threads needs them.

@@ -2,7 +2,9 @@
 #include "device/cuda/cuda_device.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "device/cuda/events.hpp"
 #include "device/cuda/gemm_sizes.hpp"
@@ -13,6 +15,8 @@ namespace llampi::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 4096;  // promised by Memory; CUDA promises 256
+constexpr int kShortPauses = 1000;
+constexpr auto kLongPause = std::chrono::microseconds(50);
 
 std::string name_of(const cudaDeviceProp& properties, int gpu) {
   return fmt::format("GPU {} ({})", gpu, properties.name);
@@ -155,6 +159,7 @@ void CudaDevice::wait(Stream stream, const Event& event) {
   if (event.get() == nullptr) return;
   const cudaEvent_t point = static_cast<const PooledEvent*>(event.get())->get();
   if (stream == Stream::host) {
+    if (progress_) return poll([point] { return cudaEventQuery(point); }, "cudaEventQuery");
     check(cudaEventSynchronize(point), "cudaEventSynchronize");
   } else {
     check(cudaStreamWaitEvent(this->stream(stream), point, 0), "cudaStreamWaitEvent");
@@ -163,7 +168,23 @@ void CudaDevice::wait(Stream stream, const Event& event) {
 
 void CudaDevice::synchronize(Stream stream) {
   if (stream == Stream::host) return;
-  check(cudaStreamSynchronize(this->stream(stream)), to_string(stream));
+  const cudaStream_t queue = this->stream(stream);
+  if (progress_) return poll([queue] { return cudaStreamQuery(queue); }, to_string(stream));
+  check(cudaStreamSynchronize(queue), to_string(stream));
+}
+
+void CudaDevice::poll(const std::function<cudaError_t()>& query, const char* what) const {
+  for (int pauses = 0;; ++pauses) {
+    const cudaError_t status = query();
+    if (status != cudaErrorNotReady) return check(status, what);
+    cudaGetLastError();  // no error, and not to be taken for one of the next launch
+    progress_();
+    if (pauses < kShortPauses) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kLongPause);
+    }
+  }
 }
 
 void CudaDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }

@@ -1,12 +1,14 @@
 // The CUDA device: one GPU of this process. Host code only; kernels are in the .cu files beside it.
 //
-//   cuda_device.cu    memory, streams, events, copies, casts                    rows.cu   embedding, RMSNorm,
-//   RoPE, SwiGLU products.cu       the operations around matrix products                     update.cu norm
-//   of the gradient, AdamW loss.cu           head and cross-entropy in chunks attention.cu  own attention
-//   gemm.{hpp,cpp}    cuBLASLt                                                  cudnn_attention.{hpp,cpp}
+//   cuda_device.cu    memory, streams, events, copies, casts
+//   capture.cpp       capture of work into CUDA graphs, ranges for profilers
+//   products.cu       the operations around matrix products, which gemm.{hpp,cpp} hands to cuBLASLt
+//   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
+//   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 
 #include "device/cuda/common.hpp"
@@ -39,6 +41,13 @@ class CudaDevice final : public Device {
   void wait(Stream stream, const Event& event) override;
   void synchronize(Stream stream) override;
   void set_progress(std::function<void()> progress) override;
+  bool can_capture() const override { return true; }
+  void begin_capture() override;
+  Graph end_capture() override;
+  void drop_capture() noexcept override;
+  void replay(const Graph& graph) override;
+  void begin_range(const char* name) override;
+  void end_range() override;
 
   void embedding(const Batch& batch, Tensor table, Tensor x) override;
   void embedding_backward(const Batch& batch, Tensor dx, Tensor dtable, Accumulate accumulate) override;
@@ -81,6 +90,7 @@ class CudaDevice final : public Device {
 
   // OperationSizes: those of make_gpu_sizes()
   std::int64_t shared_workspace() const override { return sizes_->shared_workspace(); }
+  bool stages_inputs() const override { return sizes_->stages_inputs(); }
   std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                                    DType dtype) const override {
     return sizes_->attention_workspace(shape, tokens, longest, dtype);
@@ -100,6 +110,10 @@ class CudaDevice final : public Device {
 
  private:
   cudaStream_t compute() const { return stream(Stream::compute); }
+  /// Polls `query` until it is done, and lets communication advance meanwhile.
+  void poll(const std::function<cudaError_t()>& query, const char* what) const;
+  /// Stream::compute waits for all others.
+  void join_streams();
   /// After each operation, as all devices do: communication may advance.
   void progress() const {
     if (progress_) progress_();

@@ -1,5 +1,9 @@
 #include "gpu/nccl/emulated_exchange.hpp"
 
+#include <array>
+#include <utility>
+
+#include "emulation/capture.hpp"
 #include "emulation/streams.hpp"
 #include "llampi/core/error.hpp"
 
@@ -33,7 +37,9 @@ struct Exchange {
   std::shared_ptr<Link> link;
   std::vector<std::byte> own;
   Received all;
-  MPI_Request request = MPI_REQUEST_NULL;
+  int capture = 0;            ///< in which it was captured; 0: in none
+  std::vector<int> captures;  ///< of all ranks
+  std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   std::shared_ptr<emulation::Point> arrived =
       std::make_shared<emulation::Point>(emulation::Point{network(), false});
 };
@@ -50,23 +56,36 @@ void look(const std::shared_ptr<Exchange>& exchange) {
     keep_for_ever(exchange);
     done = 1;
   } else {
-    check_mpi(MPI_Test(&exchange->request, &done, MPI_STATUS_IGNORE));
+    check_mpi(MPI_Testall(2, exchange->requests.data(), &done, MPI_STATUSES_IGNORE));
   }
   if (done == 0) return emulation::enqueue(network(), [exchange] { look(exchange); });
   exchange->arrived->reached = true;
 }
 
-void start(const std::shared_ptr<Exchange>& exchange, const void* send, std::size_t bytes) {
+void start(const std::shared_ptr<Exchange>& exchange, const void* send, std::size_t bytes, int capture) {
   if (exchange->link->dead) {
     exchange->arrived->reached = true;
     return;
   }
   exchange->own.assign(static_cast<const std::byte*>(send), static_cast<const std::byte*>(send) + bytes);
   exchange->all.resize(bytes * static_cast<std::size_t>(exchange->link->ranks));
+  exchange->capture = capture;
+  exchange->captures.resize(static_cast<std::size_t>(exchange->link->ranks));
+  const MPI_Comm mpi = exchange->link->mpi;
+  check_mpi(MPI_Iallgather(&exchange->capture, 1, MPI_INT, exchange->captures.data(), 1, MPI_INT, mpi,
+                           exchange->requests.data()));
   check_mpi(MPI_Iallgather(exchange->own.data(), static_cast<int>(bytes), MPI_BYTE, exchange->all.data(),
-                           static_cast<int>(bytes), MPI_BYTE, exchange->link->mpi, &exchange->request));
-  if (is_eager()) check_mpi(MPI_Wait(&exchange->request, MPI_STATUS_IGNORE));
+                           static_cast<int>(bytes), MPI_BYTE, mpi, exchange->requests.data() + 1));
+  if (is_eager()) check_mpi(MPI_Waitall(2, exchange->requests.data(), MPI_STATUSES_IGNORE));
   look(exchange);
+}
+
+void finish(Exchange& exchange, const std::function<void(Received&)>& with) {
+  if (exchange.link->dead) return;
+  for (const int capture : exchange.captures)
+    require(capture == exchange.capture,
+            "a collective is in a graph on some ranks and not, or in another, on others");
+  with(exchange.all);
 }
 
 }  // namespace
@@ -104,13 +123,19 @@ MPI_Comm connect(const Id& id, int rank, int ranks) {
 }
 
 void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
-              std::function<void(Received&)> finish) {
-  auto exchange = std::make_shared<Exchange>();
-  exchange->link = link;
-  emulation::enqueue(stream, [=] { start(exchange, send, bytes); });
-  emulation::wait_for(stream, exchange->arrived);
-  emulation::enqueue(stream, [=, finish = std::move(finish)] {
-    if (!exchange->link->dead) finish(exchange->all);
+              std::function<void(Received&)> with) {
+  // In a graph this is done again and again: each time it is an exchange of its own.
+  const auto current = std::make_shared<std::shared_ptr<Exchange>>();
+  const emulation::Capture* const capture = emulation::capture_of(stream);
+  emulation::enqueue(stream, [=, number = capture ? capture->number() : 0] {
+    *current = std::make_shared<Exchange>();
+    (*current)->link = link;
+    start(*current, send, bytes, number);
+  });
+  emulation::wait_for_what(stream, [current] { return (*current)->arrived; });
+  emulation::enqueue(stream, [current, with = std::move(with)] {
+    const auto exchange = std::exchange(*current, nullptr);
+    finish(*exchange, with);
   });
 }
 

@@ -31,9 +31,10 @@ void check_mpi(int code);
 
 /// Every rank's bytes, one rank after another; they may be moved from.
 using Received = std::vector<std::byte>;
-/// Enqueues an exchange of `bytes` from `send`: `finish` gets what all ranks sent. The rank's GPU does other
-/// things meanwhile; but for eager streams, where the rank waits at once.
+/// Enqueues an exchange of `bytes` from `send`: `with` gets what all ranks sent. The rank's GPU does other
+/// things meanwhile; but for eager streams, where the rank waits at once. All ranks must have it in a graph
+/// of the same number, or none.
 void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
-              std::function<void(Received&)> finish);
+              std::function<void(Received&)> with);
 
 }  // namespace llampi::emulated_nccl

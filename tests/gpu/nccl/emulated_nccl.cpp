@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "emulation/capture.hpp"
 #include "emulation/memory.hpp"
 #include "emulation/streams.hpp"
 #include "gpu/nccl/emulated_exchange.hpp"
@@ -105,7 +106,10 @@ template <class Finish>
 ncclResult_t collective(ncclComm* communicator, const char* function, const void* send, std::size_t bytes,
                         cudaStream_t stream, Finish finish) {
   return begin(communicator, function, [=, link = communicator->link] {
-    if (state().chained && state().last) emulation::wait_for(stream, state().last);
+    // A graph has an order of its own.
+    const auto& last = state().last;
+    if (state().chained && last && last->capture.get() == emulation::capture_of(stream))
+      emulation::wait_for(stream, last);
     exchange(link, send, bytes, stream, [=](Received& received) { finish(*link, received); });
     state().last = emulation::mark(stream);
   });
@@ -196,6 +200,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   const std::unique_ptr<ncclComm> owned(communicator);
   std::erase(communicators(), communicator);
   require(owned->finalized, "a communicator is destroyed before it is finalized");
+  require(owned->link.use_count() == 1,
+          "a communicator is destroyed before a graph that has its collectives");
   check_mpi(MPI_Comm_free(&owned->link->mpi));
   --state().open;
   ++state().destroyed;
