@@ -10,8 +10,9 @@ namespace llampi {
 
 struct Engine::Running {
   const Execution& execution;
-  std::span<const HostBatch> micro_batches;
+  std::span<const Input> inputs;
   std::int64_t logits_row = -1;
+  Issue how = Issue::run;
   std::vector<std::unique_ptr<Work>> works;  ///< per action; collectives
   std::vector<Event> events;                 ///< per action; compute and copies
   std::vector<int> in_flight;                ///< collectives not known to be done
@@ -29,16 +30,37 @@ struct Engine::Running {
       return other <= index && (*execution.actions)[other].stream == stream && finished(other);
     });
   }
+  /// What is captured is not under way, and may not be asked.
   void progress() {
+    if (how == Issue::capture) return;
     for (std::size_t k = in_flight.size(); k-- > 0;) {
       if (k < in_flight.size() && works[in_flight[k]]->progress()) finished_up_to(in_flight[k]);
     }
   }
 };
 
+namespace {
+
+/// What a device calls while the host waits for it, for as long as this lives.
+class Progress {
+ public:
+  Progress(Device& device, std::function<void()> progress) : device_(device) {
+    device.set_progress(std::move(progress));
+  }
+  ~Progress() { device_.set_progress({}); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  Device& device_;
+};
+
+}  // namespace
+
 StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInputs& inputs) {
   require(static_cast<int>(micro_batches.size()) == options_.micro_batches, "number of micro-batches");
   require(inputs.valid_labels > 0, "a step without valid labels");
+  const Range range(device_, "step");
   const auto t = static_cast<double>(inputs.optimizer_step);
   write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
                  .loss_scale = inputs.loss_scale,
@@ -46,20 +68,21 @@ StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInpu
                  .learning_rate = inputs.learning_rate,
                  .bias_correction1 = 1 - std::pow(options_.adamw.beta1, t),
                  .bias_correction2 = 1 - std::pow(options_.adamw.beta2, t)});
-  run(step_, micro_batches, -1);
+  run_step(micro_batches);
   const auto scalars = read_scalars();
   return {scalars.loss_sum, scalars.grad_norm};
 }
 
 double Engine::evaluate(const HostBatch& batch) {
+  const Range range(device_, "evaluation");
   write_scalars({});
-  run(evaluation_, {&batch, 1}, -1);
+  run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), -1);
   return read_scalars().loss_sum;
 }
 
 std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
   write_scalars({});
-  run(evaluation_, {&batch, 1}, row);
+  run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), row);
   const Tensor device_logits =
       view(compiled_.evaluation_plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
   std::vector<double> wide(model_.vocabulary());
@@ -102,32 +125,43 @@ void Engine::refresh_shards() {
   stale_ = false;
 }
 
-void Engine::run(const Execution& execution, std::span<const HostBatch> micro_batches,
-                 std::int64_t logits_row) {
+void Engine::run(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row) {
   refresh_shards();
+  issue_all(execution, inputs, logits_row, Issue::run);
+  wait_for_device(Stream::copy);
+  wait_for_device(Stream::copy_out);
+}
+
+/// Afterwards Stream::compute waits for all collectives.
+void Engine::issue_all(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row,
+                       Issue how) {
   const auto count = execution.actions->size();
   Running running{.execution = execution,
-                  .micro_batches = micro_batches,
+                  .inputs = inputs,
                   .logits_row = logits_row,
+                  .how = how,
                   .works = std::vector<std::unique_ptr<Work>>(count),
                   .events = std::vector<Event>(count),
                   .in_flight = {},
                   .observer = observer_};
-  device_.set_progress([&running] { running.progress(); });
+  const Progress progress(device_, [&running] { running.progress(); });
   try {
     for (int i = 0; i < static_cast<int>(count); ++i) issue(running, i);
     for (int i = 0; i < static_cast<int>(count); ++i) {
       if (running.works[i]) wait_for(running, i, Stream::compute);
     }
-    device_.synchronize(Stream::copy);
-    device_.synchronize(Stream::copy_out);
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
     for (auto& work : running.works) static_cast<void>(work.release());
-    device_.set_progress({});
     throw;
   }
-  device_.set_progress({});
+}
+
+/// Notices a rank that is lost meanwhile, which the device would wait for for ever.
+void Engine::wait_for_device(Stream stream) {
+  const Range range(device_, "wait for the device");
+  const Progress progress(device_, [this] { world_.check(); });
+  device_.synchronize(stream);
 }
 
 void Engine::wait_for(Running& running, int index, Stream stream) {
@@ -141,6 +175,7 @@ void Engine::wait_for(Running& running, int index, Stream stream) {
 
 void Engine::issue(Running& running, int index) {
   const Action& action = (*running.execution.actions)[index];
+  const Range range(device_, running.execution.names[index].c_str());
   for (const int w : action.waits) wait_for(running, w, action.stream);
   if (observer_) observer_(action, index, Moment::begin);
   switch (action.op) {
@@ -197,7 +232,7 @@ void Engine::compute(Running& running, int index) {
                     .labels = inputs.slice(tokens, 2 * tokens),
                     .positions = inputs.slice(2 * tokens, 3 * tokens),
                     .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
-                    .segments = running.micro_batches[action.micro_batch].segments};
+                    .segments = running.inputs[action.micro_batch].segments};
   StageContext context{.device = device_,
                        .batch = batch,
                        .seq_len = options_.batch.seq_len,
@@ -235,7 +270,7 @@ void Engine::copy_in(Running& running, const Action& action) {
   const MemoryPlan& plan = *running.execution.plan;
   const auto& precision = options_.precision;
   if (action.cargo == Cargo::inputs) {
-    const auto values = running.micro_batches[action.micro_batch].values();
+    const auto values = running.inputs[action.micro_batch].values;
     device_.upload(view(plan, DType::int32, 1, static_cast<std::int64_t>(values.size()), Role::inputs,
                         action.micro_batch),
                    values.data(), action.stream);
@@ -402,8 +437,10 @@ void Engine::write_scalars(const StepScalars& scalars) {
   device_.synchronize(Stream::compute);
 }
 
+/// A download to memory that is not page-locked holds the host up, so it comes after the wait.
 StepScalars Engine::read_scalars() {
   StepScalars scalars;
+  wait_for_device(Stream::compute);
   device_.download(&scalars, scalars_view(), Stream::compute);
   device_.synchronize(Stream::compute);
   return scalars;

@@ -26,12 +26,25 @@ void upload_values(Device& device, const std::vector<double>& values, Tensor tar
   device.synchronize(Stream::compute);
 }
 
+/// "backward model.layers.3.mlp", "copy_in inputs", "unshard model.layers.4".
+std::string range_name(const Action& action, const CompiledModel& compiled) {
+  std::string name = to_string(action.op);
+  if (action.cargo != Cargo::none) name += fmt::format(" {}", to_string(action.cargo));
+  if (action.stage >= 0) {
+    name += " " + name_of(compiled.specs[action.stage]);
+  } else if (action.unit >= 0) {
+    name += " " + compiled.units[action.unit].name;
+  }
+  return name;
+}
+
 }  // namespace
 
 Engine::Engine(const Model& model, Device& device, Device& host, World& world, const EngineOptions& options)
     : model_(model),
       device_(device),
       host_(host),
+      world_(world),
       options_(options),
       placement_(state_placement(options.precision, options.offload)) {
   const auto& precision = options.precision;
@@ -162,8 +175,10 @@ Tensor Engine::parameters_of(const MemoryPlan& plan, int unit, Pass pass) const 
 }
 
 Engine::Execution Engine::bind(const std::vector<Action>& actions, const MemoryPlan& plan) const {
-  Execution execution{&actions, &plan, {}, std::vector<bool>(actions.size(), false)};
+  Execution execution{&actions, &plan, {}, std::vector<bool>(actions.size(), false), {}};
   for (const auto& action : actions) {
+    execution.names.push_back(range_name(action, compiled_));
+    execution.on_host = execution.on_host || action.stream == Stream::host;
     for (const int w : action.waits) execution.awaited[w] = true;
     const bool stage = action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward;
     execution.bound.push_back(stage ? bind_stage(action, plan) : Bound{});

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <set>
 
+#include "llampi/device/host_batch.hpp"
+
 namespace llampi {
 namespace {
 
@@ -54,11 +56,12 @@ class Lifetimes {
     add(Role::norm_scalars, 0, 0, Arena::device, kBufferAlignment);
     if (input_.shared_workspace > 0)
       add(Role::shared_workspace, 0, 0, Arena::device, input_.shared_workspace);
-    for (int m = 0; m < input_.micro_batches; ++m) {
-      add(Role::inputs, m, 0, Arena::device, 4 * (4 * input_.batch.tokens() + 1));
-    }
+    const std::int64_t input_bytes = 4 * HostBatch::elements(input_.batch.tokens());
+    for (int m = 0; m < input_.micro_batches; ++m) add(Role::inputs, m, 0, Arena::device, input_bytes);
     add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.compute));
     if (input_.offload.host_step) add(Role::host_scalars, 0, 0, Arena::host, sizeof(StepScalars));
+    if (!input_.stages_inputs) return;
+    for (int m = 0; m < input_.micro_batches; ++m) add(Role::host_inputs, m, 0, Arena::host, input_bytes);
   }
 
   int add(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
@@ -394,7 +397,8 @@ const char* to_string(Role role) {
                                  "state on its way",
                                  "gradient on the host",
                                  "new shard on the host",
-                                 "scalars on the host"};
+                                 "scalars on the host",
+                                 "inputs on the host"};
   return kNames.at(static_cast<std::size_t>(role));
 }
 

@@ -101,6 +101,7 @@ Category category_of(Role role) {
     case Role::backward_scratch:
     case Role::collective_workspace:
     case Role::host_scalars:
+    case Role::host_inputs:
       return Category::other;
   }
   throw Error("internal error: a role without a category");

@@ -94,6 +94,7 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   if (hardware == Hardware::gpu) {
     if (c.fsdp.param_dtype == "auto") options.precision.param = DType::bfloat16;
     options.precision.compute = options.precision.param;
+    options.graph = c.run.cuda_graph == "auto";
   }
   options.precision.reduce = dtype_from(c.fsdp.reduce_dtype);
   options.precision.master = dtype_from(c.optimizer.master_dtype);

@@ -101,6 +101,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.adamw = {fixture.training.beta1, fixture.training.beta2, fixture.training.eps};
   result.clip_grad_norm = fixture.max_grad_norm;
   result.offload = options.offload;
+  result.graph = options.graph;
   auto rules = fixture.rules;
   if (!options.frozen.empty()) rules.frozen = options.frozen;
   result.groups = parameter_groups(model.parameters(), rules);

@@ -37,6 +37,7 @@ struct TrajectoryOptions {
   std::string frozen = {};     ///< besides what the fixture's rules say
   Machine* machine = nullptr;  ///< null: a CPU device
   bool observed = false;       ///< somebody watches each action, as the trace does
+  bool graph = false;          ///< EngineOptions::graph
 };
 
 struct Trajectory {

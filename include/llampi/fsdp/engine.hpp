@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
@@ -35,6 +37,7 @@ struct EngineOptions {
   Checkpointing checkpointing = Checkpointing::none;
   Precision precision;
   Offload offload;
+  bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
   std::uint64_t seed = 0;  ///< of stochastic rounding
   AdamWConstants adamw;
   double clip_grad_norm = 0;           ///< 0: off
@@ -113,6 +116,8 @@ class Engine {
   const Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }
   void observe(Observer observer) { observer_ = std::move(observer); }
+  /// Steps that were replays of a captured one.
+  std::int64_t replays() const { return replays_; }
   /// Per arena, the end of the farthest memory that was handed to a stage, a group or the device so far: what
   /// the plan says is needed, if it is right.
   std::array<std::int64_t, kArenas> high_water() const { return high_water_; }
@@ -129,14 +134,34 @@ class Engine {
     const std::vector<Action>* actions;
     const MemoryPlan* plan;
     std::vector<Bound> bound;
-    std::vector<bool> awaited;  ///< some action of another stream waits for it
+    std::vector<bool> awaited;       ///< some action of another stream waits for it
+    std::vector<std::string> names;  ///< of actions, for profilers
+    bool on_host = false;            ///< the host has a part in it
   };
+  /// A micro-batch where it lies in host memory.
+  struct Input {
+    std::span<const std::int32_t> values;
+    std::int64_t segments;
+  };
+  struct CapturedStep {
+    std::int64_t segments;  ///< that operations were issued for
+    Graph graph;
+  };
+  enum class Issue : bool { run, capture };
   void check_that_it_fits(World& world) const;
   struct Running;  ///< the state of one run of a list
 
   Execution bind(const std::vector<Action>& actions, const MemoryPlan& plan) const;
   Bound bind_stage(const Action& action, const MemoryPlan& plan) const;
-  void run(const Execution& execution, std::span<const HostBatch> micro_batches, std::int64_t logits_row);
+  std::vector<Input> place_inputs(const MemoryPlan& plan, std::span<const HostBatch> micro_batches,
+                                  std::int64_t segments);
+  void run_step(std::span<const HostBatch> micro_batches);
+  void replay(std::span<const Input> inputs, std::int64_t segments);
+  Graph capture(std::span<const Input> inputs);
+  void run(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row);
+  void issue_all(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row,
+                 Issue how);
+  void wait_for_device(Stream stream);
   void issue(Running& running, int index);
   void compute(Running& running, int index);
   void collective(Running& running, int index);
@@ -173,6 +198,7 @@ class Engine {
   const Model& model_;
   Device& device_;
   Device& host_;  ///< computes in host memory
+  World& world_;
   EngineOptions options_;
   StatePlacement placement_;
   RankGroups groups_;
@@ -188,6 +214,9 @@ class Engine {
   StepScalars* scalars_ = nullptr;  ///< device memory
   Execution step_, evaluation_;
   Observer observer_;
+  std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
+  std::vector<CapturedStep> captured_;  ///< the last used is the last; destroyed before the groups
+  std::int64_t replays_ = 0;
 };
 
 }  // namespace llampi

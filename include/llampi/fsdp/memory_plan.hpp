@@ -45,6 +45,7 @@ enum class Role : std::uint8_t {
   host_gradient,  ///< sharded gradient of unit `owner`, for the host
   host_shard,     ///< new parameter shard of unit `owner`, from the host
   host_scalars,   ///< step_scalars, for the host
+  host_inputs,    ///< HostBatch of micro-batch `owner` before it travels (OperationSizes::stages_inputs())
 };
 const char* to_string(Role role);
 
@@ -98,6 +99,7 @@ struct PlanInput {
   Checkpointing checkpointing = Checkpointing::none;
   int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
   bool optimizer_state = true;  ///< moments
+  bool stages_inputs = false;   ///< OperationSizes::stages_inputs()
   std::int64_t vocabulary = 0;
 };
 

@@ -24,6 +24,7 @@ struct Config {
     bool deterministic = true;
     bool tf32 = false;
     std::string attention = "auto";
+    std::string cuda_graph = "auto";
     int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;
   struct {

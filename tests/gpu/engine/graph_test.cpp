@@ -1,0 +1,150 @@
+// Steps that are captured and replayed are the steps that are run action by action, bit by bit.
+#include <algorithm>
+#include <bit>
+#include <functional>
+
+#include "fsdp/expect_trajectory.hpp"
+#include "gpu/nccl/nccl_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr int kUsualSteps = 4;
+
+/// Divides the sequences of a micro-batch into `segments` documents, as evenly as can be.
+void divide(HostBatch& batch, std::int64_t seq_len, std::int64_t segments) {
+  const std::int64_t sequences = batch.token_count() / seq_len;
+  batch.segments = 0;
+  for (std::int64_t s = 0; s < sequences; ++s) {
+    const std::int64_t documents = (s + 1) * segments / sequences - s * segments / sequences;
+    for (std::int64_t d = 0; d < documents; ++d) {
+      const std::int64_t begin = s * seq_len + d * seq_len / documents;
+      const std::int64_t end = s * seq_len + (d + 1) * seq_len / documents;
+      for (std::int64_t t = begin; t < end; ++t)
+        batch.positions()[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t - begin);
+      batch.segment_offsets()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
+    }
+  }
+}
+
+class GpuGraph : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string why;
+    rank_ = make_gpu_rank(test_world(), why);
+    if (!rank_.world) GTEST_SKIP() << "no GPU to test: " << why;
+    host_ = make_cpu_device(1);
+    machine_ = std::make_unique<Machine>(Machine{*rank_.device, *host_, *rank_.world});
+  }
+  void TearDown() override { work_orders().front().set(); }
+
+  using BeforeStep = std::function<void(TrainingRun&, TrainingRun::Inputs&, int)>;
+
+  /// Some steps, each after `before`. @param replays that there must have been of graphs
+  Trajectory run(TrajectoryOptions options, std::int64_t replays, const BeforeStep& before, int steps) {
+    options.machine = machine_.get();
+    TrainingRun run(test_world(), fixture_, options);
+    Trajectory trajectory;
+    for (int t = 1; t <= steps; ++t) {
+      auto inputs = run.inputs(t);
+      inputs.step.learning_rate = 1e-3 * t;
+      if (before) before(run, inputs, t);
+      const auto result = run.step(inputs);
+      trajectory.losses.push_back(result.loss);
+      trajectory.grad_norms.push_back(result.grad_norm);
+    }
+    EXPECT_EQ(run.engine().replays(), options.graph ? replays : 0);
+    EXPECT_EQ(run.engine().high_water(), run.engine().compiled().arena_bytes) << "the plan is exact";
+    trajectory.final_parameters = whole_parameters(test_world(), run.device(), run.engine());
+    return trajectory;
+  }
+  /// With graphs and without, in every order of work.
+  void expect_same(TrajectoryOptions options, std::int64_t replays, const BeforeStep& before = {},
+                   int steps = kUsualSteps) {
+    options.poison = true;
+    const Trajectory eager = run(options, replays, before, steps);
+    options.graph = true;
+    for (const auto& order : work_orders()) {
+      SCOPED_TRACE(order.name);
+      order.set();
+      expect_same_bits(eager, run(options, replays, before, steps), "with graphs");
+    }
+    work_orders().front().set();
+  }
+
+  /// A small batch, because the emulated GPU is slow.
+  static oracle::Fixture fixture(std::int64_t seq_len, std::int64_t global_batch) {
+    oracle::Fixture fixture = oracle::load("one_layer_one_head");
+    fixture.seq_len = seq_len;
+    fixture.global_batch = global_batch;
+    return fixture;
+  }
+
+  oracle::Fixture fixture_ = fixture(7, 4);
+  GpuRank rank_;
+  std::unique_ptr<Device> host_;
+  std::unique_ptr<Machine> machine_;
+};
+
+TEST_F(GpuGraph, ReplaysEveryStepButTheFirst) {
+  expect_same({}, kUsualSteps - 1);
+  expect_same({.accumulation = 2, .checkpointing = Checkpointing::full}, kUsualSteps - 1);
+}
+
+TEST_F(GpuGraph, WhateverIsInTheList) {
+  const Precision brain = {.param = DType::bfloat16, .compute = DType::bfloat16};
+  const std::vector<TrajectoryOptions> all = {
+      {.strategy = Strategy::no_shard, .precision = brain},
+      {.strategy = Strategy::shard_grad_op, .accumulation = 2, .unsharded = true},
+      {.offload = {.optimizer = true}},
+      {.accumulation = 2, .offload = {.optimizer = true, .params = true}}};
+  for (const auto& options : all) expect_same(options, kUsualSteps - 1);
+}
+
+TEST_F(GpuGraph, TheHostsUpdateNeedsNone) {
+  expect_same({.offload = {.optimizer = true, .host_step = true}}, 0);
+}
+
+// Numbers of segments that come in turns, and on one rank only: the ranks must agree, or collectives would be
+// replayed on some and issued on others.
+TEST_F(GpuGraph, OneForEachNumberOfSegments) {
+  const auto some_documents = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    auto& batch = inputs.micro_batches.front();
+    if (test_world().rank() == 0 && t % 2 == 0) divide(batch, fixture_.seq_len, 2 * batch.segments);
+  };
+  expect_same({.accumulation = 2}, kUsualSteps - 2, some_documents);
+}
+
+// Five numbers in turns, of which the engine keeps four: each is captured again and again.
+TEST_F(GpuGraph, ManyNumbersOfSegments) {
+  fixture_ = fixture(16, 2);
+  const auto more_and_more = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
+    auto& batch = inputs.micro_batches.front();
+    const auto more =
+        static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch.segments + 1)));
+    const int turn = (t - 1) % 5;
+    if (turn > 0) divide(batch, fixture_.seq_len, std::min(batch.token_count(), more << (turn - 1)));
+  };
+  expect_same({}, 7, more_and_more, 12);
+}
+
+TEST_F(GpuGraph, EvaluationsAndLoadsComeBetween) {
+  std::vector<double> losses;
+  const auto evaluate_and_load = [&](TrainingRun& run, TrainingRun::Inputs& inputs, int t) {
+    if (t % 2 == 0) losses.push_back(run.engine().evaluate(inputs.micro_batches.front()));
+    if (t == 3) run.engine().initialise(7);  // as a checkpoint is loaded: other parameters in the same place
+  };
+  expect_same({.precision = {.param = DType::bfloat16}}, kUsualSteps - 1, evaluate_and_load);
+  ASSERT_GE(losses.size(), 4U);  // two of each run
+  for (std::size_t i = 2; i < losses.size(); ++i) EXPECT_EQ(losses[i], losses[i - 2]);
+}
+
+TEST_F(GpuGraph, AStepThatIsObservedIsRun) {
+  const auto observe_one = [](TrainingRun& run, TrainingRun::Inputs&, int t) {
+    run.engine().observe(t == 3 && test_world().rank() == 0 ? [](const Action&, int, Moment) {} : Observer());
+  };
+  expect_same({}, kUsualSteps - 2, observe_one);
+}
+
+}  // namespace
+}  // namespace llampi::test
