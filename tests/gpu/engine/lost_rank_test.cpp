@@ -1,0 +1,49 @@
+// A rank that is lost while the GPU waits for it is noticed by the host that waits for the GPU.
+#include "comm/nccl/nccl_world.hpp"
+#include "emulation/control.hpp"
+#include "fsdp/trajectory.hpp"
+#include "gpu/nccl/emulated_nccl.hpp"
+#include "gpu/nccl/nccl_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+/// What the last of some steps says, during which NCCL loses a rank.
+std::string error_of_last_step(bool graph) {
+  const auto fixture = oracle::load("one_layer_one_head");
+  cuda::CudaDevice gpu{GpuOptions{}};
+  const auto host = make_cpu_device(1);
+  nccl::NcclWorld world(test_world(), gpu, std::chrono::seconds(30));
+  Machine machine{gpu, *host, world};
+  TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
+  for (int t = 1; t <= 2; ++t) run.step(t);
+  EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
+  const auto inputs = run.inputs(3);
+  emulation::set_stream_order(emulation::StreamOrder::lazy);  // the host comes to wait before the GPU is done
+  emulated_nccl::lose_a_rank();
+  try {
+    run.engine().step(inputs.micro_batches, inputs.step);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+class LostRank : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    emulation::set_stream_order(emulation::StreamOrder::eager);
+    emulated_nccl::reset();
+  }
+};
+
+TEST_F(LostRank, EndsAReplay) {
+  EXPECT_NE(error_of_last_step(true).find("remote process exited"), std::string::npos);
+}
+
+TEST_F(LostRank, EndsAStep) {
+  EXPECT_NE(error_of_last_step(false).find("remote process exited"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace llampi::test
