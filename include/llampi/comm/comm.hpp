@@ -55,8 +55,6 @@ class Group {
   virtual int rank() const = 0;  ///< of this process in the group
   /// World ranks of the members, in order.
   virtual const std::vector<int>& members() const = 0;
-  /// Makes now what the first collective on `stream` would make, where that takes long. Collective.
-  virtual void prepare(Stream /*stream*/) {}
 
   /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) = 0;

@@ -8,15 +8,16 @@
 //     numbers need not be NaN where one of them is.
 //   - Only float32, bfloat16 and float16 can be added to a result.
 //   - No workspace. What is said to be left undefined (whole, values) is used instead.
-//   - All ranks issue the collectives of all streams in one order, not only those of each stream: NCCL
-//   connects
-//     ranks within a group's first collectives, while the host waits.
-//   - Each group has one communicator of NCCL per stream, so that streams do not wait for each other. It is
-//   made
-//     by the first collective there or by prepare(), and takes GPU memory of its own.
-//   - While a stream is captured into a CUDA graph neither progress() nor wait(Stream::host) may be called,
-//   and
-//     prepare() must have been before. The graph must be destroyed before the group.
+//   - They are on the streams unshard and reduce, for each of which a group of several ranks has a
+//     communicator of NCCL, so that gathers and reductions do not wait for each other's end.
+//   - All ranks issue the collectives of both streams, and of all their groups, in one order, not only those
+//     of each stream. NCCL starts them in that order (NCCL_LAUNCH_ORDER_IMPLICIT, set unless the user has),
+//     since kernels that wait for other ranks could otherwise keep each other off their GPUs for ever. And it
+//     connects ranks in the first collective of each kind and size class, while the host waits.
+//   - So what is captured into a CUDA graph must have run before without, and the capture must allow other
+//     threads to call CUDA (cudaStreamCaptureModeThreadLocal): one of NCCL's own enqueues each collective.
+//     Meanwhile neither progress() nor wait(Stream::host) may be called. The graph must be destroyed before
+//     the group, which would wait for that.
 //   - A lost rank, a failure of NCCL or waiting longer than `patience` ends all communicators of the process
 //     (ncclCommAbort), so that no kernel waits for ever, and throws an Error that says which collective of
 //     which group it was. After that every collective throws.
@@ -44,8 +45,8 @@ int gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share
 std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu);
 
 /// `mpi` with groups on the GPUs' memory; host values still go through MPI. Collective. Where ranks share a
-/// GPU, sets NCCL_HOSTID, NCCL_NET and NCCL_SOCKET_IFNAME unless the user has: each rank is then a node of
-/// its own to NCCL, and everything goes over sockets, which is slow and for tests.
+/// GPU, sets NCCL_HOSTID, NCCL_NET, NCCL_MNNVL_ENABLE and NCCL_SOCKET_IFNAME unless the user has: each rank
+/// is then a node of its own to NCCL, and everything goes over sockets, which is slow and for tests.
 /// @param mpi, gpu must outlive the result, its groups and their work; `gpu` is a device of `library`
 /// @param patience how long the host waits for NCCL or for other ranks until the job is given up
 std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary& library,

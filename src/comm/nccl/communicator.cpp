@@ -32,9 +32,10 @@ Communicator::~Communicator() {
   try {
     const ncclResult_t result = session_->call(handle_, ncclCommFinalize);
     session_->settle(handle_, result, "the end");
-    session_->call(handle_, [](ncclComm_t& communicator) {
+    const ncclResult_t destroyed = session_->call(handle_, [](ncclComm_t& communicator) {
       return ncclCommDestroy(std::exchange(communicator, nullptr));
     });
+    if (destroyed != ncclSuccess) session_->abort();
   } catch (...) {  // all is aborted, and whoever issues a collective hears of it
   }
 }

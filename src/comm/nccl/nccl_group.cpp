@@ -68,19 +68,19 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, cuda::CudaDevice& gpu, std::unique_ptr<Group> host)
-    : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {}
-
-void NcclGroup::prepare(Stream stream) {
-  require(stream != Stream::host, "collectives between GPUs need a stream of the GPU");
-  if (size() == 1 || communicator(stream) != nullptr) return;
-  communicator(stream) = std::make_shared<Communicator>(session_, agree_on_id(*host_), size(), rank(),
-                                                        name_of(members()), stream);
+    : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {
+  if (size() == 1) return;
+  for (const Stream stream : {Stream::unshard, Stream::reduce}) {
+    communicators_[static_cast<std::size_t>(stream)] = std::make_shared<Communicator>(
+        session_, agree_on_id(*host_), size(), rank(), name_of(members()), stream);
+  }
 }
 
 void NcclGroup::issue(const Operation& operation,
                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
   if (size() == 1 || operation.elements == 0) return;
-  prepare(operation.stream);
+  require(communicator(operation.stream) != nullptr,
+          "collectives between GPUs are on the stream unshard or reduce");
   const cudaStream_t stream = gpu_.stream(operation.stream);
   communicator(operation.stream)->issue(operation, [&](ncclComm_t handle) { return call(handle, stream); });
 }

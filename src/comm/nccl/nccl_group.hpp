@@ -13,13 +13,13 @@ namespace llampi::nccl {
 
 class NcclGroup final : public Group {
  public:
+  /// Makes the communicators: collective, and takes a second or more on many GPUs.
   /// @param host the same ranks over MPI, through which they agree on new communicators
   NcclGroup(std::shared_ptr<Session> session, cuda::CudaDevice& gpu, std::unique_ptr<Group> host);
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
   const std::vector<int>& members() const override { return host_->members(); }
-  void prepare(Stream stream) override;
 
   std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) override;
   std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
@@ -34,14 +34,15 @@ class NcclGroup final : public Group {
   void finish(Tensor sum, Tensor result, Accumulate accumulate, Stream stream) const;
   /// Of what is on the stream now.
   std::unique_ptr<Work> work(const Operation& operation);
-  std::shared_ptr<Communicator>& communicator(Stream stream) {
+  /// Null for a group of one.
+  const std::shared_ptr<Communicator>& communicator(Stream stream) const {
     return communicators_[static_cast<std::size_t>(stream)];
   }
 
   std::shared_ptr<Session> session_;
   cuda::CudaDevice& gpu_;
   std::unique_ptr<Group> host_;
-  std::array<std::shared_ptr<Communicator>, kStreams> communicators_;  ///< null: not used yet, or one rank
+  std::array<std::shared_ptr<Communicator>, kStreams> communicators_;  ///< of unshard and reduce
 };
 
 }  // namespace llampi::nccl

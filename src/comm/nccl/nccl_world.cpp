@@ -2,8 +2,8 @@
 
 #include <cstdlib>
 
+#include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
-#include "comm/nccl/shared_gpu.hpp"
 
 namespace llampi::nccl {
 namespace {
@@ -24,7 +24,7 @@ NcclWorld::NcclWorld(World& mpi, cuda::CudaDevice& gpu, std::chrono::millisecond
       gpu_(gpu),
       session_(std::make_shared<Session>(
           gpu.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), patience)) {
-  if (separate_ranks_that_share_a_gpu(mpi, gpu.gpu())) note_ = ", over sockets because ranks share a GPU";
+  if (set_environment(mpi, gpu.gpu())) note_ = ", over sockets because ranks share a GPU";
 }
 
 NcclWorld::~NcclWorld() {

@@ -80,8 +80,7 @@ void Session::check() {
 std::string Session::reason(ncclResult_t result, const std::shared_ptr<Handle>& handle) {
   std::string words = fmt::format("{}", ncclGetErrorString(result));
   const std::lock_guard lock(mutex_);
-  if (handle->communicator == nullptr) return words;
-  const char* const last = ncclGetLastError(handle->communicator);
+  const char* const last = ncclGetLastError(handle->communicator);  // null will do
   return last == nullptr || *last == '\0' ? words : fmt::format("{} (NCCL's last error: {})", words, last);
 }
 
@@ -99,7 +98,10 @@ void Session::abort() {
   std::thread([self = shared_from_this(), done] {
     cudaSetDevice(self->gpu_);
     const std::lock_guard lock(self->mutex_);
+    // As one group: freeing the memory of one waits for the kernels of the others on this GPU.
+    ncclGroupStart();
     for (const auto& handle : self->open_) ncclCommAbort(std::exchange(handle->communicator, nullptr));
+    ncclGroupEnd();
     self->open_.clear();
     done->set_value();
   }).detach();

@@ -1,6 +1,7 @@
 #include "gpu/nccl/emulated_exchange.hpp"
 
 #include <array>
+#include <thread>
 #include <utility>
 
 #include "emulation/capture.hpp"
@@ -58,7 +59,10 @@ void look(const std::shared_ptr<Exchange>& exchange) {
   } else {
     check_mpi(MPI_Testall(2, exchange->requests.data(), &done, MPI_STATUSES_IGNORE));
   }
-  if (done == 0) return emulation::enqueue(network(), [exchange] { look(exchange); });
+  if (done == 0) {
+    std::this_thread::yield();  // to the rank that is waited for, where there are more ranks than cores
+    return emulation::enqueue(network(), [exchange] { look(exchange); });
+  }
   exchange->arrived->reached = true;
 }
 

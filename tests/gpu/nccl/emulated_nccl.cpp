@@ -32,6 +32,7 @@ struct State {
   bool chained = true;
   std::shared_ptr<emulation::Point> last;  ///< collective that was issued
   std::atomic<int> open = 0, destroyed = 0, aborted = 0;
+  bool grouped = false;  ///< between ncclGroupStart and ncclGroupEnd
   int ids = 0;
   std::map<void*, void*> memory;  ///< what cudaMalloc gave for it
 };
@@ -54,6 +55,8 @@ struct ncclComm {
   ncclResult_t error = ncclSuccess;
   bool blocking = true;
   bool finalized = false;
+  bool connects = true;                       ///< in its next collective, the first
+  MPI_Request connection = MPI_REQUEST_NULL;  ///< complete when all ranks have come there
 };
 
 namespace llampi::emulated_nccl {
@@ -80,8 +83,8 @@ ncclResult_t begin(ncclComm* communicator, const std::string& function, std::fun
   communicator->polls = state().delay;
   if (!communicator->blocking) return ncclInProgress;
   communicator->polls = 0;
-  ncclResult_t result = ncclSuccess;
-  ncclCommGetAsyncError(communicator, &result);
+  ncclResult_t result = ncclInProgress;
+  while (result == ncclInProgress) ncclCommGetAsyncError(communicator, &result);
   return result;
 }
 
@@ -105,6 +108,8 @@ void check_buffers(const void* send, std::size_t send_bytes, const void* receive
 template <class Finish>
 ncclResult_t collective(ncclComm* communicator, const char* function, const void* send, std::size_t bytes,
                         cudaStream_t stream, Finish finish) {
+  if (std::exchange(communicator->connects, false))
+    check_mpi(MPI_Ibarrier(communicator->link->mpi, &communicator->connection));
   return begin(communicator, function, [=, link = communicator->link] {
     // A graph has an order of its own.
     const auto& last = state().last;
@@ -178,7 +183,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int ranks, ncclUniqueId 
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* result) {
   if (communicator->pending && communicator->error == ncclSuccess) {
-    if (communicator->polls != 0) {
+    int connected = 0;
+    check_mpi(MPI_Test(&communicator->connection, &connected, MPI_STATUS_IGNORE));
+    if (communicator->polls != 0 || connected == 0) {
       if (communicator->polls > 0) --communicator->polls;
       *result = ncclInProgress;
       return ncclSuccess;
@@ -207,8 +214,18 @@ ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
   ++state().destroyed;
   return ncclSuccess;
 }
-/// From any thread, so without MPI.
+ncclResult_t ncclGroupStart() {
+  state().grouped = true;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  state().grouped = false;
+  return ncclSuccess;
+}
+/// From any thread, so without MPI. NCCL frees memory here, which waits for whatever is on the GPU: outside
+/// of a group it could wait for the kernels of other communicators for ever, and nothing is aborted.
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
+  if (!state().grouped && state().open > 1) return ncclInternalError;
   const std::unique_ptr<ncclComm> owned(communicator);
   std::erase(communicators(), communicator);
   owned->link->dead = true;

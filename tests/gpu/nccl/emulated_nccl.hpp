@@ -2,7 +2,8 @@
 // instead of libnccl; here is what tests can make it do.
 //
 // Every call takes effect only after some polls of ncclCommGetAsyncError, as in NCCL, whose own thread puts
-// the kernel into the stream. Sums go round a ring in the numbers' own dtype. What NCCL leaves undefined
+// the kernel into the stream, and the first collective of a communicator only when all ranks have come to it.
+// Sums go round a ring in the numbers' own dtype. What NCCL leaves undefined
 // (overlapping buffers, memory that is no GPU's, a call while another is in progress) is an error.
 #pragma once
 

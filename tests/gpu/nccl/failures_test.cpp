@@ -80,8 +80,6 @@ void expect_names(const std::string& message, const World& mpi, const std::vecto
 TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
   {
     const auto group = world->group(all);
-    group->prepare(Stream::unshard);
-    group->prepare(Stream::reduce);
     EXPECT_EQ(emulated_nccl::counts().open, 2);
     const Buffer buffer = values();
     reduce(*group, buffer)->wait(Stream::compute);
@@ -109,23 +107,20 @@ TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
 
 TEST_F(NcclFailures, ACallThatFailsNamesItself) {
   const auto group = world->group(all), other = world->group(all);
-  other->prepare(Stream::unshard);
   const Buffer buffer = values();
   emulated_nccl::fail_next("ncclAllReduce", ncclInvalidArgument);
   const std::string message = error_of([&] { reduce(*group, buffer); });
   expect_names(message, mpi,
                {"all_reduce of 1000 float32 on stream reduce", "an emulated error", "emulated words"});
-  EXPECT_EQ(aborted(), 2);  // all there are
+  EXPECT_EQ(aborted(), 4);  // all there are
   const std::string again = error_of([&] { reduce(*other, buffer); });
   EXPECT_NE(again.find(message), std::string::npos) << again;
   EXPECT_NE(error_of([&] { world->check(); }).find(message), std::string::npos);
 }
 
 TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
-  const auto group = world->group(all);
-  const Buffer buffer = values();
   emulated_nccl::fail_next("ncclCommInitRankConfig", ncclSystemError);
-  expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"the communicator for stream reduce"});
+  expect_names(error_of([&] { world->group(all); }), mpi, {"the communicator for stream unshard"});
   EXPECT_EQ(aborted(), 1);
 }
 
@@ -142,7 +137,7 @@ TEST_F(NcclFailures, ALostRankEndsTheWait) {
     expect_names(error_of([&] { work->wait(Stream::host); }), mpi,
                  {"all_reduce of 1000 float32 on stream reduce", "remote process exited"});
   }
-  EXPECT_EQ(aborted(), 1);
+  EXPECT_EQ(aborted(), 2);
 }
 
 TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
@@ -152,19 +147,45 @@ TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
   EXPECT_NO_THROW(world->check());
   emulated_nccl::lose_a_rank();
   expect_names(error_of([&] { world->check(); }), mpi, {"remote process exited"});
-  EXPECT_EQ(aborted(), 1);
+  EXPECT_EQ(aborted(), 2);
 }
 
 TEST_F(NcclFailures, NcclThatDoesNotAnswerIsGivenUp) {
-  make_world(std::chrono::milliseconds(200));
+  make_world(std::chrono::seconds(1));
   const auto group = world->group(all);
-  group->prepare(Stream::reduce);
   const Buffer buffer = values();
   emulated_nccl::set_delay(-1);
   const auto begin = std::chrono::steady_clock::now();
-  expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"did not answer for 0.2 s"});
+  expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"did not answer for 1 s"});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
-  EXPECT_EQ(aborted(), 1);
+  EXPECT_EQ(aborted(), 2);
+}
+
+TEST_F(NcclFailures, RanksThatConnectInAnotherOrderAreGivenUp) {
+  make_world(std::chrono::seconds(1));
+  const auto group = world->group(all);
+  const Buffer shard = values(), whole(gpu, *world, DType::float32, kElements * mpi.size());
+  const bool gathers = mpi.rank() > 0;
+  const std::string message = error_of([&] {
+    if (gathers) group->all_gather(shard.view(), whole.view(), Stream::unshard);
+    if (!gathers) reduce(*group, shard);
+  });
+  expect_names(message, mpi,
+               {gathers ? "all_gather of 1000 float32 on stream unshard of the group"
+                        : "all_reduce of 1000 float32 on stream reduce of the group",
+                "did not answer for 1 s"});
+  EXPECT_EQ(aborted(), 2);
+}
+
+TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
+  const auto group = world->group(all);
+  const Buffer buffer = values();
+  EXPECT_NE(error_of([&] {
+              group->all_reduce(buffer.view(), buffer.view(), ReduceOp::sum, Accumulate::no, Tensor(),
+                                Stream::compute);
+            }).find("on the stream unshard or reduce"),
+            std::string::npos);
+  EXPECT_EQ(aborted(), 0);
 }
 
 TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
@@ -177,7 +198,7 @@ TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
     throw std::runtime_error("on purpose");
   } catch (const std::runtime_error&) {
   }
-  EXPECT_EQ(aborted(), 1);
+  EXPECT_EQ(aborted(), 2);
   EXPECT_EQ(destroyed(), 0);
 }
 
@@ -200,15 +221,19 @@ TEST_F(NcclFailures, RanksOnOneGpuAreNodesOfTheirOwnToNccl) {
   const auto hosts = mpi.all_gather(host);
   EXPECT_NE(hosts[0], hosts[1]);
   EXPECT_STREQ(std::getenv("NCCL_NET"), "Socket");
+  EXPECT_STREQ(std::getenv("NCCL_MNNVL_ENABLE"), "0");
   if (mpi.topology().nodes == 1) {
     EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "lo");
   }
   EXPECT_NE(world->describe().find("ranks share a GPU"), std::string::npos) << world->describe();
 }
 
+TEST_F(NcclFailures, CommunicatorsOfOneGpuStartInOneOrder) {
+  EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
+}
+
 TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
   const auto group = world->group({mpi.rank()});
-  group->prepare(Stream::reduce);
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(Stream::host);
   EXPECT_EQ(buffer.get()[17], number(mpi.rank(), 17));

@@ -1,4 +1,4 @@
-#include "comm/nccl/shared_gpu.hpp"
+#include "comm/nccl/environment.hpp"
 
 #include <cstdlib>
 #include <set>
@@ -19,10 +19,14 @@ void set_default(const char* name, const std::string& value) { ::setenv(name, va
 
 }  // namespace
 
-bool separate_ranks_that_share_a_gpu(World& mpi, int gpu) {
+bool set_environment(World& mpi, int gpu) {
+  // Gathers and reductions are two communicators on one GPU: they start in the order in which they are
+  // issued, on all GPUs, or one could wait for room here and the other there.
+  set_default("NCCL_LAUNCH_ORDER_IMPLICIT", "1");
   if (!some_share(mpi, gpu)) return false;
   set_default("NCCL_HOSTID", fmt::format("{}-rank-{}", mpi.topology().host, mpi.rank()));
   set_default("NCCL_NET", "Socket");
+  set_default("NCCL_MNNVL_ENABLE", "0");  // NVLink between nodes, which would join them again
   if (mpi.topology().nodes == 1) set_default("NCCL_SOCKET_IFNAME", "lo");
   return true;
 }
