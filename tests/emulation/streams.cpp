@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "emulation/block.hpp"
@@ -42,6 +43,7 @@ class Streams {
   CUstream_st default_;
   std::vector<cudaStream_t> streams_{&default_};
   StreamOrder order_ = StreamOrder::eager;
+  bool working_ = false;  ///< at a task
   std::mt19937_64 random_;
 };
 
@@ -63,7 +65,8 @@ void Streams::push(cudaStream_t stream, Task task) {
   CUstream_st& queue = of(stream);
   queue.tasks.push_back(std::move(task));
   if (order_ == StreamOrder::eager) run_stream(queue);
-  if (order_ == StreamOrder::random) {
+  // Not in the middle of other work, behind which its stream and those that wait for it would overtake it.
+  if (order_ == StreamOrder::random && !working_) {
     const DeviceWork work;
     while (random_() % 3 == 0 && run_any()) {
     }
@@ -71,14 +74,18 @@ void Streams::push(cudaStream_t stream, Task task) {
 }
 
 void Streams::run_allowed(CUstream_st& stream) {
+  require(is_allowed(stream), "a stream that goes on before the event that it waits for");
   const Task task = std::move(stream.tasks.front());
   stream.tasks.pop_front();
+  const bool nested = std::exchange(working_, true);  // with eager streams
   try {
     if (task.work) task.work();
   } catch (...) {
+    working_ = nested;
     drop_all();
     throw;
   }
+  working_ = nested;
   if (task.reaches) task.reaches->reached = true;
 }
 

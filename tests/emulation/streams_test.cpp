@@ -108,6 +108,26 @@ TEST_F(Streams, PollsEnd) {
   }
 }
 
+TEST_F(Streams, WorkThatEnqueuesMoreIsDoneFirst) {
+  // As messages between ranks do, for which the GPU looks again and again.
+  for (std::uint64_t seed = 0; seed < 300; ++seed) {
+    set_stream_order(StreamOrder::random, seed);
+    bool first_done = false, default_done = false;
+    emulation::enqueue(first_, [&] {
+      for (int i = 0; i < 3; ++i) emulation::enqueue(nullptr, [] {});
+      first_done = true;
+    });
+    emulation::wait_for(second_, emulation::mark(first_));
+    emulation::enqueue(nullptr, [&] { default_done = true; });
+    emulation::wait_for(second_, emulation::mark(nullptr));
+    emulation::enqueue(first_, [&] { EXPECT_TRUE(first_done) << seed; });
+    emulation::enqueue(second_, [&] { EXPECT_TRUE(first_done && default_done) << seed; });
+    while (cudaStreamQuery(second_) == cudaErrorNotReady) {
+    }
+    check(cudaDeviceSynchronize(), "synchronize");
+  }
+}
+
 TEST_F(Streams, EventsAreMarkedWhenRecorded) {
   set_stream_order(StreamOrder::lazy);
   const float host[2] = {3, 4};
