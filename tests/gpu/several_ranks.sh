@@ -6,21 +6,23 @@
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU
 #   KEEP=FOLDER                            where the runs are kept; default: a temporary folder, removed if all is well
 #   TESTS=no                               only whole runs
+#   ROOT=FOLDER                            with input/ and docs/, of the sources or of a bundle; default: that of this script
 #
 # Where ranks share a GPU, the program lets NCCL take each rank for a node of its own (NCCL_HOSTID) and the data go over
 # sockets, so a collective takes some 10 ms: this shows that results are right, not how fast they come.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 export LC_ALL=C
 
-build=${1:-build}
+root=$(realpath "${ROOT:-$(dirname "${BASH_SOURCE[0]}")/../..}")
+build=$(realpath -m "${1:-$root/build}")
 device=${DEVICE:-cuda}
 llampi=$build/llampi
-folder=${KEEP:-$(mktemp -d)}
+folder=$(realpath -m "${KEEP:-$(mktemp -d)}")
 mkdir -p "$folder"
+cd "$root" # configurations name their files from here
 
 # shellcheck source=scripts/mpi-env.sh
-source scripts/mpi-env.sh
+if [[ -e scripts/mpi-env.sh ]]; then source scripts/mpi-env.sh; fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 
@@ -30,6 +32,7 @@ fail() {
     echo "several_ranks: what was written is in $folder" >&2
     exit 1
 }
+[[ $device == cpu || $device == cuda ]] || fail "DEVICE is cpu or cuda"
 [[ -x $llampi ]] || fail "there is no $llampi: build first, or give the build folder"
 
 # ---- tests ---------------------------------------------------------------------------------------------------------
@@ -39,6 +42,7 @@ run_test() { # ranks, executable, its arguments
     local ranks=$1 test=$2
     shift 2
     say "$(basename "$test") on $ranks ranks"
+    [[ -x $test ]] || fail "there is no $test: build it first"
     local log
     log=$folder/$(basename "$test")_$ranks.log
     timeout 900 mpirun -n "$ranks" "$test" "$@" >"$log" 2>&1 || { tail -n 50 "$log"; fail "$test failed on $ranks ranks"; }
@@ -46,6 +50,8 @@ run_test() { # ranks, executable, its arguments
     tail -n 3 "$log"
 }
 
+gpu_options=()
+if [[ $device == cuda ]]; then gpu_options=(--run.share_gpu=true); fi
 if [[ $device == cuda && ${TESTS:-yes} == yes ]]; then
     for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/nccl/test_nccl"; done
     for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/engine/test_gpu_engine"; done
@@ -63,7 +69,7 @@ train() { # name, ranks, options
     say "$name: $ranks ranks, $*"
     rm -rf "${folder:?}/$name"
     timeout 900 mpirun -n "$ranks" "$llampi" train --config input/small.ini --run.dir="$folder/$name" \
-        --run.device="$device" --run.share_gpu=true --data.train="$folder/tokens.h5" --data.eval= \
+        --run.device="$device" "${gpu_options[@]}" --data.train="$folder/tokens.h5" --data.eval= \
         --train.eval_every=0 --train.steps=10 --train.micro_batch=2 --train.global_batch=8 --optimizer.warmup_steps=2 \
         --checkpoint.every=0 "$@" >"$folder/$name.log" 2>&1 || { tail -n 30 "$folder/$name.log"; fail "$name failed"; }
     tail -n 2 "$folder/$name.log"
