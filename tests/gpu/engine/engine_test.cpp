@@ -7,10 +7,11 @@
 namespace llampi::test {
 namespace {
 
-// bfloat16 arithmetic: PyTorch with matrix products in bfloat16 deviates by up to 6e-3 in losses, 2e-3 in
-// gradient norms, 6e-5 and 2e-3 in final parameters (tests/oracle/README.md). Here the residual stream and
-// its gradient are bfloat16 as well; three times as much is allowed.
-constexpr Tolerance kBfloat16Arithmetic = {1.8e-2, 6e-3, 1.8e-4, 6e-3};
+// bfloat16 arithmetic, the residual stream and its gradient included. On the emulated GPU losses deviate by
+// up to 6.6e-5, gradient norms by 6.4e-4, final parameters by 1.3e-4 and 1.5e-3, for any number of ranks and
+// micro-batches: it is the rounding of activations, not the order of sums. A GPU's attention rounds at other
+// places; three times as much is allowed. (PyTorch with matrix products in bfloat16: 6e-3, 2e-3, 6e-5, 2e-3.)
+constexpr Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
 
 class GpuEngine : public ::testing::Test {
  protected:
@@ -71,6 +72,20 @@ TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
     next_order();
     options.poison = true;
     expect_same_bits(base, run(fixture, options), "bits");
+  }
+}
+
+// Any bit that differs between two orders, or two runs on a GPU, is a wait that is missing.
+TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
+  const auto fixture = oracle::load("one_layer_one_head");
+  const TrajectoryOptions options{
+      .accumulation = 2,
+      .poison = true,
+      .precision = {.param = DType::bfloat16, .compute = DType::bfloat16, .reduce = DType::bfloat16}};
+  const auto base = run(fixture, options);
+  for (const auto& order : work_orders()) {
+    order.set();
+    expect_same_bits(base, run(fixture, options), order.name);
   }
 }
 
