@@ -28,6 +28,7 @@ class Streams {
   void run_one(CUstream_st& stream);
   void run_stream(CUstream_st& stream);
   void run_all();
+  void run_some();
 
  private:
   static bool is_allowed(const CUstream_st& stream) {
@@ -143,6 +144,11 @@ void Streams::run_all() {
   for (const cudaStream_t stream : streams_) run_stream(*stream);
 }
 
+void Streams::run_some() {
+  const DeviceWork work;
+  run_any();
+}
+
 Streams& streams() {
   static Streams all;
   return all;
@@ -189,6 +195,7 @@ void run_until(const Point& point) { streams().run_until(point); }
 void run_stream(cudaStream_t stream) { streams().run_stream(streams().of(stream)); }
 void run_all() { streams().run_all(); }
 void run_one(cudaStream_t stream) { streams().run_one(streams().of(stream)); }
+void run_some() { streams().run_some(); }
 bool is_empty(cudaStream_t stream) { return streams().of(stream).tasks.empty(); }
 void add_stream(cudaStream_t stream) { streams().add(stream); }
 void remove_stream(cudaStream_t stream) { streams().remove(&streams().of(stream)); }

@@ -50,6 +50,9 @@ void run_stream(cudaStream_t stream);
 void run_all();
 /// Does one task of the stream, if it has any, and what that waits for: what a poll gains.
 void run_one(cudaStream_t stream);
+/// Does one task of any stream, if there is one that needs not wait: a GPU works while its rank waits for
+/// other ranks.
+void run_some();
 bool is_empty(cudaStream_t stream);
 void add_stream(cudaStream_t stream);
 /// After it is empty.

@@ -185,6 +185,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* result
   if (communicator->pending && communicator->error == ncclSuccess) {
     int connected = 0;
     check_mpi(MPI_Test(&communicator->connection, &connected, MPI_STATUS_IGNORE));
+    if (connected == 0) emulation::run_some();  // which other ranks may wait for before they come
     if (communicator->polls != 0 || connected == 0) {
       if (communicator->polls > 0) --communicator->polls;
       *result = ncclInProgress;

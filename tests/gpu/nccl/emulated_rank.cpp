@@ -8,7 +8,7 @@ GpuRank make_gpu_rank(World& mpi, std::string& why) {
   GpuRank rank;
   rank.device = make_gpu({}, why);
   rank.world = std::make_unique<nccl::NcclWorld>(mpi, dynamic_cast<cuda::CudaDevice&>(*rank.device),
-                                                 std::chrono::seconds(30));
+                                                 std::chrono::minutes(10));
   return rank;
 }
 
