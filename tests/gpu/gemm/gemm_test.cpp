@@ -1,0 +1,258 @@
+// What src/device/cuda/gemm.cpp asks of cuBLASLt, by the emulated one, which refuses what a real one would.
+#include "device/cuda/gemm.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "emulation/cublaslt.hpp"
+#include "emulation/streams.hpp"
+#include "llampi/core/half.hpp"
+
+namespace llampi::cuda {
+namespace {
+
+using emulation::Algorithm;
+using ::testing::HasSubstr;
+
+struct Types {
+  DType in, out;
+};
+constexpr Types kTypes[] = {{DType::float32, DType::float32},
+                            {DType::bfloat16, DType::bfloat16},
+                            {DType::float16, DType::float16},
+                            {DType::bfloat16, DType::float32},
+                            {DType::float16, DType::float32}};
+
+/// [rows, cols] with rows `stride` elements apart, `offset` elements behind an address that 256 divides.
+class Matrix {
+ public:
+  Matrix(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t gap = 0, std::int64_t offset = 0)
+      : dtype_(dtype),
+        rows_(rows),
+        cols_(cols),
+        stride_(cols + gap),
+        bytes_(size_of(dtype) * (offset + rows * stride_) + 256) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
+    data_ = bytes_.data() + (256 - address % 256) % 256 + offset * size_of(dtype);
+    for (std::int64_t i = 0; i < rows * stride_; ++i) write(i, std::nanf(""));
+  }
+
+  void* data() const { return data_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  std::int64_t stride() const { return stride_; }
+
+  float at(std::int64_t row, std::int64_t col) const { return read(row * stride_ + col); }
+  /// Whole numbers of -2 to 2: sums of up to 64 products of them are exact in every dtype.
+  void fill(int seed) {
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      for (std::int64_t j = 0; j < cols_; ++j)
+        write(i * stride_ + j, static_cast<float>((i * 7 + j * 3 + i * j + seed) % 5 - 2));
+    }
+  }
+  bool gaps_are_untouched() const {
+    for (std::int64_t i = 0; i < rows_; ++i) {
+      for (std::int64_t j = cols_; j < stride_; ++j) {
+        if (!std::isnan(read(i * stride_ + j))) return false;
+      }
+    }
+    return true;
+  }
+
+ private:
+  float read(std::int64_t i) const {
+    if (dtype_ == DType::float32) {
+      float value = 0;
+      std::memcpy(&value, data_ + i * 4, 4);
+      return value;
+    }
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, data_ + i * 2, 2);
+    return dtype_ == DType::bfloat16 ? from_bfloat16(bits) : from_float16(bits);
+  }
+  void write(std::int64_t i, float value) {
+    if (dtype_ == DType::float32) {
+      std::memcpy(data_ + i * 4, &value, 4);
+    } else {
+      const std::uint16_t bits = dtype_ == DType::bfloat16 ? to_bfloat16(value) : to_float16(value);
+      std::memcpy(data_ + i * 2, &bits, 2);
+    }
+  }
+
+  DType dtype_;
+  std::int64_t rows_, cols_, stride_;
+  std::vector<std::byte> bytes_;
+  std::byte* data_ = nullptr;
+};
+
+/// What is added to the product.
+enum class Added { nothing, c, residual, c_as_residual };
+constexpr Added kAdded[] = {Added::nothing, Added::c, Added::residual, Added::c_as_residual};
+
+class GemmTest : public ::testing::Test {
+ protected:
+  GemmTest() : workspace_(DType::float32, 1, 1 << 16) {
+    emulation::take_products();
+    emulation::take_searches();
+  }
+  ~GemmTest() override { emulation::set_usual_algorithms(); }
+
+  void run(Gemm& gemm, const GemmShape& shape, const Matrix& a, const Matrix& b, Matrix& c,
+           const void* residual = nullptr, std::int64_t workspace_bytes = 1 << 18) {
+    gemm.run(shape, a.data(), b.data(), c.data(), residual, workspace_.data(), workspace_bytes, nullptr);
+    emulation::run_all();
+  }
+
+  /// A product of whole numbers has its exact value.
+  void expect_product(Gemm& gemm, GemmShape shape, Added added, std::int64_t gap) {
+    SCOPED_TRACE(fmt::format("[{}, {}, {}]{}{} {} to {}, added {}, gap {}", shape.m, shape.n, shape.k,
+                             shape.a == Transpose::yes ? " A^T" : "", shape.b == Transpose::yes ? " B^T" : "",
+                             to_string(shape.in), to_string(shape.out), static_cast<int>(added), gap));
+    const bool at = shape.a == Transpose::yes, bt = shape.b == Transpose::yes;
+    Matrix a(shape.in, at ? shape.k : shape.m, at ? shape.m : shape.k, gap);
+    Matrix b(shape.in, bt ? shape.n : shape.k, bt ? shape.k : shape.n);
+    Matrix c(shape.out, shape.m, shape.n, gap), residual(shape.out, shape.m, shape.n, gap);
+    a.fill(1);
+    b.fill(2);
+    residual.fill(4);
+    if (added == Added::c || added == Added::c_as_residual)
+      c.fill(4);  // else it is NaN, and must not be read
+    shape.a_stride = gap == 0 ? 0 : a.stride();
+    shape.c_stride = gap == 0 ? 0 : c.stride();
+    shape.accumulate = added == Added::c ? Accumulate::yes : Accumulate::no;
+    run(gemm, shape, a, b, c,
+        added == Added::residual        ? residual.data()
+        : added == Added::c_as_residual ? c.data()
+                                        : nullptr);
+    for (std::int64_t i = 0; i < shape.m; ++i) {
+      for (std::int64_t j = 0; j < shape.n; ++j) {
+        float expected = added == Added::nothing ? 0.0F : residual.at(i, j);
+        for (std::int64_t l = 0; l < shape.k; ++l)
+          expected += (at ? a.at(l, i) : a.at(i, l)) * (bt ? b.at(j, l) : b.at(l, j));
+        ASSERT_EQ(c.at(i, j), expected) << i << ", " << j;
+      }
+    }
+    EXPECT_TRUE(c.gaps_are_untouched());
+  }
+
+  /// The algorithm of y = x w^T in bfloat16, [4, 8] = [4, 16] [8, 16]^T, x standing `offset` elements off.
+  Algorithm algorithm_of(Gemm& gemm, std::int64_t offset, Added added, std::int64_t workspace_bytes) {
+    Matrix x(DType::bfloat16, 4, 16, 0, offset), w(DType::bfloat16, 8, 16), y(DType::bfloat16, 4, 8),
+        residual(DType::bfloat16, 4, 8);
+    run(gemm,
+        {.m = 4,
+         .n = 8,
+         .k = 16,
+         .b = Transpose::yes,
+         .accumulate = added == Added::c ? Accumulate::yes : Accumulate::no},
+        x, w, y, added == Added::residual ? residual.data() : nullptr, workspace_bytes);
+    const std::vector<emulation::Product> products = emulation::take_products();
+    EXPECT_EQ(products.size(), 1U);
+    return products.at(0).algorithm;
+  }
+
+  Matrix workspace_;
+};
+
+TEST_F(GemmTest, EveryProductOfEveryDtype) {
+  Gemm gemm(true, false);
+  for (const auto& [in, out] : kTypes) {
+    for (const Transpose a : {Transpose::no, Transpose::yes}) {
+      for (const Transpose b : {Transpose::no, Transpose::yes}) {
+        for (const Added added : kAdded) {
+          for (const std::int64_t gap : {0, 3}) {
+            for (const auto& [m, n, k] : {std::array{1, 1, 1}, {3, 5, 7}, {16, 8, 24}, {9, 1, 2}, {1, 6, 40}})
+              expect_product(gemm, {.m = m, .n = n, .k = k, .a = a, .b = b, .in = in, .out = out}, added,
+                             gap);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GemmTest, AlgorithmsAreAskedForOnce) {
+  Gemm gemm(true, false);
+  for (int i = 0; i < 3; ++i) expect_product(gemm, {.m = 3, .n = 5, .k = 7}, Added::nothing, 0);
+  EXPECT_EQ(emulation::take_searches(), 1);
+  expect_product(gemm, {.m = 3, .n = 5, .k = 8}, Added::nothing, 0);
+  EXPECT_EQ(emulation::take_searches(), 1);
+}
+
+TEST_F(GemmTest, AlgorithmsFitTheAlignmentOfTheMatrices) {
+  emulation::set_algorithms({{.alignment = 16}, {.alignment = 2}});
+  Gemm gemm(true, false);
+  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 0).alignment, 16U);
+  EXPECT_EQ(algorithm_of(gemm, 1, Added::nothing, 0).alignment, 2U);
+  EXPECT_EQ(algorithm_of(gemm, 8, Added::residual, 0).alignment, 16U);
+  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 0).alignment, 16U);
+}
+
+TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
+  emulation::set_algorithms({{.out_of_place = false}, {.out_of_place = true}});
+  Gemm gemm(true, false);
+  EXPECT_FALSE(algorithm_of(gemm, 0, Added::nothing, 0).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, 0, Added::c, 0).out_of_place);
+  EXPECT_TRUE(algorithm_of(gemm, 0, Added::residual, 0).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, 0, Added::c, 0).out_of_place);
+}
+
+TEST_F(GemmTest, AlgorithmsFitTheWorkspace) {
+  emulation::set_algorithms({{.workspace_bytes = 4096}, {}});
+  Gemm gemm(true, false);
+  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 4096).workspace_bytes, 4096U);
+  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 2048).workspace_bytes, 0U);
+}
+
+// The parts of a split sum are added in float32 and, where the same bits are asked for, in a fixed order.
+TEST_F(GemmTest, SplitSums) {
+  for (const bool deterministic : {true, false}) {
+    for (const auto& [in, out] : kTypes) {
+      Gemm gemm(deterministic, false);
+      expect_product(gemm, {.m = 4, .n = 8, .k = 16, .in = in, .out = out}, Added::c, 0);
+      const bool any = !deterministic && out == DType::float32;
+      const std::uint32_t allowed =
+          any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+      EXPECT_EQ(emulation::take_products().at(0).reductions, allowed) << to_string(out) << deterministic;
+    }
+  }
+}
+
+TEST_F(GemmTest, Tf32IsForFloat32WhereItIsAskedFor) {
+  for (const bool tf32 : {true, false}) {
+    for (const auto& [in, out] : kTypes) {
+      Gemm gemm(true, tf32);
+      expect_product(gemm, {.m = 4, .n = 8, .k = 16, .in = in, .out = out}, Added::nothing, 0);
+      EXPECT_EQ(emulation::take_products().at(0).compute,
+                tf32 && in == DType::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+    }
+  }
+}
+
+TEST_F(GemmTest, AlgorithmsThatDoNotRunArePassedOver) {
+  emulation::set_algorithms({{.runs = false}, {.workspace_bytes = 256}});
+  Gemm gemm(true, false);
+  EXPECT_TRUE(algorithm_of(gemm, 0, Added::nothing, 256).runs);
+  emulation::set_algorithms({{.runs = false}});
+  try {
+    algorithm_of(gemm, 0, Added::c, 256);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the product bfloat16 [4, 8] += [4, 16] [8, 16]^T of bfloat16"));
+  }
+}
+
+TEST_F(GemmTest, ProductsOutsideTheTableAreRefused) {
+  Gemm gemm(true, false);
+  Matrix a(DType::float32, 4, 4), b(DType::float32, 4, 4), c(DType::bfloat16, 4, 4);
+  EXPECT_THROW(run(gemm, {.m = 4, .n = 4, .k = 4, .in = DType::float32, .out = DType::bfloat16}, a, b, c),
+               Error);
+  EXPECT_THROW(run(gemm, {.m = 0, .n = 4, .k = 4}, a, b, c), Error);
+}
+
+}  // namespace
+}  // namespace llampi::cuda
