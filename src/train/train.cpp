@@ -69,7 +69,8 @@ class Trainer {
  private:
   void start_from(const fs::path& checkpoint);
   void open_run_folder();
-  void describe_run() const;
+  void describe_run();
+  void describe_device();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
@@ -102,6 +103,7 @@ class Trainer {
 
   Inputs inputs_;
   Compute compute_;
+  std::string described_device_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
   LearningRateSchedule schedule_;
@@ -158,7 +160,15 @@ void Trainer::open_run_folder() {
   });
 }
 
-void Trainer::describe_run() const {
+/// Says it where it is not what was said last: which kernels a GPU takes is known after the first step.
+void Trainer::describe_device() {
+  const std::string description = compute_.device().describe();
+  if (description == described_device_) return;
+  log_.info("device: {}", description);
+  described_device_ = description;
+}
+
+void Trainer::describe_run() {
   const auto& topology = world_.topology();
   const auto& compiled = engine_->compiled();
   std::int64_t trained = 0;
@@ -173,7 +183,7 @@ void Trainer::describe_run() const {
     log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
                  total_steps_);
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
-  log_.info("device: {}", compute_.device().describe());
+  describe_device();
   log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
             format_groups(engine_->groups()));
   log_.info("memory per rank, planned for a step:");
@@ -312,6 +322,7 @@ Outcome Trainer::loop() {
     world_.max(std::span(&metrics.memory_bytes, 1));
     step_seconds_sum_ += last_seconds;
     report(metrics);
+    if (state_.step == first_step_) describe_device();
     check_finite(metrics);
     if (due(config_.train.eval_every, state_.step)) evaluate_now();
     if (due(config_.checkpoint.every, state_.step) || state_.step == total_steps_) save();

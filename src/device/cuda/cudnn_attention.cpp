@@ -4,6 +4,7 @@
 
 namespace llampi::cuda {
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool) { return nullptr; }
+std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::string&) { return nullptr; }
 }  // namespace llampi::cuda
 
 #else
@@ -14,6 +15,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool) { return nullptr; }
 #include <map>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/ragged.hpp"
@@ -22,9 +24,15 @@ namespace llampi::cuda {
 namespace {
 
 constexpr std::size_t kOldestVersion = 91200;  // writes statistics with the strides they are declared with
-constexpr int kOldestForDocuments = 9;     // compute capability: before Hopper no ragged statistics backward
-constexpr std::int64_t kTile = 128;        // rows of a query tile of cuDNN's kernels
-constexpr std::int64_t kMostPadding = 16;  // rows of tiles per token: beyond it the own kernels waste less
+// Backward, sequences that do not fill their last tile: NaN until 9.15.1 (NVIDIA/cudnn-frontend issue 160).
+// Newer frontends help older versions with a padding mask, which their replay in a CUDA graph reads too late.
+constexpr std::size_t kOldestForAnyLength = 91501;
+// Packed documents on Hopper: the backward direction reads workspace that nobody wrote until 9.18 (issue 2186
+// of NVIDIA/TransformerEngine), with later repairs in 9.19.
+constexpr std::size_t kOldestForDocuments = 91900;
+constexpr int kOldestGpuForDocuments = 90;  // compute capability: before Hopper no ragged statistics backward
+constexpr std::int64_t kTile = 128;         // rows of a query tile of cuDNN's kernels
+constexpr std::int64_t kMostPadding = 16;   // rows of tiles per token: beyond it the own kernels waste less
 
 using cuda::check;
 void check(cudnnStatus_t status, const char* what) {
@@ -133,6 +141,23 @@ CudnnOperands operands_of(const CudnnProblem& problem, const Scratch& scratch) {
           {kStatisticsOffsets, tables.offsets[kStatisticsTable]}};
 }
 
+/// 90 for 9.0; of the current device.
+int compute_capability() {
+  int device = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  return major * 10 + minor;
+}
+
+/// What cuDNN says, of which there may be pages, on one line.
+std::string shortened(std::string text) {
+  constexpr std::size_t kMost = 400;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  if (text.size() > kMost) text = text.substr(0, kMost) + " ...";
+  return text;
+}
+
 enum class Copy : bool { out_of_rows, into_rows };
 
 /// Key/value heads between columns of qkv or dqkv, from `column` on, and rows of their own.
@@ -152,6 +177,8 @@ void copy_heads(const CudnnProblem& problem, Copy copy, std::byte* column, std::
 class GraphAttention final : public CudnnAttention {
  public:
   explicit GraphAttention(bool deterministic) : deterministic_(deterministic) {}
+  GraphAttention(bool deterministic, CudnnGpu absent)
+      : deterministic_(deterministic), gpu_(std::move(absent)) {}
 
   bool supports_forward(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
                         std::int64_t segments, DType dtype, std::int64_t workspace_bytes) override {
@@ -237,36 +264,41 @@ class GraphAttention final : public CudnnAttention {
     reason_ = std::move(reason);
     return false;
   }
+  bool refuse(const CudnnProblem& problem, const std::string& reason) {
+    const char* const direction = problem.direction == Direction::forward ? "forward" : "backward";
+    return refuse(fmt::format("{}: {}", direction, reason));
+  }
 
   /// Makes the handle at the first call.
   bool open() {
-    if (opened_) return handle_ != nullptr;
+    if (opened_) return handle_ != nullptr || !gpu_.properties.empty();
     opened_ = true;
-    if (const std::size_t version = cudnnGetVersion(); version < kOldestVersion)
-      return refuse("it is older than 9.12");
-    int device = 0;
-    if (cudaError_t status = cudaGetDevice(&device);
-        status != cudaSuccess || (status = cudaDeviceGetAttribute(&major_, cudaDevAttrComputeCapabilityMajor,
-                                                                  device)) != cudaSuccess) {
-      return refuse(cudaGetErrorString(status));
-    }
+    if (cudnnGetVersion() < kOldestVersion) return refuse("it is older than 9.12");
+    if (!gpu_.properties.empty()) return true;
+    gpu_.compute_capability = compute_capability();
     cudnnHandle_t handle = nullptr;
     if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS)
       return refuse(fmt::format("cudnnCreate: {}", cudnnGetErrorString(status)));
     handle_.reset(handle);
+    gpu_.handle = handle;
     return true;
   }
 
   bool is_suitable(const CudnnProblem& problem) {
     if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16)
-      return refuse(fmt::format("{} is not its dtype", to_string(problem.dtype)));
-    if (problem.longest < 2) return refuse("segments of one token");
+      return refuse(problem, fmt::format("{} is not its dtype", to_string(problem.dtype)));
+    if (problem.longest < 2) return refuse(problem, "segments of one token");
     if (problem.batch * divide_up(problem.longest, kTile) * kTile > kMostPadding * problem.tokens)
-      return refuse("the segments are too short beside the longest that is possible");
+      return refuse(problem, "the segments are too short beside the longest that is possible");
     if (problem.tokens * problem.query_row() > std::numeric_limits<std::int32_t>::max())
-      return refuse("too many tokens at once");  // not every kernel of it counts elements in 64 bits
-    if (problem.ragged && major_ < kOldestForDocuments)
-      return refuse("packed documents need compute capability 9.0 or newer");
+      return refuse(problem, "too many tokens at once");  // not every kernel of it counts elements in 64 bits
+    const std::size_t version = cudnnGetVersion();
+    if (problem.ragged && (gpu_.compute_capability < kOldestGpuForDocuments || version < kOldestForDocuments))
+      return refuse(problem, "packed documents need compute capability 9.0 or newer and cuDNN 9.19 or newer");
+    const bool whole_tiles = problem.ragged || problem.longest % kTile == 0;
+    if (problem.direction == Direction::backward && !whole_tiles && version < kOldestForAnyLength)
+      return refuse(problem,
+                    fmt::format("sequences that are no multiple of {} tokens need cuDNN 9.15.1", kTile));
     return true;
   }
 
@@ -280,9 +312,8 @@ class GraphAttention final : public CudnnAttention {
     if (!graph) return false;
     const std::int64_t needed = carve(problem, *graph, nullptr).bytes;
     return needed <= workspace_bytes ||
-           refuse(fmt::format("{} needs a workspace of {} bytes, which has {}",
-                              direction == Direction::forward ? "forward" : "backward", needed,
-                              workspace_bytes));
+           refuse(problem,
+                  fmt::format("it needs a workspace of {} bytes, which has {}", needed, workspace_bytes));
   }
 
   /// Empty where cuDNN does not support it.
@@ -290,9 +321,9 @@ class GraphAttention final : public CudnnAttention {
     const auto [entry, is_new] = graphs_.try_emplace(problem);
     if (!is_new) return entry->second;
     try {  // what is not supported is an answer here, and the frontend has exceptions for it too
-      entry->second.emplace(handle_.get(), problem, deterministic_, workspace_bytes);
+      entry->second.emplace(gpu_, problem, deterministic_, workspace_bytes);
     } catch (const std::exception& error) {
-      refuse(error.what());
+      refuse(problem, shortened(error.what()));
     }
     return entry->second;
   }
@@ -321,9 +352,9 @@ class GraphAttention final : public CudnnAttention {
 
   bool deterministic_;
   bool opened_ = false;
-  int major_ = 0;
   std::string reason_;  ///< of the last refusal
   Handle handle_;
+  CudnnGpu gpu_;
   std::map<CudnnProblem, std::optional<CudnnGraph>> graphs_;  ///< released before the handle
 };
 
@@ -331,6 +362,12 @@ class GraphAttention final : public CudnnAttention {
 
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic) {
   return std::make_unique<GraphAttention>(deterministic);
+}
+
+std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic, int compute_capability,
+                                                     const std::string& properties) {
+  require(!properties.empty(), "a GPU without properties");
+  return std::make_unique<GraphAttention>(deterministic, CudnnGpu{compute_capability, nullptr, properties});
 }
 
 }  // namespace llampi::cuda

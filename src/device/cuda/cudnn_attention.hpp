@@ -36,11 +36,16 @@ class CudnnAttention {
   virtual void backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
                         Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace,
                         cudaStream_t stream) = 0;
-  /// "cuDNN 9.19.0", and why the last problem that it did not take was not taken.
+  /// "cuDNN 9.19.0", and after the first use why the last problem that it did not take was not taken.
   virtual std::string describe() const = 0;
 };
 
 /// For the current device of this thread. Null where the build has no cuDNN frontend.
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic);
+/// Likewise for a GPU that is not here: it says what it supports, and does nothing. For tests.
+/// @param compute_capability 90 for 9.0
+/// @param properties the JSON text of cuDNN's CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION
+std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic, int compute_capability,
+                                                     const std::string& properties);
 
 }  // namespace llampi::cuda

@@ -12,6 +12,7 @@
 #endif
 
 #include <cmath>
+#include <vector>
 
 #include "llampi/core/error.hpp"
 
@@ -31,9 +32,10 @@ void check(fe::error_t status) {
 
 class GraphMaker {
  public:
-  explicit GraphMaker(const CudnnProblem& problem) : problem_(problem), graph_(std::make_shared<Graph>()) {
-    graph_
-        ->set_io_data_type(problem.dtype == DType::float16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
+  GraphMaker(const CudnnProblem& problem, int compute_capability)
+      : problem_(problem), graph_(std::make_shared<Graph>()) {
+    graph_->set_sm_version(compute_capability)
+        .set_io_data_type(problem.dtype == DType::float16 ? fe::DataType_t::HALF : fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     if (!problem.ragged) return;
@@ -145,14 +147,27 @@ class GraphMaker {
   TensorPointer query_offsets_, key_offsets_, value_offsets_, out_offsets_, statistics_offsets_;
 };
 
+std::shared_ptr<const fe::DeviceProperties> properties_of(const CudnnGpu& gpu) {
+  std::vector<std::uint8_t> text(gpu.properties.begin(), gpu.properties.end());
+  text.push_back(0);
+  auto properties = std::make_shared<fe::DeviceProperties>();
+  check(properties->deserialize(text));
+  return properties;
+}
+
 }  // namespace
 
-CudnnGraph::CudnnGraph(cudnnHandle_t handle, const CudnnProblem& problem, bool deterministic,
+CudnnGraph::CudnnGraph(const CudnnGpu& gpu, const CudnnProblem& problem, bool deterministic,
                        std::int64_t workspace_bytes) {
-  GraphMaker maker(problem);
+  GraphMaker maker(problem, gpu.compute_capability);
   graph_ = problem.direction == Direction::forward ? maker.forward() : maker.backward(deterministic);
   graph_->deselect_workspace_greater_than(workspace_bytes);
-  check(graph_->build(handle, {fe::HeurMode_t::A}));
+  if (gpu.handle != nullptr) {
+    check(graph_->build(gpu.handle, {fe::HeurMode_t::A}));
+  } else {
+    graph_->set_device_properties(properties_of(gpu));
+    check(graph_->build({fe::HeurMode_t::A}));
+  }
   check(graph_->get_workspace_size(workspace_bytes_));
 }
 

@@ -18,6 +18,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "llampi/device/device.hpp"
@@ -44,6 +45,13 @@ struct CudnnProblem {
   std::int64_t query_row() const { return (query_heads + 2 * key_value_heads) * head_dim; }
   std::int64_t key_row() const { return packs_keys() ? key_value_heads * head_dim : query_row(); }
   std::int64_t out_row() const { return query_heads * head_dim; }
+};
+
+/// What graphs are built on.
+struct CudnnGpu {
+  int compute_capability = 0;      ///< 90 for 9.0
+  cudnnHandle_t handle = nullptr;  ///< null: a GPU that is not here; its graphs cannot be executed
+  std::string properties;          ///< of one that is not here; see make_cudnn_attention()
 };
 
 /// Names of the operands in execute().
@@ -75,7 +83,7 @@ class CudnnGraph {
  public:
   /// @param workspace_bytes kernels that need more for themselves are passed over
   /// @throws Error with cuDNN's reason if the problem is not supported
-  CudnnGraph(cudnnHandle_t handle, const CudnnProblem& problem, bool deterministic,
+  CudnnGraph(const CudnnGpu& gpu, const CudnnProblem& problem, bool deterministic,
              std::int64_t workspace_bytes);
 
   std::int64_t workspace_bytes() const { return workspace_bytes_; }

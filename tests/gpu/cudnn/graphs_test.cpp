@@ -1,0 +1,114 @@
+// The graphs of attention, built by the real cuDNN for GPUs that are not here: it says whether it has kernels
+// for them, compiles these, and says what workspace they need. What they compute shows on a GPU only
+// (tests/gpu).
+#include <cudnn.h>
+#include <gtest/gtest.h>
+
+#include "device/cuda/attention_sizes.hpp"
+#include "device/cuda/cudnn_attention.hpp"
+
+namespace llampi::cuda {
+namespace {
+
+struct Gpu {
+  const char* name;
+  int compute_capability;  ///< 90 for 9.0
+  int multiprocessors;
+  int shared_bytes;  ///< that a block can have
+};
+constexpr Gpu kA100{"NVIDIA A100-SXM4-80GB", 80, 108, 166912};
+constexpr Gpu kH100{"NVIDIA H100 80GB HBM3", 90, 132, 232448};
+constexpr Gpu kB200{"NVIDIA B200", 100, 148, 232448};
+
+/// As cuDNN 9.8 and newer write and read it (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION).
+std::string properties_of(const Gpu& gpu) {
+  return fmt::format(
+      R"({{"maxGridSize":[2147483647,65535,65535],"maxBlockSize":[1024,1024,64],"regsPerBlock":65536,)"
+      R"("multiProcessorCount":{},"warpSize":32,"maxSharedMemoryPerBlock":49152,)"
+      R"("maxSharedMemoryPerBlockOptin":{},"reservedSharedMemoryPerBlock":1024,"maxRegistersPerSM":65536,)"
+      R"("maxCtasPerSM":32,"maxThreadsPerBlock":1024,"maxThreadsPerSM":2048,"pciDeviceId":0,"isTccDriver":0,)"
+      R"("supportCoopLaunch":1,"smClockRateKHz":1980000,"memClockRateKHz":2619000,"l2CacheSize":52428800,)"
+      R"("deviceName":"{}","deviceVer":{},"driverVer":13000,"cudaDeviceId":0,"totalGlobalMem":85029158912,)"
+      R"("textureAlignment":512}})",
+      gpu.multiprocessors, gpu.shared_bytes, gpu.name, gpu.compute_capability * 10);
+}
+
+struct Problem {
+  AttentionShape shape;
+  std::int64_t tokens, longest, segments;
+  DType dtype = DType::bfloat16;
+};
+
+/// Of one GPU, with the workspace that a plan gives.
+class Kernels {
+ public:
+  Kernels(const Gpu& gpu, bool deterministic)
+      : attention_(make_cudnn_attention(deterministic, gpu.compute_capability, properties_of(gpu))) {}
+
+  bool forward(const Problem& p) {
+    return attention_->supports_forward(p.shape, p.tokens, p.longest, p.segments, p.dtype,
+                                        attention_forward_bytes(p.shape, p.tokens));
+  }
+  bool backward(const Problem& p) {
+    return attention_->supports_backward(p.shape, p.tokens, p.longest, p.segments, p.dtype,
+                                         attention_backward_bytes(p.shape, p.tokens));
+  }
+  std::string why() const { return attention_->describe(); }
+
+ private:
+  std::unique_ptr<CudnnAttention> attention_;
+};
+
+constexpr AttentionShape kLlama8B{32, 8, 128};
+
+class CudnnGraphs : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (cudnnGetVersion() < 91900) GTEST_SKIP() << "cuDNN cannot compile all of this before 9.19";
+    Kernels kernels(kH100, false);
+    if (!kernels.forward({kLlama8B, 512, 512, 1}) &&
+        kernels.why().find("PREREQUISITE_MISSING") != std::string::npos)
+      GTEST_SKIP() << "cuDNN cannot compile: it finds no NVRTC, or asks more of a driver than driver.cpp has";
+  }
+
+  static void expect_both(const Gpu& gpu, const Problem& problem, bool deterministic = false) {
+    SCOPED_TRACE(fmt::format("{}: {} and {} heads of {}, {} tokens in {} segments of at most {}", gpu.name,
+                             problem.shape.query_heads, problem.shape.key_value_heads, problem.shape.head_dim,
+                             problem.tokens, problem.segments, problem.longest));
+    Kernels kernels(gpu, deterministic);
+    EXPECT_TRUE(kernels.forward(problem)) << kernels.why();
+    EXPECT_TRUE(kernels.backward(problem)) << kernels.why();
+  }
+};
+
+TEST_F(CudnnGraphs, EqualSequences) {
+  for (const Gpu& gpu : {kA100, kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 2});
+  expect_both(kH100, {{9, 3, 64}, 2000, 1000, 2, DType::float16});
+}
+
+TEST_F(CudnnGraphs, PackedDocuments) {
+  for (const Gpu& gpu : {kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 9});
+  expect_both(kH100, {{12, 12, 64}, 4096, 4096, 5, DType::float16});
+}
+
+// Ampere and Hopper then store what grows with the square of the segments, which is not planned for.
+TEST_F(CudnnGraphs, DeterministicGradients) {
+  expect_both(kB200, {kLlama8B, 4096, 2048, 2}, true);
+  expect_both(kH100, {kLlama8B, 512, 512, 1}, true);
+  Kernels hopper(kH100, true);
+  EXPECT_TRUE(hopper.forward({kLlama8B, 4096, 2048, 2})) << hopper.why();
+  EXPECT_FALSE(hopper.backward({kLlama8B, 4096, 2048, 2}));
+  EXPECT_NE(hopper.why().find("backward: "), std::string::npos) << hopper.why();
+  EXPECT_NE(hopper.why().find("workspace"), std::string::npos) << hopper.why();
+}
+
+TEST_F(CudnnGraphs, WhatCudnnDoesNotTake) {
+  Kernels hopper(kH100, false), ampere(kA100, false);
+  EXPECT_FALSE(hopper.forward({kLlama8B, 512, 512, 1, DType::float32}));
+  EXPECT_FALSE(hopper.forward({{4, 4, 20}, 512, 512, 1})) << "rows that are not aligned to 16 bytes";
+  EXPECT_FALSE(hopper.backward({kLlama8B, 64, 1, 64}));
+  EXPECT_FALSE(ampere.forward({kLlama8B, 4096, 2048, 9}));
+}
+
+}  // namespace
+}  // namespace llampi::cuda
