@@ -9,5 +9,16 @@ add_custom_target(
 add_library(llampi_version_header INTERFACE)
 target_include_directories(llampi_version_header INTERFACE ${CMAKE_BINARY_DIR}/generated)
 add_dependencies(llampi_version_header llampi_version)
-# Program and GPU plugin work together only if they are of the same version (src/device/gpu_factory.hpp).
-set(LLAMPI_INTERFACE_DEFINITION LLAMPI_INTERFACE="${PROJECT_VERSION}")
+# Program and GPU plugin call each other's virtual functions: they work together only if these headers were the same for both
+# (src/device/gpu_factory.hpp). The version alone does not tell a plugin that was left over from an earlier build.
+file(GLOB interface_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/include/llampi/core/*.hpp
+     ${CMAKE_SOURCE_DIR}/include/llampi/device/*.hpp ${CMAKE_SOURCE_DIR}/include/llampi/comm/*.hpp)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${interface_headers})
+set(hashes "")
+foreach(header ${interface_headers})
+  file(SHA256 ${header} hash)
+  string(APPEND hashes ${hash})
+endforeach()
+string(SHA256 hash "${hashes}")
+string(SUBSTRING ${hash} 0 16 hash)
+set(LLAMPI_INTERFACE_DEFINITION LLAMPI_INTERFACE="${PROJECT_VERSION}-${hash}")

@@ -6,8 +6,9 @@
 namespace llampi {
 
 /// Program and plugin call each other's virtual functions, so they must be of one build: `interface` is the
-/// program's LLAMPI_INTERFACE, which the build sets; null if the plugin's own is another. `handle` is what
-/// dlopen gave for the plugin. What is returned lives as long as the process.
+/// program's LLAMPI_INTERFACE, which the build sets from the headers that both share; null if the plugin's
+/// own is another. `handle` is what dlopen gave for the plugin. What is returned lives as long as the
+/// process.
 using GpuFactory = const GpuLibrary*(void* handle, const char* interface);
 inline constexpr const char* kGpuFactory = "llampi_gpu_library";
 

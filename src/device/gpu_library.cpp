@@ -39,7 +39,7 @@ Plugin load(const fs::path& file) {
     return {nullptr, fmt::format("{} is not of this program: it has no {}", file.string(), kGpuFactory)};
   const GpuLibrary* const library = factory(handle, LLAMPI_INTERFACE);
   if (library == nullptr)
-    return {nullptr, fmt::format("{} is of another version than the program", file.string())};
+    return {nullptr, fmt::format("{} is of another version or build than the program", file.string())};
   return {library, ""};
 }
 

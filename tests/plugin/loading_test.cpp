@@ -73,7 +73,8 @@ TEST_F(Loading, OfAnotherProgramOrVersion) {
             "/no_factory/libllampi_cuda.so is not of this program: it has no "
             "llampi_gpu_library");
   EXPECT_EQ(gpu_line(FAKE_PLUGINS "/other_version"),
-            "none: " FAKE_PLUGINS "/other_version/libllampi_cuda.so is of another version than the program");
+            "none: " FAKE_PLUGINS
+            "/other_version/libllampi_cuda.so is of another version or build than the program");
 }
 
 TEST_F(Loading, OneThatWorks) { EXPECT_EQ(gpu_line(FAKE_PLUGINS "/fake"), "a fake"); }
