@@ -139,17 +139,18 @@ class GemmTest : public ::testing::Test {
     EXPECT_TRUE(c.gaps_are_untouched());
   }
 
-  /// The algorithm of y = x w^T in bfloat16, [4, 8] = [4, 16] [8, 16]^T, x standing `offset` elements off.
-  Algorithm algorithm_of(Gemm& gemm, std::int64_t offset, Added added, std::int64_t workspace_bytes) {
-    Matrix x(DType::bfloat16, 4, 16, 0, offset), w(DType::bfloat16, 8, 16), y(DType::bfloat16, 4, 8),
-        residual(DType::bfloat16, 4, 8);
-    run(gemm,
-        {.m = 4,
-         .n = 8,
-         .k = 16,
-         .b = Transpose::yes,
-         .accumulate = added == Added::c ? Accumulate::yes : Accumulate::no},
-        x, w, y, added == Added::residual ? residual.data() : nullptr, workspace_bytes);
+  /// The algorithm of y = x w^T in bfloat16, [4, 8] = [4, 16] [8, 16]^T, with x and the residual so many
+  /// elements behind an aligned address.
+  Algorithm algorithm_of(Gemm& gemm, Added added, std::int64_t workspace_bytes = 0, std::int64_t x_offset = 0,
+                         std::int64_t residual_offset = 0) {
+    Matrix x(DType::bfloat16, 4, 16, 0, x_offset), w(DType::bfloat16, 8, 16), y(DType::bfloat16, 4, 8);
+    Matrix residual(DType::bfloat16, 4, 8, 0, residual_offset);
+    GemmShape shape{.m = 4, .n = 8, .k = 16, .b = Transpose::yes};
+    shape.accumulate = added == Added::c ? Accumulate::yes : Accumulate::no;
+    const void* const adds = added == Added::residual        ? residual.data()
+                             : added == Added::c_as_residual ? y.data()
+                                                             : nullptr;
+    run(gemm, shape, x, w, y, adds, workspace_bytes);
     const std::vector<emulation::Product> products = emulation::take_products();
     EXPECT_EQ(products.size(), 1U);
     return products.at(0).algorithm;
@@ -186,26 +187,28 @@ TEST_F(GemmTest, AlgorithmsAreAskedForOnce) {
 TEST_F(GemmTest, AlgorithmsFitTheAlignmentOfTheMatrices) {
   emulation::set_algorithms({{.alignment = 16}, {.alignment = 2}});
   Gemm gemm(true, false);
-  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 0).alignment, 16U);
-  EXPECT_EQ(algorithm_of(gemm, 1, Added::nothing, 0).alignment, 2U);
-  EXPECT_EQ(algorithm_of(gemm, 8, Added::residual, 0).alignment, 16U);
-  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 0).alignment, 16U);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual).alignment, 16U);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual, 0, 1, 0).alignment, 2U);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual, 0, 8, 8).alignment, 16U);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual, 0, 0, 1).alignment, 2U);
+  EXPECT_EQ(algorithm_of(gemm, Added::residual).alignment, 16U);
 }
 
 TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
   emulation::set_algorithms({{.out_of_place = false}, {.out_of_place = true}});
   Gemm gemm(true, false);
-  EXPECT_FALSE(algorithm_of(gemm, 0, Added::nothing, 0).out_of_place);
-  EXPECT_FALSE(algorithm_of(gemm, 0, Added::c, 0).out_of_place);
-  EXPECT_TRUE(algorithm_of(gemm, 0, Added::residual, 0).out_of_place);
-  EXPECT_FALSE(algorithm_of(gemm, 0, Added::c, 0).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, Added::nothing).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, Added::c).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, Added::c_as_residual).out_of_place);
+  EXPECT_TRUE(algorithm_of(gemm, Added::residual).out_of_place);
+  EXPECT_FALSE(algorithm_of(gemm, Added::c_as_residual).out_of_place);
 }
 
 TEST_F(GemmTest, AlgorithmsFitTheWorkspace) {
   emulation::set_algorithms({{.workspace_bytes = 4096}, {}});
   Gemm gemm(true, false);
-  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 4096).workspace_bytes, 4096U);
-  EXPECT_EQ(algorithm_of(gemm, 0, Added::nothing, 2048).workspace_bytes, 0U);
+  EXPECT_EQ(algorithm_of(gemm, Added::nothing, 4096).workspace_bytes, 4096U);
+  EXPECT_EQ(algorithm_of(gemm, Added::nothing, 2048).workspace_bytes, 0U);
 }
 
 // The parts of a split sum are added in float32 and, where the same bits are asked for, in a fixed order.
@@ -236,10 +239,10 @@ TEST_F(GemmTest, Tf32IsForFloat32WhereItIsAskedFor) {
 TEST_F(GemmTest, AlgorithmsThatDoNotRunArePassedOver) {
   emulation::set_algorithms({{.runs = false}, {.workspace_bytes = 256}});
   Gemm gemm(true, false);
-  EXPECT_TRUE(algorithm_of(gemm, 0, Added::nothing, 256).runs);
+  EXPECT_TRUE(algorithm_of(gemm, Added::nothing, 256).runs);
   emulation::set_algorithms({{.runs = false}});
   try {
-    algorithm_of(gemm, 0, Added::c, 256);
+    algorithm_of(gemm, Added::c, 256);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("the product bfloat16 [4, 8] += [4, 16] [8, 16]^T of bfloat16"));
