@@ -11,7 +11,7 @@ class ByteTokenizer : public Tokenizer {
   std::int64_t vocabulary() const override { return 256; }
   bool encodes_piecewise() const override { return true; }
 
-  std::vector<std::int32_t> encode(std::string_view text) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
     std::vector<std::int32_t> ids;
     ids.reserve(text.size());
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -30,6 +30,15 @@ class ByteTokenizer : public Tokenizer {
     }
     return text;
   }
+
+  std::string bytes_of(std::int32_t id) const override { return decode({&id, 1}); }
+  std::optional<std::int32_t> find(std::string_view token) const override {
+    if (token.size() != 1) return std::nullopt;
+    return static_cast<unsigned char>(token.front());
+  }
+  bool is_special(std::int32_t) const override { return false; }
+  std::optional<std::int32_t> begin() const override { return std::nullopt; }
+  std::optional<std::int32_t> end() const override { return std::nullopt; }
 };
 
 }  // namespace

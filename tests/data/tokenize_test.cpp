@@ -33,10 +33,15 @@ class WholeTextTokenizer : public Tokenizer {
  public:
   std::string name() const override { return "whole"; }
   std::int64_t vocabulary() const override { return std::int64_t{1} << 30; }
-  std::vector<std::int32_t> encode(std::string_view text) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
     return {static_cast<std::int32_t>(text.size())};
   }
   std::string decode(std::span<const std::int32_t>) const override { return {}; }
+  std::string bytes_of(std::int32_t) const override { return {}; }
+  std::optional<std::int32_t> find(std::string_view) const override { return {}; }
+  bool is_special(std::int32_t) const override { return false; }
+  std::optional<std::int32_t> begin() const override { return {}; }
+  std::optional<std::int32_t> end() const override { return {}; }
 };
 
 TEST(Tokenize, CutsTextsOnlyForTokenizersThatAllowIt) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,19 +12,44 @@
 
 namespace llampi {
 
+/// What becomes of the names of special tokens ("<|eot_id|>") that stand in a text.
+enum class SpecialText : std::uint8_t {
+  tokens,  ///< each is its token, as Hugging Face's tokenizers have it: for texts one trusts
+  text,    ///< they are characters like others: what a user wrote cannot end his turn
+};
+
+/// Immutable: may be used by several threads at once.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string name() const = 0;  ///< what `--tokenizer` was given: "bytes"
+  virtual std::string name()
+      const = 0;  ///< for token files and the log: "bytes", "tokenizer.json (BPE, 128256)"
+  /// One more than the largest id.
   virtual std::int64_t vocabulary() const = 0;
-  virtual std::vector<std::int32_t> encode(std::string_view text) const = 0;
+  /// The ids of a text alone, without the tokens that begin() and end() give.
+  /// Bytes that are not UTF-8 are encoded as U+FFFD, but by "bytes".
+  virtual std::vector<std::int32_t> encode(std::string_view text,
+                                           SpecialText special = SpecialText::tokens) const = 0;
   /// Whether a text may be cut anywhere and encoded piece by piece, with the same ids.
   virtual bool encodes_piecewise() const { return false; }
-  /// @throws UserError for an id outside the vocabulary
+  /// Special tokens appear by name. Tokens may be parts of characters: what is not UTF-8 as a whole becomes
+  /// U+FFFD, but by "bytes". @throws UserError for an id outside the vocabulary
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+  /// The bytes that one token stands for; for output that appears token by token.
+  virtual std::string bytes_of(std::int32_t id) const = 0;
+  /// The id of a token by its exact name, special ones too ("<|eot_id|>", "</s>").
+  virtual std::optional<std::int32_t> find(std::string_view token) const = 0;
+  virtual bool is_special(std::int32_t id) const = 0;
+  /// What the files say stands before a text (<|begin_of_text|>, <s>) and ends a document (<|end_of_text|>,
+  /// </s>).
+  virtual std::optional<std::int32_t> begin() const = 0;
+  virtual std::optional<std::int32_t> end() const = 0;
 };
 
-/// "bytes" (ids are byte values, vocabulary 256). @throws UserError for anything else: not built yet.
+/// "bytes" (ids are byte values, vocabulary 256); a file tokenizer.json (byte-level BPE, or the BPE with byte
+/// fallback into which Llama 2's was converted) or tokenizer.model (SentencePiece); or a folder that holds
+/// one of them, tokenizer.json first, with tokenizer_config.json or config.json for begin and end.
+/// @throws UserError for anything else, and for malformed files, by name of what is wrong in them
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
 }  // namespace llampi
