@@ -15,13 +15,14 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
-#include <limits>
+#include <functional>
 
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
 #include "comm/mpi/mpi_world.hpp"
 #include "data/posix_file.hpp"
+#include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 
@@ -33,10 +34,9 @@ namespace fs = std::filesystem;
 /// All that one save needs to know.
 struct Job {
   World& world;
-  Device& device;
   fs::path file, temporary;
-  std::vector<TensorInfo> tensors;  // `optimizer`: its moments are written
-  const std::vector<TensorPiece>& pieces;
+  std::vector<TensorInfo> tensors;                                // `optimizer`: its moments are written
+  std::function<void(const Job&, const Datasets&)> write_values;  // this rank's, into the open file
   TrainingState state;
   CheckpointTexts texts;
   std::string created;
@@ -149,10 +149,11 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-void write_values(const Job& job, const Datasets& datasets) {
-  Staging staging(job.device, job.options.hdf5.transfer_elements);
+void write_pieces(const Job& job, const Datasets& datasets, Device& device,
+                  const std::vector<TensorPiece>& pieces) {
+  Staging staging(device, job.options.hdf5.transfer_elements);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    for (const auto& piece : job.pieces) {
+    for (const auto& piece : pieces) {
       const auto& tensor = job.tensors[piece.tensor];
       if (role >= roles_of(tensor)) continue;
       staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
@@ -162,8 +163,23 @@ void write_values(const Job& job, const Datasets& datasets) {
       });
     }
   }
-  // Some file systems notice only now that the space is short.
-  PosixFile::open_for_writing(job.temporary).sync();
+}
+
+/// Parts of all tensors, dealt out over the ranks like cards.
+void write_converted(const Job& job, const Datasets& datasets, const WeightsSource& source) {
+  const std::int64_t most = job.options.hdf5.transfer_elements;
+  std::vector<float> values(static_cast<std::size_t>(most));
+  std::int64_t part = 0;
+  for (int t = 0; t < static_cast<int>(job.tensors.size()); ++t) {
+    const auto& shape = job.tensors[t].shape;
+    const std::int64_t elements = elements_of(shape);
+    for (std::int64_t begin = 0; begin < elements; begin += most, ++part) {
+      if (part % job.world.size() != job.world.rank()) continue;
+      const std::int64_t count = std::min(most, elements - begin);
+      source.read(t, begin, count, values.data());
+      write_range(datasets[0][t].id(), shape, begin, count, values.data());
+    }
+  }
 }
 
 /// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the
@@ -206,7 +222,11 @@ void write_temporary(const Job& job) {
       datasets = create_datasets(out.id(), job.tensors);
       flush(out);  // while there is room for the metadata
     });
-    agree_on(job, [&] { write_values(job, datasets); });
+    agree_on(job, [&] {
+      job.write_values(job, datasets);
+      // Some file systems notice only now that the space is short.
+      PosixFile::open_for_writing(job.temporary).sync();
+    });
     agree_on(job, [&] {
       datasets = {};
       flush(out);
@@ -223,6 +243,41 @@ void write_temporary(const Job& job) {
   }
 }
 
+void save(const Job& job) {
+  const auto on_rank_0 = [&](const std::function<void()>& work) {
+    agree_on(job, [&] {
+      if (job.world.rank() == 0) work();
+    });
+  };
+  try {
+    on_rank_0([&] { prepare(job); });
+    write_temporary(job);
+    // A sync per node, each rank's being the simple way to it; almost nothing is left to write.
+    agree_on(job, [&] { PosixFile::open_for_writing(job.temporary).sync(); });
+    on_rank_0([&] { rename_into_place(job.temporary, job.file); });
+  } catch (...) {
+    std::error_code ignored;
+    if (job.world.rank() == 0) fs::remove(job.temporary, ignored);
+    job.world.barrier();
+    throw;
+  }
+}
+
+Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors, const TrainingState& state,
+             const CheckpointTexts& texts, const SaveOptions& options) {
+  fs::path temporary = file;
+  temporary += ".tmp";
+  return {.world = world,
+          .file = file,
+          .temporary = temporary,
+          .tensors = std::move(tensors),
+          .write_values = {},
+          .state = from_rank_0(world, state),
+          .texts = {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
+          .created = world.broadcast(now_utc(), 0),
+          .options = options};
+}
+
 }  // namespace
 
 void save_checkpoint(World& world, Device& device, const fs::path& file,
@@ -230,41 +285,29 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
                      const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   require_full_coverage(world, tensors, pieces);
-  fs::path temporary = file;
-  temporary += ".tmp";
-  const Job job{world,
-                device,
-                file,
-                temporary,
-                tensors_to_write(world, tensors, pieces),
-                pieces,
-                from_rank_0(world, state),
-                {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
-                world.broadcast(now_utc(), 0),
-                options};
-  const auto on_rank_0 = [&](const std::function<void()>& work) {
-    agree_on(job, [&] {
-      if (world.rank() == 0) work();
-    });
+  Job job = make_job(world, file, tensors_to_write(world, tensors, pieces), state, texts, options);
+  job.write_values = [&](const Job& self, const Datasets& datasets) {
+    write_pieces(self, datasets, device, pieces);
   };
-  try {
-    on_rank_0([&] { prepare(job); });
-    write_temporary(job);
-    // A sync per node, each rank's being the simple way to it; almost nothing is left to write.
-    agree_on(job, [&] { PosixFile::open_for_writing(temporary).sync(); });
-    on_rank_0([&] { rename_into_place(temporary, file); });
-  } catch (...) {
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove(temporary, ignored);
-    world.barrier();
-    throw;
-  }
+  save(job);
 }
 
 void save_checkpoint(World& world, Device& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts) {
   save_checkpoint(world, device, file, tensors, pieces, state, texts, SaveOptions{});
+}
+
+void import_weights(World& world, const WeightsSource& source, const fs::path& checkpoint,
+                    const CheckpointTexts& texts) {
+  auto tensors = source.tensors();
+  for (auto& tensor : tensors) tensor.optimizer = false;
+  const SaveOptions options;
+  Job job = make_job(world, checkpoint, std::move(tensors), {}, texts, options);
+  job.write_values = [&](const Job& self, const Datasets& datasets) {
+    write_converted(self, datasets, source);
+  };
+  save(job);
 }
 
 }  // namespace llampi

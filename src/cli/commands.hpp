@@ -19,6 +19,8 @@ int train_command(const Arguments& arguments);
 int evaluate_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int check_command(const Arguments& arguments);
+int export_command(const Arguments& arguments);
+int import_command(const Arguments& arguments);
 
 // One process, without MPI.
 int tokenize_command(const Arguments& arguments);

@@ -129,9 +129,19 @@ Json describe_tokens(const fs::path& path) {
           {"loss_mask", file.has_loss_mask()}};
 }
 
+/// Of all safetensors files; null where there are none.
+Json weights_bytes(const fs::path& folder) {
+  std::error_code error;
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") bytes += entry.file_size(error);
+  }
+  return bytes == 0 || error ? Json() : Json(bytes);
+}
+
 Json describe_folder(const fs::path& folder) {
   return {{"kind", "Hugging Face folder"},
-          {"weights_bytes", file_bytes(folder / "model.safetensors")},
+          {"weights_bytes", weights_bytes(folder)},
           {"model", describe_model(LlamaConfig::read(folder))}};
 }
 

@@ -234,6 +234,12 @@ Table fsdp_options(Config& c) {
        "where AdamW runs with cpu_offload: device: the state goes there and back, two units at a time; host: "
        "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)",
        {.one_of = {"device", "host"}}},
+      {"fsdp.sync_init",
+       &c.fsdp.sync_init,
+       "how model.weights are read: read: each rank what it needs; broadcast: rank 0 reads everything and "
+       "sends "
+       "it, for slow file systems",
+       {.one_of = {"read", "broadcast"}}},
   };
 }
 

@@ -164,6 +164,17 @@ LlamaConfig LlamaConfig::parse(const std::string& json, const std::string& sourc
   return config;
 }
 
+std::string config_text(const LlamaConfig& config, DType dtype) {
+  auto object = nlohmann::ordered_json::parse(config.json);
+  object["architectures"] = {"LlamaForCausalLM"};
+  object["model_type"] = "llama";
+  // Transformers 4 calls it torch_dtype, 5 dtype; each reads the other's name too, so one is enough unless
+  // both are there.
+  if (object.contains("dtype")) object["dtype"] = to_string(dtype);
+  if (object.contains("torch_dtype") || !object.contains("dtype")) object["torch_dtype"] = to_string(dtype);
+  return object.dump(2) + "\n";
+}
+
 LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   std::error_code ignored;
   const auto file = std::filesystem::is_directory(path, ignored) ? path / "config.json" : path;

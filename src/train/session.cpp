@@ -9,7 +9,7 @@
 #include <cstring>
 #include <limits>
 
-#include "llampi/checkpoint/safetensors.hpp"
+#include "llampi/checkpoint/weights.hpp"
 
 namespace llampi {
 
@@ -78,21 +78,24 @@ LlamaConfig config_of_weights(const std::filesystem::path& weights) {
 }
 
 void load_weights(World& world, Device& device, const std::filesystem::path& weights,
-                  const LlamaConfig& config, Engine& engine) {
+                  const LlamaConfig& config, Engine& engine, WeightsReading reading) {
   const auto tensors = tensor_infos(engine);
   auto pieces = tensor_pieces(engine.pieces_to_load());
   for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
-  FileKind kind{};
+  std::unique_ptr<WeightsSource> folder;
   agree(world, [&] {
-    kind = identify(weights);
+    const FileKind kind = identify(weights);
     if (kind == FileKind::tokens) {
       throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
                        weights.string());
     }
-    if (kind == FileKind::huggingface_folder)
-      load_safetensors(device, weights, tensors, pieces, config.tie_word_embeddings);
+    if (kind == FileKind::huggingface_folder) folder = open_safetensors(weights, config.tie_word_embeddings);
   });
-  if (kind == FileKind::checkpoint) load_checkpoint(world, device, weights, tensors, pieces);
+  if (folder) {
+    load_weights(world, device, *folder, tensors, pieces, reading);
+  } else {
+    load_checkpoint(world, device, weights, tensors, pieces);
+  }
 }
 
 InferenceSession open_for_inference(World& world, const std::filesystem::path& weights, BatchShape batch,

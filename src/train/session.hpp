@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/data/loader.hpp"
@@ -32,7 +33,7 @@ LlamaConfig config_of_weights(const std::filesystem::path& weights);
 
 /// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
 void load_weights(World& world, Device& device, const std::filesystem::path& weights,
-                  const LlamaConfig& config, Engine& engine);
+                  const LlamaConfig& config, Engine& engine, WeightsReading reading = WeightsReading::each);
 
 /// A model for forward passes only, with its weights. Collective.
 struct InferenceSession {

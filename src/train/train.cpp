@@ -131,7 +131,8 @@ void Trainer::start_from(const fs::path& checkpoint) {
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
-    load_weights(world_, compute_.device(), config_.model.weights, inputs_.llama, *engine_);
+    load_weights(world_, compute_.device(), config_.model.weights, inputs_.llama, *engine_,
+                 config_.fsdp.sync_init == "broadcast" ? WeightsReading::broadcast : WeightsReading::each);
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,

@@ -45,6 +45,10 @@ struct LlamaConfig {
   static LlamaConfig read(const std::filesystem::path& path);
 };
 
+/// config.json of a folder whose weights are `dtype`: the text it was read from, with what transformers needs
+/// to load it (model_type, architectures, the dtype under its old and its new name).
+std::string config_text(const LlamaConfig& config, DType dtype);
+
 /// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and
 /// loss), with the names of LlamaForCausalLM. A tied head uses model.embed_tokens.weight and has no parameter
 /// of its own.

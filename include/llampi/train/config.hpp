@@ -67,6 +67,7 @@ struct Config {
     std::string param_dtype = "auto", reduce_dtype = "float32";
     std::string cpu_offload = "none";
     std::string offload_step = "device";
+    std::string sync_init = "read";
   } fsdp;
   struct {
     std::string checkpointing = "none";

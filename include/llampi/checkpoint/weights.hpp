@@ -1,0 +1,68 @@
+// Weights in files - a Hugging Face folder or a checkpoint - and from one to the other. Nobody ever holds the
+// model: what is read and written passes through buffers of a few MiB.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/log.hpp"
+
+namespace llampi {
+
+/// Tensors in files, read in ranges.
+class WeightsSource {
+ public:
+  virtual ~WeightsSource() = default;
+  /// The folder or file, for messages.
+  virtual std::filesystem::path path() const = 0;
+  virtual const std::vector<TensorInfo>& tensors() const = 0;
+  /// Elements [begin, begin + elements) of tensors()[tensor], as float32.
+  /// @throws UserError if the file is damaged, or the tensor of a dtype that cannot be read
+  virtual void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const = 0;
+};
+
+/// FOLDER/model.safetensors, or the files that FOLDER/model.safetensors.index.json names. Headers and index
+/// are checked. Left out is what transformers leaves out: with `tied_head` lm_head.weight, and the tables
+/// *.rotary_emb.inv_freq of older folders.
+/// @throws UserError naming the file and what is wrong with it
+std::unique_ptr<WeightsSource> open_safetensors(const std::filesystem::path& folder, bool tied_head);
+/// The parameters in a checkpoint. @throws UserError
+std::unique_ptr<WeightsSource> open_checkpoint_weights(const std::filesystem::path& file);
+
+/// Strict: every missing, unexpected or misshaped tensor is named. @throws UserError
+void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& expected);
+
+/// Who reads: every rank what it needs, or rank 0 everything, which it sends to all; for file systems that do
+/// not like many readers.
+enum class WeightsReading : std::uint8_t { each, broadcast };
+
+/// Fills the `model` member of each piece, rounded to nearest even where it is narrower than the file. Strict
+/// as check_tensors(). Collective.
+/// @param source on every rank; with `broadcast` only rank 0 reads more than headers
+/// @throws UserError, the same on all ranks
+void load_weights(World& world, Device& device, const WeightsSource& source,
+                  const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                  WeightsReading reading = WeightsReading::each);
+
+/// A checkpoint without optimizer state, of step 0, from weights; every rank reads and writes an equal share.
+/// Collective. @throws UserError as save_checkpoint()
+void import_weights(World& world, const WeightsSource& source, const std::filesystem::path& checkpoint,
+                    const CheckpointTexts& texts);
+
+struct ExportOptions {
+  DType dtype = DType::float32;                  ///< or bfloat16, rounded to nearest even
+  std::int64_t max_shard_bytes = 5'000'000'000;  ///< of a file; a tensor is never divided
+};
+
+/// model.safetensors or model-0000i-of-0000n.safetensors with the index; the files get their names when all
+/// are whole, the index last. Every rank writes an equal share. Collective.
+/// @param folder exists; holds no weights yet
+/// @throws UserError if it does, for a full disk, missing permission
+void export_weights(World& world, const WeightsSource& source, const std::filesystem::path& folder,
+                    const ExportOptions& options);
+
+}  // namespace llampi

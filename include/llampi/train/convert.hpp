@@ -1,0 +1,34 @@
+// Between checkpoints and Hugging Face folders. Under mpirun every rank does an equal share; nobody holds the
+// model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/core/tensor.hpp"
+
+namespace llampi {
+
+struct ExportRequest {
+  std::filesystem::path checkpoint;
+  std::filesystem::path output;  ///< folder; made if it does not exist
+  DType dtype = DType::float32;  ///< or bfloat16
+  std::int64_t max_shard_bytes = 5'000'000'000;
+  /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
+  std::vector<std::filesystem::path> tokenizers;
+};
+
+/// Writes weights, config.json and the tokenizer's files; config.json last, so that a folder without it is
+/// not taken for a model. Collective.
+/// @throws UserError if the output already holds weights, for a full disk, a damaged checkpoint, ...
+void export_folder(World& world, const ExportRequest& request, const Log& log);
+
+/// A checkpoint of step 0 without optimizer state, for model.weights. Collective.
+/// @throws UserError if the weights are not those of the folder's config.json, ...
+void import_folder(World& world, const std::filesystem::path& folder, const std::filesystem::path& checkpoint,
+                   const Log& log);
+
+}  // namespace llampi

@@ -1,0 +1,174 @@
+// Writing a Hugging Face folder's weights.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/staging.hpp"
+#include "checkpoint/tensor_list.hpp"
+#include "data/posix_file.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/half.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// One file to write.
+struct ShardFile {
+  std::string name;
+  std::vector<int> tensors;  ///< of the source
+  std::int64_t data_bytes = 0;
+};
+
+/// As many tensors in a file as the limit allows, in the source's order.
+std::vector<ShardFile> divide(const std::vector<TensorInfo>& tensors, const ExportOptions& options) {
+  std::vector<ShardFile> files(1);
+  for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
+    const std::int64_t bytes = elements_of(tensors[t].shape) * size_of(options.dtype);
+    if (!files.back().tensors.empty() && files.back().data_bytes + bytes > options.max_shard_bytes)
+      files.emplace_back();
+    files.back().tensors.push_back(t);
+    files.back().data_bytes += bytes;
+  }
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    files[i].name = files.size() == 1 ? "model.safetensors"
+                                      : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+  }
+  return files;
+}
+
+std::string index_text(const std::vector<TensorInfo>& tensors, const std::vector<ShardFile>& files) {
+  nlohmann::ordered_json index;
+  index["metadata"]["total_size"] =
+      std::accumulate(files.begin(), files.end(), std::int64_t{0},
+                      [](std::int64_t sum, const ShardFile& file) { return sum + file.data_bytes; });
+  for (const auto& file : files) {
+    for (const int tensor : file.tensors) index["weight_map"][tensors[tensor].name] = file.name;
+  }
+  return index.dump(2) + "\n";
+}
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+class Exporter {
+ public:
+  Exporter(World& world, const WeightsSource& source, fs::path folder, const ExportOptions& options)
+      : world_(world),
+        source_(source),
+        folder_(std::move(folder)),
+        options_(options),
+        files_(divide(source.tensors(), options)) {
+    require(options.dtype == DType::float32 || options.dtype == DType::bfloat16, "dtype of an export");
+  }
+
+  void run() {
+    on_rank_0([&] { refuse_other_weights(); });
+    try {
+      on_rank_0([&] { create(); });
+      agree(world_, [&] { write_values(); });
+      on_rank_0([&] { rename(); });
+    } catch (...) {
+      if (world_.rank() == 0) remove_temporaries();
+      throw;
+    }
+  }
+
+ private:
+  void on_rank_0(const std::function<void()>& work) {
+    agree(world_, [&] {
+      if (world_.rank() == 0) work();
+    });
+  }
+  fs::path temporary(const ShardFile& file) const { return folder_ / (file.name + ".tmp"); }
+  fs::path temporary_index() const { return folder_ / "model.safetensors.index.json.tmp"; }
+
+  std::string beginning(const ShardFile& file) const {
+    std::vector<TensorInfo> tensors;
+    for (const int tensor : file.tensors) tensors.push_back(source_.tensors()[tensor]);
+    return safetensors_beginning(tensors, options_.dtype);
+  }
+
+  /// Weights of two exports in one folder would be taken for one model.
+  void refuse_other_weights() const {
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const auto name = entry.path().filename().string();
+      if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
+        throw_user_error("{} already holds weights ({}); choose another folder, or remove them",
+                         folder_.string(), name);
+      }
+    }
+  }
+
+  void create() const {
+    std::vector<fs::path> left;  // by an export that was killed
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const auto name = entry.path().filename().string();
+      if (name.starts_with("model") && name.ends_with(".tmp")) left.push_back(entry.path());
+    }
+    for (const auto& file : left) fs::remove(file);
+    for (const auto& file : files_) PosixFile::create(temporary(file)).write_at(0, bytes_of(beginning(file)));
+    if (files_.size() > 1)
+      PosixFile::create(temporary_index()).write_at(0, bytes_of(index_text(source_.tensors(), files_)));
+  }
+
+  /// Parts of all tensors, dealt out over the ranks like cards.
+  void write_values() const {
+    std::vector<float> values(static_cast<std::size_t>(kTransferElements));
+    std::vector<std::uint16_t> narrow(options_.dtype == DType::bfloat16 ? values.size() : 0);
+    std::int64_t part = 0;
+    for (const auto& file : files_) {
+      const auto out = PosixFile::open_for_writing(temporary(file));
+      auto offset = static_cast<std::int64_t>(beginning(file).size());
+      for (const int tensor : file.tensors) {
+        const std::int64_t elements = elements_of(source_.tensors()[tensor].shape);
+        for (std::int64_t begin = 0; begin < elements; begin += kTransferElements, ++part) {
+          if (part % world_.size() != world_.rank()) continue;
+          const std::int64_t count = std::min(kTransferElements, elements - begin);
+          source_.read(tensor, begin, count, values.data());
+          out.write_at(offset + begin * size_of(options_.dtype), converted(values, narrow, count));
+        }
+        offset += elements * size_of(options_.dtype);
+      }
+      out.sync();
+    }
+  }
+
+  static std::span<const std::byte> converted(const std::vector<float>& values,
+                                              std::vector<std::uint16_t>& narrow, std::int64_t count) {
+    const auto elements = static_cast<std::size_t>(count);
+    if (narrow.empty()) return std::as_bytes(std::span(values).first(elements));
+    std::transform(values.begin(), values.begin() + count, narrow.begin(), to_bfloat16);
+    return std::as_bytes(std::span(narrow).first(elements));
+  }
+
+  void rename() const {
+    for (const auto& file : files_) rename_into_place(temporary(file), folder_ / file.name);
+    if (files_.size() == 1) return;
+    PosixFile::open_for_writing(temporary_index()).sync();
+    rename_into_place(temporary_index(), folder_ / "model.safetensors.index.json");
+  }
+
+  void remove_temporaries() const {
+    std::error_code ignored;
+    for (const auto& file : files_) fs::remove(temporary(file), ignored);
+    fs::remove(temporary_index(), ignored);
+  }
+
+  World& world_;
+  const WeightsSource& source_;
+  fs::path folder_;
+  ExportOptions options_;
+  std::vector<ShardFile> files_;
+};
+
+}  // namespace
+
+void export_weights(World& world, const WeightsSource& source, const fs::path& folder,
+                    const ExportOptions& options) {
+  Exporter(world, source, folder, options).run();
+}
+
+}  // namespace llampi

@@ -1,0 +1,98 @@
+// Weights from files into the ranks' pieces.
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "checkpoint/staging.hpp"
+#include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+/// For each tensor that is wanted, its index in the source.
+std::vector<int> places_in(const WeightsSource& source, const std::vector<TensorInfo>& tensors) {
+  check_tensors(source, tensors);
+  std::map<std::string, int> index;
+  for (const auto& tensor : source.tensors()) index.emplace(tensor.name, static_cast<int>(index.size()));
+  std::vector<int> places;
+  for (const auto& tensor : tensors) places.push_back(index.at(tensor.name));
+  return places;
+}
+
+void read_pieces(Device& device, const WeightsSource& source, const std::vector<int>& places,
+                 const std::vector<TensorPiece>& pieces) {
+  Staging staging(device, kTransferElements);
+  for (const auto& piece : pieces) {
+    staging.in_parts(piece.model, [&](const Tensor& part, std::int64_t begin) {
+      source.read(places[piece.tensor], piece.begin + begin, part.elements(), staging.values());
+      staging.store(part);
+    });
+  }
+}
+
+/// The next part of a tensor, from rank 0 to all. @throws UserError, on all ranks, if it could not be read
+std::string share_part(World& world, const WeightsSource& source, int tensor, std::int64_t begin,
+                       std::int64_t elements) {
+  std::string part;
+  if (world.rank() == 0) {
+    try {
+      part.resize(1 + static_cast<std::size_t>(elements) * sizeof(float));
+      std::vector<float> values(static_cast<std::size_t>(elements));
+      source.read(tensor, begin, elements, values.data());
+      std::memcpy(part.data() + 1, values.data(), part.size() - 1);
+      part.front() = '+';
+    } catch (const UserError& error) {
+      part = std::string("-") + error.what();
+    }
+  }
+  part = world.broadcast(part, 0);
+  if (part.front() != '+') throw UserError(part.substr(1));
+  return part;
+}
+
+/// All ranks walk over all tensors; each keeps what belongs to its pieces.
+void broadcast_pieces(World& world, Device& device, const WeightsSource& source,
+                      const std::vector<int>& places, const std::vector<TensorInfo>& tensors,
+                      const std::vector<TensorPiece>& pieces) {
+  Staging staging(device, kTransferElements);
+  for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
+    const std::int64_t elements = elements_of(tensors[t].shape);
+    for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
+      const std::int64_t end = std::min(begin + kTransferElements, elements);
+      const std::string part = share_part(world, source, places[t], begin, end - begin);
+      for (const auto& piece : pieces) {
+        const std::int64_t from = std::max(begin, piece.begin);
+        const std::int64_t to = std::min(end, piece.begin + piece.elements());
+        if (piece.tensor != t || from >= to) continue;
+        std::memcpy(staging.values(), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
+                    static_cast<std::size_t>(to - from) * sizeof(float));
+        staging.store(piece.model.slice(from - piece.begin, to - piece.begin));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& tensors) {
+  require_same_tensors(source.path().string(), tensors, source.tensors());
+}
+
+void load_weights(World& world, Device& device, const WeightsSource& source,
+                  const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
+                  WeightsReading reading) {
+  std::vector<int> places;
+  agree(world, [&] {
+    require_valid_pieces(tensors, pieces);
+    places = places_in(source, tensors);
+  });
+  if (reading == WeightsReading::broadcast) {
+    broadcast_pieces(world, device, source, places, tensors, pieces);
+  } else {
+    agree(world, [&] { read_pieces(device, source, places, pieces); });
+  }
+}
+
+}  // namespace llampi

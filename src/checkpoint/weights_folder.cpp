@@ -1,0 +1,135 @@
+// The tensors of a Hugging Face folder: one safetensors file, or several with an index
+//   {"metadata": {...}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", ...}}
+#include "checkpoint/weights_folder.hpp"
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "checkpoint/safetensors_file.hpp"
+#include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kWhole = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+/// What transformers does not load either.
+bool is_left_out(const std::string& name, bool tied_head) {
+  return (tied_head && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
+}
+
+class WeightsFolder final : public WeightsSource {
+ public:
+  WeightsFolder(fs::path path, bool tied_head) : path_(std::move(path)) {
+    std::error_code ignored;
+    if (!fs::is_directory(path_, ignored)) {
+      throw_user_error("there is no folder {}; give the Hugging Face folder that holds {}", path_.string(),
+                       kWhole);
+    }
+    if (fs::exists(path_ / kWhole, ignored)) {
+      add_file(kWhole, nullptr, tied_head);
+    } else if (fs::exists(path_ / kIndex, ignored)) {
+      add_files_of_index(tied_head);
+    } else {
+      throw_user_error("there is no {} in {}; give the Hugging Face folder that holds it", kWhole,
+                       path_.string());
+    }
+  }
+
+  fs::path path() const override { return files_.size() == 1 ? files_.front().path() : path_; }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
+    files_[file_of_[tensor]].read(tensors_[tensor].name, begin, elements, values);
+  }
+
+ private:
+  /// @param map of the index; null: the file is the only one
+  void add_file(const std::string& name, const SafetensorsIndex* map, bool tied_head) {
+    const auto& file = files_.emplace_back(path_ / name);
+    for (const auto& [tensor, entry] : file.tensors()) {
+      if (is_left_out(tensor, tied_head)) continue;
+      if (map != nullptr) {
+        const auto expected = map->find(tensor);
+        if (expected == map->end() || expected->second != name) {
+          throw_user_error("{} holds {}, which {} {}; fetch the folder again", file.path().string(), tensor,
+                           (path_ / kIndex).string(),
+                           expected == map->end() ? "does not name" : "has in " + expected->second);
+        }
+      }
+      tensors_.push_back({tensor, entry.shape});
+      file_of_.push_back(files_.size() - 1);
+    }
+  }
+
+  void add_files_of_index(bool tied_head) {
+    const fs::path file = path_ / kIndex;
+    std::ifstream stream(file, std::ios::binary);
+    std::ostringstream text;
+    text << stream.rdbuf();
+    if (!stream) throw_user_error("{} cannot be read", file.string());
+    const auto map = parse_safetensors_index(text.str(), file.string());
+    std::set<std::string> names, found;
+    for (const auto& [tensor, name] : map) names.insert(name);
+    files_.reserve(names.size());
+    for (const auto& name : names) {
+      std::error_code ignored;
+      if (!fs::exists(path_ / name, ignored))
+        throw_user_error("{} names {}, which is not there; fetch it too", file.string(), name);
+    }
+    for (const auto& name : names) add_file(name, &map, tied_head);
+    for (const auto& tensor : tensors_) found.insert(tensor.name);
+    for (const auto& [tensor, name] : map) {
+      if (found.contains(tensor) || is_left_out(tensor, tied_head)) continue;
+      throw_user_error("{} has {} in {}, but it is not there; fetch the folder again", file.string(), tensor,
+                       name);
+    }
+  }
+
+  fs::path path_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<TensorInfo> tensors_;
+  std::vector<std::size_t> file_of_;  ///< per tensor
+};
+
+}  // namespace
+
+SafetensorsIndex parse_safetensors_index(const std::string& text, const std::string& source) {
+  const auto refuse = [&](const std::string& what) {
+    throw_user_error("{} is no index of safetensors: {}; fetch it again", source, what);
+  };
+  json object;
+  try {
+    object = json::parse(text);
+  } catch (const json::exception&) {
+    refuse("it is not JSON");
+  }
+  if (!object.is_object() || !object.contains("weight_map") || !object["weight_map"].is_object())
+    refuse("it has no weight_map");
+  SafetensorsIndex map;
+  for (const auto& [tensor, value] : object["weight_map"].items()) {
+    if (!value.is_string()) refuse(fmt::format("the file of {} is not a name", tensor));
+    const auto name = value.get<std::string>();
+    // Of this folder and nowhere else, whoever wrote the index.
+    if (name.empty() || name == "." || name == ".." ||
+        name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
+      refuse(fmt::format("{} would be in {}, which is no file of this folder", tensor,
+                         value.dump(-1, ' ', true, json::error_handler_t::replace)));
+    map.emplace(tensor, name);
+  }
+  if (map.empty()) refuse("its weight_map is empty");
+  return map;
+}
+
+std::unique_ptr<WeightsSource> open_safetensors(const fs::path& folder, bool tied_head) {
+  return std::make_unique<WeightsFolder>(folder, tied_head);
+}
+
+}  // namespace llampi

@@ -1,0 +1,149 @@
+// llampi export, llampi import
+#include <cctype>
+#include <charconv>
+
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "cli/options.hpp"
+#include "cli/ranks.hpp"
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/train/convert.hpp"
+
+namespace llampi::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kExportUsage =
+    "Usage: [mpirun -n RANKS] llampi export --checkpoint FILE --output FOLDER [OPTIONS]\n\n"
+    "Writes a Hugging Face folder: safetensors, config.json, and the tokenizer's files. Ranks share the "
+    "work; a\n"
+    "few MiB of memory are enough for each.\n";
+constexpr const char* kImportUsage =
+    "Usage: [mpirun -n RANKS] llampi import --weights FOLDER --output FILE\n\n"
+    "Writes a checkpoint (step 0, no optimizer state) from a Hugging Face folder. Training can also start "
+    "from the\n"
+    "folder itself: model.weights = FOLDER.\n";
+
+struct ExportArguments {
+  std::string checkpoint, output, tokenizer;
+  std::string dtype = "float32";
+  std::string max_shard_size = "5GB";
+};
+
+std::vector<Option> options_of(ExportArguments& a) {
+  return {
+      {"checkpoint", &a.checkpoint, "what to export", {.name = "FILE"}},
+      {"output", &a.output, "folder to write; made if it does not exist", {.name = "FOLDER"}},
+      {"dtype", &a.dtype, "of the weights", {.one_of = {"float32", "bfloat16"}}},
+      {"max-shard-size",
+       &a.max_shard_size,
+       "of a file: bytes, or a number with MB, GB, MiB, GiB",
+       {.name = "SIZE"}},
+      {"tokenizer",
+       &a.tokenizer,
+       "folder whose tokenizer files are copied; default: the run's model.weights or model.config, if they "
+       "are "
+       "there",
+       {.name = "FOLDER"}},
+  };
+}
+
+struct ImportArguments {
+  std::string weights, output;
+};
+
+std::vector<Option> options_of(ImportArguments& a) {
+  return {
+      {"weights", &a.weights, "Hugging Face folder", {.name = "FOLDER"}},
+      {"output", &a.output, "checkpoint to write", {.name = "FILE"}},
+  };
+}
+
+/// "5GB", "500MiB", "1000000": bytes.
+std::int64_t parse_size(const std::string& text) {
+  struct Unit {
+    const char* name;
+    double bytes;
+  };
+  constexpr Unit kUnits[] = {{"", 1},         {"B", 1},           {"KB", 1e3},
+                             {"MB", 1e6},     {"GB", 1e9},        {"TB", 1e12},
+                             {"KIB", 1024.0}, {"MIB", 1048576.0}, {"GIB", 1073741824.0}};
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string unit(end, text.data() + text.size());
+  for (char& c : unit) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const auto& known : kUnits) {
+    const double bytes = value * known.bytes;
+    if (error == std::errc() && unit == known.name && bytes >= 1 && bytes < 9e18)
+      return static_cast<std::int64_t>(bytes);
+  }
+  throw_user_error("--max-shard-size = {} is no size; write for example 5GB or 500MiB", text);
+}
+
+/// Where the run of a checkpoint had its model from: a folder, if it had one.
+std::vector<fs::path> folders_of_run(const std::string& checkpoint) {
+  const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
+  if (text.empty()) return {};
+  const Config config = parse_ini(text, checkpoint);
+  std::vector<fs::path> folders;
+  std::error_code ignored;
+  for (const fs::path path : {config.model.weights, config.model.config}) {
+    if (fs::is_directory(path, ignored)) {
+      folders.push_back(path);
+    } else if (path.filename() == "config.json") {
+      folders.push_back(path.has_parent_path() ? path.parent_path() : ".");
+    }
+  }
+  return folders;
+}
+
+}  // namespace
+
+int export_command(const Arguments& arguments) {
+  ExportArguments a;
+  if (asks_for_help(arguments)) {
+    print(kExportUsage + options_help(options_of(a)));
+    return kDone;
+  }
+  return run_on_ranks([&](World& world) {
+    ExportRequest request;
+    agree(world, [&] {
+      assign_command_line(arguments, options_of(a), 0);
+      require_option(!a.checkpoint.empty(), "export", "checkpoint");
+      require_option(!a.output.empty(), "export", "output");
+      request = {.checkpoint = a.checkpoint,
+                 .output = a.output,
+                 .dtype = a.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
+                 .max_shard_bytes = parse_size(a.max_shard_size),
+                 .tokenizers = {}};
+      if (!a.tokenizer.empty()) {
+        request.tokenizers = {a.tokenizer};
+      } else if (identify(a.checkpoint) == FileKind::checkpoint) {
+        request.tokenizers = folders_of_run(a.checkpoint);
+      }
+    });
+    export_folder(world, request, console_log(world.rank() == 0, stdout));
+    return kDone;
+  });
+}
+
+int import_command(const Arguments& arguments) {
+  ImportArguments a;
+  if (asks_for_help(arguments)) {
+    print(kImportUsage + options_help(options_of(a)));
+    return kDone;
+  }
+  return run_on_ranks([&](World& world) {
+    agree(world, [&] {
+      assign_command_line(arguments, options_of(a), 0);
+      require_option(!a.weights.empty(), "import", "weights");
+      require_option(!a.output.empty(), "import", "output");
+    });
+    import_folder(world, a.weights, a.output, console_log(world.rank() == 0, stdout));
+    return kDone;
+  });
+}
+
+}  // namespace llampi::cli

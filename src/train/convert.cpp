@@ -1,0 +1,127 @@
+#include "llampi/train/convert.hpp"
+
+#include <array>
+#include <chrono>
+#include <string_view>
+
+#include "data/posix_file.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The files of a Hugging Face folder that are neither weights nor config.json, as transformers names them.
+constexpr std::array kCompanions{"tokenizer.json",          "tokenizer.model",   "tokenizer_config.json",
+                                 "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
+                                 "generation_config.json"};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+bool holds_tokenizer(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / "tokenizer.json", ignored) || fs::exists(folder / "tokenizer.model", ignored);
+}
+
+void write_synced(const fs::path& file, const std::string& text) {
+  fs::path temporary = file;
+  temporary += ".tmp";
+  const auto out = PosixFile::create(temporary);
+  out.write_at(0, std::as_bytes(std::span(text)));
+  out.sync();
+  rename_into_place(temporary, file);
+}
+
+std::vector<TensorInfo> tensors_of(const LlamaConfig& config) {
+  const auto model = make_llama(config);
+  std::vector<TensorInfo> tensors;
+  for (const auto& parameter : model->parameters())
+    tensors.push_back({parameter.name, parameter.shape, false});
+  return tensors;
+}
+
+template <class Work>
+void on_rank_0(World& world, const Work& work) {
+  agree(world, [&] {
+    if (world.rank() == 0) work();
+  });
+}
+
+void copy_tokenizer(const ExportRequest& request, const Log& log) {
+  for (const auto& folder : request.tokenizers) {
+    if (!holds_tokenizer(folder)) continue;
+    for (const auto* name : kCompanions) {
+      std::error_code error;
+      if (!fs::exists(folder / name, error) || fs::equivalent(folder / name, request.output / name, error))
+        continue;
+      fs::copy_file(folder / name, request.output / name, fs::copy_options::overwrite_existing, error);
+      if (error) throw_user_error("cannot copy {}: {}", (folder / name).string(), error.message());
+    }
+    log.info("tokenizer: from {}", folder.string());
+    return;
+  }
+  log.warning("no tokenizer is in the folder: copy its files into it, or name their folder with --tokenizer");
+}
+
+void report(const Log& log, const fs::path& written, const std::vector<TensorInfo>& tensors, DType dtype,
+            double seconds) {
+  std::int64_t elements = 0;
+  for (const auto& tensor : tensors) {
+    std::int64_t n = 1;
+    for (const auto extent : tensor.shape) n *= extent;
+    elements += n;
+  }
+  log.info("{}: {} parameters as {}, {}, in {:.1f} s", written.string(), elements, to_string(dtype),
+           format_bytes(elements * size_of(dtype)), seconds);
+}
+
+}  // namespace
+
+void export_folder(World& world, const ExportRequest& request, const Log& log) {
+  const double begin = now();
+  LlamaConfig config;
+  std::unique_ptr<WeightsSource> source;
+  agree(world, [&] {
+    if (identify(request.checkpoint) != FileKind::checkpoint)
+      throw_user_error("{} is no checkpoint; export writes a Hugging Face folder from a checkpoint",
+                       request.checkpoint.string());
+    config = LlamaConfig::parse(read_checkpoint_summary(request.checkpoint).texts.model_config,
+                                request.checkpoint.string());
+    source = open_checkpoint_weights(request.checkpoint);
+    check_tensors(*source, tensors_of(config));
+  });
+  on_rank_0(world, [&] {
+    std::error_code error;
+    fs::create_directories(request.output, error);
+    if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
+  });
+  export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes});
+  on_rank_0(world, [&] {
+    copy_tokenizer(request, log);
+    write_synced(request.output / "config.json", config_text(config, request.dtype));
+  });
+  report(log, request.output, source->tensors(), request.dtype, now() - begin);
+}
+
+void import_folder(World& world, const fs::path& folder, const fs::path& checkpoint, const Log& log) {
+  const double begin = now();
+  LlamaConfig config;
+  std::unique_ptr<WeightsSource> source;
+  agree(world, [&] {
+    if (identify(folder) != FileKind::huggingface_folder)
+      throw_user_error("{} is no Hugging Face folder; import writes a checkpoint from one", folder.string());
+    config = LlamaConfig::read(folder);
+    source = open_safetensors(folder, config.tie_word_embeddings);
+    check_tensors(*source, tensors_of(config));
+  });
+  import_weights(world, *source, checkpoint, {config.json, ""});
+  report(log, checkpoint, source->tensors(), DType::float32, now() - begin);
+}
+
+}  // namespace llampi

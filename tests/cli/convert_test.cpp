@@ -1,0 +1,128 @@
+// From a run to a Hugging Face folder and back, as a user does it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kModel =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "vocab_size": 256, "max_position_embeddings": 64, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})";
+
+class Convert : public ::testing::Test {
+ protected:
+  Ending run(int ranks, const std::string& arguments) const {
+    const std::string start = ranks == 1 ? "" : std::string(MPIRUN) + " -n " + std::to_string(ranks) + " ";
+    return shell(folder_.path(), start + LLAMPI_PROGRAM + " " + arguments);
+  }
+  void expect_done(int ranks, const std::string& arguments) const {
+    const Ending ending = run(ranks, arguments);
+    EXPECT_EQ(ending.status, 0) << arguments << "\n" << ending.err;
+  }
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+  double loss_of(const std::string& weights) const {
+    const Ending ending = run(1, "evaluate --json --seq-len 32 --data text.h5 --weights " + weights);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return json::parse(ending.out)["loss"];
+  }
+  /// A checkpoint of a model that has learnt for two steps; its folder also holds a tokenizer's file.
+  std::string checkpoint() const {
+    fs::create_directories(path("model"));
+    folder_.write("model/config.json", kModel);
+    folder_.write("model/tokenizer.json", "{}");
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i * i) + "\n";
+    folder_.write("text", text);
+    expect_done(1, "tokenize --tokenizer bytes --output text.h5 text");
+    expect_done(
+        1,
+        "train --run.dir=run --model.config=model --data.train=text.h5 --data.seq_len=32 --train.steps=2 "
+        "--train.global_batch=2 --run.threads=1");
+    return "run/checkpoints/step-00000002.h5";
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Convert, ThereAndBackWithTheSameLoss) {
+  const std::string saved = checkpoint();
+  const double loss = loss_of(saved);
+  expect_done(2, "export --checkpoint " + saved + " --output whole");
+  EXPECT_EQ(loss_of("whole"), loss);
+  EXPECT_TRUE(fs::exists(path("whole/tokenizer.json")));
+  const auto config = json::parse(read_file(path("whole/config.json")));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["hidden_size"], 32);
+
+  expect_done(1, "export --checkpoint " + saved + " --output sharded --max-shard-size 20KB");
+  EXPECT_TRUE(fs::exists(path("sharded/model.safetensors.index.json")));
+  EXPECT_EQ(loss_of("sharded"), loss);
+  expect_done(2, "import --weights sharded --output imported.h5");
+  EXPECT_EQ(loss_of("imported.h5"), loss);
+
+  // Started from the folder, read in either way, a run takes the same first step.
+  const auto first_loss = [&](int ranks, const std::string& way) {
+    const std::string dir = "from_" + way;
+    expect_done(
+        ranks,
+        "train --run.dir=" + dir +
+            " --model.config=sharded --model.weights=sharded --data.train=text.h5 "
+            "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1 --fsdp.sync_init=" +
+            way);
+    return read_file(path(dir + "/metrics.jsonl"));
+  };
+  EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
+}
+
+TEST_F(Convert, BfloatIsSmallerAndNear) {
+  const std::string saved = checkpoint();
+  expect_done(1, "export --checkpoint " + saved + " --output narrow --dtype bfloat16");
+  EXPECT_EQ(json::parse(read_file(path("narrow/config.json")))["torch_dtype"], "bfloat16");
+  EXPECT_LT(fs::file_size(path("narrow/model.safetensors")), 256 * 32 * 2 + 40'000);
+  // Parameters are off by up to 2^-9 of their size; a loss near log(256) then by much less than 1e-2.
+  EXPECT_NEAR(loss_of("narrow"), loss_of(saved), 1e-2);
+  EXPECT_NE(loss_of("narrow"), loss_of(saved));
+}
+
+TEST_F(Convert, Mistakes) {
+  const std::string saved = checkpoint();
+  const auto complaint = [&](int ranks, const std::string& arguments) {
+    const Ending ending = run(ranks, arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    return ending.complaints().empty() ? "" : ending.complaints().front();
+  };
+  expect_done(1, "export --checkpoint " + saved + " --output there");
+  EXPECT_THAT(complaint(2, "export --checkpoint " + saved + " --output there"),
+              HasSubstr("already holds weights"));
+  EXPECT_THAT(complaint(1, "export --checkpoint text.h5 --output new"),
+              HasSubstr("text.h5 is no checkpoint"));
+  EXPECT_THAT(complaint(1, "export --checkpoint absent.h5 --output new"),
+              HasSubstr("there is no file or folder"));
+  EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output new --max-shard-size 5apples"),
+              HasSubstr("write for example 5GB"));
+  EXPECT_FALSE(fs::exists(path("new")));
+  EXPECT_THAT(complaint(1, "import --weights " + saved + " --output new.h5"),
+              HasSubstr("is no Hugging Face folder"));
+  EXPECT_THAT(complaint(1, "import --weights model --output new.h5"),
+              HasSubstr("there is no model.safetensors"));
+  std::string other = kModel;
+  other.replace(other.find("\"intermediate_size\": 48"), 23, "\"intermediate_size\": 52");
+  folder_.write("there/config.json", other);
+  EXPECT_THAT(complaint(2, "import --weights there --output new.h5"),
+              AllOf(HasSubstr("does not fit the model"), HasSubstr("mlp.down_proj.weight ([32, 48] where")));
+  EXPECT_FALSE(fs::exists(path("new.h5")));
+}
+
+}  // namespace
+}  // namespace llampi::test
