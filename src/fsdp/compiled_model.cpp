@@ -31,7 +31,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
   std::vector<bool> frozen;
   for (const auto& group : options.groups) frozen.push_back(group.frozen);
   compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen);
-  compiled.constants = model.constants(options.batch.seq_len, options.precision.compute);
+  compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
                            .input_bytes = 4 * HostBatch::elements(options.batch.tokens()),

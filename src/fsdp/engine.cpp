@@ -232,7 +232,8 @@ void Engine::compute(Running& running, int index) {
                     .labels = inputs.slice(tokens, 2 * tokens),
                     .positions = inputs.slice(2 * tokens, 3 * tokens),
                     .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
-                    .segments = running.inputs[action.micro_batch].segments};
+                    .segments = running.inputs[action.micro_batch].segments,
+                    .past = running.inputs[action.micro_batch].past};
   StageContext context{.device = device_,
                        .batch = batch,
                        .seq_len = options_.batch.seq_len,
@@ -244,6 +245,7 @@ void Engine::compute(Running& running, int index) {
                        .accumulate = action.accumulate,
                        .saved = bound.saved,
                        .scratch = bound.scratch,
+                       .kept = bound.kept,
                        .constants = constants_,
                        .scalars = scalars_,
                        .logits = {},

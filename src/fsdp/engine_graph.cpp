@@ -53,7 +53,7 @@ std::vector<Engine::Input> Engine::place_inputs(const MemoryPlan& plan,
   for (const auto& batch : micro_batches) {
     const auto values = batch.values();
     if (!device_.stages_inputs()) {
-      inputs.push_back({values, batch.segments});
+      inputs.push_back({values, batch.segments, batch.past});
       continue;
     }
     const auto m = static_cast<int>(inputs.size());
@@ -64,7 +64,7 @@ std::vector<Engine::Input> Engine::place_inputs(const MemoryPlan& plan,
     const std::int64_t tokens = batch.token_count();
     std::fill(kept + 3 * tokens + batch.segments + 1, kept + 3 * tokens + segments + 1,
               static_cast<std::int32_t>(tokens));
-    inputs.push_back({{kept, values.size()}, segments});
+    inputs.push_back({{kept, values.size()}, segments, batch.past});
   }
   return inputs;
 }

@@ -218,6 +218,7 @@ Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) c
     }
   };
   const bool is_loss = action.stage + 1 == static_cast<int>(compiled_.specs.size());
+  bind_items(spec.kept, Role::kept, bound.kept);
   if (!(backward && is_loss)) bind_items(spec.saved, Role::saved, bound.saved);
   const bool selective = action.op == Op::recompute && options_.checkpointing == Checkpointing::selective;
   if (backward) bind_items(spec.backward_scratch, Role::backward_scratch, bound.scratch);

@@ -52,6 +52,10 @@ class Lifetimes {
     for (int c = 0; c < static_cast<int>(input_.constants.size()); ++c) {
       add(Role::constant, c, 0, Arena::device, input_.constants[c].bytes());
     }
+    for (int s = 0; s < static_cast<int>(input_.specs.size()); ++s) {
+      for (int k = 0; k < static_cast<int>(input_.specs[s].kept.size()); ++k)
+        add(Role::kept, s, k, Arena::device, input_.specs[s].kept[k].bytes());
+    }
     add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
     add(Role::norm_scalars, 0, 0, Arena::device, kBufferAlignment);
     if (input_.shared_workspace > 0)
@@ -378,6 +382,7 @@ const char* to_string(Role role) {
                                  "exp_avg",
                                  "exp_avg_sq",
                                  "constant table",
+                                 "keys and values",
                                  "step scalars",
                                  "norm scalars",
                                  "shared workspace",

@@ -16,7 +16,7 @@ class AttentionStage final : public Stage {
         shape_(sizes.attention) {}
 
   StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
-    const std::int64_t tokens = batch.tokens(), longest = batch.seq_len;
+    const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = device.attention_workspace(shape_, tokens, longest, compute);
     const auto backward_bytes =
@@ -32,6 +32,10 @@ class AttentionStage final : public Stage {
                   {"heads", tokens, shape_.query_cols(), compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
     spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
+    if (batch.context > 0) {
+      require(batch.sequences == 1, "generation of one sequence at a time");
+      spec.kept = {{"keys and values", batch.context, 2 * shape_.key_value_cols(), compute}};
+    }
     spec.backward_scratch = {{"dheads", tokens, shape_.query_cols(), compute},
                              {"dqkv", tokens, shape_.qkv_cols(), compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
@@ -47,7 +51,11 @@ class AttentionStage final : public Stage {
 
     c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
     c.device.qkv_rope(c.batch, normed, stacked({q, k, v}), rope, shape_, qkv);
-    c.device.attention(c.batch, c.seq_len, shape_, qkv, heads, log_sum_exp, workspace);
+    if (c.kept.empty()) {
+      c.device.attention(c.batch, c.seq_len, shape_, qkv, heads, log_sum_exp, workspace);
+    } else {
+      c.device.attention_cached(c.batch, shape_, qkv, c.kept[0], heads, workspace);
+    }
     if (c.output) c.device.projection_residual(heads, o, c.input, c.output);
   }
 

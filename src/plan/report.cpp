@@ -92,6 +92,7 @@ Category category_of(Role role) {
     case Role::saved:
       return Category::activations;
     case Role::constant:
+    case Role::kept:
     case Role::step_scalars:
     case Role::norm_scalars:
     case Role::shared_workspace:

@@ -75,6 +75,16 @@ TEST_P(CpuDeviceTest, RmsNorm) {
   }
 }
 
+TEST_P(CpuDeviceTest, AttentionCached) {
+  const auto device = make_cpu_device(threads());
+  for (const std::int64_t past : {0, 1, 63, 130}) {
+    for (const std::int64_t tokens : {1, 16, 65}) {
+      for (const AttentionShape shape : {AttentionShape{1, 1, 20}, {4, 2, 16}, {6, 1, 64}})
+        expect_like_reference(*device, attention_cached(past, tokens, shape));
+    }
+  }
+}
+
 TEST_P(CpuDeviceTest, QkvRope) {
   const auto device = make_cpu_device(threads());
   for (const Layout& layout : layouts()) {

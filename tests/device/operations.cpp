@@ -134,6 +134,28 @@ Operation attention(const Layout& layout, AttentionShape shape) {
   return op;
 }
 
+Operation attention_cached(std::int64_t past, std::int64_t tokens, AttentionShape shape) {
+  const std::int64_t context = past + tokens + 3, columns = 2 * shape.key_value_cols();
+  Operation op;
+  op.name = fmt::format("attention_cached, {} after {}, {} heads over {} of {}", tokens, past,
+                        shape.query_heads, shape.key_value_heads, shape.head_dim);
+  op.inputs = {normal(tokens, shape.qkv_cols(), "qkv"), normal(past, columns, "cache")};
+  op.terms = std::max(past + tokens, shape.head_dim);
+  op.roundings = 2;
+  op.forward = [=](Session& s, const Inputs& in) {
+    Layout layout = one_segment(static_cast<std::int32_t>(tokens));
+    Batch batch = s.batch(layout);
+    batch.past = past;
+    Values filled{context, columns, std::vector<double>(static_cast<std::size_t>(context * columns), 0.5)};
+    std::copy(in[1].data.begin(), in[1].data.end(), filled.data.begin());
+    const Tensor cache = s.upload(filled), out = s.output(tokens, shape.query_cols());
+    const Tensor scratch = s.workspace(s.device().attention_workspace(shape, tokens, context, s.dtype()));
+    s.device().attention_cached(batch, shape, s.upload(in[0]), cache, out, scratch);
+    return Inputs{s.download(out), s.download(cache)};
+  };
+  return op;
+}
+
 Operation projection_residual(std::int64_t tokens, std::int64_t in_cols, std::int64_t out) {
   Operation op;
   op.name = "projection_residual";

@@ -33,6 +33,8 @@ Operation embedding(const Layout& layout, std::int64_t hidden);
 Operation rms_norm(std::int64_t tokens, std::int64_t hidden);
 Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape shape);
 Operation attention(const Layout& layout, AttentionShape shape);
+/// The next `tokens` of a sequence of which `past` are in the cache. No gradient.
+Operation attention_cached(std::int64_t past, std::int64_t tokens, AttentionShape shape);
 Operation projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);
 Operation gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width);
 /// dy is [1, 1]: the gradient of the loss, which inverse_tokens is.

@@ -127,5 +127,27 @@ TEST(Reference, RefusesOtherTypes) {
   EXPECT_THROW(device->linear(s.output(2, 3), s.output(4, 3), s.output(2, 4)), Error);
 }
 
+/// Tokens that come piece by piece see what they see when they come at once.
+TEST(Reference, CachedAttentionIsAttention) {
+  const AttentionShape shape{4, 2, 6};
+  const auto device = make_reference_device();
+  Session s(*device, DType::float64);
+  constexpr std::int32_t kTokens = 11;
+  const Values qkv = normal(kTokens, shape.qkv_cols(), "qkv");
+  const Tensor whole = s.upload(qkv), out = s.output(kTokens, shape.query_cols());
+  device->attention(s.batch(one_segment(kTokens)), kTokens, shape, whole, out,
+                    s.output(shape.query_heads, kTokens), {});
+  const Tensor cache = s.output(kTokens, 2 * shape.key_value_cols());
+  std::int32_t past = 0;
+  for (const std::int32_t tokens : {3, 1, 1, 6}) {
+    Batch batch = s.batch(one_segment(tokens));
+    batch.past = past;
+    const Tensor part = s.output(tokens, shape.query_cols());
+    device->attention_cached(batch, shape, whole.slice_rows(past, past + tokens), cache, part, {});
+    EXPECT_TRUE(close(s.download(part), s.download(out.slice_rows(past, past + tokens)), 1e-14)) << past;
+    past += tokens;
+  }
+}
+
 }  // namespace
 }  // namespace llampi::test

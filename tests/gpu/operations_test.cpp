@@ -140,6 +140,17 @@ TEST_F(GpuOperations, Attention) {
   expect_like_reference(attention(mixed_segments(40), {2, 1, 136}));
 }
 
+TEST_F(GpuOperations, AttentionCached) {
+  for (const std::int64_t past : {0, 31, 150}) {
+    for (const std::int64_t tokens : {1, 16}) {
+      expect_like_reference(attention_cached(past, tokens, {4, 2, 16}));
+      expect_like_reference(attention_cached(past, tokens, {3, 1, 6}));
+    }
+  }
+  expect_like_reference(attention_cached(70, 5, {2, 1, 136}));
+  expect_like_reference(attention_cached(200, 3, {2, 2, 128}));
+}
+
 TEST_F(GpuOperations, Projection) {
   for (const std::int64_t tokens : {1, 7, 65}) {
     expect_like_reference(projection_residual(tokens, 83, 37));

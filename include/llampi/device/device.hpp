@@ -84,6 +84,7 @@ struct Batch {
   Tensor segment_offsets;  ///< int32 [1, T + 1]; the first segments + 1 entries count: segment i is [i], [i +
                            ///< 1])
   std::int64_t segments = 0;
+  std::int64_t past = 0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
 };
 
 /// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
@@ -233,6 +234,12 @@ class Device : public OperationSizes {
   /// segments' lengths and is the value the workspace was sized with.
   virtual void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv,
                          Tensor out, Tensor log_sum_exp, Tensor workspace) = 0;
+  /// Attention of the next T tokens of a sequence, of which the first batch.past are known: their keys and
+  /// values are put into rows [past, past + T) of `cache` [C, 2 Hkv D] (a row is keys, then values), C >=
+  /// past + T; query t sees rows [0, past + t]. out [T, Hq D]. The workspace is that of attention() with
+  /// `longest` = C. No gradient.
+  virtual void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache,
+                                Tensor out, Tensor workspace) = 0;
   /// dqkv [T, Hq D + 2 Hkv D] is overwritten.
   virtual void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
                                   Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,

@@ -28,6 +28,7 @@ class HostBatch {
 
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
+  std::int64_t past = 0;  ///< see Batch
 
  private:
   std::span<std::int32_t> part(std::int64_t index, std::int64_t length) {

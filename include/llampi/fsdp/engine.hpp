@@ -127,7 +127,7 @@ class Engine {
  private:
   /// The views of one forward or backward action.
   struct Bound {
-    std::vector<Tensor> parameters, gradients, saved, scratch;
+    std::vector<Tensor> parameters, gradients, saved, scratch, kept;
     Tensor input, output;
   };
   struct Execution {  ///< a list, ready to run
@@ -142,6 +142,7 @@ class Engine {
   struct Input {
     std::span<const std::int32_t> values;
     std::int64_t segments;
+    std::int64_t past;
   };
   struct CapturedStep {
     std::int64_t segments;  ///< that operations were issued for

@@ -25,6 +25,7 @@ enum class Role : std::uint8_t {
   exp_avg,
   exp_avg_sq,
   constant,  ///< `item` of the model's tables
+  kept,      ///< `item` of stage `owner`, from pass to pass
   step_scalars,
   norm_scalars,      ///< largest magnitude and limbs
   shared_workspace,  ///< of the device's operations

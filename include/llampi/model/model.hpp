@@ -58,7 +58,12 @@ struct BufferSpec {
 struct BatchShape {
   std::int64_t sequences = 0;  ///< micro-batch
   std::int64_t seq_len = 0;
+  /// Generation: tokens of one sequence whose keys and values are kept, so that a pass takes only the next
+  /// seq_len; 0: a pass has whole sequences.
+  std::int64_t context = 0;
 
+  /// Positions that a token can have.
+  std::int64_t positions() const { return context > 0 ? context : seq_len; }
   std::int64_t tokens() const { return sequences * seq_len; }
 };
 
@@ -76,6 +81,7 @@ struct StageSpec {
   std::vector<BufferSpec> saved;             ///< written by forward(), read by backward()
   std::vector<BufferSpec> forward_scratch;   ///< only inside forward()
   std::vector<BufferSpec> backward_scratch;  ///< only inside backward()
+  std::vector<BufferSpec> kept;              ///< from pass to pass, in generation
 };
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
@@ -94,6 +100,7 @@ struct StageContext {
   std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
+  std::span<const Tensor> kept;
   std::span<const Tensor> constants;  ///< the model's
   StepScalars* scalars = nullptr;     ///< device memory
   Tensor logits;                ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,

@@ -138,6 +138,44 @@ void CpuDevice::attention(const Batch& batch, std::int64_t longest, AttentionSha
   progress();
 }
 
+// The same blocks of queries; keys and values come from the cache.
+void CpuDevice::attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv_, Tensor cache_,
+                                 Tensor out_, Tensor workspace) {
+  const std::int64_t tokens = batch.tokens.cols, past = batch.past, context = cache_.rows,
+                     dim = shape.head_dim;
+  const std::int64_t width = 2 * shape.key_value_cols(), stride = shape.qkv_cols(),
+                     out_stride = shape.query_cols();
+  require(past >= 0 && past + tokens <= context, "more tokens than the cache has rows");
+  const float* qkv = floats(qkv_, tokens, stride, "qkv");
+  float* cache = floats(cache_, context, width, "cache");
+  float* out = floats(out_, tokens, out_stride, "out");
+  auto* scratch = static_cast<float*>(
+      workspace_of(workspace, sizes_.attention_workspace(shape, tokens, context, DType::float32)));
+  for (std::int64_t t = 0; t < tokens; ++t)
+    std::copy_n(qkv + t * stride + shape.query_cols(), width, cache + (past + t) * width);
+
+  parallel_items(threads_, shape.query_heads, [&](std::int64_t head, int thread) {
+    const float* key = cache + head / (shape.query_heads / shape.key_value_heads) * dim;
+    const float* value = key + shape.key_value_cols();
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+    const std::int64_t score_stride = CpuSizes::score_stride(context);
+    float* scores = scratch + thread * CpuSizes::score_elements(context);
+    for (std::int64_t first = 0; first < tokens; first += kBlock) {
+      const std::int64_t rows = std::min(kBlock, tokens - first), keys = past + first + rows;
+      float inverse_sum[kBlock], log_sum = 0;
+      gemm_.serial(against_keys(scale, qkv + first * stride + head * dim, stride, key, width, rows, keys, dim,
+                                scores, score_stride));
+      for (std::int64_t i = 0; i < rows; ++i)
+        kernels_.softmax(past + first + i + 1, keys, scores + i * score_stride, &log_sum, &inverse_sum[i]);
+      float* block = out + first * out_stride + head * dim;
+      gemm_.serial(over_keys(1, scores, score_stride, value, width, rows, keys, dim, block, out_stride));
+      for (std::int64_t i = 0; i < rows; ++i) kernels_.scale(dim, inverse_sum[i], block + i * out_stride);
+    }
+  });
+  gemm_.check();
+  progress();
+}
+
 // One thread has a key/value head of a segment with all its queries, so that dK and dV are summed in one
 // order: query heads forwards, blocks of queries backwards, as the first then reaches, and overwrites, all
 // keys.

@@ -55,6 +55,8 @@ class CpuDevice : public HostDevice {  // not final: tests break single operatio
   // attention.cpp
   void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
                  Tensor log_sum_exp, Tensor workspace) override;
+  void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache, Tensor out,
+                        Tensor workspace) override;
   void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
                           Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace) override;
 

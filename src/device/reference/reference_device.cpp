@@ -246,6 +246,38 @@ class ReferenceDevice final : public HostDevice {
     progress();
   }
 
+  void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv_, Tensor cache_, Tensor out_,
+                        Tensor) override {
+    const Index columns = shape.key_value_cols(), group = shape.query_heads / shape.key_value_heads;
+    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
+    const Matrix cache = matrix(cache_, cache_.rows, 2 * columns, "cache");
+    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out");
+    for (Index t = 0; t < qkv.rows; ++t) {
+      for (Index i = 0; i < cache.cols; ++i) cache(batch.past + t, i) = qkv(t, shape.query_cols() + i);
+    }
+    for (Index t = 0; t < qkv.rows; ++t) {
+      for (Index head = 0; head < shape.query_heads; ++head) {
+        const Index query = head * shape.head_dim, key = head / group * shape.head_dim;
+        std::vector<double> score(static_cast<std::size_t>(batch.past + t + 1), 0.0);
+        for (Index row = 0; row <= batch.past + t; ++row) {
+          for (Index d = 0; d < shape.head_dim; ++d)
+            score[static_cast<std::size_t>(row)] += qkv(t, query + d) * cache(row, key + d);
+          score[static_cast<std::size_t>(row)] /= std::sqrt(static_cast<double>(shape.head_dim));
+        }
+        const double largest = *std::max_element(score.begin(), score.end());
+        double sum = 0;
+        for (double& s : score) sum += s = std::exp(s - largest);
+        for (Index d = 0; d < shape.head_dim; ++d) {
+          double value = 0;
+          for (Index row = 0; row <= batch.past + t; ++row)
+            value += score[static_cast<std::size_t>(row)] / sum * cache(row, columns + key + d);
+          out(t, query + d) = value;
+        }
+      }
+    }
+    progress();
+  }
+
   void attention_backward(const Batch& batch, Index, AttentionShape shape, Tensor dout_, Tensor qkv_,
                           Tensor out_, Tensor log_sum_exp_, Tensor dqkv_, Tensor) override {
     const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");

@@ -1,0 +1,123 @@
+// Attention of the next tokens of a sequence to the keys and values that are kept of it: generation. Few
+// queries meet many keys, so a block has one query of one head, and its warps take the keys by turns.
+#include <cmath>
+
+#include "device/cuda/cuda_device.hpp"
+#include "device/cuda/kernels.cuh"
+
+namespace llampi::cuda {
+namespace {
+
+constexpr int kWarps = 4, kMaximumDim = 256, kColumns = kMaximumDim / 32;  // columns of a lane
+
+struct CachedProblem {
+  int past = 0, dim = 0, group = 1;  ///< query heads per key/value head
+  float scale = 1;
+  std::int64_t qkv_stride = 0, out_stride = 0;
+  std::int64_t width = 0;  ///< of a row of the cache; its second half are values
+};
+
+/// Keys and values of the new tokens; a block has one of them.
+template <class T>
+__global__ void keep_kernel(CachedProblem p, const T* qkv, T* cache) {
+  const std::int64_t token = blockIdx.x;
+  const T* const from = qkv + token * p.qkv_stride + p.out_stride;  // behind the query heads
+  T* const to = cache + (p.past + token) * p.width;
+  for (std::int64_t i = threadIdx.x; i < p.width; i += blockDim.x) to[i] = from[i];
+}
+
+template <class T>
+__global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* out) {
+  __shared__ float query[kMaximumDim], probabilities[kWarps][32];
+  __shared__ float sums[kWarps][kMaximumDim], totals[kWarps], maxima[kWarps];
+  const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t column = static_cast<std::int64_t>(head) * p.dim;
+  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kWarps * 32)
+    query[d] = p.scale * to_float(qkv[token * p.qkv_stride + column + d]);
+  __syncthreads();
+
+  const T* const keys = cache + static_cast<std::int64_t>(head / p.group) * p.dim;
+  const T* const values = keys + p.width / 2;
+  const int visible = p.past + token + 1;
+  float largest = -INFINITY, total = 0, sum[kColumns] = {};
+  for (int first = warp * 32; first < visible; first += kWarps * 32) {
+    const int count = min(32, visible - first);
+    float score = -INFINITY;
+    if (lane < count) {
+      const T* const key = keys + (first + lane) * p.width;
+      score = 0;
+      for (int d = 0; d < p.dim; ++d) score += query[d] * to_float(key[d]);
+    }
+    const float now = fmaxf(largest, warp_max(score)), correction = expf(largest - now);
+    const float probability = expf(score - now);
+    probabilities[warp][lane] = probability;
+    total = total * correction + warp_sum(probability);
+    largest = now;
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const int d = lane + 32 * i;
+      if (d >= p.dim) continue;
+      sum[i] *= correction;
+      for (int j = 0; j < count; ++j)
+        sum[i] += probabilities[warp][j] * to_float(values[(first + j) * p.width + d]);
+    }
+    __syncwarp();
+  }
+#pragma unroll
+  for (int i = 0; i < kColumns; ++i) {
+    if (lane + 32 * i < p.dim) sums[warp][lane + 32 * i] = sum[i];
+  }
+  if (lane == 0) {
+    totals[warp] = total;
+    maxima[warp] = largest;
+  }
+  __syncthreads();
+
+  // A warp without keys has -infinity, which counts as nothing beside the first warp's.
+  float highest = maxima[0], all = 0, factors[kWarps];
+  for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
+  for (int w = 0; w < kWarps; ++w) {
+    factors[w] = expf(maxima[w] - highest);
+    all += factors[w] * totals[w];
+  }
+  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kWarps * 32) {
+    float value = 0;
+    for (int w = 0; w < kWarps; ++w) value += factors[w] * sums[w][d];
+    out[token * p.out_stride + column + d] = from_float<T>(value / all);
+  }
+}
+
+}  // namespace
+
+void CudaDevice::attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache,
+                                  Tensor out, Tensor /*workspace*/) {
+  const std::int64_t tokens = batch.tokens.cols;
+  require(batch.past >= 0 && batch.past + tokens <= cache.rows, "more tokens than the cache has rows");
+  if (shape.head_dim > kMaximumDim) {
+    throw Error(fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim,
+                            shape.head_dim));
+  }
+  CachedProblem problem;
+  problem.past = static_cast<int>(batch.past);
+  problem.dim = static_cast<int>(shape.head_dim);
+  problem.group = static_cast<int>(shape.query_heads / shape.key_value_heads);
+  problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
+  problem.qkv_stride = shape.qkv_cols();
+  problem.out_stride = shape.query_cols();
+  problem.width = 2 * shape.key_value_cols();
+  dispatch(qkv.dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    auto* const from = static_cast<T*>(elements_of(qkv, qkv.dtype, tokens, problem.qkv_stride, "qkv"));
+    auto* const kept = static_cast<T*>(elements_of(cache, qkv.dtype, cache.rows, problem.width, "cache"));
+    auto* const to = static_cast<T*>(elements_of(out, qkv.dtype, tokens, problem.out_stride, "out"));
+    const auto blocks = static_cast<unsigned>(tokens);
+    launch(keep_kernel<T>, dim3(blocks), dim3(128), 0, compute(), problem, from, kept);
+    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(shape.query_heads)), dim3(kWarps * 32), 0,
+           compute(), problem, from, kept, to);
+  });
+  progress();
+}
+
+}  // namespace llampi::cuda
