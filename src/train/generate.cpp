@@ -4,6 +4,7 @@
 
 #include "llampi/core/philox.hpp"
 #include "llampi/data/tokenizer.hpp"
+#include "train/continuation.hpp"
 #include "train/session.hpp"
 
 namespace llampi {
@@ -35,17 +36,6 @@ std::int32_t draw(const std::vector<double>& logits, double temperature, double 
   return order[count - 1];
 }
 
-/// One sequence with `tokens` in front; what stands behind them does not matter to a causal model.
-HostBatch context_batch(const std::vector<std::int32_t>& tokens, std::int64_t begin, std::int64_t context) {
-  HostBatch batch(context);
-  std::copy(tokens.begin() + begin, tokens.end(), batch.tokens().begin());
-  std::fill(batch.labels().begin(), batch.labels().end(), -1);
-  std::iota(batch.positions().begin(), batch.positions().end(), 0);
-  batch.segment_offsets()[1] = static_cast<std::int32_t>(context);
-  batch.segments = 1;
-  return batch;
-}
-
 }  // namespace
 
 std::string generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
@@ -66,20 +56,28 @@ std::string generate(World& world, const std::filesystem::path& weights, const G
     }
     tokens = tokenizer->encode(options.prompt);
     if (tokens.empty()) throw_user_error("--prompt is empty; give at least one character to continue");
+    if (std::ssize(tokens) >= config.max_position_embeddings) {
+      throw_user_error("--prompt has {} tokens, and {} takes {} in all; shorten it", tokens.size(),
+                       weights.string(), config.max_position_embeddings);
+    }
   });
-  const std::int64_t wanted = static_cast<std::int64_t>(tokens.size()) + options.max_tokens;
-  const std::int64_t context = std::min(wanted, config.max_position_embeddings);
-  const auto session = open_for_inference(world, weights, {1, context}, options.compute, log);
+  const auto room = config.max_position_embeddings - static_cast<std::int64_t>(tokens.size());
+  const std::int64_t more = std::min(options.max_tokens, room);
+  if (more < options.max_tokens)
+    log.warning("the text ends after {} tokens: max_position_embeddings is {}", more,
+                config.max_position_embeddings);
+  const auto session =
+      open_for_inference(world, weights, generation_shape(static_cast<std::int64_t>(tokens.size()) + more),
+                         options.compute, log);
 
   const RandomStream random(options.seed, "generate");
   std::string text = options.prompt;
-  for (std::int64_t i = 0; i < options.max_tokens; ++i) {
-    const auto length = static_cast<std::int64_t>(tokens.size());
-    const std::int64_t begin = std::max<std::int64_t>(0, length - context);
-    const auto logits = session.engine->logits(context_batch(tokens, begin, context), length - begin - 1);
+  Continuation continuation(*session.engine);
+  for (std::int64_t i = 0; i < more; ++i) {
+    const auto logits = continuation.feed(tokens);
     const double uniform = static_cast<double>(random.bits(i) >> 11) * 0x1p-53;
-    tokens.push_back(draw(logits, options.temperature, options.top_p, uniform));
-    const std::string piece = tokenizer->decode(std::span(&tokens.back(), 1));
+    tokens = {draw(logits, options.temperature, options.top_p, uniform)};
+    const std::string piece = tokenizer->decode(tokens);
     text += piece;
     if (world.rank() == 0 && emit) emit(piece);
   }

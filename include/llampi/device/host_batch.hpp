@@ -13,7 +13,7 @@ class HostBatch {
  public:
   HostBatch() = default;
   explicit HostBatch(std::int64_t tokens)
-      : tokens_(tokens), values_(static_cast<std::size_t>(elements(tokens)), 0) {}
+      : tokens_(tokens), values_(static_cast<std::size_t>(elements(tokens))) {}
 
   static constexpr std::int64_t elements(std::int64_t tokens) { return 4 * tokens + 1; }
 
