@@ -32,7 +32,7 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   if (operation == "head_loss_backward") return {"loss", head.seconds_per_step() * calls / micro_batches};
   if (operation == "projection_residual" || operation == "projection_backward" || operation == "linear")
     return {"", time.seconds};
-  if (operation == "attention") return {"attention forward"};
+  if (operation == "attention" || operation == "attention_cached") return {"attention forward"};
   if (operation == "attention_backward") return {"attention backward"};
   if (operation == "swiglu") return {"SwiGLU"};
   if (operation.starts_with("rms_norm")) return {"RMSNorm"};

@@ -125,6 +125,11 @@ void TimedDevice::attention(const Batch& batch, std::int64_t longest, AttentionS
        [&] { device_.attention(batch, longest, shape, qkv, out, log_sum_exp, workspace); });
 }
 
+void TimedDevice::attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache,
+                                   Tensor out, Tensor workspace) {
+  time("attention_cached", 0, [&] { device_.attention_cached(batch, shape, qkv, cache, out, workspace); });
+}
+
 void TimedDevice::attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape,
                                      Tensor dout, Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,
                                      Tensor workspace) {

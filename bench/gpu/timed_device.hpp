@@ -60,6 +60,8 @@ class TimedDevice final : public Device {
                          Accumulate accumulate_dweight) override;
   void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
                  Tensor log_sum_exp, Tensor workspace) override;
+  void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache, Tensor out,
+                        Tensor workspace) override;
   void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
                           Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace) override;
   void projection_residual(Tensor x, Tensor weight, Tensor residual, Tensor y) override;

@@ -16,8 +16,9 @@
 namespace llampi::cuda {
 
 /// What the logits of a chunk may take. The gradient of the head's weight is read and written once per chunk:
-/// short chunks cost time.
-inline constexpr std::int64_t kLogitsBytes = std::int64_t{256} << 20;
+/// short chunks cost time (with 512 rows its product is bound by memory on an H100; this is 2048 for a
+/// vocabulary of 128256).
+inline constexpr std::int64_t kLogitsBytes = std::int64_t{1} << 30;
 
 /// Elements from one row of float32 logits to the next: rows start at multiples of 128 bytes, so that kernels
 /// and matrix products read whole vectors whatever the vocabulary.
