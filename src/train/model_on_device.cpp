@@ -169,6 +169,7 @@ StageContext ModelOnDevice::context(std::size_t stage, const Operands& operands)
           .accumulate = operands.accumulate,
           .saved = saved_[stage],
           .scratch = operands.scratch,
+          .kept = {},
           .constants = constants_,
           .scalars = static_cast<StepScalars*>(scalars_.data),
           .logits = {},
