@@ -135,6 +135,7 @@ StageContext ModelRunner::context(std::size_t stage, std::span<const BufferSpec>
           .accumulate = {},
           .saved = stage_saved_,
           .scratch = stage_scratch_,
+          .kept = {},
           .constants = stage_constants_,
           .scalars = reinterpret_cast<StepScalars*>(scalars_.data()),
           .logits = {},
