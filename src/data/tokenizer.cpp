@@ -1,9 +1,13 @@
 #include "llampi/data/tokenizer.hpp"
 
+#include "data/posix_file.hpp"
+#include "data/tokenizer_files.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
+
+namespace fs = std::filesystem;
 
 class ByteTokenizer : public Tokenizer {
  public:
@@ -41,11 +45,57 @@ class ByteTokenizer : public Tokenizer {
   std::optional<std::int32_t> end() const override { return std::nullopt; }
 };
 
+std::string read_whole(const fs::path& path) {
+  const auto file = PosixFile::open_for_reading(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  text.resize(file.read_at(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+TokenizerNeighbours neighbours(const fs::path& folder) {
+  const auto read = [&](const char* name) -> std::optional<TokenizerNeighbours::File> {
+    std::error_code ignored;
+    if (!fs::exists(folder / name, ignored)) return std::nullopt;
+    return TokenizerNeighbours::File{(folder / name).string(), read_whole(folder / name)};
+  };
+  return {.tokenizer_config = read("tokenizer_config.json"),
+          .special_tokens_map = read("special_tokens_map.json"),
+          .generation_config = read("generation_config.json"),
+          .config = read("config.json"),
+          .added_tokens = read("added_tokens.json")};
+}
+
+/// The tokenizer's own file in a folder.
+fs::path file_in(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    if (fs::exists(folder / name, ignored)) return folder / name;
+  }
+  throw_user_error("the folder {} has neither tokenizer.json nor tokenizer.model", folder.string());
+}
+
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<ByteTokenizer>();
-  throw_user_error("the tokenizer \"{}\" is not supported: only \"bytes\" is built so far", name);
+  std::error_code ignored;
+  if (!fs::exists(name, ignored)) {
+    throw_user_error(
+        "the tokenizer \"{}\" does not exist; give a tokenizer.json, a tokenizer.model, the folder of one, "
+        "or \"bytes\"",
+        name);
+  }
+  const fs::path file = fs::is_directory(name, ignored) ? file_in(name) : fs::path(name);
+  const bool is_json = file.extension() == ".json";
+  if (!is_json && file.extension() != ".model") {
+    throw_user_error(
+        "the tokenizer \"{}\" must be a file tokenizer.json or tokenizer.model, or the folder of one", name);
+  }
+  const std::string contents = read_whole(file);
+  auto tokenizer =
+      is_json ? parse_tokenizer_json(contents, file.string()) : parse_sentencepiece(contents, file.string());
+  apply_neighbours(*tokenizer, neighbours(file.parent_path()));
+  return tokenizer;
 }
 
 }  // namespace llampi
