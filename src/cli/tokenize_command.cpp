@@ -15,8 +15,8 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: llampi tokenize --tokenizer bytes --output FILE INPUT...\n"
-    "       llampi tokenize --tokenizer bytes --print|--decode\n\n"
+    "Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...\n"
+    "       llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode\n\n"
     "Writes a token file; each input becomes one document of it. Or prints the ids of each line of standard\n"
     "input, one line each, or the other way round.\n";
 
@@ -32,7 +32,10 @@ struct Request {
 
 std::vector<Option> options_of(Request& r) {
   return {
-      {"tokenizer", &r.tokenizer, "bytes: a token is a byte", {.name = "NAME"}},
+      {"tokenizer",
+       &r.tokenizer,
+       "tokenizer.json, tokenizer.model, the folder of one, or bytes: a token is a byte",
+       {.name = "NAME"}},
       {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}, .built = {"text"}}},
       {"output", &r.output, "token file to write", {.name = "FILE"}},
       {"print", &r.print, "ids of each line of standard input", {}, true},
