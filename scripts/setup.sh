@@ -22,6 +22,8 @@ cblas    | CBLAS: OpenBLAS, MKL, BLIS or AOCL | libopenblas-dev | openblas-devel
 boost    | Boost.Program_options | libboost-program-options-dev | boost-devel
 json     | nlohmann-json | nlohmann-json3-dev | json-devel
 fmt      | fmt | libfmt-dev | fmt-devel
+pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
+sentencepiece | SentencePiece, for tokenizers | libsentencepiece-dev | sentencepiece-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
@@ -30,7 +32,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt pcre2 sentencepiece gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -108,7 +110,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -122,6 +124,12 @@ json
 #endif
 #if !__has_include(<fmt/format.h>)
 fmt
+#endif
+#if !__has_include(<pcre2.h>)
+pcre2
+#endif
+#if !__has_include(<sentencepiece_processor.h>)
+sentencepiece
 #endif
 #if !__has_include(<boost/program_options.hpp>)
 boost
@@ -208,9 +216,10 @@ refuse() { # refuse REASON
         echo "Cluster with modules (names differ; 'module avail' lists them; HDF5 must be the parallel one, built with"
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
-        echo "    What has no module, often oneDNN, fmt, nlohmann-json and GoogleTest, comes into your home with"
-        echo "    'spack install onednn fmt nlohmann-json googletest' and 'spack load' of the same, or from source with"
-        echo "    'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does without oneDNN."
+        echo "    What has no module, often oneDNN, fmt, nlohmann-json, SentencePiece and GoogleTest, comes into your home"
+        echo "    with 'spack install onednn fmt nlohmann-json pcre2 sentencepiece googletest' and 'spack load' of the same,"
+        echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
+        echo "    without oneDNN."
         echo
         echo "If all of it is there and only this check does not see it: cmake -B build && cmake --build build"
     } >&2
