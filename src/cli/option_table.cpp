@@ -52,7 +52,8 @@ Table run_options(Config& c) {
        {.one_of = {"auto", "cudnn", "own"}}},
       {"run.cuda_graph",
        &c.run.cuda_graph,
-       "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes some "
+       "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
+       "some "
        "GPU memory; off: every step is issued kernel by kernel. The numbers are the same",
        {.one_of = {"auto", "off"}}},
   };
