@@ -1,15 +1,14 @@
-#include <array>
 #include <limits>
+#include <optional>
 
 #include "data/hdf5.hpp"
 #include "data/posix_file.hpp"
+#include "data/spool.hpp"
 #include "data/token_format.hpp"
 #include "llampi/data/token_file.hpp"
 
 namespace llampi {
 namespace {
-
-constexpr std::size_t kBufferBytes = std::size_t{1} << 20;
 
 std::size_t stored_width(std::int64_t vocabulary) {
   if (vocabulary <= 256) return 1;
@@ -47,60 +46,75 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
 class TokenFileWriter::Impl {
  public:
   Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer)
-      : path_(path), vocabulary_(vocabulary), tokenizer_(tokenizer), width_(stored_width(vocabulary)) {
+      : path_(refuse_folder(path)),
+        vocabulary_(vocabulary),
+        tokenizer_(tokenizer),
+        width_(stored_width(vocabulary)),
+        token_spool_(temporary_path(".tokens")) {
     require(vocabulary > 0 && vocabulary <= std::numeric_limits<std::int32_t>::max(),
             "vocabulary of a token file");
-    std::error_code unknown;  // what cannot be looked at cannot be created either, which says why
-    if (std::filesystem::is_directory(path, unknown))
-      throw_user_error("{} is a folder: give the name of a file", path.string());
-    spool_ = PosixFile::create(spool_path());
-    buffer_.reserve(kBufferBytes);
   }
 
   ~Impl() {
     std::error_code ignored;  // nothing to do about a temporary file that cannot be removed
-    std::filesystem::remove(spool_path(), ignored);
-    std::filesystem::remove(temporary_path(), ignored);
+    for (const char* kind : {".tokens", ".mask", ""}) {
+      std::filesystem::remove(temporary_path(kind), ignored);
+    }
   }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   void append(std::span<const std::int32_t> tokens) {
-    for (const auto id : tokens) {
-      require(id >= 0 && id < vocabulary_, "a token outside the vocabulary of its file");
-      for (std::size_t byte = 0; byte < width_; ++byte) {  // little-endian, as are the machines we run on
-        buffer_.push_back(static_cast<std::byte>(static_cast<std::uint32_t>(id) >> (8 * byte)));
-      }
-      if (buffer_.size() == kBufferBytes) flush();
+    append_tokens(tokens);
+    if (mask_spool_) mask_spool_->append_ones(tokens.size());
+  }
+
+  void append(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
+    require(tokens.size() == mask.size(), "a loss mask of another length than its tokens");
+    if (!mask_spool_) {
+      mask_spool_.emplace(temporary_path(".mask"));
+      mask_spool_->append_ones(static_cast<std::size_t>(tokens_));
     }
-    tokens_ += static_cast<std::int64_t>(tokens.size());
+    mask_spool_->append(mask);
+    append_tokens(tokens);
   }
 
   void end_document() { documents_.push_back(static_cast<std::uint64_t>(tokens_)); }
 
   void close() {
     if (documents_.back() != static_cast<std::uint64_t>(tokens_)) end_document();
-    flush();
     const auto places = lay_out();
     const auto file = PosixFile::open_for_writing(temporary_path());
-    copy_tokens(file, places[0]);
-    file.write_at(places[1], std::as_bytes(std::span(documents_)));
+    token_spool_.copy_to(file, places.tokens);
+    file.write_at(places.documents, std::as_bytes(std::span(documents_)));
+    if (mask_spool_) mask_spool_->copy_to(file, places.mask);
     file.sync();
     rename_into_place(temporary_path(), path_);
   }
 
  private:
-  std::filesystem::path spool_path() const { return path_.string() + ".tokens.tmp"; }
-  std::filesystem::path temporary_path() const { return path_.string() + ".tmp"; }
+  struct Places {
+    std::int64_t tokens = 0, documents = 0, mask = 0;
+  };
 
-  void flush() {
-    spool_.write_at(spooled_, buffer_);
-    spooled_ += static_cast<std::int64_t>(buffer_.size());
-    buffer_.clear();
+  void append_tokens(std::span<const std::int32_t> tokens) {
+    for (const auto id : tokens) {
+      require(id >= 0 && id < vocabulary_, "a token outside the vocabulary of its file");
+    }
+    token_spool_.append(tokens, width_);
+    tokens_ += static_cast<std::int64_t>(tokens.size());
   }
 
-  /// The file without its data; where tokens and documents belong.
-  std::array<std::int64_t, 2> lay_out() const {
+  static const std::filesystem::path& refuse_folder(const std::filesystem::path& path) {
+    std::error_code unknown;  // what cannot be looked at cannot be created either, which says why
+    if (std::filesystem::is_directory(path, unknown))
+      throw_user_error("{} is a folder: give the name of a file", path.string());
+    return path;
+  }
+  std::filesystem::path temporary_path(const char* kind = "") const { return path_.string() + kind + ".tmp"; }
+
+  /// The file without its data; where the data belong.
+  Places lay_out() const {
     const Hdf5Lock lock;
     try {
       auto file = hdf5::create_file(temporary_path(), hdf5::file_access().id());
@@ -108,9 +122,11 @@ class TokenFileWriter::Impl {
       hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
       hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
       hdf5::write_string(file.id(), "tokenizer", tokenizer_);
-      const std::array places{reserve_dataset(file, "tokens", stored_type(width_), tokens_),
-                              reserve_dataset(file, "documents", H5T_NATIVE_UINT64,
-                                              static_cast<std::int64_t>(documents_.size()))};
+      Places places;
+      places.tokens = reserve_dataset(file, "tokens", stored_type(width_), tokens_);
+      places.documents =
+          reserve_dataset(file, "documents", H5T_NATIVE_UINT64, static_cast<std::int64_t>(documents_.size()));
+      if (mask_spool_) places.mask = reserve_dataset(file, "loss_mask", H5T_NATIVE_UINT8, tokens_);
       file.close();
       return places;
     } catch (const hdf5::Failure& failure) {
@@ -119,23 +135,12 @@ class TokenFileWriter::Impl {
     }
   }
 
-  void copy_tokens(const PosixFile& file, std::int64_t place) const {
-    std::vector<std::byte> piece(kBufferBytes);
-    for (std::int64_t done = 0; done < spooled_;) {
-      const auto bytes = std::span(piece).first(spool_.read_at(done, piece));
-      if (bytes.empty()) throw Error(fmt::format("{} was cut short by someone else", spool_path().string()));
-      file.write_at(place + done, bytes);
-      done += static_cast<std::int64_t>(bytes.size());
-    }
-  }
-
   const std::filesystem::path path_;
   const std::int64_t vocabulary_;
   const std::string tokenizer_;
   const std::size_t width_;  // bytes of a stored token
-  PosixFile spool_;
-  std::int64_t spooled_ = 0;  // bytes in the spool file
-  std::vector<std::byte> buffer_;
+  Spool token_spool_;
+  std::optional<Spool> mask_spool_;
   std::int64_t tokens_ = 0;
   std::vector<std::uint64_t> documents_{0};
 };
@@ -148,6 +153,9 @@ TokenFileWriter::TokenFileWriter(TokenFileWriter&&) noexcept = default;
 TokenFileWriter& TokenFileWriter::operator=(TokenFileWriter&&) noexcept = default;
 
 void TokenFileWriter::append(std::span<const std::int32_t> tokens) { impl_->append(tokens); }
+void TokenFileWriter::append(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
+  impl_->append(tokens, mask);
+}
 void TokenFileWriter::end_document() { impl_->end_document(); }
 void TokenFileWriter::close() {
   impl_->close();

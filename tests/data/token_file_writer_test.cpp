@@ -70,6 +70,40 @@ TEST(TokenFileWriter, AppendsPiecesOfADocument) {
   EXPECT_THAT(TokenFile(folder / "a.h5").documents(), ElementsAre(0, 3, 4));
 }
 
+TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
+  const TemporaryFolder folder;
+  using Ids = std::vector<std::int32_t>;
+  using Mask = std::vector<std::uint8_t>;
+  Ids many(1'500'000, 7);  // more than is buffered
+  {
+    TokenFileWriter writer(folder / "a.h5", 300, "test");
+    writer.append_document(many);
+    writer.append(Ids{1, 2, 3}, Mask{0, 1, 0});
+    writer.append(Ids{4});
+    writer.append(Ids{5, 6}, Mask{0, 0});
+    writer.close();
+  }
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+  const TokenFile file(folder / "a.h5");
+  ASSERT_TRUE(file.has_loss_mask());
+  EXPECT_THAT(file.documents(), ElementsAre(0, 1'500'000, 1'500'006));
+  Mask mask(static_cast<std::size_t>(file.tokens()));
+  file.read_mask(0, mask);
+  EXPECT_TRUE(std::all_of(mask.begin(), mask.end() - 6, [](auto flag) { return flag == 1; }));
+  EXPECT_THAT(Mask(mask.end() - 6, mask.end()), ElementsAre(0, 1, 0, 1, 0, 0));
+  many.insert(many.end(), {1, 2, 3, 4, 5, 6});
+  EXPECT_EQ(read_all(file), many);
+  {
+    const Hdf5Lock lock;
+    const auto stored = hdf5::open_file(folder / "a.h5");
+    const auto dataset = hdf5::open_dataset(stored.id(), "loss_mask");
+    EXPECT_EQ(hdf5::element_type(dataset.id()).name(), "uint8");
+    EXPECT_TRUE(hdf5::contiguous_offset(dataset.id()).has_value());
+  }
+  TokenFileWriter writer(folder / "b.h5", 300, "test");
+  EXPECT_THROW(writer.append(Ids{1, 2}, Mask{1}), Error);
+}
+
 TEST(TokenFileWriter, WritesAFileWithoutTokens) {
   const TemporaryFolder folder;
   const TokenFile file(write_tokens(folder / "a.h5", 256, {}));

@@ -22,6 +22,9 @@ class TokenFileWriter {
 
   /// Appends to the document under way; ids must be in [0, vocabulary). @throws UserError if the disk is full
   void append(std::span<const std::int32_t> tokens);
+  /// The same with a loss mask, as long as the tokens; 0: never a label. A file that was given a mask has
+  /// `/loss_mask`, in which tokens without one count as 1.
+  void append(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask);
   void end_document();
   /// A whole document.
   void append_document(std::span<const std::int32_t> tokens) {
