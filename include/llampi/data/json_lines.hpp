@@ -1,0 +1,22 @@
+// Lines of JSONL files: one JSON object per line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "llampi/data/chat.hpp"
+
+namespace llampi {
+
+/// The text under `field`. @throws UserError that says what is wrong with the line: it is not valid JSON or
+/// not UTF-8, no object, or the field is missing, no string, or empty
+std::string parse_text_line(std::string_view line, const std::string& field);
+
+/// `{"messages": [{"role": "system"|"user"|"assistant", "content": TEXT, "weight": 0|1}, ...]}`, where the
+/// weight (of the assistant's messages; optional) says whether it is to be learnt; or `{"prompt": TEXT,
+/// "completion": TEXT}`, one message of the user and one of the assistant. Other keys do not matter.
+/// @throws UserError that says what is wrong with the line: as above, or an unknown role, an empty message of
+/// user or assistant, or nothing of the assistant to learn
+Conversation parse_conversation(std::string_view line);
+
+}  // namespace llampi

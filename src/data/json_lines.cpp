@@ -1,0 +1,106 @@
+#include "llampi/data/json_lines.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+using Json = nlohmann::json;
+
+Json parse_object(std::string_view line) {
+  Json json;
+  try {
+    json = Json::parse(line);
+  } catch (const Json::parse_error& error) {
+    const std::string_view what = error.what();
+    if (what.find("UTF-8") != std::string_view::npos) {
+      throw_user_error("the text is not valid UTF-8 at byte {} of the line", error.byte);
+    }
+    if (what.find("unexpected end of input") != std::string_view::npos || error.byte > line.size()) {
+      throw_user_error("the line breaks off within its JSON, after {} bytes; the file may be truncated",
+                       line.size());
+    }
+    throw_user_error("the line is not valid JSON at byte {}", error.byte);
+  } catch (const Json::exception&) {  // a number that no float64 can hold
+    throw_user_error("the line holds a number that is out of range");
+  }
+  if (!json.is_object()) {
+    throw_user_error("the line is {} {} and not a JSON object",
+                     json.is_array() || json.is_object() ? "an" : "a", json.type_name());
+  }
+  return json;
+}
+
+/// @param where of the object in the line, for messages: "", "message 3: "
+std::string text_in(const Json& object, const std::string& key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end()) throw_user_error("{}\"{}\" is missing", where, key);
+  if (!found->is_string()) {
+    throw_user_error("{}\"{}\" is of type {}; it must be a string", where, key, found->type_name());
+  }
+  return found->get<std::string>();
+}
+
+std::string full_text_in(const Json& object, const std::string& key, const std::string& where = "") {
+  auto text = text_in(object, key, where);
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos)
+    throw_user_error("{}\"{}\" is empty", where, key);
+  return text;
+}
+
+Role parse_role(const std::string& name, const std::string& where) {
+  if (name == "system") return Role::system;
+  if (name == "user") return Role::user;
+  if (name == "assistant") return Role::assistant;
+  constexpr std::size_t kLongest = 40;
+  throw_user_error("{}the role {} is not known; use system, user or assistant", where,
+                   Json(name.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace));
+}
+
+bool parse_weight(const Json& message, const std::string& where) {
+  const auto weight = message.find("weight");
+  if (weight == message.end() || weight->is_null()) return true;
+  if (*weight != 0 && *weight != 1) throw_user_error("{}\"weight\" must be 0 or 1", where);
+  return *weight == 1;
+}
+
+Message parse_message(const Json& json, std::size_t number) {
+  const std::string where = fmt::format("message {}: ", number);
+  if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
+  Message message;
+  message.role = parse_role(text_in(json, "role", where), where);
+  message.content =
+      message.role == Role::system ? text_in(json, "content", where) : full_text_in(json, "content", where);
+  message.trained = parse_weight(json, where);
+  return message;
+}
+
+}  // namespace
+
+std::string parse_text_line(std::string_view line, const std::string& field) {
+  return full_text_in(parse_object(line), field);
+}
+
+Conversation parse_conversation(std::string_view line) {
+  const Json json = parse_object(line);
+  const auto messages = json.find("messages");
+  if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
+    return {{Role::user, full_text_in(json, "prompt")}, {Role::assistant, full_text_in(json, "completion")}};
+  }
+  if (messages == json.end())
+    throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there");
+  if (!messages->is_array() || messages->empty())
+    throw_user_error("\"messages\" must be a list that is not empty");
+  Conversation conversation;
+  bool has_answer = false;
+  for (const auto& message : *messages) {
+    conversation.push_back(parse_message(message, conversation.size() + 1));
+    has_answer = has_answer || (conversation.back().role == Role::assistant && conversation.back().trained);
+  }
+  if (!has_answer) throw_user_error("there is no message of the assistant to learn from");
+  return conversation;
+}
+
+}  // namespace llampi
