@@ -1,0 +1,71 @@
+#include "data/text_cutter.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+// A tokenizer's words end at white space, and tokens depend on what stands outside their word only through
+// the few characters beside it.
+constexpr std::size_t kContextBytes = 128;
+// A tokenizer that agrees to none of so many places agrees to none.
+constexpr int kMostTries = 64;
+
+bool is_visible(char c) { return static_cast<unsigned char>(c) > ' '; }
+
+/// A line begins at `place`, or a word with the space before it. There are bytes on both sides.
+bool begins_word(std::string_view text, std::size_t place) {
+  if (text[place - 1] == '\n') return is_visible(text[place]);
+  return is_visible(text[place - 1]) && text[place] == ' ' && is_visible(text[place + 1]);
+}
+
+}  // namespace
+
+TextCutter::TextCutter(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), line_end_(tokenizer.encode("\n")) {}
+
+// Encoded alone, a later piece would begin like a text, which for some tokenizers means with a space before
+// it. Behind a line end it does not.
+std::optional<std::vector<std::int32_t>> TextCutter::encode_behind_line_end(std::string_view text) const {
+  auto ids = tokenizer_.encode("\n" + std::string(text));
+  if (line_end_.size() > ids.size() || !std::equal(line_end_.begin(), line_end_.end(), ids.begin()))
+    return {};
+  ids.erase(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(line_end_.size()));
+  return ids;
+}
+
+bool TextCutter::may_cut(std::string_view text, std::size_t place) const {
+  const auto begin = place - std::min(place, kContextBytes);
+  const auto before = text.substr(begin, place - begin);
+  const auto behind = text.substr(place, kContextBytes);
+  const auto next = encode_behind_line_end(behind);
+  if (!next) return false;
+  auto ids = tokenizer_.encode(before);
+  ids.insert(ids.end(), next->begin(), next->end());
+  return ids == tokenizer_.encode(text.substr(begin, before.size() + behind.size()));
+}
+
+std::size_t TextCutter::cut(std::string_view text) const {
+  if (tokenizer_.encodes_piecewise()) return text.size();
+  int tries = 0;
+  std::size_t place = text.size() - std::min(text.size(), kContextBytes);
+  for (; place > 0 && tries < kMostTries; --place) {
+    if (!begins_word(text, place)) continue;
+    if (may_cut(text, place)) return place;
+    ++tries;
+  }
+  return 0;
+}
+
+std::vector<std::int32_t> TextCutter::encode_next(std::string_view piece) const {
+  if (piece.empty() || tokenizer_.encodes_piecewise()) return tokenizer_.encode(piece);
+  auto ids = encode_behind_line_end(piece);
+  require(ids.has_value(), "a text that was cut where it may not be");
+  return *std::move(ids);
+}
+
+}  // namespace llampi

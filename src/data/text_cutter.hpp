@@ -1,0 +1,34 @@
+// Long texts piece by piece: for memory that is bounded, and for several threads. Private to the library.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "llampi/data/tokenizer.hpp"
+
+namespace llampi {
+
+/// Cuts a text so that its pieces, encoded one by one, give the ids of the whole text: where words begin, and
+/// where the tokenizer, asked about the words around the place, agrees. May be used by several threads.
+class TextCutter {
+ public:
+  explicit TextCutter(const Tokenizer& tokenizer);  ///< must outlive it
+
+  /// How many bytes of `text` may be a piece, with the rest yet to come; 0 if no place for a cut was found.
+  std::size_t cut(std::string_view text) const;
+  /// Ids of the first piece of a text (all of it, perhaps), or of a later one.
+  std::vector<std::int32_t> encode_first(std::string_view piece) const { return tokenizer_.encode(piece); }
+  std::vector<std::int32_t> encode_next(std::string_view piece) const;
+
+ private:
+  /// Ids of `text` as they are behind a line end, if a line end changes nothing in them.
+  std::optional<std::vector<std::int32_t>> encode_behind_line_end(std::string_view text) const;
+  bool may_cut(std::string_view text, std::size_t place) const;
+
+  const Tokenizer& tokenizer_;
+  const std::vector<std::int32_t> line_end_;  // its ids
+};
+
+}  // namespace llampi
