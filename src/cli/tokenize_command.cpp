@@ -1,64 +1,128 @@
 // llampi tokenize
 #include <charconv>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/progress.hpp"
+#include "cli/tokenize_report.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/text.hpp"
 #include "llampi/data/tokenize.hpp"
 #include "llampi/data/tokenizer.hpp"
 
 namespace llampi::cli {
 namespace {
 
+constexpr Range kRowTokens{.low = 2, .high = 1 << 24};
+constexpr Range kPart{.low = 0, .high = 1, .includes_high = false};
+
 constexpr const char* kUsage =
     "Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...\n"
+    "       llampi tokenize --tokenizer FILE|FOLDER --format chat --seq-len N --output FILE INPUT...\n"
     "       llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode\n\n"
-    "Writes a token file; each input becomes one document of it. Or prints the ids of each line of standard\n"
-    "input, one line each, or the other way round.\n";
+    "Writes a token file. With --format text each input is one document. With --format jsonl each line is "
+    "one,\n"
+    "{\"text\": \"...\"}. With --format chat each line is a conversation, {\"messages\": [{\"role\": "
+    "\"user\",\n"
+    "\"content\": \"...\"}, ...]} or {\"prompt\": \"...\", \"completion\": \"...\"}: it is put into a chat "
+    "template, the\n"
+    "assistant's tokens are learnt, and rows of N tokens are packed without cutting any that fits.\n"
+    "Or prints the ids of each line of standard input, one line each, or the other way round.\n";
 
 struct Request {
   std::string tokenizer;
   std::string format = "text";
-  std::string output;
-  std::vector<std::string> inputs;
+  std::string output, held_out_output;
+  std::string chat_template = "auto", loss = "assistant", too_long = "cut", on_error = "refuse";
+  TokenizeOptions options;
   bool print = false;
   bool decode = false;
   bool json = false;
+
+  bool is_chat() const { return format == "chat"; }
 };
 
 std::vector<Option> options_of(Request& r) {
+  auto& o = r.options;
   return {
       {"tokenizer",
        &r.tokenizer,
        "tokenizer.json, tokenizer.model, the folder of one, or bytes: a token is a byte",
        {.name = "NAME"}},
-      {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}, .built = {"text"}}},
+      {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}}},
       {"output", &r.output, "token file to write", {.name = "FILE"}},
+      {"text-field", &o.text_field, "jsonl: where a line's text is"},
+      {"bos", &o.begin, "text, jsonl: the token that begins a document, where the tokenizer has one"},
+      {"eos", &o.end, "text, jsonl: the token that ends a document, where the tokenizer has one"},
+      {"seq-len",
+       &o.seq_len,
+       "chat: tokens of a row, the data.seq_len of the training",
+       {.range = kRowTokens}},
+      {"template",
+       &r.chat_template,
+       "chat; auto: by the tokenizer's special tokens",
+       {.one_of = {"auto", "llama2", "llama3"}}},
+      {"loss", &r.loss, "chat: the tokens that are learnt", {.one_of = {"assistant", "all"}}},
+      {"too-long",
+       &r.too_long,
+       "chat: conversations longer than a row; cut: into rows of their own",
+       {.one_of = {"cut", "drop", "refuse"}}},
+      {"held-out", &o.held_out, "part of the documents that goes to another file", {.range = kPart}},
+      {"held-out-output", &r.held_out_output, "token file for that part", {.name = "FILE"}},
+      {"seed", &o.seed, "of the choice of that part"},
+      {"on-error",
+       &r.on_error,
+       "lines that cannot be used; skip: say which, and go on",
+       {.one_of = {"refuse", "skip"}}},
+      {"threads", &o.threads, "0: one per core", {.range = kAtLeastZero}},
       {"print", &r.print, "ids of each line of standard input", {}, true},
       {"decode", &r.decode, "text of each line of ids of standard input", {}, true},
-      {"json", &r.json, "print what was written as one JSON object: documents, tokens, bytes", {}, true},
+      {"json", &r.json, "print what was written as one JSON object: documents, tokens, bytes, ...", {}, true},
   };
+}
+
+/// An option that would change nothing.
+void refuse_unused(bool given, const Request& r, const char* option, const char* reason) {
+  if (given)
+    throw_user_error("--{} does not go with --format {}: {}; leave it out", option, r.format, reason);
+}
+
+void check(const Request& r) {
+  const auto& o = r.options;
+  require_option(!r.output.empty(), "tokenize", "output");
+  if (o.inputs.empty())
+    throw_user_error("tokenize needs at least one input file; see llampi tokenize --help");
+  require_option(!r.is_chat() || o.seq_len > 0, "tokenize --format chat", "seq-len");
+  constexpr const char* kOnlyChat = "only conversations have it";
+  refuse_unused(!r.is_chat() && o.seq_len > 0, r, "seq-len",
+                "texts are cut into sequences when they are read");
+  refuse_unused(!r.is_chat() && r.chat_template != "auto", r, "template", kOnlyChat);
+  refuse_unused(!r.is_chat() && r.loss != "assistant", r, "loss", kOnlyChat);
+  refuse_unused(!r.is_chat() && r.too_long != "cut", r, "too-long", kOnlyChat);
+  refuse_unused(r.is_chat() && !(o.begin && o.end), r, o.begin ? "eos" : "bos",
+                "the chat template says which tokens");
+  refuse_unused(r.format != "jsonl" && o.text_field != "text", r, "text-field", "only JSON lines have it");
+  if ((o.held_out > 0) != !r.held_out_output.empty()) {
+    throw_user_error(
+        "tokenize needs both --held-out and --held-out-output for a held-out part; {} is missing",
+        o.held_out > 0 ? "--held-out-output" : "--held-out");
+  }
 }
 
 Request parse(const Arguments& arguments) {
   Request request;
-  request.inputs = assign_command_line(arguments, options_of(request), arguments.size());
+  const auto inputs = assign_command_line(arguments, options_of(request), arguments.size());
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
-    if (!request.inputs.empty() || !request.output.empty()) {
+    if (!inputs.empty() || !request.output.empty()) {
       throw_user_error("tokenize --{} reads standard input and writes standard output; leave out {}",
-                       request.decode ? "decode" : "print",
-                       request.output.empty() ? request.inputs[0] : "--output");
+                       request.decode ? "decode" : "print", request.output.empty() ? inputs[0] : "--output");
     }
     return request;
   }
-  require_option(!request.output.empty(), "tokenize", "output");
-  if (request.inputs.empty())
-    throw_user_error("tokenize needs at least one input file; see llampi tokenize --help");
+  request.options.inputs.assign(inputs.begin(), inputs.end());
+  check(request);
   return request;
 }
 
@@ -89,17 +153,46 @@ void print_text(const Tokenizer& tokenizer) {
   }
 }
 
-void write_file(const Tokenizer& tokenizer, const Request& r) {
-  const std::vector<std::filesystem::path> inputs(r.inputs.begin(), r.inputs.end());
-  const auto done = tokenize_text(tokenizer, inputs, r.output, console_log(true, stderr));
-  if (r.json) {
-    const nlohmann::ordered_json json{
-        {"documents", done.documents}, {"tokens", done.tokens}, {"bytes", done.bytes}};
-    print(json.dump() + "\n");
-  } else {
-    print(fmt::format("{}: {} tokens in {} documents, from {} of text\n", r.output, done.tokens,
-                      done.documents, format_bytes(done.bytes)));
+TokenizeOptions resolve(const Request& r, const Tokenizer& tokenizer) {
+  TokenizeOptions options = r.options;
+  options.output = r.output;
+  options.held_out_output = r.held_out_output;
+  if (r.format == "jsonl") options.format = InputFormat::jsonl;
+  if (r.is_chat()) {
+    options.format = InputFormat::chat;
+    options.chat_template = choose_template(tokenizer, r.chat_template);
   }
+  if (r.loss == "all") options.loss = LossOn::all;
+  if (r.too_long == "drop") options.too_long = TooLong::drop;
+  if (r.too_long == "refuse") options.too_long = TooLong::refuse;
+  if (r.on_error == "skip") options.on_error = OnError::skip;
+  return options;
+}
+
+/// 0 if it cannot be told, as of pipes.
+std::int64_t total_bytes(const std::vector<std::filesystem::path>& files) {
+  std::int64_t total = 0;
+  for (const auto& file : files) {
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(file, error);
+    if (error) return 0;
+    total += static_cast<std::int64_t>(bytes);
+  }
+  return total;
+}
+
+void write_file(const Tokenizer& tokenizer, const Request& r) {
+  const auto options = resolve(r, tokenizer);
+  Progress progress(total_bytes(options.inputs));
+  const Log console = console_log(true, stderr);
+  const Log log([&](const std::string& line) {
+    progress.clear();
+    console.info("{}", line);
+  });
+  const auto done = tokenize(tokenizer, options, log, [&](std::int64_t bytes) { progress.show(bytes); });
+  progress.clear();
+  const double seconds = progress.seconds();
+  print(r.json ? tokenize_json(options, done, seconds) + "\n" : tokenize_table(options, done, seconds));
 }
 
 }  // namespace

@@ -1,79 +1,147 @@
 #include "llampi/data/tokenize.hpp"
 
-#include <cstddef>
-#include <string>
+#include <cmath>
+#include <optional>
+#include <thread>
 
-#include "data/posix_file.hpp"
+#include "data/document_output.hpp"
+#include "data/ordered_map.hpp"
+#include "data/piece_encoder.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/data/token_file.hpp"
+#include "llampi/core/philox.hpp"
 
 namespace llampi {
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
+constexpr std::int64_t kDefectsToShow = 10;
+
+bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  return std::filesystem::equivalent(a, b, error) || a.lexically_normal() == b.lexically_normal();
+}
 
 /// Found before the first of many large inputs is read.
-void check_inputs(const std::vector<std::filesystem::path>& inputs, const std::filesystem::path& output) {
-  if (inputs.empty()) throw_user_error("no input given: name the text files to tokenize");
-  for (const auto& input : inputs) {
+void check_inputs(const TokenizeOptions& options) {
+  if (options.inputs.empty()) throw_user_error("no input given: name the files to tokenize");
+  for (const auto& input : options.inputs) {
     std::error_code error;
     if (std::filesystem::is_directory(input, error)) {
-      throw_user_error("{} is a folder: name the text files in it", input.string());
+      throw_user_error("{} is a folder: name the files in it", input.string());
     }
     const bool is_pipe = std::filesystem::is_fifo(input, error);  // whoever writes it expects one reader
     if (!is_pipe) PosixFile::open_for_reading(input);
-    if (std::filesystem::equivalent(input, output, error)) {
-      throw_user_error("{} is both input and output: give the output another name", input.string());
+    for (const auto& output : {options.output, options.held_out_output}) {
+      if (!output.empty() && is_same_file(input, output)) {
+        throw_user_error("{} is both input and output: give the output another name", input.string());
+      }
     }
+  }
+  if (is_same_file(options.output, options.held_out_output)) {
+    throw_user_error("{} is the output for both parts: give the held-out part another name",
+                     options.output.string());
   }
 }
 
-/// Appends one text; the number of bytes in it.
-std::int64_t append_text(const Tokenizer& tokenizer, const std::filesystem::path& input,
-                         TokenFileWriter& writer, std::int64_t& tokens) {
-  const auto file = PosixFile::open_for_reading(input);
-  std::string text;
-  const auto encode = [&] {
-    const auto ids = tokenizer.encode(text);
-    writer.append(ids);
-    tokens += static_cast<std::int64_t>(ids.size());
-    text.clear();
-  };
-  std::int64_t bytes = 0;
-  for (;;) {
-    const std::size_t before = text.size();
-    text.resize(before + kPieceBytes);
-    const std::size_t count = file.read(std::as_writable_bytes(std::span(text)).subspan(before));
-    text.resize(before + count);
-    bytes += static_cast<std::int64_t>(count);
-    if (count == 0) break;
-    if (tokenizer.encodes_piecewise()) encode();
+/// Takes the encoded pieces in order.
+class Collector {
+ public:
+  Collector(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log)
+      : options_(options),
+        log_(log),
+        draws_(options.seed, "held-out documents"),
+        output_(options.output, tokenizer, options) {
+    if (options.held_out > 0) held_out_.emplace(options.held_out_output, tokenizer, options);
   }
-  if (!text.empty()) encode();
-  return bytes;
-}
+
+  void add(const EncodedPiece& piece) {
+    std::size_t begin = 0;
+    for (const auto end : piece.ends) {
+      append(piece, begin, end);
+      output_of_document().end_document();
+      ++documents_;
+      begin = end;
+    }
+    append(piece, begin, piece.ids.size());
+    if (!piece.empty_file.empty()) log_.warning("{} is empty and left out", piece.empty_file);
+    for (const auto& defect : piece.defects) {
+      if (statistics_.skipped++ < kDefectsToShow) log_.warning("{}; the line is left out", defect);
+    }
+    statistics_.bytes += piece.text_bytes;
+    statistics_.input_bytes += piece.input_bytes;
+    statistics_.dropped += piece.dropped;
+  }
+
+  std::int64_t input_bytes() const { return statistics_.input_bytes; }
+
+  TokenizeStatistics finish() {
+    if (statistics_.skipped > kDefectsToShow) {
+      log_.warning("{} lines are left out, the first {} of them are named above", statistics_.skipped,
+                   kDefectsToShow);
+    }
+    refuse_empty_outputs();
+    statistics_.files = std::ssize(options_.inputs);
+    statistics_.output = output_.close();
+    if (held_out_) statistics_.held_out = held_out_->close();
+    return statistics_;
+  }
+
+ private:
+  /// By the number of the document, not by the thread or the file that it comes from.
+  DocumentOutput& output_of_document() {
+    if (!held_out_) return output_;
+    const auto drawn =
+        std::ldexp(static_cast<double>(draws_.bits(static_cast<std::uint64_t>(documents_)) >> 11), -53);
+    return drawn < options_.held_out ? *held_out_ : output_;
+  }
+
+  void append(const EncodedPiece& piece, std::size_t begin, std::size_t end) {
+    if (begin == end) return;
+    const auto mask = std::span(piece.mask);
+    output_of_document().append(std::span(piece.ids).subspan(begin, end - begin),
+                                mask.empty() ? mask : mask.subspan(begin, end - begin));
+  }
+
+  void refuse_empty_outputs() const {
+    const auto& first = options_.inputs.front().string();
+    if (statistics_.input_bytes == 0) throw_user_error("all inputs are empty (the first is {})", first);
+    if (documents_ == 0) {
+      throw_user_error(
+          "no document is left of the inputs (the first is {}): {} lines could not be used, {} "
+          "conversations were too long",
+          first, statistics_.skipped, statistics_.dropped);
+    }
+    if (!held_out_ || (output_.documents() > 0 && held_out_->documents() > 0)) return;
+    throw_user_error(
+        "all of the {} documents fell into the {} part; choose another part than {}, or another seed",
+        documents_, output_.documents() > 0 ? "training" : "held-out", options_.held_out);
+  }
+
+  const TokenizeOptions& options_;
+  const Log& log_;
+  const RandomStream draws_;
+  DocumentOutput output_;
+  std::optional<DocumentOutput> held_out_;
+  std::int64_t documents_ = 0;  // complete, of both outputs
+  TokenizeStatistics statistics_;
+};
 
 }  // namespace
 
-TokenizeStatistics tokenize_text(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
-                                 const std::filesystem::path& output, const Log& log) {
-  check_inputs(inputs, output);
-  TokenFileWriter writer(output, tokenizer.vocabulary(), tokenizer.name());
-  TokenizeStatistics statistics;
-  for (const auto& input : inputs) {
-    const auto bytes = append_text(tokenizer, input, writer, statistics.tokens);
-    if (bytes == 0) {
-      log.warning("{} is empty and left out", input.string());
-      continue;
-    }
-    writer.end_document();
-    statistics.bytes += bytes;
-    ++statistics.documents;
-  }
-  if (statistics.documents == 0)
-    throw_user_error("all inputs are empty (the first is {})", inputs.front().string());
-  writer.close();
-  return statistics;
+TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log,
+                            const TokenizeProgress& progress) {
+  check_inputs(options);
+  const PieceEncoder encoder(tokenizer, options);
+  PieceReader reader(options.inputs, [&](std::string_view text) { return encoder.cut(text); });
+  Collector collector(tokenizer, options, log);
+  const int cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  map_in_order<Piece, EncodedPiece>(
+      options.threads > 0 ? options.threads : cores, [&] { return reader.next(); },
+      [&](const Piece& piece) { return encoder(piece); },
+      [&](const EncodedPiece& piece) {
+        collector.add(piece);
+        if (progress) progress(collector.input_bytes());
+      });
+  return collector.finish();
 }
 
 }  // namespace llampi

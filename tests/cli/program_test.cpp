@@ -77,8 +77,22 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokenizer bytes", "tokenize needs --output; see llampi tokenize --help");
   expect_refused("tokenize --tokenizer bytes --output x.h5",
                  "tokenize needs at least one input file; see llampi tokenize --help");
-  expect_refused("tokenize --tokenizer bytes --format jsonl --output x.h5 y",
-                 "format = jsonl (command line) is not built yet; use text");
+  expect_refused("tokenize --tokenizer bytes --format csv --output x.h5 y",
+                 "format = csv (command line) is not known; use text, jsonl or chat");
+  expect_refused("tokenize --tokenizer bytes --format chat --output x.h5 y",
+                 "tokenize --format chat needs --seq-len; see llampi tokenize --format chat --help");
+  expect_refused(
+      "tokenize --tokenizer bytes --seq-len 128 --output x.h5 y",
+      "--seq-len does not go with --format text: texts are cut into sequences when they are read; leave "
+      "it out");
+  expect_refused("tokenize --tokenizer bytes --loss all --format jsonl --output x.h5 y",
+                 "--loss does not go with --format jsonl: only conversations have it; leave it out");
+  expect_refused(
+      "tokenize --tokenizer bytes --held-out 0.1 --output x.h5 y",
+      "tokenize needs both --held-out and --held-out-output for a held-out part; --held-out-output is "
+      "missing");
+  expect_refused("tokenize --tokenizer bytes --held-out 1 --output x.h5 y",
+                 "held-out = 1 (command line) is out of range; it must be at least 0 and below 1");
   expect_refused("tokenize --tokenizer bytes --print y",
                  "tokenize --print reads standard input and writes standard output; leave out y");
   expect_refused("tokenize --tokeniser bytes",
@@ -120,8 +134,13 @@ TEST_F(Program, WritesAndInspectsTokenFiles) {
   folder_.write("b.txt", "second");
   const Ending written = run("tokenize --tokenizer bytes --output t.h5 a.txt b.txt --json");
   EXPECT_EQ(written.status, 0) << written.err;
-  EXPECT_EQ(nlohmann::json::parse(written.out),
-            nlohmann::json({{"documents", 2}, {"tokens", 16}, {"bytes", 16}}));
+  EXPECT_EQ(written.err, "");
+  const auto said = nlohmann::json::parse(written.out);
+  EXPECT_EQ(said["documents"], 2);
+  EXPECT_EQ(said["tokens"], 16);
+  EXPECT_EQ(said["bytes"], 16);
+  EXPECT_THAT(run("tokenize --tokenizer bytes --output t.h5 a.txt b.txt").out,
+              StartsWith("t.h5: 16 tokens in 2 documents\n"));
   const auto seen = nlohmann::json::parse(run("inspect t.h5 --json").out);
   EXPECT_EQ(seen["kind"], "tokens");
   EXPECT_EQ(seen["tokens"], 16);
@@ -130,6 +149,40 @@ TEST_F(Program, WritesAndInspectsTokenFiles) {
   EXPECT_EQ(seen["tokenizer"], "bytes");
   EXPECT_EQ(seen["loss_mask"], false);
   EXPECT_THAT(run("inspect t.h5").out, ContainsRegex("\n  tokens +16\n"));
+}
+
+TEST_F(Program, TokenizesJsonLines) {
+  std::string lines = "{\"text\": \"one\"}\n{\"text\": 2}\n";
+  for (int i = 0; i < 40; ++i) lines += "{\"text\": \"more\"}\n";
+  folder_.write("a.jsonl", lines);
+  const std::string command = "tokenize --tokenizer bytes --format jsonl --output t.h5 a.jsonl";
+  expect_refused(
+      command,
+      "a.jsonl:2: \"text\" is of type number; it must be a string; mend the line, or leave such lines out "
+      "with --on-error skip");
+  const Ending ending =
+      run(command + " --on-error skip --held-out 0.3 --held-out-output e.h5 --threads 2 --json");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.err,
+            "warning: a.jsonl:2: \"text\" is of type number; it must be a string; the line is left out\n");
+  const auto said = nlohmann::json::parse(ending.out);
+  EXPECT_EQ(said["documents"].get<int>() + said["held_out"]["documents"].get<int>(), 41);
+  EXPECT_EQ(said["tokens"].get<int>() + said["held_out"]["tokens"].get<int>(), 163);
+  EXPECT_EQ(said["bytes"], 163);
+  EXPECT_EQ(said["skipped"], 1);
+  EXPECT_EQ(nlohmann::json::parse(run("inspect e.h5 --json").out)["documents"],
+            said["held_out"]["documents"]);
+  const Ending table = run(command + " --on-error skip");
+  EXPECT_THAT(table.out, StartsWith("t.h5: 163 tokens in 41 documents\n"));
+  EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 lines"));
+}
+
+TEST_F(Program, NeedsATokenizerWithAChatTemplate) {
+  folder_.write("a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+  const Ending ending = run("tokenize --tokenizer bytes --format chat --seq-len 64 --output t.h5 a.jsonl");
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_THAT(ending.err,
+              StartsWith("llampi: the tokenizer bytes has neither the special tokens of Llama 3"));
 }
 
 TEST_F(Program, InspectsHuggingFaceFolders) {

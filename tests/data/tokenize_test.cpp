@@ -5,57 +5,94 @@
 #include <thread>
 
 #include "data_testing.hpp"
+#include "fake_tokenizers.hpp"
 
 namespace llampi::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TokenizeOptions options(const std::vector<fs::path>& inputs, const fs::path& output,
+                        InputFormat format = InputFormat::text) {
+  TokenizeOptions result;
+  result.format = format;
+  result.inputs = inputs;
+  result.output = output;
+  return result;
+}
+
+std::vector<std::string> documents(const Tokenizer& tokenizer, const fs::path& path) {
+  const TokenFile file(path);
+  const auto ids = read_all(file);
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i + 1 < file.documents().size(); ++i) {
+    texts.push_back(tokenizer.decode(
+        std::span(ids).subspan(file.documents()[i], file.documents()[i + 1] - file.documents()[i])));
+  }
+  return texts;
+}
 
 TEST(Tokenize, MakesOneDocumentOfEachFile) {
   const TemporaryFolder folder;
   write_text(folder / "b.txt", "second");
   write_text(folder / "a.txt", std::string("fir\0st\xff", 7));
   const auto tokenizer = make_tokenizer("bytes");
-  const auto statistics = tokenize_text(*tokenizer, {folder / "a.txt", folder / "b.txt"}, folder / "out.h5");
-  EXPECT_EQ(statistics.documents, 2);
-  EXPECT_EQ(statistics.tokens, 13);
+  const auto statistics =
+      tokenize(*tokenizer, options({folder / "a.txt", folder / "b.txt"}, folder / "out.h5"));
+  EXPECT_EQ(statistics.output.documents, 2);
+  EXPECT_EQ(statistics.output.tokens, 13);
+  EXPECT_EQ(statistics.output.trained, 11);
+  EXPECT_EQ(statistics.output.longest, 7);
   EXPECT_EQ(statistics.bytes, 13);
+  EXPECT_EQ(statistics.input_bytes, 13);
+  EXPECT_EQ(statistics.files, 2);
   const TokenFile file(folder / "out.h5");
   EXPECT_EQ(file.vocabulary(), 256);
   EXPECT_EQ(file.tokenizer(), "bytes");
-  EXPECT_THAT(file.documents(), ElementsAre(0, 7, 13));
-  EXPECT_EQ(tokenizer->decode(read_all(file)), std::string("fir\0st\xffsecond", 13));
+  EXPECT_FALSE(file.has_loss_mask());
+  EXPECT_THAT(documents(*tokenizer, folder / "out.h5"), ElementsAre(std::string("fir\0st\xff", 7), "second"));
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a.txt", "b.txt", "out.h5"));
 }
 
-/// Stands for tokenizers whose ids depend on what comes before: a text's first id is its number of bytes.
-class WholeTextTokenizer : public Tokenizer {
- public:
-  std::string name() const override { return "whole"; }
-  std::int64_t vocabulary() const override { return std::int64_t{1} << 30; }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
-    return {static_cast<std::int32_t>(text.size())};
-  }
-  std::string decode(std::span<const std::int32_t>) const override { return {}; }
-  std::string bytes_of(std::int32_t) const override { return {}; }
-  std::optional<std::int32_t> find(std::string_view) const override { return {}; }
-  bool is_special(std::int32_t) const override { return false; }
-  std::optional<std::int32_t> begin() const override { return {}; }
-  std::optional<std::int32_t> end() const override { return {}; }
-};
+TEST(Tokenize, PutsBeginAndEndAroundDocuments) {
+  const TemporaryFolder folder;
+  write_text(folder / "a", "one <|eot_id|>");
+  write_text(folder / "lines", "{\"text\": \"two\"}\n{\"text\": \"three\"}\n");
+  const auto tokenizer = BytesAndSpecials::llama3();
+  auto given = options({folder / "a"}, folder / "out.h5");
+  EXPECT_EQ(tokenize(tokenizer, given).output.tokens, 7);
+  EXPECT_THAT(documents(tokenizer, given.output),
+              ElementsAre("<|begin_of_text|>one <|eot_id|><|end_of_text|>"));
+  given = options({folder / "lines"}, folder / "out.h5", InputFormat::jsonl);
+  tokenize(tokenizer, given);
+  EXPECT_THAT(documents(tokenizer, given.output),
+              ElementsAre("<|begin_of_text|>two<|end_of_text|>", "<|begin_of_text|>three<|end_of_text|>"));
+  given.begin = false;
+  tokenize(tokenizer, given);
+  EXPECT_THAT(documents(tokenizer, given.output), ElementsAre("two<|end_of_text|>", "three<|end_of_text|>"));
+  given.end = false;
+  tokenize(tokenizer, given);
+  EXPECT_THAT(documents(tokenizer, given.output), ElementsAre("two", "three"));
+}
 
-TEST(Tokenize, CutsTextsOnlyForTokenizersThatAllowIt) {
+TEST(Tokenize, CutsTextsOnlyWhereIdsStayTheSame) {
   const TemporaryFolder folder;
   std::string text;
-  for (int i = 0; i < 2'500'000; ++i) text.push_back(static_cast<char>(i * 31 % 253));  // several pieces
-  write_text(folder / "a.txt", text);
-  const auto tokenizer = make_tokenizer("bytes");
-  EXPECT_EQ(tokenize_text(*tokenizer, {folder / "a.txt"}, folder / "out.h5").tokens, 2'500'000);
-  EXPECT_TRUE(tokenizer->decode(read_all(TokenFile(folder / "out.h5"))) == text);
-  const auto statistics = tokenize_text(WholeTextTokenizer(), {folder / "a.txt"}, folder / "out.h5");
-  EXPECT_EQ(statistics.tokens, 1);
-  EXPECT_EQ(statistics.bytes, 2'500'000);
-  EXPECT_THAT(read_all(TokenFile(folder / "out.h5")), ElementsAre(2'500'000));
+  for (int i = 0; i < 1'500'000; ++i) text.push_back(i % 9 == 8 ? ' ' : static_cast<char>('a' + i * 31 % 26));
+  write_text(folder / "a.txt", text);  // several pieces
+  const auto given = options({folder / "a.txt"}, folder / "out.h5");
+  const auto bytes = make_tokenizer("bytes");
+  EXPECT_EQ(tokenize(*bytes, given).output.tokens, 1'500'000);
+  EXPECT_TRUE(bytes->decode(read_all(TokenFile(given.output))) == text);
+  for (const auto start : {Words::Start::plain, Words::Start::with_space}) {
+    const Words words(start);
+    EXPECT_EQ(tokenize(words, given).output.documents, 1);
+    EXPECT_EQ(read_all(TokenFile(given.output)), words.encode(text, SpecialText::tokens));
+  }
+  EXPECT_EQ(tokenize(WholeText(), given).bytes, 1'500'000);
+  EXPECT_THAT(read_all(TokenFile(given.output)), ElementsAre(1'500'000));
 }
 
 TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
@@ -66,8 +103,8 @@ TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
   const Log log([&](const std::string& line) { lines.push_back(line); });
   const auto tokenizer = make_tokenizer("bytes");
   const auto statistics =
-      tokenize_text(*tokenizer, {folder / "empty.txt", folder / "a.txt"}, folder / "out.h5", log);
-  EXPECT_EQ(statistics.documents, 1);
+      tokenize(*tokenizer, options({folder / "empty.txt", folder / "a.txt"}, folder / "out.h5"), log);
+  EXPECT_EQ(statistics.output.documents, 1);
   EXPECT_THAT(TokenFile(folder / "out.h5").documents(), ElementsAre(0, 4));
   EXPECT_THAT(lines, ElementsAre("warning: " + (folder / "empty.txt").string() + " is empty and left out"));
 }
@@ -77,7 +114,7 @@ TEST(Tokenize, ReadsPipes) {
   const auto pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const std::jthread producer([&] { write_text(pipe, "through a pipe"); });
-  EXPECT_EQ(tokenize_text(*make_tokenizer("bytes"), {pipe}, folder / "out.h5").tokens, 14);
+  EXPECT_EQ(tokenize(*make_tokenizer("bytes"), options({pipe}, folder / "out.h5")).output.tokens, 14);
 }
 
 TEST(Tokenize, RefusesWhatItCannotRead) {
@@ -85,8 +122,8 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   write_text(folder / "a.txt", "text");
   write_text(folder / "empty.txt", "");
   const auto tokenizer = make_tokenizer("bytes");
-  const auto message = [&](const std::vector<std::filesystem::path>& inputs, const std::string& output) {
-    return user_error([&] { tokenize_text(*tokenizer, inputs, folder / output); });
+  const auto message = [&](const std::vector<fs::path>& inputs, const std::string& output) {
+    return user_error([&] { tokenize(*tokenizer, options(inputs, folder / output)); });
   };
   EXPECT_THAT(message({}, "out.h5"), HasSubstr("no input"));
   EXPECT_THAT(message({folder / "a.txt", folder / "missing.txt"}, "out.h5"),
@@ -94,7 +131,178 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   EXPECT_THAT(message({folder.path()}, "out.h5"), HasSubstr("is a folder"));
   EXPECT_THAT(message({folder / "empty.txt"}, "out.h5"), HasSubstr("all inputs are empty"));
   EXPECT_THAT(message({folder / "a.txt"}, "a.txt"), HasSubstr("both input and output"));
+  auto split = options({folder / "a.txt"}, folder / "out.h5");
+  split.held_out = 0.5;
+  split.held_out_output = folder / "out.h5";
+  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, split); }), HasSubstr("the output for both parts"));
+  split.held_out_output = folder / "a.txt";
+  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, split); }), HasSubstr("both input and output"));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.txt", "empty.txt"));
+}
+
+class TokenizeLines : public ::testing::Test {
+ protected:
+  TokenizeStatistics run(const TokenizeOptions& given) {
+    warnings_.clear();
+    return tokenize(*tokenizer_, given, Log([&](const std::string& line) { warnings_.push_back(line); }));
+  }
+  std::string place(const std::string& name, int line) const {
+    return (folder_ / name).string() + ":" + std::to_string(line) + ": ";
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("bytes");
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(TokenizeLines, MakeOneDocumentEach) {
+  write_text(folder_ / "a", "{\"text\": \"one\"}\r\n\n{\"id\": 2, \"text\": \"tw\\u00f6\"}\n  \n");
+  write_text(folder_ / "b", "{\"text\": \"last\"}");
+  const auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", InputFormat::jsonl);
+  const auto done = run(given);
+  EXPECT_EQ(done.output.documents, 3);
+  EXPECT_EQ(done.bytes, 11);
+  EXPECT_EQ(done.input_bytes, 67);
+  EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "twö", "last"));
+}
+
+TEST_F(TokenizeLines, AreRefusedWithFileAndLine) {
+  write_text(folder_ / "good", "{\"text\": \"one\"}\n");
+  // The bad line is far behind the first piece.
+  std::string lines;
+  for (int i = 1; i <= 40'000; ++i)
+    lines += i == 30'001 ? "{\"txt\": 1}\n" : "{\"text\": \"a line of text\"}\n";
+  write_text(folder_ / "missing", lines);
+  write_text(folder_ / "broken", "\n{\"text\": \"one\"}\n{\"text\" \"two\"}\n");
+  write_text(folder_ / "truncated", "{\"text\": \"one\"}\n{\"text\": \"tw");
+  write_text(folder_ / "latin1", "{\"text\": \"one\"}\n{\"text\": \"sch\xf6n\"}\n");
+  const auto message = [&](const std::string& name) {
+    return user_error([&] {
+      run(options({folder_ / "good", folder_ / name}, folder_ / "out.h5", InputFormat::jsonl));
+    });
+  };
+  const std::string advice = "; mend the line, or leave such lines out with --on-error skip";
+  EXPECT_EQ(message("missing"), place("missing", 30'001) + "\"text\" is missing" + advice);
+  EXPECT_EQ(message("broken"), place("broken", 3) + "the line is not valid JSON at byte 13" + advice);
+  EXPECT_EQ(message("truncated"),
+            place("truncated", 2) +
+                "the line breaks off within its JSON, after 12 bytes; the file may be truncated" + advice);
+  EXPECT_EQ(message("latin1"),
+            place("latin1", 2) + "the text is not valid UTF-8 at byte 14 of the line" + advice);
+  EXPECT_THAT(names_in(folder_.path()), ElementsAre("broken", "good", "latin1", "missing", "truncated"));
+}
+
+TEST_F(TokenizeLines, AreSkippedAndNamed) {
+  std::string lines = "{\"text\": \"one\"}\n{\"text\": \"cut\n";
+  write_text(folder_ / "a", lines);
+  lines = "{}\n{\"text\": \"two\"}\n";
+  for (int i = 0; i < 20; ++i) lines += "no JSON\n";
+  write_text(folder_ / "b", lines);
+  auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", InputFormat::jsonl);
+  given.on_error = OnError::skip;
+  const auto done = run(given);
+  EXPECT_EQ(done.skipped, 22);
+  EXPECT_EQ(done.bytes, 6);
+  EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "two"));
+  ASSERT_EQ(warnings_.size(), 11U);
+  EXPECT_EQ(warnings_[0], "warning: " + place("a", 2) +
+                              "the line breaks off within its JSON, after 13 bytes; the file may be "
+                              "truncated; the line is left out");
+  EXPECT_EQ(warnings_[1], "warning: " + place("b", 1) + "\"text\" is missing; the line is left out");
+  EXPECT_EQ(warnings_[10], "warning: 22 lines are left out, the first 10 of them are named above");
+  write_text(folder_ / "a", "{}\n");
+  given.inputs = {folder_ / "a"};
+  EXPECT_THAT(user_error([&] { run(given); }), HasSubstr("no document is left"));
+}
+
+TEST_F(TokenizeLines, GiveTheSameFileWithAnyNumberOfThreads) {
+  std::string lines;
+  for (int i = 0; i < 60'000; ++i)
+    lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 37 + 1), 'x') + std::to_string(i) +
+             "\"}\n";
+  write_text(folder_ / "a", lines);
+  auto given = options({folder_ / "a"}, folder_ / "1.h5", InputFormat::jsonl);
+  given.threads = 1;
+  run(given);
+  const TokenFile one(given.output);
+  ASSERT_EQ(one.documents().size(), 60'001U);
+  for (const int threads : {2, 3, 0}) {
+    given.threads = threads;
+    given.output = folder_ / "n.h5";
+    run(given);
+    const TokenFile other(given.output);
+    EXPECT_EQ(other.documents(), one.documents());
+    EXPECT_EQ(read_all(other), read_all(one));
+  }
+}
+
+class HeldOut : public TokenizeLines {
+ protected:
+  HeldOut() {
+    std::string all;
+    for (int i = 0; i < kDocuments; ++i) {
+      const auto line = "{\"text\": \"" + std::to_string(i) + "\"}\n";
+      (i < 123 ? first_ : rest_) += line;
+    }
+    write_text(folder_ / "all", first_ + rest_);
+    write_text(folder_ / "first", first_);
+    write_text(folder_ / "rest", rest_);
+  }
+  TokenizeOptions split(const std::vector<std::string>& names) const {
+    auto given = options({}, folder_ / "train.h5", InputFormat::jsonl);
+    for (const auto& name : names) given.inputs.push_back(folder_ / name);
+    given.held_out = 0.1;
+    given.held_out_output = folder_ / "eval.h5";
+    return given;
+  }
+  std::vector<std::string> held_out(const TokenizeOptions& given) {
+    run(given);
+    return documents(*tokenizer_, given.held_out_output);
+  }
+
+  static constexpr int kDocuments = 5000;
+  std::string first_, rest_;
+};
+
+TEST_F(HeldOut, IsAPartAndTheRestIsTheOther) {
+  const auto given = split({"all"});
+  const auto done = run(given);
+  EXPECT_EQ(done.output.documents + done.held_out.documents, kDocuments);
+  // Five standard deviations of 5000 draws of 0.1: 106.
+  EXPECT_NEAR(static_cast<double>(done.held_out.documents), 500, 106);
+  auto train = documents(*tokenizer_, given.output), eval = documents(*tokenizer_, given.held_out_output);
+  EXPECT_EQ(std::ssize(eval), done.held_out.documents);
+  const auto by_number = [](const auto& a, const auto& b) { return std::stoi(a) < std::stoi(b); };
+  EXPECT_TRUE(std::is_sorted(train.begin(), train.end(), by_number));
+  EXPECT_TRUE(std::is_sorted(eval.begin(), eval.end(), by_number));
+  std::vector<std::string> both;
+  std::merge(train.begin(), train.end(), eval.begin(), eval.end(), std::back_inserter(both), by_number);
+  ASSERT_EQ(std::ssize(both), kDocuments);
+  for (int i = 0; i < kDocuments; ++i) ASSERT_EQ(both[static_cast<std::size_t>(i)], std::to_string(i));
+}
+
+TEST_F(HeldOut, DependsOnTheSeedOnly) {
+  auto given = split({"all"});
+  const auto chosen = held_out(given);
+  given.threads = 3;
+  EXPECT_EQ(held_out(given), chosen);
+  given = split({"first", "rest"});
+  EXPECT_EQ(held_out(given), chosen);
+  given.seed = 1;
+  EXPECT_NE(held_out(given), chosen);
+}
+
+TEST_F(HeldOut, IsNotEmpty) {
+  write_text(folder_ / "two", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
+  auto given = split({"two"});
+  given.held_out = 1e-9;
+  EXPECT_THAT(user_error([&] { run(given); }),
+              HasSubstr("all of the 2 documents fell into the training part"));
+  given.held_out = 1 - 1e-9;
+  EXPECT_THAT(user_error([&] { run(given); }),
+              HasSubstr("all of the 2 documents fell into the held-out part"));
+  EXPECT_FALSE(fs::exists(given.output));
+  EXPECT_FALSE(fs::exists(given.held_out_output));
 }
 
 }  // namespace

@@ -1,27 +1,90 @@
-// Text files to a token file.
+// Texts and conversations to token files.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "llampi/core/log.hpp"
+#include "llampi/data/chat.hpp"
 #include "llampi/data/tokenizer.hpp"
 
 namespace llampi {
 
-struct TokenizeStatistics {
-  std::int64_t documents = 0;
-  std::int64_t tokens = 0;
-  std::int64_t bytes = 0;  ///< of text
+enum class InputFormat : std::uint8_t {
+  text,   ///< each file is one document
+  jsonl,  ///< each line is one, {"text": ...}
+  chat,   ///< each line is one, as parse_conversation() reads it
 };
 
-/// Each input, in the order given, becomes one document; empty ones are left out with a warning. Needs no
-/// MPI, and memory for one piece of a text (for a tokenizer that cannot work piece by piece: for the longest
-/// text). `output` appears when it is complete.
-/// @throws UserError if an input is missing, a folder or not readable, if all are empty, or if `output`
-/// cannot be written
-TokenizeStatistics tokenize_text(const Tokenizer& tokenizer, const std::vector<std::filesystem::path>& inputs,
-                                 const std::filesystem::path& output, const Log& log = {});
+/// What becomes of a line that cannot be used.
+enum class OnError : std::uint8_t { refuse, skip };
+
+/// What becomes of a conversation that is longer than a row.
+enum class TooLong : std::uint8_t {
+  cut,     ///< it begins a row of its own and goes on in the next
+  drop,    ///< it is left out, and counted
+  refuse,  ///< UserError
+};
+
+enum class LossOn : std::uint8_t { assistant, all };
+
+struct TokenizeOptions {
+  InputFormat format = InputFormat::text;
+  std::vector<std::filesystem::path> inputs;
+  std::filesystem::path output;
+  OnError on_error = OnError::refuse;
+  int threads = 0;  ///< 0: one per core
+
+  // Of text and jsonl.
+  std::string text_field = "text";
+  bool begin = true, end = true;  ///< the tokenizer's tokens around each document, where it has them
+
+  // Of chat. Conversations are packed into rows of seq_len tokens.
+  ChatTemplate chat_template = ChatTemplate::llama3;
+  LossOn loss = LossOn::assistant;
+  std::int64_t seq_len = 0;
+  TooLong too_long = TooLong::cut;
+
+  /// Part of the documents, drawn by (seed, number of the document), that goes to a file of its own.
+  double held_out = 0;
+  std::filesystem::path held_out_output;
+  std::uint64_t seed = 0;
+};
+
+/// What is in one token file.
+struct OutputStatistics {
+  std::int64_t documents = 0;
+  std::int64_t tokens = 0;   ///< of the documents
+  std::int64_t trained = 0;  ///< of these tokens, those that are labels
+  std::int64_t longest = 0;  ///< document, in tokens
+  // Of conversations.
+  std::int64_t rows = 0;
+  std::int64_t padding = 0;  ///< tokens that fill rows
+  std::int64_t cut = 0;
+};
+
+struct TokenizeStatistics {
+  OutputStatistics output, held_out;
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;        ///< of text in the documents
+  std::int64_t input_bytes = 0;  ///< of the files
+  std::int64_t skipped = 0;      ///< lines that could not be used
+  std::int64_t dropped = 0;      ///< conversations that were too long
+};
+
+/// Called now and then with the number of bytes of the inputs that are done.
+using TokenizeProgress = std::function<void(std::int64_t input_bytes)>;
+
+/// Documents come out in the order of the inputs, conversations packed into rows, the same for any number of
+/// threads. Empty files are left out with a warning. Needs no MPI, and memory for a few pieces of the inputs
+/// (a piece is some lines, or a part of a text that may be cut there for this tokenizer; all of it if there
+/// is no such place) and some 40 bytes per document. The outputs appear when they are complete.
+/// @throws UserError, with file and line, for what cannot be used; if there is no document for one of the
+/// outputs, or if one cannot be written
+TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log = {},
+                            const TokenizeProgress& progress = {});
 
 }  // namespace llampi

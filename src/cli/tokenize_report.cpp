@@ -1,0 +1,78 @@
+#include "cli/tokenize_report.hpp"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "llampi/core/text.hpp"
+
+namespace llampi::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double ratio(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+/// Part of the rows that is no padding.
+double fill(const OutputStatistics& output) { return ratio(output.tokens, output.tokens + output.padding); }
+
+template <class... Args>
+std::string row(const char* name, fmt::format_string<Args...> format, Args&&... args) {
+  return fmt::format("  {:<18} {}\n", name, fmt::format(format, std::forward<Args>(args)...));
+}
+
+std::string describe(const std::string& file, const OutputStatistics& output,
+                     const TokenizeOptions& options) {
+  std::string text = fmt::format("{}: {} tokens in {} documents\n", file, output.tokens, output.documents);
+  text += row("trained tokens", "{} ({:.1f} %)", output.trained, 100 * ratio(output.trained, output.tokens));
+  text += row("longest", "{} tokens", output.longest);
+  if (options.format != InputFormat::chat) return text;
+  text +=
+      row("sequences", "{} of {} tokens, {:.2f} % full", output.rows, options.seq_len, 100 * fill(output));
+  if (output.cut > 0) text += row("cut", "{} conversations that are longer", output.cut);
+  return text;
+}
+
+Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
+  Json json{{"documents", output.documents}, {"tokens", output.tokens}};
+  json["trained_tokens"] = output.trained;
+  json["longest"] = output.longest;
+  if (options.format != InputFormat::chat) return json;
+  json["sequences"] = output.rows;
+  json["seq_len"] = options.seq_len;
+  json["fill"] = fill(output);
+  json["cut"] = output.cut;
+  return json;
+}
+
+}  // namespace
+
+std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds) {
+  std::string text = describe(options.output.string(), done.output, options);
+  const bool has_held_out = options.held_out > 0;
+  if (has_held_out) text += describe(options.held_out_output.string(), done.held_out, options);
+  const auto tokens = done.output.tokens + done.held_out.tokens;
+  text += fmt::format("from {} of text in {} file{}\n", format_bytes(done.bytes), done.files,
+                      done.files == 1 ? "" : "s");
+  text += row("tokens per byte", "{:.3f}", ratio(tokens, done.bytes));
+  if (done.skipped > 0) text += row("skipped", "{} lines that could not be used", done.skipped);
+  if (done.dropped > 0) text += row("dropped", "{} conversations that were too long", done.dropped);
+  text +=
+      row("time", "{:.1f} s, {:.1f} MB/s", seconds, static_cast<double>(done.input_bytes) / 1e6 / seconds);
+  return text;
+}
+
+std::string tokenize_json(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds) {
+  Json json = json_of(done.output, options);
+  json["bytes"] = done.bytes;
+  json["files"] = done.files;
+  json["skipped"] = done.skipped;
+  json["dropped"] = done.dropped;
+  if (options.held_out > 0) json["held_out"] = json_of(done.held_out, options);
+  json["seconds"] = seconds;
+  return json.dump();
+}
+
+}  // namespace llampi::cli

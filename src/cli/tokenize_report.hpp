@@ -1,0 +1,15 @@
+// What llampi tokenize says at the end.
+#pragma once
+
+#include <string>
+
+#include "llampi/data/tokenize.hpp"
+
+namespace llampi::cli {
+
+/// Lines, each with its end.
+std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds);
+/// One object.
+std::string tokenize_json(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds);
+
+}  // namespace llampi::cli

@@ -1,0 +1,46 @@
+#include "data/document_output.hpp"
+
+#include <algorithm>
+
+namespace llampi {
+
+DocumentOutput::DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                               const TokenizeOptions& options)
+    : writer_(path, tokenizer.vocabulary(), tokenizer.name()) {
+  if (options.format == InputFormat::chat)
+    packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
+}
+
+void DocumentOutput::append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {
+  if (packer_) {
+    packer_->add(ids, mask);
+    statistics_.trained += std::count(mask.begin(), mask.end(), std::uint8_t{1});
+  } else {
+    writer_.append(ids);
+  }
+  length_ += static_cast<std::int64_t>(ids.size());
+}
+
+void DocumentOutput::end_document() {
+  if (!packer_) {
+    writer_.end_document();
+    statistics_.trained += std::max<std::int64_t>(length_ - 1, 0);
+  }
+  ++statistics_.documents;
+  statistics_.tokens += length_;
+  statistics_.longest = std::max(statistics_.longest, length_);
+  length_ = 0;
+}
+
+OutputStatistics DocumentOutput::close() {
+  if (packer_) {
+    const auto rows = packer_->write(writer_);
+    statistics_.rows = rows.rows;
+    statistics_.padding = rows.padding;
+    statistics_.cut = rows.cut;
+  }
+  writer_.close();
+  return statistics_;
+}
+
+}  // namespace llampi

@@ -1,0 +1,34 @@
+// One token file that documents are added to. Private to the library.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "data/row_packer.hpp"
+#include "llampi/data/tokenize.hpp"
+
+namespace llampi {
+
+/// Documents one after another, as they come, or conversations in rows.
+class DocumentOutput {
+ public:
+  DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
+                 const TokenizeOptions& options);
+
+  /// A part of the document under way; a conversation comes as a whole and with its mask.
+  void append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask);
+  void end_document();
+  std::int64_t documents() const { return statistics_.documents; }
+  /// The file gets its name.
+  OutputStatistics close();
+
+ private:
+  TokenFileWriter writer_;
+  std::optional<RowPacker> packer_;
+  OutputStatistics statistics_;
+  std::int64_t length_ = 0;  // of the document under way
+};
+
+}  // namespace llampi

@@ -1,0 +1,109 @@
+#include "data/piece_encoder.hpp"
+
+#include <algorithm>
+
+#include "llampi/core/error.hpp"
+#include "llampi/data/json_lines.hpp"
+
+namespace llampi {
+namespace {
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace
+
+PieceEncoder::PieceEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options)
+    : tokenizer_(tokenizer), options_(options), cutter_(tokenizer) {
+  if (options.begin && tokenizer.begin()) begin_.push_back(*tokenizer.begin());
+  if (options.end && tokenizer.end()) end_.push_back(*tokenizer.end());
+}
+
+std::size_t PieceEncoder::cut(std::string_view text) const {
+  if (options_.format == InputFormat::text) return cutter_.cut(text);
+  return text.rfind('\n') + 1;  // npos + 1 is 0
+}
+
+EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
+  EncodedPiece out;
+  out.input_bytes = static_cast<std::int64_t>(piece.text.size());
+  const std::string file = options_.inputs[piece.file].string();
+  if (piece.first && piece.last && piece.text.empty()) {
+    out.empty_file = file;
+  } else if (options_.format == InputFormat::text) {
+    add_text(out, piece);
+  } else {
+    std::string_view rest = piece.text;
+    for (auto number = piece.line; !rest.empty(); ++number) {
+      const auto line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+      if (!is_blank(line)) add_line(out, line, fmt::format("{}:{}", file, number));
+    }
+  }
+  return out;
+}
+
+void PieceEncoder::add_ids(EncodedPiece& out, const std::vector<std::int32_t>& ids) const {
+  out.ids.insert(out.ids.end(), ids.begin(), ids.end());
+}
+
+void PieceEncoder::add_text(EncodedPiece& out, const Piece& piece) const {
+  if (piece.first) add_ids(out, begin_);
+  add_ids(out, piece.first ? cutter_.encode_first(piece.text) : cutter_.encode_next(piece.text));
+  out.text_bytes += out.input_bytes;
+  if (!piece.last) return;
+  add_ids(out, end_);
+  out.ends.push_back(out.ids.size());
+}
+
+std::int64_t PieceEncoder::encode_line(std::string_view line, EncodedChat& document) const {
+  if (options_.format == InputFormat::jsonl) {
+    const auto text = parse_text_line(line, options_.text_field);
+    document.ids = begin_;
+    const auto ids = tokenizer_.encode(text);
+    document.ids.insert(document.ids.end(), ids.begin(), ids.end());
+    document.ids.insert(document.ids.end(), end_.begin(), end_.end());
+    return static_cast<std::int64_t>(text.size());
+  }
+  const auto conversation = parse_conversation(line);
+  document = encode_chat(tokenizer_, options_.chat_template, conversation);
+  if (options_.loss == LossOn::all) {
+    std::fill(document.mask.begin() + 1, document.mask.end(),
+              std::uint8_t{1});  // nothing predicts the first token
+  }
+  std::int64_t bytes = 0;
+  for (const auto& message : conversation) bytes += static_cast<std::int64_t>(message.content.size());
+  return bytes;
+}
+
+void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std::string& place) const {
+  EncodedChat document;
+  std::int64_t text_bytes = 0;
+  try {
+    text_bytes = encode_line(line, document);
+  } catch (const UserError& error) {
+    if (options_.on_error == OnError::refuse) {
+      throw_user_error("{}: {}; mend the line, or leave such lines out with --on-error skip", place,
+                       error.what());
+    }
+    out.defects.push_back(fmt::format("{}: {}", place, error.what()));
+    return;
+  }
+  if (options_.format == InputFormat::chat && std::ssize(document.ids) > options_.seq_len) {
+    if (options_.too_long == TooLong::refuse) {
+      throw_user_error(
+          "{}: the conversation has {} tokens, and a row {}; give a larger --seq-len, or --too-long cut "
+          "or drop",
+          place, document.ids.size(), options_.seq_len);
+    }
+    if (options_.too_long == TooLong::drop) {
+      ++out.dropped;
+      return;
+    }
+  }
+  add_ids(out, document.ids);
+  out.mask.insert(out.mask.end(), document.mask.begin(), document.mask.end());
+  out.ends.push_back(out.ids.size());
+  out.text_bytes += text_bytes;
+}
+
+}  // namespace llampi

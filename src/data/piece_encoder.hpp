@@ -1,0 +1,51 @@
+// From a piece of an input file to token ids. Private to the library.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/piece_reader.hpp"
+#include "data/text_cutter.hpp"
+#include "llampi/data/tokenize.hpp"
+
+namespace llampi {
+
+struct EncodedPiece {
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;  ///< of conversations
+  std::vector<std::size_t>
+      ends;                     ///< in ids, of the documents; what follows the last goes on in the next piece
+  std::int64_t text_bytes = 0;  ///< of the documents
+  std::int64_t input_bytes = 0;      ///< of the piece
+  std::int64_t dropped = 0;          ///< conversations that were too long
+  std::vector<std::string> defects;  ///< "file:line: what is wrong", of lines that were skipped
+  std::string empty_file;            ///< its name, if the piece is one
+};
+
+/// May be used by several threads.
+class PieceEncoder {
+ public:
+  /// Both must outlive it.
+  PieceEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options);
+
+  /// Where a PieceReader may cut.
+  std::size_t cut(std::string_view text) const;
+  /// @throws UserError for the first line that cannot be used, unless they are to be skipped
+  EncodedPiece operator()(const Piece& piece) const;
+
+ private:
+  void add_text(EncodedPiece& out, const Piece& piece) const;
+  void add_line(EncodedPiece& out, std::string_view line, const std::string& place) const;
+  /// One document; returns the bytes of its text.
+  std::int64_t encode_line(std::string_view line, EncodedChat& document) const;
+  void add_ids(EncodedPiece& out, const std::vector<std::int32_t>& ids) const;
+
+  const Tokenizer& tokenizer_;
+  const TokenizeOptions& options_;
+  const TextCutter cutter_;
+  std::vector<std::int32_t> begin_, end_;  // of a document
+};
+
+}  // namespace llampi
