@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "documents_apart.hpp"
 #include "expect_trajectory.hpp"
 #include "llampi/core/philox.hpp"
 #include "support/mpi_test.hpp"
@@ -61,6 +62,11 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
                      run_trajectory(world, fixture, {.strategy = Strategy::shard_grad_op, .accumulation = 2}),
                      "shard_grad_op");
   }
+}
+
+TEST(Engine, DocumentsDoNotFeelEachOther) {
+  expect_documents_apart(test_world(), oracle::load("documents"), {.accumulation = 2, .poison = true});
+  expect_documents_apart(test_world(), oracle::load("gqa_tied"), {.float64 = true});
 }
 
 TEST(Engine, HybridStrategiesEqualPyTorch) {

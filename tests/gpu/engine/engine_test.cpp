@@ -1,6 +1,7 @@
 // Whole training steps on a GPU, or on the emulated one: the engine's list on real streams, against PyTorch.
 #include <cmath>
 
+#include "fsdp/documents_apart.hpp"
 #include "fsdp/expect_trajectory.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 
@@ -110,6 +111,11 @@ TEST_F(GpuEngine, Bfloat16StaysNearPyTorch) {
   const Precision precision = {.param = DType::bfloat16, .compute = DType::bfloat16};
   work_orders().back().set();
   expect_oracle(run(fixture, {.poison = true, .precision = precision}), fixture, kBfloat16Arithmetic);
+}
+
+TEST_F(GpuEngine, DocumentsDoNotFeelEachOther) {
+  work_orders().back().set();
+  expect_documents_apart(test_world(), oracle::load("one_layer_one_head"), {.machine = machine_.get()});
 }
 
 TEST_F(GpuEngine, TheHostUpdatesWhatTheDeviceWould) {
