@@ -12,8 +12,8 @@ TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
   const auto sizes = make_gpu_sizes();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     const std::int64_t whole = sizes->head_loss_workspace(65536, 4096, 128256, dtype);
-    EXPECT_LE(whole, 257 * kMiB);
-    EXPECT_GE(whole, 128 * kMiB);  // short chunks read and write the gradient of the weight too often
+    EXPECT_LE(whole, 1025 * kMiB);
+    EXPECT_GE(whole, 512 * kMiB);  // short chunks read and write the gradient of the weight too often
     EXPECT_EQ(whole, sizes->head_loss_workspace(8192, 4096, 128256, dtype));
     // One row at least, however wide.
     EXPECT_GE(sizes->head_loss_workspace(1, 8, 512 * kMiB, dtype), 512 * kMiB * size_of(dtype));
