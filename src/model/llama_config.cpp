@@ -14,8 +14,13 @@ namespace {
 using nlohmann::json;
 
 json parse_json(const std::string& text, const std::string& source) {
+  constexpr int kDeepest = 64;  // printing and comparing values takes stack for each level
+  const auto refuse_depth = [&](int depth, json::parse_event_t, const json&) {
+    if (depth > kDeepest) throw_user_error("{}: this is nested more than {} levels deep.", source, kDeepest);
+    return true;
+  };
   try {
-    return json::parse(text);
+    return json::parse(text, refuse_depth);
   } catch (const json::exception& error) {
     const std::string what = error.what();  // "[json.exception...] parse error at line 1, column 2: ..."
     const auto words = what.find("] ");
@@ -66,6 +71,26 @@ void refuse_unsupported(const JsonFields& fields) {
   }
 }
 
+/// So that products of these sizes, of bytes too, are far from overflowing.
+void check_sizes(const JsonFields& fields, const LlamaConfig& config) {
+  constexpr std::int64_t kMostLayers = 100'000;
+  constexpr double kMostParameters = 1e15;
+  if (config.layers > kMostLayers)
+    fields.refuse("num_hidden_layers", fmt::format("at most {} are supported", kMostLayers));
+  const auto heads = static_cast<double>(2 * config.query_heads + 2 * config.key_value_heads);
+  const double of_layer =
+      heads * static_cast<double>(config.head_dim) + 3 * static_cast<double>(config.intermediate_size) + 2;
+  const double rows =
+      static_cast<double>(config.layers) * of_layer + 2 * static_cast<double>(config.vocab_size) + 1;
+  const double parameters = rows * static_cast<double>(config.hidden_size);
+  if (parameters > kMostParameters) {
+    fields.refuse("hidden_size",
+                  fmt::format("with the other sizes it makes {:.1e} parameters, and at most {:.0e} "
+                              "are supported",
+                              parameters, kMostParameters));
+  }
+}
+
 void read_sizes(const JsonFields& fields, LlamaConfig& config) {
   config.vocab_size = fields.size("vocab_size");
   config.hidden_size = fields.size("hidden_size");
@@ -89,6 +114,7 @@ void read_sizes(const JsonFields& fields, LlamaConfig& config) {
     fields.refuse("head_dim",
                   fmt::format("RoPE needs an even size of a head, and this gives {}", config.head_dim));
   }
+  check_sizes(fields, config);
 }
 
 Llama3Rope read_llama3(const JsonFields& rope) {
@@ -168,10 +194,14 @@ std::string config_text(const LlamaConfig& config, DType dtype) {
   auto object = nlohmann::ordered_json::parse(config.json);
   object["architectures"] = {"LlamaForCausalLM"};
   object["model_type"] = "llama";
-  // Transformers 4 calls it torch_dtype, 5 dtype; each reads the other's name too, so one is enough unless
-  // both are there.
-  if (object.contains("dtype")) object["dtype"] = to_string(dtype);
-  if (object.contains("torch_dtype") || !object.contains("dtype")) object["torch_dtype"] = to_string(dtype);
+  object["dtype"] = to_string(dtype);
+  object["torch_dtype"] = to_string(dtype);
+  // What version 5 writes, version 4 does not read: without a word it would compute another model. 5 reads
+  // both.
+  if (const auto rope = object.value("rope_parameters", nlohmann::ordered_json()); rope.is_object()) {
+    object["rope_theta"] = config.rope_theta;
+    if (config.rope_scaling) object["rope_scaling"] = rope;
+  }
   return object.dump(2) + "\n";
 }
 

@@ -246,12 +246,59 @@ TEST(LlamaConfig, RefusesHeadsThatDoNotFit) {
   EXPECT_EQ(parse(minimal_with({{"hidden_size", 50}, {"head_dim", 8}})).head_dim, 8);
 }
 
+TEST(LlamaConfig, RefusesSizesWhoseProductsOverflow) {
+  constexpr std::int64_t kLargest = 2147483647;
+  expect_refused({{"num_hidden_layers", kLargest}}, "num_hidden_layers", "at most 100000");
+  expect_refused({{"intermediate_size", kLargest}, {"hidden_size", 600'000'000}}, "hidden_size",
+                 "makes 1.6e+19 parameters, and at most 1e+15 are supported");
+  expect_refused({{"vocab_size", kLargest}, {"hidden_size", 600'000'000}}, "hidden_size", "parameters");
+  expect_refused(
+      {{"num_attention_heads", 600'000'000}, {"hidden_size", 600'000'000}, {"head_dim", 2147483646}},
+      "hidden_size", "parameters");
+  EXPECT_EQ(parse(minimal_with({{"num_hidden_layers", 100'000}})).layers, 100'000);
+}
+
+TEST(LlamaConfig, RefusesDeepNesting) {
+  // So deep that whatever recursed over it would not come back.
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const char* name : {"model_type", "rope_scaling", "something_else"})
+    EXPECT_THAT(refusal("{\"" + std::string(name) + "\": " + deep + "}"), HasSubstr("64 levels deep"))
+        << name;
+}
+
 TEST(LlamaConfig, RefusesTextThatIsNoConfiguration) {
   EXPECT_THAT(refusal(std::string("{\"vocab_size\": ")),
               AllOf(StartsWith("here.json: this is not JSON: "), EndsWith(".")));
   EXPECT_THAT(refusal(std::string()), StartsWith("here.json: this is not JSON: "));
   EXPECT_THAT(refusal(std::string("[1, 2]")),
               StartsWith("here.json: the text is [1,2] where a JSON object is needed"));
+}
+
+TEST(LlamaConfig, IsWrittenForEveryVersionOfTransformers) {
+  const json rope = {{"rope_type", "llama3"},   {"rope_theta", 5e5},
+                     {"factor", 8.0},           {"low_freq_factor", 1.0},
+                     {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 48}};
+  const json of_5 =
+      minimal_with({{"dtype", "bfloat16"}, {"rope_parameters", rope}, {"rope_scaling", nullptr}});
+  const json written = json::parse(config_text(parse(of_5), DType::float32));
+  EXPECT_EQ(written["dtype"], "float32");
+  EXPECT_EQ(written["torch_dtype"], "float32");
+  EXPECT_EQ(written["model_type"], "llama");
+  EXPECT_EQ(written["rope_parameters"], rope);
+  EXPECT_EQ(written["rope_scaling"], rope);
+  EXPECT_EQ(written["rope_theta"], 5e5);
+  EXPECT_EQ(parse(written).rope_scaling->factor, 8);
+
+  const json of_4 = minimal_with({{"torch_dtype", "float16"}, {"rope_theta", 3e4}});
+  json expected = of_4;
+  expected.update({{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}});
+  expected.update({{"dtype", "bfloat16"}, {"torch_dtype", "bfloat16"}});
+  EXPECT_EQ(json::parse(config_text(parse(of_4), DType::bfloat16)), expected);
+
+  const json unscaled = minimal_with({{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 3e4}}}});
+  const json text = json::parse(config_text(parse(unscaled), DType::float32));
+  EXPECT_EQ(text["rope_theta"], 3e4);
+  EXPECT_FALSE(text.contains("rope_scaling"));
 }
 
 TEST(LlamaConfig, IsReadFromAFileOrItsFolder) {

@@ -46,7 +46,7 @@ struct LlamaConfig {
 };
 
 /// config.json of a folder whose weights are `dtype`: the text it was read from, with what transformers needs
-/// to load it (model_type, architectures, the dtype under its old and its new name).
+/// to load it (model_type, architectures), the dtype and RoPE under the names of its versions 4 and 5.
 std::string config_text(const LlamaConfig& config, DType dtype);
 
 /// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and
