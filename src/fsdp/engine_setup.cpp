@@ -100,6 +100,7 @@ void Engine::check_that_it_fits(World& world) const {
   const bool one_memory = &host_ == &device_;
   const Backend backend = world.backend();
   const int local_ranks = world.topology().local_ranks;
+  // Communicators get their buffers with their first collectives.
   const auto on_device = [&](const auto& arenas, const RankGroups& groups) {
     return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, groups);
   };

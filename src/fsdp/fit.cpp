@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::size_t kNamedItems = 3;
 constexpr int kMostTimesRanks = 64;
-constexpr std::int64_t kDivisors = 64;  ///< of a micro-batch that are tried, and the last one
+constexpr std::int64_t kDivisors = 64;           ///< of a micro-batch that are tried, and the last one
+constexpr std::int64_t kMostMicroBatches = 256;  ///< of a step that is tried: its list grows with them
 
 /// A change of the options, and what the user would write.
 struct Change {
@@ -23,15 +24,16 @@ struct Change {
 std::vector<Change> smaller_micro_batches(const EngineOptions& options) {
   std::vector<Change> changes;
   const std::int64_t now = options.batch.sequences;
-  for (std::int64_t divisor = 2; divisor <= now; divisor += divisor < kDivisors ? 1 : now - divisor) {
-    if (now % divisor != 0) continue;
+  for (std::int64_t divisor = 2; divisor <= now;
+       divisor = divisor < kDivisors ? divisor + 1 : std::max(now, divisor + 1)) {
+    const bool too_long = options.training && divisor * options.micro_batches > kMostMicroBatches;
+    if (now % divisor != 0 || too_long) continue;
     changes.push_back(
         {fmt::format("{}{}", options.training ? "train.micro_batch = " : "a micro-batch of ", now / divisor),
          [now, divisor](EngineOptions& o) {
            o.batch.sequences = now / divisor;
            if (o.training) o.micro_batches *= static_cast<int>(divisor);
          }});
-    if (divisor == now) break;
   }
   return changes;
 }

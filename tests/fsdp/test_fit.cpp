@@ -97,6 +97,13 @@ TEST_F(Fit, LooksAtBothMemories) {
   EXPECT_THAT(refusal(device, small_host), HasSubstr(" of host memory per rank"));
 }
 
+// A list grows with the micro-batches of a step: one of a million is not tried.
+TEST_F(Fit, OfAHugeMicroBatchIsNotCutIntoAsManySteps) {
+  options_.batch.sequences = 1 << 20;
+  SmallDevice device(1000);
+  EXPECT_THAT(refusal(device, device), HasSubstr("; neither 64 times as many ranks nor "));
+}
+
 TEST_F(Fit, EvaluationsHaveMicroBatchesOnly) {
   options_.training = false;
   options_.groups = {};
