@@ -1,6 +1,6 @@
 #include "cli/console.hpp"
 
-#include <algorithm>
+#include <cctype>
 
 namespace llampi::cli {
 namespace {
@@ -15,9 +15,15 @@ void write(const std::string& text, std::FILE* stream) {
 void print(const std::string& text) { write(text, stdout); }
 
 void print_error(const std::string& message) {
+  constexpr std::size_t kLongest = 4000;
   std::string line = "llampi: " + message;
   while (line.back() == '\n') line.pop_back();
-  std::replace(line.begin(), line.end(), '\n', ' ');
+  if (line.size() > kLongest) line = line.substr(0, kLongest) + "...";
+  // A message may quote somebody else's file, and what is in that must not control the terminal.
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = '?';
+  }
   write(line + "\n", stderr);
 }
 
