@@ -6,6 +6,7 @@
 #include "cli/console.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
+#include "cli/text_options.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/convert.hpp"
@@ -82,23 +83,6 @@ std::int64_t parse_size(const std::string& text) {
   throw_user_error("--max-shard-size = {} is no size; write for example 5GB or 500MiB", text);
 }
 
-/// Where the run of a checkpoint had its model from: a folder, if it had one.
-std::vector<fs::path> folders_of_run(const std::string& checkpoint) {
-  const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
-  if (text.empty()) return {};
-  const Config config = parse_ini(text, checkpoint);
-  std::vector<fs::path> folders;
-  std::error_code ignored;
-  for (const fs::path path : {config.model.weights, config.model.config}) {
-    if (fs::is_directory(path, ignored)) {
-      folders.push_back(path);
-    } else if (path.filename() == "config.json") {
-      folders.push_back(path.has_parent_path() ? path.parent_path() : ".");
-    }
-  }
-  return folders;
-}
-
 }  // namespace
 
 int export_command(const Arguments& arguments) {
@@ -120,7 +104,7 @@ int export_command(const Arguments& arguments) {
                  .tokenizers = {}};
       if (!a.tokenizer.empty()) {
         request.tokenizers = {a.tokenizer};
-      } else if (identify(a.checkpoint) == FileKind::checkpoint) {
+      } else {
         request.tokenizers = folders_of_run(a.checkpoint);
       }
     });

@@ -5,32 +5,63 @@
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
-#include "llampi/train/train.hpp"
+#include "cli/text_options.hpp"
+#include "llampi/train/generate.hpp"
 
 namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE --seq-len N [OPTIONS]\n\n"
-    "Mean loss of a model over all samples of a token file. GPUs compute in bfloat16, CPUs in float32.\n";
+    "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE --seq-len N [OPTIONS]\n"
+    "       [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]\n\n"
+    "Mean loss of a model over all samples of a token file. Or how many questions it answers right: each "
+    "line "
+    "of\n"
+    "the file is a conversation, as tokenize --format chat reads them, that ends with the right answer; the "
+    "model's\n"
+    "is made of its most likely tokens, and is right if it is the same text. GPUs compute in bfloat16, CPUs "
+    "in\nfloat32.\n";
 
 struct Request {
-  std::string weights, data;
-  EvaluateOptions options;
+  std::string weights, data, questions, answers;
+  EvaluateOptions loss;
+  QuestionOptions asking;
+  DeviceOptions compute;
   bool json = false;
 };
 
 std::vector<Option> options_of(Request& r) {
   constexpr Range kMicroBatch{.low = 1, .high = 1e6};
-  EvaluateOptions& o = r.options;
+  constexpr Range kTokens{.low = 0, .high = kMostTokensToGenerate};
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
-      {"seq-len", &o.seq_len, "sequence length in tokens", {.range = kAtLeastOne}},
-      {"micro-batch", &o.micro_batch, "sequences per rank and forward pass", {.range = kMicroBatch}},
-      device_option(o.compute),
-      threads_option(o.compute.threads),
-      {"json", &r.json, "print one JSON object: loss, perplexity, tokens", {}, true},
+      {"seq-len", &r.loss.seq_len, "data: sequence length in tokens", {.range = kAtLeastOne}},
+      {"micro-batch",
+       &r.loss.micro_batch,
+       "data: sequences per rank and forward pass",
+       {.range = kMicroBatch}},
+      {"questions",
+       &r.questions,
+       "JSON lines, conversations that end with the right answer",
+       {.name = "FILE"}},
+      {"answers",
+       &r.answers,
+       "questions: JSON lines to write, each with the model's answer",
+       {.name = "FILE"}},
+      {"max-tokens",
+       &r.asking.max_tokens,
+       "questions: of an answer; 0: 16 more than the right one has",
+       {.range = kTokens}},
+      tokenizer_option(r.asking.text),
+      template_option(r.asking.text),
+      device_option(r.compute),
+      threads_option(r.compute.threads),
+      {"json",
+       &r.json,
+       "print one JSON object: loss, perplexity, tokens; or accuracy, questions, correct",
+       {},
+       true},
   };
 }
 
@@ -38,8 +69,16 @@ Request parse(const Arguments& arguments) {
   Request request;
   assign_command_line(arguments, options_of(request), 0);
   require_option(!request.weights.empty(), "evaluate", "weights");
-  require_option(!request.data.empty(), "evaluate", "data");
-  require_option(request.options.seq_len != 0, "evaluate", "seq-len");
+  if (request.data.empty() == request.questions.empty())
+    throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
+  const bool asks = request.data.empty();
+  require_option(asks || request.loss.seq_len != 0, "evaluate", "seq-len");
+  if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len goes with --data only; leave it out");
+  if (!asks && !request.answers.empty())
+    throw_user_error("--answers goes with --questions only; leave it out");
+  request.loss.compute = request.asking.compute = request.compute;
+  request.asking.questions = request.questions;
+  request.asking.answers = request.answers;
   return request;
 }
 
@@ -54,6 +93,17 @@ void print_result(const Evaluation& e, bool json) {
   }
 }
 
+void print_result(const Accuracy& a, bool json) {
+  if (json) {
+    const nlohmann::ordered_json text{
+        {"accuracy", a.accuracy()}, {"questions", a.questions}, {"correct", a.correct}};
+    print(text.dump() + "\n");
+  } else {
+    print(fmt::format("accuracy {:.1f} %: {} of {} questions answered right\n", 100 * a.accuracy(), a.correct,
+                      a.questions));
+  }
+}
+
 }  // namespace
 
 int evaluate_command(const Arguments& arguments) {
@@ -63,10 +113,17 @@ int evaluate_command(const Arguments& arguments) {
     return kDone;
   }
   return run_on_ranks([&](World& world) {
-    const Request r = parse(arguments);
+    Request r = parse(arguments);
     const bool speaks = world.rank() == 0;
-    const Evaluation result = evaluate(world, r.weights, r.data, r.options, console_log(speaks, stderr));
-    if (speaks) print_result(result, r.json);
+    const Log log = console_log(speaks, stderr);
+    if (r.questions.empty()) {
+      const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);
+      if (speaks) print_result(result, r.json);
+    } else {
+      agree(world, [&] { r.asking.text.folders = folders_of_run(r.weights); });
+      const Accuracy result = answer_questions(world, r.weights, r.asking, log);
+      if (speaks) print_result(result, r.json);
+    }
     return kDone;
   });
 }

@@ -1,18 +1,21 @@
 // llampi generate
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
-#include "llampi/train/train.hpp"
+#include "cli/text_options.hpp"
+#include "llampi/train/generate.hpp"
 
 namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
     "Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]\n\n"
-    "Continues a text. GPUs compute in bfloat16, CPUs in float32.\n";
+    "Continues a text or, with --chat, answers the prompt of a user. GPUs compute in bfloat16, CPUs in "
+    "float32.\n";
 
 struct Request {
   std::string weights;
@@ -26,7 +29,9 @@ std::vector<Option> options_of(Request& r) {
   constexpr Range kProbability{.low = 0, .high = 1, .includes_low = false};
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
-      {"prompt", &o.prompt, "text to continue"},
+      {"prompt", &o.prompt, "text to continue; with --chat, to answer", {.name = "TEXT"}},
+      {"chat", &o.chat, "put the prompt into the chat template, and print the answer", {}, true},
+      {"system", &o.system, "chat: what the system says first", {.name = "TEXT"}},
       {"max-tokens", &o.max_tokens, "tokens to add", {.range = kTokens}},
       {"temperature", &o.temperature, "0: always the most likely token", {.range = kAtLeastZero}},
       {"top-p",
@@ -34,9 +39,19 @@ std::vector<Option> options_of(Request& r) {
        "choose among the most likely tokens that together have this probability",
        {.range = kProbability}},
       {"seed", &o.seed, "of the choices"},
+      {"stop",
+       &o.stop,
+       "tokens, by name or id, separated by spaces, that end the text besides the tokenizer's own",
+       {.name = "TOKENS"}},
+      tokenizer_option(o.text),
+      template_option(o.text),
       device_option(o.compute),
       threads_option(o.compute.threads),
-      {"json", &r.json, "print one JSON object: prompt, text (both together)", {}, true},
+      {"json",
+       &r.json,
+       "print one JSON object: prompt, completion, tokens, stopped and, without --chat, text (both together)",
+       {},
+       true},
   };
 }
 
@@ -45,7 +60,19 @@ Request parse(const Arguments& arguments) {
   assign_command_line(arguments, options_of(request), 0);
   require_option(!request.weights.empty(), "generate", "weights");
   require_option(!request.options.prompt.empty(), "generate", "prompt");
+  if (!request.options.chat && !request.options.system.empty())
+    throw_user_error("--system does not go without --chat: only conversations have it; leave it out");
   return request;
+}
+
+std::string json_text(const Request& r, const Generation& made) {
+  nlohmann::ordered_json json{{"prompt", r.options.prompt},
+                              {"completion", made.completion},
+                              {"tokens", made.tokens},
+                              {"stopped", made.stopped}};
+  if (!r.options.chat) json["text"] = r.options.prompt + made.completion;
+  // Single tokens may be parts of characters; JSON must be UTF-8.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -57,18 +84,15 @@ int generate_command(const Arguments& arguments) {
     return kDone;
   }
   return run_on_ranks([&](World& world) {
-    const Request r = parse(arguments);
+    Request r = parse(arguments);
+    agree(world, [&] { r.options.text.folders = folders_of_run(r.weights); });
     const bool speaks = world.rank() == 0;
-    bool started = false;
+    std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {
-      if (!r.json) print(started ? piece : r.options.prompt + piece);
-      started = true;
+      if (!r.json) print(std::exchange(before, "") + piece);
     };
-    const std::string text = generate(world, r.weights, r.options, emit, console_log(speaks, stderr));
-    if (!speaks) return kDone;
-    const nlohmann::ordered_json json{{"prompt", r.options.prompt}, {"text", text}};
-    // Single tokens may be parts of characters; JSON must be UTF-8.
-    print((r.json ? json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : "") + "\n");
+    const auto made = generate(world, r.weights, r.options, emit, console_log(speaks, stderr));
+    if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
     return kDone;
   });
 }

@@ -45,23 +45,9 @@ std::size_t white_space_at(std::string_view text) {
   return 0;
 }
 
-std::string_view strip(std::string_view text) {
-  while (const auto length = white_space_at(text)) text.remove_prefix(length);
-  for (bool found = true; found;) {
-    found = false;
-    for (std::size_t length = 1; length <= std::min<std::size_t>(3, text.size()); ++length) {
-      if (white_space_at(text.substr(text.size() - length)) != length) continue;
-      text.remove_suffix(length);
-      found = true;
-      break;
-    }
-  }
-  return text;
-}
-
-const char* to_string(Role role) {
-  if (role == Role::system) return "system";
-  return role == Role::user ? "user" : "assistant";
+const char* to_string(ChatRole role) {
+  if (role == ChatRole::system) return "system";
+  return role == ChatRole::user ? "user" : "assistant";
 }
 
 class Encoder {
@@ -96,14 +82,14 @@ class Encoder {
 
 EncodedChat encode_llama3(const Tokenizer& tokenizer, const Conversation& conversation, ChatPurpose purpose) {
   Encoder encoder(tokenizer);
-  const auto add_header = [&](Role role) {
+  const auto add_header = [&](ChatRole role) {
     encoder.add_special("<|start_header_id|>");
     encoder.add_text(to_string(role));
     encoder.add_special("<|end_header_id|>");
   };
   encoder.add_special("<|begin_of_text|>");
   for (const auto& message : conversation) {
-    const bool learnt = message.role == Role::assistant && message.trained;
+    const bool learnt = message.role == ChatRole::assistant && message.trained;
     const std::string content(strip(message.content));
     add_header(message.role);
     if (learnt) {
@@ -114,7 +100,7 @@ EncodedChat encode_llama3(const Tokenizer& tokenizer, const Conversation& conver
     encoder.add_special("<|eot_id|>", learnt);
   }
   if (purpose == ChatPurpose::generation) {
-    add_header(Role::assistant);
+    add_header(ChatRole::assistant);
     encoder.add_text("\n\n");
   }
   return encoder.result;
@@ -122,7 +108,7 @@ EncodedChat encode_llama3(const Tokenizer& tokenizer, const Conversation& conver
 
 void check_llama2(const Conversation& conversation, std::size_t turns_begin, ChatPurpose purpose) {
   for (std::size_t i = turns_begin; i < conversation.size(); ++i) {
-    const auto wanted = (i - turns_begin) % 2 == 0 ? Role::user : Role::assistant;
+    const auto wanted = (i - turns_begin) % 2 == 0 ? ChatRole::user : ChatRole::assistant;
     if (conversation[i].role == wanted) continue;
     throw_user_error(
         "message {} is the {}'s where the template llama2 has the {}'s: user and assistant take turns, after "
@@ -131,13 +117,13 @@ void check_llama2(const Conversation& conversation, std::size_t turns_begin, Cha
         i + 1, to_string(conversation[i].role), to_string(wanted));
   }
   if (turns_begin == conversation.size()) throw_user_error("there is no message of the user");
-  if (purpose == ChatPurpose::generation && conversation.back().role != Role::user) {
+  if (purpose == ChatPurpose::generation && conversation.back().role != ChatRole::user) {
     throw_user_error("the last message must be the user's for the assistant to answer");
   }
 }
 
 EncodedChat encode_llama2(const Tokenizer& tokenizer, const Conversation& conversation, ChatPurpose purpose) {
-  const bool has_system = !conversation.empty() && conversation.front().role == Role::system;
+  const bool has_system = !conversation.empty() && conversation.front().role == ChatRole::system;
   check_llama2(conversation, has_system ? 1 : 0, purpose);
   Encoder encoder(tokenizer);
   for (std::size_t i = has_system ? 1 : 0; i < conversation.size(); i += 2) {
@@ -162,6 +148,20 @@ EncodedChat encode_llama2(const Tokenizer& tokenizer, const Conversation& conver
 }
 
 }  // namespace
+
+std::string_view strip(std::string_view text) {
+  while (const auto length = white_space_at(text)) text.remove_prefix(length);
+  for (bool found = true; found;) {
+    found = false;
+    for (std::size_t length = 1; length <= std::min<std::size_t>(3, text.size()); ++length) {
+      if (white_space_at(text.substr(text.size() - length)) != length) continue;
+      text.remove_suffix(length);
+      found = true;
+      break;
+    }
+  }
+  return text;
+}
 
 ChatTemplate choose_template(const Tokenizer& tokenizer, const std::string& name) {
   if (name == "auto") {

@@ -50,10 +50,10 @@ std::string full_text_in(const Json& object, const std::string& key, const std::
   return text;
 }
 
-Role parse_role(const std::string& name, const std::string& where) {
-  if (name == "system") return Role::system;
-  if (name == "user") return Role::user;
-  if (name == "assistant") return Role::assistant;
+ChatRole parse_role(const std::string& name, const std::string& where) {
+  if (name == "system") return ChatRole::system;
+  if (name == "user") return ChatRole::user;
+  if (name == "assistant") return ChatRole::assistant;
   constexpr std::size_t kLongest = 40;
   throw_user_error("{}the role {} is not known; use system, user or assistant", where,
                    Json(name.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace));
@@ -71,8 +71,8 @@ Message parse_message(const Json& json, std::size_t number) {
   if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
   Message message;
   message.role = parse_role(text_in(json, "role", where), where);
-  message.content =
-      message.role == Role::system ? text_in(json, "content", where) : full_text_in(json, "content", where);
+  message.content = message.role == ChatRole::system ? text_in(json, "content", where)
+                                                     : full_text_in(json, "content", where);
   message.trained = parse_weight(json, where);
   return message;
 }
@@ -87,7 +87,8 @@ Conversation parse_conversation(std::string_view line) {
   const Json json = parse_object(line);
   const auto messages = json.find("messages");
   if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
-    return {{Role::user, full_text_in(json, "prompt")}, {Role::assistant, full_text_in(json, "completion")}};
+    return {{ChatRole::user, full_text_in(json, "prompt")},
+            {ChatRole::assistant, full_text_in(json, "completion")}};
   }
   if (messages == json.end())
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there");
@@ -97,7 +98,8 @@ Conversation parse_conversation(std::string_view line) {
   bool has_answer = false;
   for (const auto& message : *messages) {
     conversation.push_back(parse_message(message, conversation.size() + 1));
-    has_answer = has_answer || (conversation.back().role == Role::assistant && conversation.back().trained);
+    has_answer =
+        has_answer || (conversation.back().role == ChatRole::assistant && conversation.back().trained);
   }
   if (!has_answer) throw_user_error("there is no message of the assistant to learn from");
   return conversation;

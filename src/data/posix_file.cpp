@@ -102,6 +102,22 @@ void PosixFile::sync() const {
   if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
 }
 
+std::string read_whole(const std::filesystem::path& path) {
+  const auto file = PosixFile::open_for_reading(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  text.resize(file.read_at(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+void write_whole(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path temporary = path;
+  temporary += ".tmp";
+  const auto out = PosixFile::create(temporary);
+  out.write_at(0, std::as_bytes(std::span(text)));
+  out.sync();
+  rename_into_place(temporary, path);
+}
+
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
   const auto folder = to.has_parent_path() ? to.parent_path() : std::filesystem::path(".");

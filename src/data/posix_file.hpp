@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace llampi {
@@ -37,6 +39,11 @@ class PosixFile {
   int descriptor_ = -1;
   std::filesystem::path path_;
 };
+
+std::string read_whole(const std::filesystem::path& path);
+
+/// Writes a file that appears when it is complete, and is on the disk then.
+void write_whole(const std::filesystem::path& path, std::string_view text);
 
 /// Gives a synced file its final name, for good: the folder is synced as well.
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);

@@ -45,13 +45,6 @@ class ByteTokenizer : public Tokenizer {
   std::optional<std::int32_t> end() const override { return std::nullopt; }
 };
 
-std::string read_whole(const fs::path& path) {
-  const auto file = PosixFile::open_for_reading(path);
-  std::string text(static_cast<std::size_t>(file.size()), '\0');
-  text.resize(file.read_at(0, std::as_writable_bytes(std::span(text))));
-  return text;
-}
-
 TokenizerNeighbours neighbours(const fs::path& folder) {
   const auto read = [&](const char* name) -> std::optional<TokenizerNeighbours::File> {
     std::error_code ignored;
@@ -65,16 +58,18 @@ TokenizerNeighbours neighbours(const fs::path& folder) {
           .added_tokens = read("added_tokens.json")};
 }
 
-/// The tokenizer's own file in a folder.
+/// The tokenizer's own file in a folder; empty if there is none.
 fs::path file_in(const fs::path& folder) {
   std::error_code ignored;
   for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     if (fs::exists(folder / name, ignored)) return folder / name;
   }
-  throw_user_error("the folder {} has neither tokenizer.json nor tokenizer.model", folder.string());
+  return {};
 }
 
 }  // namespace
+
+bool holds_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<ByteTokenizer>();
@@ -86,6 +81,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
         name);
   }
   const fs::path file = fs::is_directory(name, ignored) ? file_in(name) : fs::path(name);
+  if (file.empty()) throw_user_error("the folder {} has neither tokenizer.json nor tokenizer.model", name);
   const bool is_json = file.extension() == ".json";
   if (!is_json && file.extension() != ".model") {
     throw_user_error(

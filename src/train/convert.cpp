@@ -8,6 +8,7 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/data/tokenizer.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi {
@@ -22,20 +23,6 @@ constexpr std::array kCompanions{"tokenizer.json",          "tokenizer.model",  
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-bool holds_tokenizer(const fs::path& folder) {
-  std::error_code ignored;
-  return fs::exists(folder / "tokenizer.json", ignored) || fs::exists(folder / "tokenizer.model", ignored);
-}
-
-void write_synced(const fs::path& file, const std::string& text) {
-  fs::path temporary = file;
-  temporary += ".tmp";
-  const auto out = PosixFile::create(temporary);
-  out.write_at(0, std::as_bytes(std::span(text)));
-  out.sync();
-  rename_into_place(temporary, file);
 }
 
 std::vector<TensorInfo> tensors_of(const LlamaConfig& config) {
@@ -104,7 +91,7 @@ void export_folder(World& world, const ExportRequest& request, const Log& log) {
   export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes});
   on_rank_0(world, [&] {
     copy_tokenizer(request, log);
-    write_synced(request.output / "config.json", config_text(config, request.dtype));
+    write_whole(request.output / "config.json", config_text(config, request.dtype));
   });
   report(log, request.output, source->tensors(), request.dtype, now() - begin);
 }

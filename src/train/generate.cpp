@@ -1,87 +1,102 @@
+#include "llampi/train/generate.hpp"
+
 #include <algorithm>
-#include <cmath>
-#include <numeric>
+#include <charconv>
+#include <sstream>
 
 #include "llampi/core/philox.hpp"
-#include "llampi/data/tokenizer.hpp"
 #include "train/continuation.hpp"
+#include "train/sampling.hpp"
 #include "train/session.hpp"
+#include "train/text_model.hpp"
 
 namespace llampi {
 namespace {
 
-/// Draws from softmax(logits / temperature), cut to the smallest set of most likely tokens whose probability
-/// reaches top_p (nucleus sampling: Holtzman et al., arXiv 1904.09751). `uniform` is in [0, 1).
-std::int32_t draw(const std::vector<double>& logits, double temperature, double top_p, double uniform) {
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](auto a, auto b) { return logits[a] > logits[b]; });
-  if (temperature <= 0) return order.front();
-
-  std::vector<double> weights(order.size());
-  double total = 0;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    weights[i] = std::exp((logits[order[i]] - logits[order.front()]) / temperature);
-    total += weights[i];
-  }
-  double kept = 0;
-  std::size_t count = 0;
-  while (count < order.size() && (count == 0 || kept < top_p * total)) kept += weights[count++];
-
-  double target = uniform * kept;
-  for (std::size_t i = 0; i < count; ++i) {
-    target -= weights[i];
-    if (target < 0) return order[i];
-  }
-  return order[count - 1];
+Conversation conversation(const GenerateOptions& options) {
+  Conversation result;
+  if (!options.system.empty()) result.push_back({ChatRole::system, options.system});
+  result.push_back({ChatRole::user, options.prompt});
+  return result;
 }
+
+/// Adds tokens given by name or id, separated by spaces.
+void add_tokens(const std::string& names, const Tokenizer& tokenizer, std::vector<std::int32_t>& tokens) {
+  std::istringstream words(names);
+  for (std::string word; words >> word;) {
+    auto id = tokenizer.find(word);
+    if (!id) {
+      std::int32_t number = -1;
+      const auto* end = word.data() + word.size();
+      const auto [stopped, error] = std::from_chars(word.data(), end, number);
+      if (error == std::errc() && stopped == end && number >= 0 && number < tokenizer.vocabulary())
+        id = number;
+    }
+    if (!id) throw_user_error("--stop has \"{}\", which {} has not got", word, tokenizer.name());
+    tokens.push_back(*id);
+  }
+}
+
+/// What is written as it comes: an answer begins with its first character that is no white space.
+class Writer {
+ public:
+  Writer(const Tokenizer& tokenizer, bool trims, const std::function<void(const std::string&)>& emit)
+      : tokenizer_(tokenizer), trims_(trims), emit_(emit) {}
+
+  void add(std::int32_t token) {
+    std::string piece = tokenizer_.bytes_of(token);
+    if (trims_ && text_.empty()) piece.erase(0, piece.find_first_not_of(" \t\r\n"));
+    text_ += piece;
+    if (emit_ && !piece.empty()) emit_(piece);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  const Tokenizer& tokenizer_;
+  const bool trims_;
+  const std::function<void(const std::string&)> emit_;
+  std::string text_;
+};
 
 }  // namespace
 
-std::string generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
-                     const std::function<void(const std::string&)>& emit, const Log& log) {
-  LlamaConfig config;
-  std::unique_ptr<Tokenizer> tokenizer;
-  std::vector<std::int32_t> tokens;
+Generation generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
+                    const std::function<void(const std::string&)>& emit, const Log& log) {
+  TextModel model;
+  Beginning beginning;
+  std::vector<std::int32_t> stop;
   agree(world, [&] {
-    config = config_of_weights(weights);
-    tokenizer = make_tokenizer("bytes");
-    if (config.vocab_size != tokenizer->vocabulary()) {
-      throw_user_error("{} has a vocabulary of {}; only models over bytes (256) can generate so far",
-                       weights.string(), config.vocab_size);
-    }
     if (options.max_tokens < 1 || options.max_tokens > kMostTokensToGenerate) {
       throw_user_error("--max-tokens must be from 1 to {}, not {}", kMostTokensToGenerate,
                        options.max_tokens);
     }
-    tokens = tokenizer->encode(options.prompt);
-    if (tokens.empty()) throw_user_error("--prompt is empty; give at least one character to continue");
-    if (std::ssize(tokens) >= config.max_position_embeddings) {
-      throw_user_error("--prompt has {} tokens, and {} takes {} in all; shorten it", tokens.size(),
-                       weights.string(), config.max_position_embeddings);
-    }
+    if (strip(options.prompt).empty() && (options.chat || options.prompt.empty()))
+      throw_user_error("--prompt is empty; give at least one character to continue");
+    model = TextModel::open(weights, options.text, options.chat);
+    beginning.tokens = options.chat ? model.encode(conversation(options)) : model.encode(options.prompt);
+    beginning.most = model.room(beginning.tokens, options.max_tokens, "--prompt");
+    stop = model.stop_tokens(options.chat);
+    add_tokens(options.stop, *model.tokenizer, stop);
   });
-  const auto room = config.max_position_embeddings - static_cast<std::int64_t>(tokens.size());
-  const std::int64_t more = std::min(options.max_tokens, room);
-  if (more < options.max_tokens)
-    log.warning("the text ends after {} tokens: max_position_embeddings is {}", more,
-                config.max_position_embeddings);
-  const auto session =
-      open_for_inference(world, weights, generation_shape(static_cast<std::int64_t>(tokens.size()) + more),
-                         options.compute, log);
+  const auto length = std::ssize(beginning.tokens) + beginning.most;
+  const auto session = open_for_inference(world, weights, generation_shape(length), options.compute, log);
 
   const RandomStream random(options.seed, "generate");
-  std::string text = options.prompt;
-  Continuation continuation(*session.engine);
-  for (std::int64_t i = 0; i < more; ++i) {
-    const auto logits = continuation.feed(tokens);
-    const double uniform = static_cast<double>(random.bits(i) >> 11) * 0x1p-53;
-    tokens = {draw(logits, options.temperature, options.top_p, uniform)};
-    const std::string piece = tokenizer->decode(tokens);
-    text += piece;
-    if (world.rank() == 0 && emit) emit(piece);
+  const auto choose = [&](std::vector<double>& logits, std::int64_t index) {
+    model.forbid_nameless(logits);
+    const double uniform = static_cast<double>(random.bits(index) >> 11) * 0x1p-53;
+    return draw(logits, options.temperature, options.top_p, uniform);
+  };
+  Writer writer(*model.tokenizer, options.chat, world.rank() == 0 ? emit : nullptr);
+  const auto made = continue_sequence(world, *session.engine, beginning, stop, choose,
+                                      [&](std::int32_t token) { writer.add(token); });
+  if (!made.stopped && beginning.most < options.max_tokens) {
+    log.warning("the text ends after {} tokens: max_position_embeddings is {}", beginning.most,
+                model.config.max_position_embeddings);
   }
-  return text;
+  return {.completion = std::string(options.chat ? strip(writer.text()) : writer.text()),
+          .tokens = std::ssize(made.tokens),
+          .stopped = made.stopped};
 }
 
 }  // namespace llampi

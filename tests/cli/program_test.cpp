@@ -107,6 +107,16 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("train --train.stepz=5",
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
   expect_refused("evaluate --weights w --data d", "evaluate needs --seq-len; see llampi evaluate --help");
+  expect_refused("evaluate --weights w",
+                 "evaluate needs either --data or --questions; see llampi evaluate --help");
+  expect_refused("evaluate --weights w --questions q --data d",
+                 "evaluate needs either --data or --questions; see llampi evaluate --help");
+  expect_refused("evaluate --weights w --data d --seq-len 8 --answers a",
+                 "--answers goes with --questions only; leave it out");
+  expect_refused("evaluate --weights w --questions q --seq-len 8",
+                 "--seq-len goes with --data only; leave it out");
+  expect_refused("generate --weights w --prompt p --system s",
+                 "--system does not go without --chat: only conversations have it; leave it out");
   expect_refused("generate --weights w --prompt p --top-p=0",
                  "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
   expect_refused("generate --weights w --prompt p --max-tokens=1000001",

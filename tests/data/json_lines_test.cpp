@@ -36,18 +36,18 @@ TEST(ConversationLine, GivesTheMessages) {
       R"({"id": 1, "messages": [{"role": "system", "content": ""}, {"role": "user", "content": "a", "name": "x"},
           {"role": "assistant", "content": "b", "weight": 0}, {"role": "assistant", "content": " c ", "weight": 1}]})");
   ASSERT_EQ(turns.size(), 4U);
-  EXPECT_EQ(turns[0].role, Role::system);
-  EXPECT_EQ(turns[1].role, Role::user);
+  EXPECT_EQ(turns[0].role, ChatRole::system);
+  EXPECT_EQ(turns[1].role, ChatRole::user);
   EXPECT_EQ(turns[1].content, "a");
-  EXPECT_EQ(turns[2].role, Role::assistant);
+  EXPECT_EQ(turns[2].role, ChatRole::assistant);
   EXPECT_FALSE(turns[2].trained);
   EXPECT_EQ(turns[3].content, " c ");
   EXPECT_TRUE(turns[3].trained);
   const auto pair = parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
-  EXPECT_EQ(pair[0].role, Role::user);
+  EXPECT_EQ(pair[0].role, ChatRole::user);
   EXPECT_EQ(pair[0].content, "p");
-  EXPECT_EQ(pair[1].role, Role::assistant);
+  EXPECT_EQ(pair[1].role, ChatRole::assistant);
   EXPECT_EQ(pair[1].content, "c");
 }
 

@@ -3,16 +3,17 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "llampi/data/tokenizer.hpp"
 
 namespace llampi {
 
-enum class Role : std::uint8_t { system, user, assistant };
+enum class ChatRole : std::uint8_t { system, user, assistant };
 
 struct Message {
-  Role role = Role::user;
+  ChatRole role = ChatRole::user;
   std::string content;
   bool trained = true;  ///< of the assistant's: whether it is to be learnt
 };
@@ -50,6 +51,9 @@ struct EncodedChat {
 /// most one system message, which comes first
 EncodedChat encode_chat(const Tokenizer& tokenizer, ChatTemplate chat_template,
                         const Conversation& conversation, ChatPurpose purpose = ChatPurpose::training);
+
+/// A text without the white space at its ends, as the templates trim contents.
+std::string_view strip(std::string_view text);
 
 /// What ends the assistant's turn when he generates: the token of the template, and the tokenizer's end().
 std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, ChatTemplate chat_template);

@@ -53,4 +53,7 @@ class Tokenizer {
 /// @throws UserError for anything else, and for malformed files, by name of what is wrong in them
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
+/// Whether the folder holds tokenizer.json or tokenizer.model.
+bool holds_tokenizer(const std::filesystem::path& folder);
+
 }  // namespace llampi

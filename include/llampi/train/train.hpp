@@ -1,9 +1,8 @@
-// The training loop, evaluation and generation: everything above composed. Knows nothing of command lines.
+// The training loop and evaluation: everything above composed. Knows nothing of command lines.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -71,22 +70,6 @@ struct CheckResult {
 /// float64 reference, GPUs in every dtype with the CPU, collectives with exact sums. Collective.
 /// @throws CommonError if a device or a collective fails
 CheckResult check(World& world, const DeviceOptions& options, const Log& log);
-
-inline constexpr std::int64_t kMostTokensToGenerate = 1'000'000;
-
-struct GenerateOptions {
-  std::string prompt;
-  std::int64_t max_tokens = 128;
-  double temperature = 1.0;  ///< 0: the most likely token
-  double top_p = 1.0;
-  std::uint64_t seed = 0;
-  DeviceOptions compute;
-};
-
-/// Continues the prompt; `emit` gets each piece of text on rank 0 as it is made. Collective. Returns the
-/// whole text.
-std::string generate(World& world, const std::filesystem::path& weights, const GenerateOptions& options,
-                     const std::function<void(const std::string&)>& emit, const Log& log);
 
 /// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() saves at the next step and returns
 /// Outcome::stopped.

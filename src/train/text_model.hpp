@@ -1,0 +1,41 @@
+// A model with the tokenizer and the chat template that belong to it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/data/chat.hpp"
+#include "llampi/data/tokenizer.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/train/generate.hpp"
+
+namespace llampi {
+
+struct TextModel {
+  std::filesystem::path weights;
+  LlamaConfig config;
+  std::unique_ptr<Tokenizer> tokenizer;
+  ChatTemplate chat_template = ChatTemplate::llama3;  ///< of conversations
+
+  /// @param chat whether conversations are to be encoded
+  /// @throws UserError if there is no tokenizer, or none for conversations
+  static TextModel open(const std::filesystem::path& weights, const TextOptions& options, bool chat);
+
+  /// The ids of a text that a document begins with.
+  std::vector<std::int32_t> encode(const std::string& text) const;
+  /// The ids of a conversation up to where the assistant's answer begins.
+  std::vector<std::int32_t> encode(const Conversation& conversation) const;
+  /// What ends a text, or an answer.
+  std::vector<std::int32_t> stop_tokens(bool chat) const;
+  /// Tokens that may stand behind `tokens`, at most `wanted`.
+  /// @param what the tokens are, for messages: "--prompt"
+  /// @throws UserError if none may, or if one of `tokens` is none of the model's
+  std::int64_t room(const std::vector<std::int32_t>& tokens, std::int64_t wanted,
+                    const std::string& what) const;
+  /// Takes from the logits what the tokenizer cannot write: vocabularies of models may be larger.
+  void forbid_nameless(std::vector<double>& logits) const;
+};
+
+}  // namespace llampi
