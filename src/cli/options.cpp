@@ -135,7 +135,7 @@ void check(const Config& c, Purpose purpose) {
 }
 
 bool changes_memory(const std::string& key) {
-  return key != "run.watchdog_seconds" && key != "checkpoint.async" && key != "log.tensorboard";
+  return key != "run.watchdog_seconds" && key != "log.tensorboard";
 }
 
 /// The later ones of `sources` win.

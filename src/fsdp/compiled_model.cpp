@@ -64,6 +64,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
                         .micro_batches = options.training ? options.micro_batches : 1,
                         .optimizer_state = options.training,
                         .stages_inputs = sizes.stages_inputs(),
+                        .snapshot = options.snapshot,
                         .vocabulary = model.vocabulary()};
   if (options.training) compiled.step_plan = place(compiled.step, input);
   compiled.evaluation_plan = place(compiled.evaluation, input);

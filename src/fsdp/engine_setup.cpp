@@ -252,36 +252,70 @@ void Engine::initialise(std::uint64_t seed) {
   }
 }
 
-std::vector<StatePiece> Engine::pieces(bool divide_replicas) const {
-  const int parts = divide_replicas ? replicas_->size() : 1;
-  const int part = divide_replicas ? replicas_->rank() : 0;
+/// Replicas hold the same shard: each saves an equal slice of it.
+Engine::ShardPart Engine::saved_part(int unit) const {
+  const std::int64_t elements = compiled_.units[unit].shard_elements;
+  const int parts = replicas_->size(), part = replicas_->rank();
+  return {elements * part / parts, elements * (part + 1) / parts};
+}
+
+/// @param state_of elements [begin, end) of a unit's shard
+std::vector<StatePiece> Engine::pieces(bool divide_replicas, const StateOf& state_of) const {
   std::vector<StatePiece> result;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
-    const Tensor master = shard_of(Role::master, u);
-    const bool moments = options_.training && !compiled_.units[u].frozen;
-    // Replicas hold the same shard: each answers for an equal slice of it.
-    const std::int64_t begin = compiled_.units[u].shard_elements * part / parts;
-    const std::int64_t end = compiled_.units[u].shard_elements * (part + 1) / parts;
-    for (const auto& piece : shard_pieces(compiled_.units[u], shards_->rank())) {
-      const std::int64_t from = std::max(begin, piece.shard_offset);
-      const std::int64_t to = std::min(end, piece.shard_offset + piece.elements);
+    const auto& unit = compiled_.units[u];
+    const ShardPart part = divide_replicas ? saved_part(u) : ShardPart{0, unit.shard_elements};
+    for (const auto& piece : shard_pieces(unit, shards_->rank())) {
+      const std::int64_t from = std::max(part.begin, piece.shard_offset);
+      const std::int64_t to = std::min(part.end, piece.shard_offset + piece.elements);
       if (from >= to) continue;
-      StatePiece state{
-          piece.parameter, piece.begin + from - piece.shard_offset, master.slice(from, to), {}, {}};
-      if (moments && !options_.groups[piece.parameter].frozen) {
-        state.exp_avg = shard_of(Role::exp_avg, u).slice(from, to);
-        state.exp_avg_sq = shard_of(Role::exp_avg_sq, u).slice(from, to);
-      }
-      result.push_back(state);
+      const auto state = [&](Role role) {
+        return state_of(role, u, part).slice(from - part.begin, to - part.begin);
+      };
+      auto& made = result.emplace_back(
+          StatePiece{piece.parameter, piece.begin + from - piece.shard_offset, state(Role::master), {}, {}});
+      if (!options_.training || unit.frozen || options_.groups[piece.parameter].frozen) continue;
+      made.exp_avg = state(Role::exp_avg);
+      made.exp_avg_sq = state(Role::exp_avg_sq);
     }
   }
   return result;
 }
 
-std::vector<StatePiece> Engine::pieces_to_save() const { return pieces(true); }
+std::vector<StatePiece> Engine::pieces_to_save() const {
+  return pieces(
+      true, [&](Role role, int u, ShardPart part) { return shard_of(role, u).slice(part.begin, part.end); });
+}
+
 std::vector<StatePiece> Engine::pieces_to_load() {
   stale_ = true;
-  return pieces(false);
+  return pieces(
+      false, [&](Role role, int u, ShardPart part) { return shard_of(role, u).slice(part.begin, part.end); });
+}
+
+Tensor Engine::snapshot_of(Role role, int unit, ShardPart part) const {
+  const auto item =
+      role == Role::master ? Staged::master : (role == Role::exp_avg ? Staged::exp_avg : Staged::exp_avg_sq);
+  return view(compiled_.evaluation_plan, shard_of(role, unit).dtype, 1, part.end - part.begin, Role::snapshot,
+              unit, static_cast<int>(item));
+}
+
+std::vector<StatePiece> Engine::snapshot() {
+  require(options_.snapshot, "a snapshot for which there is no room");
+  for (const auto stream : {Stream::compute, Stream::copy, Stream::copy_out}) device_.synchronize(stream);
+  for (const auto& buffer : compiled_.evaluation_plan.buffers) {
+    if (buffer.role != Role::snapshot) continue;
+    const auto item = static_cast<Staged>(buffer.item);
+    const Role role =
+        item == Staged::master ? Role::master : (item == Staged::exp_avg ? Role::exp_avg : Role::exp_avg_sq);
+    const ShardPart part = saved_part(buffer.owner);
+    const bool in_host = item == Staged::master ? placement_.host_master : placement_.host_moments;
+    (in_host ? host_ : device_)
+        .download(snapshot_of(role, buffer.owner, part).data,
+                  shard_of(role, buffer.owner).slice(part.begin, part.end), Stream::copy_out);
+  }
+  device_.synchronize(Stream::copy_out);
+  return pieces(true, [&](Role role, int u, ShardPart part) { return snapshot_of(role, u, part); });
 }
 
 void Engine::poison_transients() {

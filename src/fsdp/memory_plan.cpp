@@ -64,8 +64,25 @@ class Lifetimes {
     for (int m = 0; m < input_.micro_batches; ++m) add(Role::inputs, m, 0, Arena::device, input_bytes);
     add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.compute));
     if (input_.offload.host_step) add(Role::host_scalars, 0, 0, Arena::host, sizeof(StepScalars));
+    if (input_.snapshot) add_snapshot();
     if (!input_.stages_inputs) return;
     for (int m = 0; m < input_.micro_batches; ++m) add(Role::host_inputs, m, 0, Arena::host, input_bytes);
+  }
+
+  /// What this rank saves: of what replicas hold alike, its part.
+  void add_snapshot() {
+    const auto& precision = input_.precision;
+    for (int u = 0; u < static_cast<int>(input_.units.size()); ++u) {
+      const std::int64_t n = (input_.units[u].shard_elements + input_.replicas - 1) / input_.replicas;
+      const auto item = [&](Staged what, DType dtype) {
+        add(Role::snapshot, u, static_cast<int>(what), Arena::host, n * size_of(dtype));
+      };
+      const bool own_master = placement_.own_master && !input_.units[u].frozen;
+      item(Staged::master, own_master ? precision.master : precision.param);
+      if (input_.units[u].frozen || !input_.optimizer_state) continue;
+      item(Staged::exp_avg, precision.moment);
+      item(Staged::exp_avg_sq, precision.moment);
+    }
   }
 
   int add(Role role, int owner, int item, Arena arena, std::int64_t bytes) {
@@ -403,7 +420,8 @@ const char* to_string(Role role) {
                                  "gradient on the host",
                                  "new shard on the host",
                                  "scalars on the host",
-                                 "inputs on the host"};
+                                 "inputs on the host",
+                                 "state being saved"};
   return kNames.at(static_cast<std::size_t>(role));
 }
 

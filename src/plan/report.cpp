@@ -103,6 +103,7 @@ Category category_of(Role role) {
     case Role::collective_workspace:
     case Role::host_scalars:
     case Role::host_inputs:
+    case Role::snapshot:
       return Category::other;
   }
   throw Error("internal error: a role without a category");

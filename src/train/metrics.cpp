@@ -30,10 +30,10 @@ std::string kept_lines(const std::filesystem::path& file, std::int64_t last_step
 std::string to_json(const StepMetrics& m) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_seen": {}, "step_seconds": {}, )"
-      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}}})",
+      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}, "checkpoint_stall_seconds": {}{}}})",
       m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, m.tokens_seen,
       number(m.step_seconds), number(m.data_seconds), number(m.tokens_per_second),
-      number(m.tokens_per_second_per_rank), number(m.mfu), m.memory_bytes,
+      number(m.tokens_per_second_per_rank), number(m.mfu), m.memory_bytes, number(m.checkpoint_stall_seconds),
       m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "");
 }
 

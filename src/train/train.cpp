@@ -11,7 +11,9 @@
 #include <limits>
 #include <numeric>
 #include <sstream>
+#include <utility>
 
+#include "llampi/checkpoint/background.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/optim/loss_scaler.hpp"
@@ -82,6 +84,10 @@ class Trainer {
   void report(const StepMetrics& metrics);
   void evaluate_now();
   void save();
+  void save_in_background();
+  void finish_saving();
+  void notice_save();
+  void saved(std::int64_t step, double seconds);
   void check_finite(const StepMetrics& metrics) const;
   bool told_to_stop() const;
   bool out_of_time(double step_seconds) const;
@@ -111,12 +117,15 @@ class Trainer {
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;    ///< that this process runs
   std::int64_t saved_step_ = -1;   ///< of the newest checkpoint
+  std::int64_t saving_step_ = -1;  ///< of the save under way
   double save_seconds_ = 0;        ///< of the slowest save so far
+  double stall_seconds_ = 0;       ///< that saving has held up training since the last line of metrics
   double evaluation_seconds_ = 0;  ///< likewise
   std::exception_ptr failure_;     ///< of this rank, not yet known to the others
   double step_seconds_sum_ = 0;
   std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
   std::unique_ptr<Trace> trace_;
+  std::unique_ptr<Background> background_;  ///< destroyed first: reads the engine's snapshot
 };
 
 /// Fills the engine and says where the run stands.
@@ -231,6 +240,14 @@ Outcome Trainer::run() {
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   start_from(start.checkpoint);
+  if (config_.checkpoint.async) {
+    background_ = std::make_unique<Background>(world_);
+    if (!background_->works()) {
+      log_.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
+                   world_.describe());
+      background_.reset();
+    }
+  }
   open_run_folder();
   describe_run();
   return loop();
@@ -250,8 +267,9 @@ bool Trainer::out_of_time(double step_seconds) const {
     const auto bytes = 12.0 * static_cast<double>(parameter_elements(*inputs_.model));
     save = 1 + bytes / (200e6 * world_.topology().nodes);
   }
+  const double saves = saving_step_ >= 0 ? 3 * save : 2 * save;
   const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
-  return now() - started_ + 1.5 * step_seconds + evaluation + 2 * save > config_.run.max_hours * 3600;
+  return now() - started_ + 1.5 * step_seconds + evaluation + saves > config_.run.max_hours * 3600;
 }
 
 Outcome Trainer::stop(bool late) {
@@ -303,13 +321,17 @@ Outcome Trainer::loop() {
     const double begin = now();
     std::vector<HostBatch> batches;
     attempt([&] { batches = loader.next(data_steps(state_) + 1); });
+    notice_save();
     const double data_seconds = now() - begin;
 
     // Valid labels of the global batch; ranks that failed, were told to stop, have no time for another step.
     std::int64_t counts[] = {0, failure_ ? 1 : 0, told_to_stop() ? 1 : 0, out_of_time(last_seconds) ? 1 : 0};
     for (const auto& batch : batches) counts[0] += batch.valid_labels;
     world_.sum(counts);
-    if (counts[1] > 0) settle();
+    if (counts[1] > 0) {
+      attempt([&] { finish_saving(); });  // a save that failed there fails here
+      settle();
+    }
     if (counts[2] + counts[3] > 0) return stop(counts[3] > 0);
 
     StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
@@ -321,12 +343,17 @@ Outcome Trainer::loop() {
     metrics.mfu = mfu(metrics.tokens_per_second_per_rank);
     metrics.memory_bytes = compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_memory_bytes();
     world_.max(std::span(&metrics.memory_bytes, 1));
+    metrics.checkpoint_stall_seconds = std::exchange(stall_seconds_, 0);
     step_seconds_sum_ += last_seconds;
     report(metrics);
     if (state_.step == first_step_) describe_device();
     check_finite(metrics);
     if (due(config_.train.eval_every, state_.step)) evaluate_now();
-    if (due(config_.checkpoint.every, state_.step) || state_.step == total_steps_) save();
+    if (state_.step == total_steps_) {
+      save();
+    } else if (due(config_.checkpoint.every, state_.step)) {
+      background_ ? save_in_background() : save();
+    }
   }
   remove_stop_file();
   write_trace();
@@ -460,21 +487,64 @@ void Trainer::evaluate_now() {
 
 /// The metrics of a step are on disk before its checkpoint gets its name.
 void Trainer::save() {
-  if (saved_step_ == state_.step) return;
-  const double begin = now();
+  attempt([&] { finish_saving(); });
   attempt([&] {
     if (metrics_) metrics_->sync();
   });
   settle();
+  if (saved_step_ == state_.step) return;
+  const double begin = now();
   const auto file = checkpoint_path(config_.run.dir, state_.step);
   save_checkpoint(world_, compute_.device(), file, tensor_infos(*engine_),
                   tensor_pieces(engine_->pieces_to_save()), state_, {inputs_.llama.json, resolved_});
-  saved_step_ = state_.step;
-  save_seconds_ = std::max(save_seconds_, now() - begin);
+  stall_seconds_ += now() - begin;
+  saved(state_.step, now() - begin);
   agree(world_, [&] {
     if (world_.rank() == 0) prune_checkpoints(config_.run.dir, config_.checkpoint.keep);
   });
-  log_.info("saved {} in {:.2f} s", file.string(), now() - begin);
+}
+
+/// Holds training up until the state is copied, and before that until the save before has come to its end.
+void Trainer::save_in_background() {
+  const double begin = now();
+  attempt([&] { finish_saving(); });
+  attempt([&] {
+    if (metrics_) metrics_->sync();
+  });
+  settle();
+  const auto work = [file = checkpoint_path(config_.run.dir, state_.step), tensors = tensor_infos(*engine_),
+                     pieces = tensor_pieces(engine_->snapshot()), state = state_,
+                     texts = CheckpointTexts{inputs_.llama.json, resolved_},
+                     run_dir = fs::path(config_.run.dir), keep = config_.checkpoint.keep](World& world) {
+    const double started = now();
+    const auto host = make_cpu_device(1);
+    save_checkpoint(world, *host, file, tensors, pieces, state, texts);
+    agree(world, [&] {
+      if (world.rank() == 0) prune_checkpoints(run_dir, keep);
+    });
+    return now() - started;
+  };
+  background_->start(work);
+  saving_step_ = state_.step;
+  stall_seconds_ += now() - begin;
+}
+
+/// Waits for the save under way, if there is one, and throws its failure: the same on all ranks.
+void Trainer::finish_saving() {
+  if (saving_step_ < 0) return;
+  const std::int64_t step = std::exchange(saving_step_, -1);
+  saved(step, background_->finish());
+}
+
+/// Looks whether the save under way has come to its end. This rank may be the first to see it.
+void Trainer::notice_save() {
+  if (saving_step_ >= 0 && background_->is_done()) attempt([&] { finish_saving(); });
+}
+
+void Trainer::saved(std::int64_t step, double seconds) {
+  saved_step_ = step;
+  save_seconds_ = std::max(save_seconds_, seconds);
+  log_.info("saved {} in {:.2f} s", checkpoint_path(config_.run.dir, step).string(), seconds);
 }
 
 }  // namespace

@@ -270,7 +270,6 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
     expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
                       fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
   };
-  refuses("checkpoint.async", "true", "use false");
   refuses("log.tensorboard", "true", "use false");
   refuses("run.watchdog_seconds", "600", "use 0");
   // What asks for nothing is accepted.

@@ -121,14 +121,14 @@ TEST_F(Plan, ListsUnits) {
 }
 
 TEST_F(Plan, WarnsOfWhatIsNotBuiltAndChangesNoMemory) {
-  const std::string keys = "--checkpoint.async=true --log.tensorboard=true --run.watchdog_seconds=60";
+  const std::string keys = "--log.tensorboard=true --run.watchdog_seconds=60";
   const Ending warned = plan(keys), plain = plan("");
   EXPECT_EQ(warned.status, 0) << warned.err;
   EXPECT_EQ(warned.out, plain.out);
   EXPECT_EQ(plain.err, "");
   EXPECT_EQ(warned.err,
             "llampi: warning: not built yet, and refused by llampi train: run.watchdog_seconds = 60, "
-            "checkpoint.async = true, log.tensorboard = true\n");
+            "log.tensorboard = true\n");
 }
 
 TEST_F(Plan, PlansForTheDeviceOfTheConfiguration) {

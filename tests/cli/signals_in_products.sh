@@ -11,11 +11,11 @@ source "$source_dir/scripts/mpi-env.sh"
 "$llampi" tokenize --tokenizer bytes --output train.h5 "$source_dir/LICENSE" "$source_dir"/docs/*.md "$source_dir"/README.md
 for attempt in 1 2 3; do
     mpirun -n 2 "$llampi" train --config "$source_dir/input/small.ini" --model.config="$source_dir/input/small" --run.dir="run$attempt" \
-        --data.train=train.h5 --data.eval= --train.eval_every=0 --data.seq_len=64 --train.steps=100000 >log &
-    until grep -q '^step  *2/' log; do sleep 0.1; done
+        --data.train=train.h5 --data.eval= --train.eval_every=0 --data.seq_len=64 --train.steps=100000 >"log$attempt" &
+    until grep -q '^step  *2/' "log$attempt" 2>/dev/null; do sleep 0.1; done
     kill -USR1 $!
     status=0
     wait $! || status=$?
-    ((status == 75)) || { cat log; echo "attempt $attempt ended with status $status" >&2; exit 1; }
+    ((status == 75)) || { cat "log$attempt"; echo "attempt $attempt ended with status $status" >&2; exit 1; }
     ls "run$attempt"/checkpoints/step-*.h5
 done

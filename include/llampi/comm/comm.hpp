@@ -119,6 +119,9 @@ class World {
   virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.
   virtual Memory allocate(std::int64_t bytes) = 0;
+  /// A world of the same ranks over MPI, for one other thread. Collective. Null where MPI cannot be called by
+  /// several threads at once.
+  virtual std::unique_ptr<World> duplicate() { return nullptr; }
   /// To be called now and then while the host waits for a device: nothing else notices that a GPU waits for a
   /// rank that is lost. Cheap. @throws Error if a collective of any group has failed
   virtual void check() {}

@@ -38,6 +38,7 @@ struct EngineOptions {
   Precision precision;
   Offload offload;
   bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
+  bool snapshot = false;   ///< room for snapshot()
   std::uint64_t seed = 0;  ///< of stochastic rounding
   AdamWConstants adamw;
   double clip_grad_norm = 0;           ///< 0: off
@@ -107,6 +108,9 @@ class Engine {
 
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;
+  /// A copy of that in host memory, which steps leave alone until the next snapshot: made of all units at
+  /// once, and complete when this returns. Needs EngineOptions::snapshot.
+  std::vector<StatePiece> snapshot();
   /// What this rank must be given: as above, but replicas need everything that they hold.
   /// The caller may write them until the next step or evaluation.
   std::vector<StatePiece> pieces_to_load();
@@ -191,7 +195,13 @@ class Engine {
   Tensor gradient_shard(const MemoryPlan& plan, int unit) const;
   Tensor scalars_view() const;
   Tensor place_in(Tensor whole) const;
-  std::vector<StatePiece> pieces(bool divide_replicas) const;
+  struct ShardPart {  ///< elements [begin, end)
+    std::int64_t begin, end;
+  };
+  ShardPart saved_part(int unit) const;
+  using StateOf = std::function<Tensor(Role role, int unit, ShardPart part)>;
+  std::vector<StatePiece> pieces(bool divide_replicas, const StateOf& state_of) const;
+  Tensor snapshot_of(Role role, int unit, ShardPart part) const;
   void refresh_shards();
   void write_scalars(const StepScalars& scalars);
   StepScalars read_scalars();

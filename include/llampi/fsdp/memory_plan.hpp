@@ -47,6 +47,7 @@ enum class Role : std::uint8_t {
   host_shard,     ///< new parameter shard of unit `owner`, from the host
   host_scalars,   ///< step_scalars, for the host
   host_inputs,    ///< HostBatch of micro-batch `owner` before it travels (OperationSizes::stages_inputs())
+  snapshot,       ///< state of unit `owner` that is being saved; `item`: a Staged, but not `shard`
 };
 const char* to_string(Role role);
 
@@ -101,6 +102,7 @@ struct PlanInput {
   int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
   bool optimizer_state = true;  ///< moments
   bool stages_inputs = false;   ///< OperationSizes::stages_inputs()
+  bool snapshot = false;        ///< room to save the state while training goes on
   std::int64_t vocabulary = 0;
 };
 

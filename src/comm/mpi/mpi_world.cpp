@@ -1,6 +1,7 @@
 #include "comm/mpi/mpi_world.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <numeric>
@@ -29,18 +30,17 @@ class MpiSession {
   }
   /// MPI_Finalize waits for all ranks. While an exception unwinds they may never come.
   ~MpiSession() {
-    if (std::uncaught_exceptions() <= exceptions_ && !progress_->gave_up()) MPI_Finalize();
+    if (std::uncaught_exceptions() <= exceptions_ && !gave_up) MPI_Finalize();
   }
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
   int threads() const { return threads_; }
-  const std::shared_ptr<Progress>& progress() const { return progress_; }
+  std::atomic<bool> gave_up = false;  ///< an operation: MPI still holds its buffers and cannot be finalised
 
  private:
   int exceptions_ = std::uncaught_exceptions();
   int threads_ = MPI_THREAD_SINGLE;
-  std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
 };
 
 const char* thread_level(int level) {
@@ -74,7 +74,7 @@ int int_count(std::int64_t count) {
 
 class MpiWorld final : public World {
  public:
-  MpiWorld() {
+  MpiWorld() : session_(std::make_shared<MpiSession>()) {
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
     MPI_Comm copy = MPI_COMM_NULL;
@@ -82,12 +82,28 @@ class MpiWorld final : public World {
     communicator_ = Communicator(copy);
     topology_ = find_topology(communicator_);
   }
+  MpiWorld(std::shared_ptr<MpiSession> session, Communicator communicator, int rank, int size,
+           Topology topology)
+      : session_(std::move(session)),
+        communicator_(std::move(communicator)),
+        rank_(rank),
+        size_(size),
+        topology_(std::move(topology)) {}
+  MpiWorld(const MpiWorld&) = delete;
+  MpiWorld& operator=(const MpiWorld&) = delete;
+  ~MpiWorld() override {
+    if (progress_->gave_up()) session_->gave_up = true;
+  }
 
   int size() const override { return size_; }
   int rank() const override { return rank_; }
   const Topology& topology() const override { return topology_; }
   std::string describe() const override {
-    return fmt::format("{}, {}", library_version(), thread_level(session_.threads()));
+    return fmt::format("{}, {}", library_version(), thread_level(session_->threads()));
+  }
+  std::unique_ptr<World> duplicate() override {
+    if (session_->threads() != MPI_THREAD_MULTIPLE) return nullptr;
+    return std::make_unique<MpiWorld>(session_, communicator_.duplicate(), rank_, size_, topology_);
   }
   MPI_Comm communicator() const { return communicator_.get(); }
 
@@ -110,14 +126,15 @@ class MpiWorld final : public World {
  private:
   /// Also moves the collectives of groups on, so that a rank in here does not hold up one that waits for
   /// those.
-  void finish(Requests& requests) const { session_.progress()->wait(requests); }
+  void finish(Requests& requests) const { progress_->wait(requests); }
   /// `values` of all ranks, one after another.
   template <class T>
   std::vector<T> gather(std::span<const T> values) const;
   template <class T>
   void reduce(std::span<T> values, ReduceOp op) const;
 
-  MpiSession session_;  // destroyed last
+  std::shared_ptr<MpiSession> session_;  // of this world and its duplicates; destroyed last
+  std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   Communicator communicator_;
   int rank_ = 0;
   int size_ = 1;
@@ -139,8 +156,7 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int
   const auto self = std::find(members.begin(), members.end(), rank_);
   require(self != members.end(), "group without this rank");
   const int group_rank = static_cast<int>(self - members.begin());
-  if (members.size() == 1)
-    return std::make_unique<MpiGroup>(members, 0, nullptr, session_.progress(), max_count);
+  if (members.size() == 1) return std::make_unique<MpiGroup>(members, 0, nullptr, progress_, max_count);
 
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -151,7 +167,7 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int
   check_mpi(MPI_Group_free(&some), "MPI_Group_free");
   check_mpi(MPI_Group_free(&all), "MPI_Group_free");
   const Communicator communicator(handle);
-  return std::make_unique<MpiGroup>(members, group_rank, &communicator, session_.progress(), max_count);
+  return std::make_unique<MpiGroup>(members, group_rank, &communicator, progress_, max_count);
 }
 
 void MpiWorld::barrier() {

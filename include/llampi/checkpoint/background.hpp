@@ -1,0 +1,38 @@
+// Saving while training goes on: on each rank a thread with a world of its own.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+/// Runs one work at a time, which may use all collectives of the world that it is given. The thread waits for
+/// nothing that its rank's other thread does; so work that all ranks have started comes to an end.
+class Background {
+ public:
+  /// Collective.
+  explicit Background(World& world) : world_(world.duplicate()) {}
+  /// Waits for what is under way; a failure of it is lost.
+  ~Background() = default;
+  Background(const Background&) = delete;
+  Background& operator=(const Background&) = delete;
+
+  /// False where MPI cannot be called by several threads. Nothing can be started then.
+  bool works() const { return world_ != nullptr; }
+  /// Starts `work`, which returns the seconds to be told by finish(). Nothing may be under way.
+  void start(std::function<double(World&)> work);
+  bool is_under_way() const { return under_way_.valid(); }
+  /// Whether finish() would not wait.
+  bool is_done() const;
+  /// Waits for what is under way, and throws what it threw.
+  double finish();
+
+ private:
+  std::unique_ptr<World> world_;
+  std::future<double> under_way_;  ///< destroyed first: waits
+};
+
+}  // namespace llampi

@@ -1,0 +1,19 @@
+#include "llampi/checkpoint/background.hpp"
+
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+
+void Background::start(std::function<double(World&)> work) {
+  require(works() && !is_under_way(), "one work in the background at a time");
+  under_way_ =
+      std::async(std::launch::async, [world = world_.get(), work = std::move(work)] { return work(*world); });
+}
+
+bool Background::is_done() const {
+  return under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+double Background::finish() { return under_way_.get(); }
+
+}  // namespace llampi
