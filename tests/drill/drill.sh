@@ -1,0 +1,63 @@
+# shellcheck shell=bash
+# Sourced by the drills: a run that is small enough to be killed often, and what must be true of it in the end.
+#
+#   prepare SOURCE LLAMPI       an empty folder with a model and a token file; enters it
+#   start RUN RANKS [OPTION...] starts the run, or continues it, in the background: $job is mpirun
+#   same_as_undisturbed RUN     metrics and checkpoint are those of the run that nobody disturbed, and nothing else is left
+
+prepare() {
+    source_dir=$1 llampi=$2
+    folder=$(mktemp -d)
+    trap 'kill -9 $(jobs -p) 2>/dev/null || true; rm -rf "$folder"' EXIT
+    cd "$folder" || exit 1
+    # shellcheck source=scripts/mpi-env.sh
+    source "$source_dir/scripts/mpi-env.sh"
+    export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=0
+    cat >config.json <<'JSON'
+{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+ "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 256, "max_position_embeddings": 64, "tie_word_embeddings": true}
+JSON
+    "$llampi" tokenize --tokenizer bytes --output train.h5 "$source_dir/LICENSE" >/dev/null
+}
+
+start() {
+    local run=$1 ranks=$2
+    shift 2
+    mpirun -n "$ranks" "$llampi" train --run.dir="$run" --model.config=config.json --data.train=train.h5 --data.seq_len=16 \
+        --train.steps="$steps" --train.global_batch=12 --optimizer.warmup_steps=5 --checkpoint.every=3 --checkpoint.keep=2 \
+        --log.every=1000000 "$@" >>"$run.log" 2>&1 &
+    job=$!
+}
+
+# Until no process of the run is left.
+wait_for_ranks() {
+    while grep -slqaP "run\.dir=$run\x00" /proc/[0-9]*/cmdline; do sleep 0.05; done
+}
+
+# What must not depend on when the run was interrupted.
+curve() {
+    sed -E 's/, "step_seconds.*//' "$1/metrics.jsonl"
+}
+
+# The tensors of the last checkpoint: all of the file but the time of its making.
+last_tensors() {
+    "$llampi" export --checkpoint "$1/checkpoints/step-$(printf %08d "$steps").h5" --output "$1.weights" >/dev/null 2>&1
+    sha256sum <"$1.weights/model.safetensors"
+    rm -rf "$1.weights"
+}
+
+same_as_undisturbed() {
+    local run=$1 left
+    diff <(curve undisturbed) <(curve "$run") >difference || { echo "$run: another curve"; head -5 difference; return 1; }
+    [[ $(last_tensors undisturbed) == "$(last_tensors "$run")" ]] || { echo "$run: other weights at the end"; return 1; }
+    left=$(cd "$run" && find . -type f ! -path './flight/*' | sort | tr '\n' ' ')
+    local last
+    printf -v last './checkpoints/step-%08d.h5 ./checkpoints/step-%08d.h5' $((steps - 3)) "$steps"
+    [[ $left == "$last ./config.ini ./metrics.jsonl " ]] || { echo "$run: left are $left"; return 1; }
+}
+
+fail() {
+    echo "$*" >&2
+    tail -20 "$run.log" >&2
+    exit 1
+}

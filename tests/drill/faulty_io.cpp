@@ -1,0 +1,120 @@
+// Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or kills the
+// process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER counts such calls of
+// that rank from 1, and WHAT is kill (before the call), killed (after it), short (half of it, then kill) or an error's
+// name; errors go on from there.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace {
+
+struct Fault {
+  std::string call, what;
+  long number = 0;
+
+  Fault() {
+    const char* text = std::getenv("FAULTY_IO");
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    char wanted[16], name[16], action[16];
+    if (text == nullptr || rank == nullptr) return;
+    if (std::sscanf(text, "%15[0-9]:%15[a-z]:%ld:%15[A-Za-z]", wanted, name, &number, action) != 4) {
+      std::fprintf(stderr, "FAULTY_IO=%s is none\n", text);
+      std::abort();
+    }
+    if (std::strcmp(rank, wanted) == 0) call = name, what = action;
+  }
+};
+
+const Fault& fault() {
+  static const Fault instance;
+  return instance;
+}
+
+template <class Function>
+Function next(const char* name) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, name));
+}
+
+bool concerns(const std::string& path) {
+  return path.find("/checkpoints/step-") != std::string::npos || path.ends_with("/metrics.jsonl");
+}
+
+std::string path_of(int descriptor) {
+  char path[4096];
+  const auto link = "/proc/self/fd/" + std::to_string(descriptor);
+  const auto length = ::readlink(link.c_str(), path, sizeof path);
+  return length > 0 ? std::string(path, static_cast<std::size_t>(length)) : std::string();
+}
+
+[[noreturn]] void die() {
+  ::kill(::getpid(), SIGKILL);
+  std::abort();  // not reached
+}
+
+/// Runs `call`, or what is to happen instead of it. `half` does half of it, where there is such a thing.
+template <class Call, class Half>
+auto injected(const char* name, const std::string& path, const Call& call, const Half& half) -> decltype(call()) {
+  static std::atomic<long> calls{0};
+  if (fault().call != name || !concerns(path)) return call();
+  const long number = ++calls;
+  if (number < fault().number) return call();
+  const auto& what = fault().what;
+  if (what == "ENOSPC" || what == "EIO" || what == "EROFS") {
+    errno = what == "ENOSPC" ? ENOSPC : (what == "EIO" ? EIO : EROFS);
+    return -1;
+  }
+  if (number > fault().number) return call();
+  if (what == "short") half();
+  if (what == "killed") call();
+  die();
+}
+
+constexpr auto kNoHalf = [] {};
+
+template <class Write>
+ssize_t write_at(const char* symbol, int descriptor, const void* data, std::size_t bytes, off_t offset) {
+  const auto real = next<Write>(symbol);
+  return injected(
+      "write", path_of(descriptor), [&] { return real(descriptor, data, bytes, offset); },
+      [&] { real(descriptor, data, bytes / 2, offset); });
+}
+
+}  // namespace
+
+extern "C" {
+
+ssize_t write(int descriptor, const void* data, std::size_t bytes) {
+  using Write = ssize_t (*)(int, const void*, std::size_t);
+  static const auto real = next<Write>("write");
+  return injected(
+      "write", path_of(descriptor), [&] { return real(descriptor, data, bytes); },
+      [&] { real(descriptor, data, bytes / 2); });
+}
+
+ssize_t pwrite(int descriptor, const void* data, std::size_t bytes, off_t offset) {
+  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite", descriptor, data, bytes, offset);
+}
+
+ssize_t pwrite64(int descriptor, const void* data, std::size_t bytes, off_t offset) {
+  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite64", descriptor, data, bytes, offset);
+}
+
+int fsync(int descriptor) {
+  static const auto real = next<int (*)(int)>("fsync");
+  return injected("fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf);
+}
+
+int rename(const char* from, const char* to) {
+  static const auto real = next<int (*)(const char*, const char*)>("rename");
+  return injected("rename", to, [&] { return real(from, to); }, kNoHalf);
+}
+
+}  // extern "C"
