@@ -68,9 +68,10 @@ StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInpu
                  .learning_rate = inputs.learning_rate,
                  .bias_correction1 = 1 - std::pow(options_.adamw.beta1, t),
                  .bias_correction2 = 1 - std::pow(options_.adamw.beta2, t)});
+  dropped_ = false;
   run_step(micro_batches);
   const auto scalars = read_scalars();
-  return {scalars.loss_sum, scalars.grad_norm};
+  return {scalars.loss_sum, scalars.grad_norm, dropped_};
 }
 
 double Engine::evaluate(const HostBatch& batch) {
@@ -146,7 +147,10 @@ void Engine::issue_all(const Execution& execution, std::span<const Input> inputs
                   .observer = observer_};
   const Progress progress(device_, [&running] { running.progress(); });
   try {
-    for (int i = 0; i < static_cast<int>(count); ++i) issue(running, i);
+    for (int i = 0; i < static_cast<int>(count) && !dropped_; ++i) {
+      dropped_ = drops_before((*execution.actions)[i], how);
+      if (!dropped_) issue(running, i);
+    }
     for (int i = 0; i < static_cast<int>(count); ++i) {
       if (running.works[i]) wait_for(running, i, Stream::compute);
     }
@@ -155,6 +159,12 @@ void Engine::issue_all(const Execution& execution, std::span<const Input> inputs
     for (auto& work : running.works) static_cast<void>(work.release());
     throw;
   }
+}
+
+/// What a micro-batch leaves behind before the update is overwritten by the next step.
+bool Engine::drops_before(const Action& action, Issue how) const {
+  const bool is_boundary = action.op == Op::forward && action.stage == 0 && action.micro_batch > 0;
+  return is_boundary && how == Issue::run && whether_to_drop_ && whether_to_drop_();
 }
 
 /// Notices a rank that is lost meanwhile, which the device would wait for for ever.

@@ -12,15 +12,24 @@ namespace {
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
 
-/// The lines of `file` that belong to steps up to `last_step`.
-std::string kept_lines(const std::filesystem::path& file, std::int64_t last_step) {
-  std::string kept, line;
+struct Kept {
+  std::string lines;
+  std::int64_t last_trained = -1;  ///< step of the last line, if it is one of training
+};
+
+/// What of `file` belongs to steps up to `last_step`.
+Kept kept_lines(const std::filesystem::path& file, std::int64_t last_step) {
+  Kept kept;
+  std::string line;
   std::ifstream in(file, std::ios::binary);
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no line end: torn
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) break;
-    if (json["step"].get<std::int64_t>() <= last_step) kept += line + "\n";
+    const auto step = json["step"].get<std::int64_t>();
+    if (step > last_step) continue;
+    kept.lines += line + "\n";
+    kept.last_trained = json.contains("loss") ? step : -1;
   }
   return kept;
 }
@@ -42,11 +51,12 @@ std::string evaluation_json(std::int64_t step, double eval_loss) {
 }
 
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step) {
-  const std::string kept = kept_lines(file, last_step);
+  const Kept kept = kept_lines(file, last_step);
+  last_trained_ = kept.last_trained;
   auto temporary = file;
   temporary += ".tmp";
   file_ = PosixFile::create(temporary);
-  append(kept);
+  append(kept.lines);
   sync();
   rename_into_place(temporary, file);
   file_ = PosixFile::open_for_writing(file);  // by its own name, for messages

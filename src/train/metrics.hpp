@@ -39,12 +39,15 @@ class MetricsFile {
   /// @throws UserError if it cannot be written
   MetricsFile(const std::filesystem::path& file, std::int64_t last_step);
 
+  /// Whether the last line was that of a step's training, when the file was opened.
+  bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }
   void append(const std::string& line);
   void sync() const;  ///< on disk when it returns
 
  private:
   PosixFile file_;
   std::int64_t bytes_ = 0;
+  std::int64_t last_trained_ = -1;
 };
 
 }  // namespace llampi

@@ -124,12 +124,15 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
   return session;
 }
 
-Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, const BatchOptions& options) {
+std::optional<Evaluation> evaluate_file(World& world, Engine& engine, const TokenFile& file,
+                                        const BatchOptions& options,
+                                        const std::function<bool()>& whether_to_drop) {
   const std::int64_t samples = file.samples(options.seq_len);
   const std::int64_t per_round = options.micro_batch * world.size();
   double loss_sum = 0;
   std::int64_t valid = 0;
   for (std::int64_t round = 0; round * per_round < samples; ++round) {
+    if (whether_to_drop && whether_to_drop()) return std::nullopt;
     std::vector<std::int64_t> mine(options.micro_batch, -1);
     for (std::int64_t i = 0; i < options.micro_batch; ++i) {
       const std::int64_t sample = round * per_round + world.rank() * options.micro_batch + i;
@@ -161,7 +164,7 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
   const auto session = open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
   const BatchOptions options{
       .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
-  const Evaluation result = evaluate_file(world, *session.engine, *file, options);
+  const Evaluation result = *evaluate_file(world, *session.engine, *file, options);
   if (result.tokens == 0) log.warning("{} has no valid labels: there is no loss", data.string());
   return result;
 }

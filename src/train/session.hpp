@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +49,10 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
 
 /// Loss over all samples of a file, dealt out over ranks and micro-batches; what is left over is filled up
 /// with empty slots. Collective.
-Evaluation evaluate_file(World& world, Engine& engine, const TokenFile& file, const BatchOptions& options);
+/// @param whether_to_drop asked before each micro-batch; all ranks must answer alike. If true, there is no
+/// result
+std::optional<Evaluation> evaluate_file(World& world, Engine& engine, const TokenFile& file,
+                                        const BatchOptions& options,
+                                        const std::function<bool()>& whether_to_drop = {});
 
 }  // namespace llampi

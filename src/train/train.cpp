@@ -82,7 +82,7 @@ class Trainer {
   void trace_step(std::int64_t step);
   void write_trace();
   void report(const StepMetrics& metrics);
-  void evaluate_now();
+  bool evaluate_now();
   void save();
   void save_in_background();
   void finish_saving();
@@ -90,6 +90,7 @@ class Trainer {
   void saved(std::int64_t step, double seconds);
   void check_finite(const StepMetrics& metrics) const;
   bool told_to_stop() const;
+  bool all_told_to_stop();
   bool out_of_time(double step_seconds) const;
   Outcome stop(bool late);
   fs::path stop_file() const { return fs::path(config_.run.dir) / "stop"; }
@@ -121,6 +122,8 @@ class Trainer {
   double save_seconds_ = 0;        ///< of the slowest save so far
   double stall_seconds_ = 0;       ///< that saving has held up training since the last line of metrics
   double evaluation_seconds_ = 0;  ///< likewise
+  bool dropped_ = false;           ///< the last step
+  bool owes_evaluation_ = false;   ///< of the step at which the run was stopped
   std::exception_ptr failure_;     ///< of this rank, not yet known to the others
   double step_seconds_sum_ = 0;
   std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
@@ -150,7 +153,7 @@ void Trainer::start_from(const fs::path& checkpoint) {
 
 void Trainer::open_run_folder() {
   const fs::path folder = config_.run.dir;
-  from_rank_0(world_, [&] {
+  const std::string owes = from_rank_0(world_, [&] {
     std::error_code error;
     for (const auto* inner : {"checkpoints", "trace"}) {
       if (inner == std::string("trace") && traced_.first == 0) continue;
@@ -166,8 +169,9 @@ void Trainer::open_run_folder() {
     fs::remove(probe, error);
     write_text(folder / "config.ini", resolved_);
     metrics_ = std::make_unique<MetricsFile>(folder / "metrics.jsonl", state_.step);
-    return "";
+    return metrics_->ends_with_step(state_.step) ? "evaluation" : "";
   });
+  owes_evaluation_ = !owes.empty() && due(config_.train.eval_every, state_.step);
 }
 
 /// Says it where it is not what was said last: which kernels a GPU takes is known after the first step.
@@ -259,6 +263,13 @@ bool Trainer::told_to_stop() const {
   return take_stop_request() || (world_.rank() == 0 && fs::exists(stop_file(), ignored));
 }
 
+/// Within a step or an evaluation. Collective.
+bool Trainer::all_told_to_stop() {
+  std::int64_t told = told_to_stop() || out_of_time(0) ? 1 : 0;
+  world_.max(std::span(&told, 1));
+  return told > 0;
+}
+
 /// True if run.max_hours leaves no time for another step, an evaluation that is due after it, and a save.
 bool Trainer::out_of_time(double step_seconds) const {
   if (config_.run.max_hours <= 0) return false;
@@ -316,6 +327,8 @@ Outcome Trainer::loop() {
   Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, config_.train.global_batch,
                 world_.rank(), world_.size());
   first_step_ = state_.step + 1;
+  engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
+  if (owes_evaluation_ && !evaluate_now()) return stop(false);
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = now();
@@ -335,6 +348,7 @@ Outcome Trainer::loop() {
     if (counts[2] + counts[3] > 0) return stop(counts[3] > 0);
 
     StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
+    if (dropped_) return stop(false);
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = now() - begin;
     metrics.tokens_per_second =
@@ -348,7 +362,7 @@ Outcome Trainer::loop() {
     report(metrics);
     if (state_.step == first_step_) describe_device();
     check_finite(metrics);
-    if (due(config_.train.eval_every, state_.step)) evaluate_now();
+    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop(false);
     if (state_.step == total_steps_) {
       save();
     } else if (due(config_.checkpoint.every, state_.step)) {
@@ -378,6 +392,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
+    if ((dropped_ = result.dropped)) return metrics;
     metrics.loss = result.loss_sum;
     world_.sum(std::span(&metrics.loss, 1));
     metrics.loss /= static_cast<double>(valid);
@@ -473,9 +488,13 @@ void Trainer::report(const StepMetrics& m) {
             m.tokens_per_second, format_duration(average * static_cast<double>(total_steps_ - m.step)));
 }
 
-void Trainer::evaluate_now() {
+/// False if it was dropped, to stop. The next run begins with it then.
+bool Trainer::evaluate_now() {
   const double begin = now();
-  const auto result = evaluate_file(world_, *engine_, *inputs_.eval_file, inputs_.batch_options);
+  const auto done = evaluate_file(world_, *engine_, *inputs_.eval_file, inputs_.batch_options,
+                                  [&] { return state_.step < total_steps_ && all_told_to_stop(); });
+  if (!done) return false;
+  const auto& result = *done;
   evaluation_seconds_ = std::max(evaluation_seconds_, now() - begin);
   if (result.tokens == 0) log_.warning("{} has no valid labels: there is no loss", config_.data.eval);
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
@@ -483,6 +502,7 @@ void Trainer::evaluate_now() {
   attempt([&] {
     if (metrics_) metrics_->append(evaluation_json(state_.step, result.loss) + "\n");
   });
+  return true;
 }
 
 /// The metrics of a step are on disk before its checkpoint gets its name.

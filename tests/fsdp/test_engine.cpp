@@ -64,6 +64,28 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
   }
 }
 
+TEST(Engine, ADroppedStepLeavesNoTrace) {
+  auto& world = test_world();
+  const auto fixture = oracle::load("documents");
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard}) {
+    for (const bool params : {false, true}) {
+      for (const bool unsharded : {false, true}) {
+        if (unsharded && params) continue;
+        const Offload offload{.optimizer = params, .params = params};
+        const TrajectoryOptions whole{.strategy = strategy,
+                                      .accumulation = 3,
+                                      .poison = true,
+                                      .unsharded = unsharded,
+                                      .offload = offload};
+        auto dropped = whole;
+        const auto expected = run_trajectory(world, fixture, whole);
+        for (dropped.drop = 1; dropped.drop < 3; ++dropped.drop)
+          expect_same_bits(expected, run_trajectory(world, fixture, dropped), "dropped and redone");
+      }
+    }
+  }
+}
+
 TEST(Engine, DocumentsDoNotFeelEachOther) {
   expect_documents_apart(test_world(), oracle::load("documents"), {.accumulation = 2, .poison = true});
   expect_documents_apart(test_world(), oracle::load("gqa_tied"), {.float64 = true});

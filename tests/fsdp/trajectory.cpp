@@ -162,6 +162,13 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
 }
 
 TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
+  if (options_.drop > 0) {
+    int asked = 0;
+    engine_->ask_before_micro_batches([&] { return ++asked == options_.drop; });
+    EXPECT_TRUE(engine_->step(inputs.micro_batches, inputs.step).dropped);
+    EXPECT_EQ(asked, options_.drop);
+    engine_->ask_before_micro_batches({});
+  }
   if (options_.poison) engine_->poison_transients();
   const auto result = engine_->step(inputs.micro_batches, inputs.step);
   double loss = result.loss_sum;

@@ -106,6 +106,19 @@ TEST_F(Train, AStopFileStopsOnce) {
   EXPECT_FALSE(fs::exists(file));
 }
 
+TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
+  Config c = config("whole");
+  c.data.eval = (folder_ / "eval.h5").string();
+  c.train.eval_every = 4;
+  run(c);
+  c.run.dir = (folder_ / "stopped").string();
+  ASSERT_EQ(run(c, at_step(8, 0, [] { request_stop(); })), Outcome::stopped);  // before the evaluation begins
+  EXPECT_EQ(metrics("stopped").back()["step"], 8);
+  EXPECT_FALSE(metrics("stopped").back().contains("eval_loss"));
+  ASSERT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("stopped"), curve("whole"));
+}
+
 TEST_F(Train, TooLittleTimeForAStepIsSaid) {
   auto c = config("a");
   c.run.max_hours =

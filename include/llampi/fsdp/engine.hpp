@@ -68,6 +68,7 @@ struct StepInputs {
 struct StepResult {
   double loss_sum = 0;   ///< of this rank
   double grad_norm = 0;  ///< global, before clipping
+  bool dropped = false;  ///< see Engine::ask_before_micro_batches()
 };
 
 enum class Moment : std::uint8_t { begin, end };
@@ -120,6 +121,11 @@ class Engine {
   const Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }
   void observe(Observer observer) { observer_ = std::move(observer); }
+  /// Asked in each step before each micro-batch but the first, unless the step is replayed; all ranks must
+  /// answer alike. True: the step is dropped, and parameters and moments are as if it had not begun.
+  void ask_before_micro_batches(std::function<bool()> whether_to_drop) {
+    whether_to_drop_ = std::move(whether_to_drop);
+  }
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
   /// Per arena, the end of the farthest memory that was handed to a stage, a group or the device so far: what
@@ -168,6 +174,7 @@ class Engine {
                  Issue how);
   void wait_for_device(Stream stream);
   void issue(Running& running, int index);
+  bool drops_before(const Action& action, Issue how) const;
   void compute(Running& running, int index);
   void collective(Running& running, int index);
   void widen(Running& running, const Action& action);
@@ -225,6 +232,8 @@ class Engine {
   StepScalars* scalars_ = nullptr;  ///< device memory
   Execution step_, evaluation_;
   Observer observer_;
+  std::function<bool()> whether_to_drop_;
+  bool dropped_ = false;                ///< the last step
   std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last; destroyed before the groups
   std::int64_t replays_ = 0;
