@@ -90,7 +90,7 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
 
 }  // namespace
 
-void fail(const char* call, std::source_location where) {
+void fail(const char* call, SourceLocation where) {
   ErrorStack stack;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, collect, &stack);
   if (stack.innermost.empty()) stack.innermost = "HDF5 gives no reason";

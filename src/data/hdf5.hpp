@@ -15,7 +15,6 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
-#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +40,7 @@ namespace hdf5 {
 class Failure : public CallError {
  public:
   Failure(const std::string& call, const std::string& reason, std::string storage_problem,
-          std::source_location where)
+          SourceLocation where)
       : CallError(call, reason, where), reason_(reason), storage_problem_(std::move(storage_problem)) {}
 
   const std::string& reason() const { return reason_; }  ///< without the call and its place
@@ -54,11 +53,11 @@ class Failure : public CallError {
 };
 
 /// Throws Failure from HDF5's error stack.
-[[noreturn]] void fail(const char* call, std::source_location where);
+[[noreturn]] void fail(const char* call, SourceLocation where);
 
 /// `result` if it is not negative, which is how every HDF5 call reports failure. @throws Failure
 template <std::signed_integral T>
-T check(T result, const char* call, std::source_location where = std::source_location::current()) {
+T check(T result, const char* call, SourceLocation where = SourceLocation::current()) {
   if (result < 0) fail(call, where);
   return result;
 }
@@ -83,7 +82,7 @@ class Handle {
   hid_t id() const { return id_; }
   explicit operator bool() const { return id_ >= 0; }
   /// @throws Failure
-  void close(std::source_location where = std::source_location::current()) {
+  void close(SourceLocation where = SourceLocation::current()) {
     const Hdf5Lock lock;
     if (id_ >= 0) check(kClose(std::exchange(id_, H5I_INVALID_HID)), "closing an HDF5 handle", where);
   }

@@ -4,10 +4,11 @@
 
 #include <fmt/format.h>
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "llampi/core/source_location.hpp"
 
 namespace llampi {
 
@@ -29,7 +30,7 @@ class CallError : public Error {
  public:
   /// `call` is the function's name, `reason` the library's own words.
   CallError(const std::string& call, const std::string& reason,
-            std::source_location where = std::source_location::current())
+            SourceLocation where = SourceLocation::current())
       : Error(fmt::format("{} failed: {} ({}:{})", call, reason, where.file_name(), where.line())) {}
 };
 
@@ -40,8 +41,7 @@ template <class... Args>
 }
 
 /// Throws Error if `condition` is false: for broken invariants of our own, not for the user's mistakes.
-inline void require(bool condition, const char* what,
-                    std::source_location where = std::source_location::current()) {
+inline void require(bool condition, const char* what, SourceLocation where = SourceLocation::current()) {
   if (!condition)
     throw Error(fmt::format("internal error: {} ({}:{})", what, where.file_name(), where.line()));
 }

@@ -8,7 +8,7 @@
 
 namespace llampi {
 
-void check_mpi(int code, const char* call, std::source_location where) {
+void check_mpi(int code, const char* call, SourceLocation where) {
   if (code == MPI_SUCCESS) return;
   std::string text(MPI_MAX_ERROR_STRING, '\0');
   int length = 0;

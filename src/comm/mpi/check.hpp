@@ -1,13 +1,13 @@
 // The one place where return codes of MPI are looked at.
 #pragma once
 
-#include <source_location>
+#include "llampi/core/source_location.hpp"
 
 namespace llampi {
 
 /// @param code what an MPI function returned
 /// @param call its name
 /// @throws CallError with the call, MPI's own words and this process's rank, unless `code` is MPI_SUCCESS
-void check_mpi(int code, const char* call, std::source_location where = std::source_location::current());
+void check_mpi(int code, const char* call, SourceLocation where = SourceLocation::current());
 
 }  // namespace llampi
