@@ -32,8 +32,8 @@ std::size_t leading_space(std::string_view text) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
   std::ranges::stable_sort(tokens_, {}, &AddedToken::content);
-  const auto same = std::ranges::unique(tokens_, {}, &AddedToken::content);
-  tokens_.erase(same.begin(), same.end());
+  const auto same = [](const AddedToken& a, const AddedToken& b) { return a.content == b.content; };
+  tokens_.erase(std::unique(tokens_.begin(), tokens_.end(), same), tokens_.end());
   for (const auto& token : tokens_) {
     starts_[static_cast<unsigned char>(token.content[0])] = true;
     // A word's characters as the regular expressions of Hugging Face's library for this have them (Unicode's
@@ -70,9 +70,8 @@ const AddedToken* AddedTokens::match_at(std::string_view text, std::size_t at) c
     const auto byte_of = [depth](const AddedToken& t) {
       return static_cast<unsigned char>(t.content[depth]);
     };
-    const auto same = std::ranges::equal_range(first, last, byte, {}, byte_of);
-    first = same.begin();
-    last = same.end();
+    first = std::ranges::lower_bound(first, last, byte, {}, byte_of);
+    last = std::ranges::upper_bound(first, last, byte, {}, byte_of);
   }
   return longest;
 }

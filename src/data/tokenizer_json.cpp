@@ -21,7 +21,8 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts, std::string)
   std::vector<AddedToken> raw;
   std::vector<AddedToken> normalized;
   // Where two tokens have the same content after normalization, Hugging Face's library takes a special one.
-  std::ranges::stable_partition(parts.added, &AddedToken::special);
+  std::stable_partition(parts.added.begin(), parts.added.end(),
+                        [](const AddedToken& token) { return token.special; });
   Matcher matcher;
   for (auto& token : parts.added) {
     added_by_name_.emplace(token.content, token.id);
