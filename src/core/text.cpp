@@ -47,7 +47,9 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest(std::string_view word, const std::vector<std::string>& known) {
+  constexpr std::size_t kLongest = 64;  // what is longer is no mistyped word, and may be a whole file
   if (known.empty()) return {};
+  word = word.substr(0, kLongest);
   return *std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
     return edit_distance(word, a) < edit_distance(word, b);
   });

@@ -10,6 +10,9 @@ namespace {
 using Json = nlohmann::json;
 
 Json parse_object(std::string_view line) {
+  // The JSON library takes it for the end, whatever follows.
+  if (const auto at = line.find('\0'); at != std::string_view::npos)
+    throw_user_error("the line is not valid JSON at byte {}: it holds a null byte", at + 1);
   Json json;
   try {
     json = Json::parse(line);

@@ -17,12 +17,20 @@ using nlohmann::json;
 constexpr std::string_view kByteLevelWords =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr int kMaxNesting = 8;  // of sequences; real files have one
+// Of each kind; real files have a few. A text may grow a little with each, and pre-tokenizers call each
+// other.
+constexpr std::size_t kMaxSteps = 32;
 
 /// "tokenizer.json: decoder (Strip)", to complain with.
 std::string with_type(const std::string& where, const std::string& type) { return where + " (" + type + ")"; }
 
 [[noreturn]] void refuse_type(const std::string& where, const std::string& type) {
   throw_user_error("{}: the type {} is not supported", where, in_quotes(type));
+}
+
+/// Before another one is read.
+void require_few_steps(std::size_t steps, const std::string& where) {
+  if (steps >= kMaxSteps) throw_user_error("{}: more than {} such steps are not supported", where, kMaxSteps);
 }
 
 /// Calls read(entry, where) for each entry of the list `name`.
@@ -56,6 +64,7 @@ Replace read_replace(Fields& fields) {
 }
 
 void read_normalizer_at(const json& value, const std::string& where, int depth, TokenizerParts& parts) {
+  require_few_steps(parts.normalizers.size(), where);
   Fields fields(value, where);
   const std::string type = fields.text("type");
   if (type == "Sequence") {
@@ -127,6 +136,7 @@ void read_metaspace(Fields& fields, TokenizerParts& parts) {
 }
 
 void read_pre_tokenizer_at(const json& value, const std::string& where, int depth, TokenizerParts& parts) {
+  require_few_steps(parts.pre_tokenizers.size(), where);
   if (parts.model.words_are_bytes)
     throw_user_error("{}: a pre-tokenizer behind ByteLevel is not supported", where);
   Fields fields(value, where);
@@ -157,6 +167,7 @@ void read_pre_tokenizer_at(const json& value, const std::string& where, int dept
 }
 
 void read_decoder_at(const json& value, const std::string& where, int depth, TokenizerParts& parts) {
+  require_few_steps(parts.decoders.size(), where);
   Fields fields(value, where);
   const std::string type = fields.text("type");
   Fields here(value, with_type(where, type));

@@ -250,9 +250,14 @@ class SentencePieceTokenizer : public FileTokenizer {
       return;
     }
     const auto status = (cut_into_words_ ? words_ : library_).Encode(word, &workspace.ids);
-    if (!status.ok()) throw Error("SentencePiece could not encode a text: " + status.ToString());
+    if (!status.ok()) refuse_to("encode a text", status.ToString());
     if (place) WordCache::put(*place, word, workspace.ids.data(), workspace.ids.size());
     ids.insert(ids.end(), workspace.ids.begin(), workspace.ids.end());
+  }
+
+  /// Models that the library accepts may still contradict themselves: a control symbol of one character.
+  [[noreturn]] static void refuse_to(const char* what, const std::string& reason) {
+    throw_user_error("the SentencePiece library cannot {} with this tokenizer.model: {}", what, reason);
   }
 
   /// Tokens without special ones. The library drops the space before a text; within one it stays.
@@ -261,7 +266,7 @@ class SentencePieceTokenizer : public FileTokenizer {
     const bool keep_space = !is_first && drops_space && library_.IdToPiece(ids[0]).starts_with(kMetaSpace);
     std::string text;
     const auto status = library_.Decode(ids, &text);
-    if (!status.ok()) throw Error("SentencePiece could not decode tokens: " + status.ToString());
+    if (!status.ok()) refuse_to("decode tokens", status.ToString());
     return keep_space ? " " + text : text;
   }
 

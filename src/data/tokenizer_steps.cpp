@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "data/tokenizer_utf8.hpp"
+#include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
@@ -13,16 +14,41 @@ const ByteCharacters& byte_characters() {
   return characters;
 }
 
-std::string replace(const Replace& step, Matcher& matcher, std::string_view text) {
+/// Replacements may make a text longer, but steps that multiply it, one after the other, would not end.
+class Room {
+ public:
+  explicit Room(std::size_t text_bytes) : text_bytes_(text_bytes), left_(kBytes + kPerByte * text_bytes) {}
+
+  void take(std::size_t bytes) {
+    if (bytes > left_) {
+      throw_user_error("the replacements of the tokenizer make more than {} bytes of a text of {}",
+                       kBytes + kPerByte * text_bytes_, text_bytes_);
+    }
+    left_ -= bytes;
+  }
+
+ private:
+  static constexpr std::size_t kBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kPerByte = 64;
+  std::size_t text_bytes_;
+  std::size_t left_;
+};
+
+std::string replace(const Replace& step, Matcher& matcher, std::string_view text, Room& room) {
   std::string result;
   std::size_t at = 0;
+  const auto append = [&](std::string_view part) {
+    room.take(part.size());
+    result.append(part);
+  };
   Matches matches(step.pattern, matcher, text);
   while (const auto match = matches.next()) {
-    result.append(text.substr(at, match->begin - at));
-    result.append(step.content);
+    append(text.substr(at, match->begin - at));
+    append(step.content);
     at = match->end;
   }
-  return result.append(text.substr(at));
+  append(text.substr(at));
+  return result;
 }
 
 }  // namespace
@@ -51,7 +77,8 @@ std::string normalize(const std::vector<Normalizer>& steps, Matcher& matcher, st
   for (const auto& step : steps) {
     if (result.empty()) break;
     if (const auto* change = std::get_if<Replace>(&step)) {
-      result = replace(*change, matcher, result);
+      Room room(text.size());
+      result = replace(*change, matcher, result, room);
     } else {
       result.insert(0, std::get<Prepend>(step).text);
     }
@@ -121,10 +148,12 @@ namespace {
 struct Decoding {
   Matcher& matcher;
   std::vector<std::string> tokens;
+  std::size_t first_bytes;  // of the tokens
 
   void operator()(const Replace& step) {
+    Room room(first_bytes);
     for (auto& token : tokens) {
-      if (!token.empty()) token = replace(step, matcher, token);
+      if (!token.empty()) token = replace(step, matcher, token, room);
     }
   }
 
@@ -199,7 +228,9 @@ struct Decoding {
 
 std::string decode_tokens(const std::vector<Decoder>& steps, Matcher& matcher,
                           std::vector<std::string> tokens) {
-  Decoding decoding{matcher, std::move(tokens)};
+  std::size_t bytes = 0;
+  for (const auto& token : tokens) bytes += token.size();
+  Decoding decoding{matcher, std::move(tokens), bytes};
   for (const auto& step : steps) std::visit(decoding, step);
   std::string text;
   for (std::size_t i = 0; i < decoding.tokens.size(); ++i) {
@@ -210,14 +241,16 @@ std::string decode_tokens(const std::vector<Decoder>& steps, Matcher& matcher,
 }
 
 std::string decode_token(const std::vector<Decoder>& steps, Matcher& matcher, std::string token) {
+  const std::size_t bytes = token.size();
   for (const auto& step : steps) {
     if (std::holds_alternative<DecodeByteLevel>(step)) return byte_characters().bytes(token).value_or(token);
     if (const auto* change = std::get_if<Replace>(&step)) {
-      if (!token.empty()) token = replace(*change, matcher, token);
+      Room room(bytes);
+      if (!token.empty()) token = replace(*change, matcher, token, room);
     } else if (std::holds_alternative<DecodeByteFallback>(step)) {
       if (const auto byte = fallback_byte(token)) return std::string(1, *byte);
     } else if (const auto* metaspace = std::get_if<DecodeMetaspace>(&step)) {
-      Decoding decoding{matcher, {std::move(token)}};
+      Decoding decoding{matcher, {std::move(token)}, bytes};
       decoding(DecodeMetaspace{metaspace->replacement, false});
       token = std::move(decoding.tokens[0]);
     }

@@ -39,6 +39,7 @@ struct Prepend {
 using Normalizer = std::variant<Replace, Prepend>;
 
 /// All of them, one after the other, on a text that is not empty.
+/// @throws UserError if the text grows without measure; so do those that decode
 std::string normalize(const std::vector<Normalizer>& steps, Matcher& matcher, std::string_view text);
 
 /// Pre-tokenizer Split, and those that are cases of it.

@@ -20,6 +20,8 @@ TEST(TextLine, SaysWhatIsWrong) {
   EXPECT_THAT(message(R"({"text": "a")"), HasSubstr("breaks off within its JSON"));
   EXPECT_THAT(message(R"({"text": "a"} {)"), HasSubstr("not valid JSON at byte 15"));
   EXPECT_THAT(message(R"({"text": 'a'})"), HasSubstr("not valid JSON at byte 10"));
+  EXPECT_THAT(message(std::string(R"({"text": "a"})").append(1, '\0').append("{}")),
+              HasSubstr("not valid JSON at byte 14: it holds a null byte"));
   EXPECT_THAT(message("{\"text\": \"a\xff\"}"), HasSubstr("not valid UTF-8 at byte 12"));
   EXPECT_THAT(message(R"({"text": "a", "n": 1e999})"), HasSubstr("number that is out of range"));
   EXPECT_THAT(message(R"({"text": "\ud800"})"), HasSubstr("not valid JSON"));

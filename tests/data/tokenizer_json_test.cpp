@@ -83,6 +83,28 @@ TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
               AllOf(HasSubstr("pre_tokenizer"), HasSubstr("regular expression")));
 }
 
+TEST(TokenizerJson, RefusesEndlessSteps) {
+  const json digits{{"type", "Digits"}};
+  EXPECT_EQ(refusal("/pre_tokenizer",
+                    {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(100'000, digits)}}),
+            "t.json: pre_tokenizer[32]: more than 32 such steps are not supported");
+  // Each doubles the text.
+  const json twice{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const std::vector<json> often(31, twice);
+  json file = smallest();
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", often}};
+  EXPECT_EQ(user_error([&] { parse(file)->encode("aa"); }),
+            "the replacements of the tokenizer make more than 1048704 bytes of a text of 2");
+  EXPECT_THAT(parse(file)->encode("b"), ElementsAre(1));
+  file = smallest();
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", often}};
+  EXPECT_THAT(user_error([&] {
+                parse(file)->decode(std::vector<std::int32_t>{0, 0});
+              }),
+              HasSubstr("of a text of 2"));
+  EXPECT_THAT(user_error([&] { parse(file)->bytes_of(0); }), HasSubstr("of a text of 1"));
+}
+
 TEST(TokenizerJson, RefusesVocabulariesThatContradictThemselves) {
   EXPECT_THAT(refusal("/model/vocab", json::object()), HasSubstr("empty"));
   EXPECT_THAT(refusal("/model/vocab", json::array()), HasSubstr("\"vocab\" must be an object"));
