@@ -4,6 +4,7 @@
 #   build, test   WERROR=ON|OFF GEMM=onednn|cblas CUDA=AUTO|ON|OFF BUILD_TYPE=Release|Debug CMAKE_FLAGS=... (CMake keeps
 #                 them in the build folder until changed), JOBS=N
 #   install       PREFIX=...
+#   fuzz          SECONDS=N for each parser, CLANGXX=clang++
 #   run           TEXT="FILE..." RUN_DIR=... RANKS=N CONFIG=... PROMPT=...: see scripts/run-example.sh
 
 SHELL := bash
@@ -16,6 +17,8 @@ CMAKE_FLAGS =
 BUILD = build
 PREFIX = /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
+SECONDS = 60
+CLANGXX = clang++
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
 
 configure_flags = $(if $(BUILD_TYPE),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE)) $(if $(WERROR),-DLLAMPI_WERROR=$(WERROR)) \
@@ -25,13 +28,13 @@ sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run test install bundle format format-check clean
+.PHONY: help setup configure program build run test fuzz install bundle format format-check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what the build needs and is missing, or say what to install
-	@GEMM=$(GEMM) scripts/setup.sh --tests
+	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run program install,$(MAKECMDGOALS)),--tests)
 	@CUDA=$(CUDA) scripts/fetch-cudnn-frontend.sh $(BUILD)/cudnn-frontend
 
 configure: setup
@@ -48,6 +51,13 @@ run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE...
 
 test: build ## run the tests, all but the long ones
 	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE long
+
+# A build of its own: faster code, which takes longer to compile than to run in `make test`.
+fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of nine
+	@$(cmake) -S tests/fuzz -B $(BUILD)/fuzz-long -DCMAKE_CXX_COMPILER=$(CLANGXX) -DCMAKE_CXX_FLAGS=-O1
+	@$(cmake) --build $(BUILD)/fuzz-long --parallel $(JOBS)
+	@for target in $$(find $(BUILD)/fuzz-long -maxdepth 1 -name 'fuzz_*' -executable); do \
+	    tests/fuzz/run.sh $$target -max_total_time=$(SECONDS) || exit; done
 
 install: program ## install into PREFIX (/usr/local)
 	@$(cmake) --install $(BUILD) --prefix $(PREFIX)

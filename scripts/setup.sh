@@ -27,16 +27,17 @@ sentencepiece | SentencePiece, for tokenizers | libsentencepiece-dev | sentencep
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
+fuzzer   | clang++ with libFuzzer, for the fuzz tests | clang libclang-rt-dev | clang compiler-rt
 format   | clang-format | clang-format | clang-tools-extra
 patchelf | patchelf | patchelf | patchelf
 '
-optional=" h5py "
+optional=" h5py fuzzer "
 
 wanted="compiler openmp make cmake mpi hdf5 boost json fmt pcre2 sentencepiece gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
-        --tests) wanted+=" h5py" ;;
+        --tests) wanted+=" h5py fuzzer" ;;
         --format) wanted+=" format" ;;
         --bundle) wanted+=" patchelf" ;;
         *)
@@ -92,6 +93,17 @@ has_h5py() { # asked without importing it, which takes a while
         if "$python" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("h5py") is None)' 2>/dev/null; then
             return 0
         fi
+    done
+    return 1
+}
+
+has_fuzzer() { # as cmake/Fuzz.cmake asks
+    local clang
+    for clang in clang++ clang++-{19,18,17,16,15,14}; do
+        command -v "$clang" >/dev/null || continue
+        "$clang" -fsanitize=fuzzer,address,undefined -x c++ - -o /dev/null 2>/dev/null \
+            <<<'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }'
+        return # the first one counts
     done
     return 1
 }
@@ -169,6 +181,7 @@ PROBE
     command -v mpicxx >/dev/null && command -v mpirun >/dev/null || absent+=" mpi"
     has_parallel_hdf5 || absent+=" hdf5"
     case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
+    case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
     command -v patchelf >/dev/null || absent+=" patchelf"
 
