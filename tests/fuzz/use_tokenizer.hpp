@@ -9,6 +9,14 @@
 
 namespace llampi::fuzz {
 
+/// What stands before a text and ends a document.
+inline void check_ends(const Tokenizer& tokenizer) {
+  for (const auto id : {tokenizer.begin(), tokenizer.end()}) {
+    expect(!id || (*id >= 0 && *id < tokenizer.vocabulary()), "begin and end lie in the vocabulary");
+    expect(!id || tokenizer.is_special(*id), "begin and end do not come out of a text");
+  }
+}
+
 /// Texts to ids and back; a few tokens one by one. What a tokenizer makes of a text is its own affair, but
 /// ids lie in its vocabulary, and special ones do not come out of a text that may not name them. The token
 /// for what is unknown does, and may be special.
@@ -27,8 +35,7 @@ inline void use(const Tokenizer& tokenizer) {
   }
   for (std::int64_t id = 0; id < std::min<std::int64_t>(vocabulary, 300); ++id)
     static_cast<void>(tokenizer.bytes_of(static_cast<std::int32_t>(id)));
-  for (const auto id : {tokenizer.begin(), tokenizer.end()})
-    expect(!id || (*id >= 0 && *id < vocabulary), "begin and end lie in the vocabulary");
+  check_ends(tokenizer);
 }
 
 }  // namespace llampi::fuzz
