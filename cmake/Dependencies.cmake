@@ -3,6 +3,7 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
+find_package(ZLIB REQUIRED) # CRC-32
 find_package(Boost 1.71 REQUIRED COMPONENTS program_options)
 
 # Tokenizers: PCRE2 for the regular expressions of tokenizer.json, SentencePiece for tokenizer.model. Both belong to `data`.

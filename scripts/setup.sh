@@ -22,6 +22,7 @@ cblas    | CBLAS: OpenBLAS, MKL, BLIS or AOCL | libopenblas-dev | openblas-devel
 boost    | Boost.Program_options | libboost-program-options-dev | boost-devel
 json     | nlohmann-json | nlohmann-json3-dev | json-devel
 fmt      | fmt | libfmt-dev | fmt-devel
+zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
 sentencepiece | SentencePiece, for tokenizers | libsentencepiece-dev | sentencepiece-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
@@ -33,7 +34,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt pcre2 sentencepiece gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib pcre2 sentencepiece gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -122,7 +123,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -136,6 +137,9 @@ json
 #endif
 #if !__has_include(<fmt/format.h>)
 fmt
+#endif
+#if !__has_include(<zlib.h>)
+zlib
 #endif
 #if !__has_include(<pcre2.h>)
 pcre2

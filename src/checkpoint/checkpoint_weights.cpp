@@ -1,5 +1,7 @@
 // The parameters in a checkpoint, for whoever wants them in ranges: each process opens the file by itself.
-#include "checkpoint/schema.hpp"
+#include <algorithm>
+
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -13,37 +15,59 @@ namespace fs = std::filesystem;
 class CheckpointWeights final : public WeightsSource {
  public:
   explicit CheckpointWeights(fs::path path) : path_(std::move(path)) {
-    reading([&] {
+    reading(path_, [&] {
       const Hdf5Lock lock;
       file_ = hdf5::open_file(path_);
-      require_checkpoint(file_.id(), path_);
-      tensors_ = list_datasets(file_.id(), kRoles[0]);
+      tensors_ = read_metadata(file_.id(), path_).summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
       datasets_ = open_datasets(file_.id(), tensors_);
+      checksums_ = read_checksums(file_.id(), datasets_, tensors_);
     });
   }
 
   fs::path path() const override { return path_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
-    reading([&] { read_range(datasets_[0][tensor].id(), tensors_[tensor].shape, begin, elements, values); });
+    reading(path_, [&] {
+      const hid_t dataset = datasets_[0][tensor].id();
+      read_range(dataset, tensors_[tensor].shape, begin, elements, values);
+      if (checksums_) compare(tensor, begin, {values, static_cast<std::size_t>(elements)});
+    });
   }
 
  private:
-  template <class Work>
-  void reading(const Work& work) const {
-    try {
-      work();
-    } catch (const hdf5::Failure& failure) {
-      throw_user_error("{} is damaged and cannot be read ({}); use another checkpoint", path_.string(),
-                       failure.reason());
+  /// Whole blocks, which is what everybody reads who reads a tensor from its beginning; where a range has
+  /// part of a block, the block is read for that.
+  void compare(int tensor, std::int64_t begin, std::span<const float> values) const {
+    std::vector<RangeSum> sums;
+    add_sums(sums, tensor, begin, values, checksums_.block_elements);
+    auto blocks = combine(std::move(sums), checksums_.elements(), checksums_.block_elements);
+    for (const auto& part : blocks.parts) blocks.whole.push_back(sum_of_block(tensor, part.begin));
+    require_right(path_, checksums_, blocks.whole);
+  }
+
+  /// Of the block that this element lies in.
+  RangeSum sum_of_block(int tensor, std::int64_t element) const {
+    const auto& shape = tensors_[tensor].shape;
+    const std::int64_t block = checksums_.block_elements, begin = element / block * block;
+    const std::int64_t end = begin + std::min(block, elements_of(shape) - begin);
+    RangeSum sum{tensor, 0, begin, end - begin};
+    std::vector<float> values(static_cast<std::size_t>(std::min(end - begin, kTransferElements)));
+    for (std::int64_t at = begin; at < end;) {
+      const auto part = std::span(values).first(std::min(values.size(), static_cast<std::size_t>(end - at)));
+      const auto elements = static_cast<std::int64_t>(part.size());
+      read_range(datasets_[0][tensor].id(), shape, at, elements, part.data());
+      sum.crc = crc32_of(std::as_bytes(part), sum.crc);
+      at += elements;
     }
+    return sum;
   }
 
   fs::path path_;
   hdf5::File file_;
   std::vector<TensorInfo> tensors_;
   Datasets datasets_;
+  Checksums checksums_;
 };
 
 }  // namespace

@@ -1,29 +1,85 @@
 // What a file is and what is in it, read by one process.
 #include <algorithm>
 
-#include "checkpoint/schema.hpp"
+#include "checkpoint/checksums.hpp"
+#include "checkpoint/tensor_list.hpp"
+#include "checkpoint/transfer.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
+namespace {
+
 namespace fs = std::filesystem;
 
-CheckpointSummary read_checkpoint_summary(const fs::path& path) try {
-  const Hdf5Lock lock;
-  const auto file = hdf5::open_file(path);
-  require_checkpoint(file.id(), path);
+CheckpointSummary read_attributes(hid_t file) {
   CheckpointSummary summary;
-  summary.state = read_state(file.id());
-  summary.texts = {hdf5::read_string(file.id(), "model_config"), hdf5::read_string(file.id(), "run_config")};
-  summary.program_version = hdf5::read_string(file.id(), "program_version");
-  summary.git_sha = hdf5::read_string(file.id(), "git_sha");
-  summary.created = hdf5::read_string(file.id(), "created");
-  summary.tensors = list_datasets(file.id(), kRoles[0]);
-  find_moments(file.id(), summary.tensors);
+  summary.state = read_state(file);
+  summary.texts = {hdf5::read_string(file, "model_config"), hdf5::read_string(file, "run_config")};
+  summary.program_version = hdf5::read_string(file, "program_version");
+  summary.git_sha = hdf5::read_string(file, "git_sha");
+  summary.created = hdf5::read_string(file, "created");
+  summary.tensors = list_datasets(file, kRoles[0]);
+  find_moments(file, summary.tensors);
   summary.has_optimizer = std::any_of(summary.tensors.begin(), summary.tensors.end(),
                                       [](const TensorInfo& tensor) { return tensor.optimizer; });
   return summary;
-} catch (const hdf5::Failure& failure) {
-  throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
+}
+
+}  // namespace
+
+Metadata read_metadata(hid_t file, const fs::path& path) {
+  const Hdf5Lock lock;
+  require_checkpoint(file, path);
+  if (!has_checksums(file)) return {read_attributes(file), {}};
+  Metadata metadata;
+  const auto damaged = [&](const std::string& how) -> DamagedCheckpoint {
+    return DamagedCheckpoint(fmt::format("{} is damaged: {}; use another checkpoint", path.string(), how));
+  };
+  try {
+    metadata = {read_attributes(file), read_all_checksums(file)};
+    metadata.summary.has_checksums = true;
+  } catch (const UserError& error) {  // what llampi wrote has everything
+    throw damaged(error.what());
+  }
+  if (metadata_checksum(metadata.summary, metadata.checksums) != read_metadata_checksum(file))
+    throw damaged("its names, shapes, texts or state do not fit their checksum");
+  return metadata;
+}
+
+CheckpointSummary read_checkpoint_summary(const fs::path& path) {
+  CheckpointSummary summary;
+  reading(path, [&] {
+    const Hdf5Lock lock;
+    summary = read_metadata(hdf5::open_file(path).id(), path).summary;
+  });
+  return summary;
+}
+
+std::int64_t verify_checkpoint(const fs::path& path) {
+  std::int64_t bytes = 0;
+  reading(path, [&] {
+    const Hdf5Lock lock;
+    const auto file = hdf5::open_file(path);
+    const auto checksums = read_metadata(file.id(), path).checksums;
+    if (!checksums)
+      throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
+    std::vector<float> values(static_cast<std::size_t>(kTransferElements));
+    for (int d = 0; d < static_cast<int>(checksums.datasets.size()); ++d) {
+      const auto& stored = checksums.datasets[d];
+      const auto dataset = hdf5::open_dataset(file.id(), stored.path);
+      const std::int64_t elements = elements_of(stored.shape);
+      std::vector<RangeSum> sums;
+      for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
+        const std::int64_t count = std::min(kTransferElements, elements - begin);
+        read_range(dataset.id(), stored.shape, begin, count, values.data());
+        add_sums(sums, d, begin, std::span(values).first(count), checksums.block_elements);
+      }
+      require_right(path, checksums,
+                    combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
+      bytes += elements * static_cast<std::int64_t>(sizeof(float));
+    }
+  });
+  return bytes;
 }
 
 FileKind identify(const fs::path& path) try {

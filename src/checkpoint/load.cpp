@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "checkpoint/schema.hpp"
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
@@ -13,13 +13,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Runs `work`, in which a failure of HDF5 means that the file is damaged.
-void reading(const fs::path& file, const std::function<void()>& work) {
+/// agree() that keeps a DamagedCheckpoint what it is.
+void agree_on_reading(World& world, const fs::path& file, const std::function<void()>& work) {
+  std::int64_t damaged = 0;
   try {
-    work();
-  } catch (const hdf5::Failure& failure) {
-    throw_user_error("{} is damaged and cannot be read ({}); use another checkpoint", file.string(),
-                     failure.reason());
+    agree(world, [&] {
+      try {
+        reading(file, work);
+      } catch (const DamagedCheckpoint&) {
+        damaged = 1;
+        throw;
+      }
+    });
+  } catch (const UserError& error) {  // on all ranks
+    world.max(std::span(&damaged, 1));
+    if (damaged != 0) throw DamagedCheckpoint(error.what());
+    throw;
   }
 }
 
@@ -66,8 +75,7 @@ void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& te
 void check_file(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
   const Hdf5Lock lock;
   const auto file = hdf5::open_file(path);
-  require_checkpoint(file.id(), path);
-  read_state(file.id());
+  read_metadata(file.id(), path);
   require_same_tensors(fmt::format("/{} in {}", kRoles[0].group, path.string()), tensors,
                        list_datasets(file.id(), kRoles[0]));
   check_moments(file.id(), path, tensors, moments_may_be_missing);
@@ -81,8 +89,11 @@ void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors) {
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].optimizer = flags[i] == '1';
 }
 
-void read_values(Device& device, const Datasets& datasets, const std::vector<TensorInfo>& tensors,
-                 const std::vector<TensorPiece>& pieces, std::int64_t most) {
+/// Returns the sums of what was read, if the file has checksums.
+std::vector<RangeSum> read_values(Device& device, const Datasets& datasets, const Checksums& checksums,
+                                  const std::vector<TensorInfo>& tensors,
+                                  const std::vector<TensorPiece>& pieces, std::int64_t most) {
+  std::vector<RangeSum> sums;
   Staging staging(device, most);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : pieces) {
@@ -91,6 +102,10 @@ void read_values(Device& device, const Datasets& datasets, const std::vector<Ten
       staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
         if (dataset) {
           read_range(dataset.id(), tensor.shape, piece.begin + begin, part.elements(), staging.values());
+          if (checksums) {
+            add_sums(sums, dataset_index(role, piece.tensor, tensors.size()), piece.begin + begin,
+                     {staging.values(), static_cast<std::size_t>(part.elements())}, checksums.block_elements);
+          }
         } else {
           std::fill_n(staging.values(), part.elements(), 0.0F);
         }
@@ -98,6 +113,15 @@ void read_values(Device& device, const Datasets& datasets, const std::vector<Ten
       });
     }
   }
+  return sums;
+}
+
+/// Compares the blocks that these ranges cover, and returns the other ranges. @throws DamagedCheckpoint
+std::vector<RangeSum> compare(const fs::path& path, const Checksums& checksums, std::vector<RangeSum> sums) {
+  if (!checksums) return {};
+  BlockSums blocks = combine(std::move(sums), checksums.elements(), checksums.block_elements);
+  require_right(path, checksums, blocks.whole);
+  return std::move(blocks.parts);
 }
 
 }  // namespace
@@ -107,8 +131,8 @@ TrainingState load_checkpoint(World& world, Device& device, const fs::path& path
                               bool missing_moments_are_zero) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   auto in_file = tensors_to_read(world, tensors, pieces);
-  agree(world, [&] {
-    if (world.rank() == 0) reading(path, [&] { check_file(path, in_file, missing_moments_are_zero); });
+  agree_on_reading(world, path, [&] {
+    if (world.rank() == 0) check_file(path, in_file, missing_moments_are_zero);
   });
   share_from_rank_0(world, in_file);
 
@@ -116,16 +140,19 @@ TrainingState load_checkpoint(World& world, Device& device, const fs::path& path
   TrainingState state;
   hdf5::File file;
   Datasets datasets;
-  agree(world, [&] {
-    reading(path, [&] {
-      file = hdf5::open_file(path, parallel_access(mpi_communicator(world), settings).id());
-      state = read_state(file.id());
-      datasets = open_datasets(file.id(), in_file);
-    });
+  Checksums checksums;
+  agree_on_reading(world, path, [&] {
+    file = hdf5::open_file(path, parallel_access(mpi_communicator(world), settings).id());
+    state = read_state(file.id());
+    datasets = open_datasets(file.id(), in_file);
+    checksums = read_checksums(file.id(), datasets, in_file);
   });
-  agree(world, [&] {
-    reading(path, [&] { read_values(device, datasets, in_file, pieces, settings.transfer_elements); });
+  std::vector<RangeSum> parts;  // of blocks that are shared with other ranks
+  agree_on_reading(world, path, [&] {
+    parts = compare(path, checksums,
+                    read_values(device, datasets, checksums, in_file, pieces, settings.transfer_elements));
   });
+  compare(path, checksums, gather(world, parts));
   return state;
 }
 

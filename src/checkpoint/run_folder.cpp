@@ -69,12 +69,15 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return checkpoints;
 }
 
-void prune_checkpoints(const fs::path& run_dir, int keep) {
+void prune_checkpoints(const fs::path& run_dir, int keep, const std::vector<fs::path>& damaged) {
   require(keep >= 1, "at least one checkpoint is kept");
   for (const auto& entry : entries_of(run_dir)) {
     if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
   }
-  const auto checkpoints = list_checkpoints(run_dir);
+  auto checkpoints = list_checkpoints(run_dir);
+  std::erase_if(checkpoints, [&](const fs::path& file) {
+    return std::find(damaged.begin(), damaged.end(), file) != damaged.end();
+  });
   for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < checkpoints.size(); ++i)
     remove_file(checkpoints[i]);
 }

@@ -8,6 +8,7 @@
 #include "checkpoint/save.hpp"
 
 #include <fmt/chrono.h>
+#include <llampi_version.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -17,6 +18,7 @@
 #include <ctime>
 #include <functional>
 
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "checkpoint/transfer.hpp"
@@ -35,12 +37,11 @@ namespace fs = std::filesystem;
 struct Job {
   World& world;
   fs::path file, temporary;
-  std::vector<TensorInfo> tensors;                                // `optimizer`: its moments are written
-  std::function<void(const Job&, const Datasets&)> write_values;  // this rank's, into the open file
-  TrainingState state;
-  CheckpointTexts texts;
-  std::string created;
+  std::vector<TensorInfo> tensors;  // `optimizer`: its moments are written
+  CheckpointSummary about;          // all of it but the tensors
   const SaveOptions& options;
+  /// Writes this rank's values into the open file and returns their sums.
+  std::function<std::vector<RangeSum>(const Job&, const Datasets&)> write_values;
 };
 
 /// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
@@ -107,8 +108,12 @@ std::string now_utc() {
                      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
+std::int64_t metadata_bytes_of(const Job& job) {
+  return metadata_bytes(job.tensors, job.about.texts, job.options.block_elements);
+}
+
 std::int64_t needed_bytes(const Job& job) {
-  std::int64_t bytes = metadata_bytes(job.tensors, job.texts);
+  std::int64_t bytes = metadata_bytes_of(job);
   for (const auto& tensor : job.tensors) {
     bytes += static_cast<std::int64_t>(roles_of(tensor)) *
              (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) +
@@ -137,7 +142,7 @@ void prepare(const Job& job) {
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);
   const auto probe = PosixFile::create(job.temporary);
-  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes(job.tensors, job.texts))));
+  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes_of(job))));
   probe.sync();
 }
 
@@ -149,8 +154,9 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-void write_pieces(const Job& job, const Datasets& datasets, Device& device,
-                  const std::vector<TensorPiece>& pieces) {
+std::vector<RangeSum> write_pieces(const Job& job, const Datasets& datasets, Device& device,
+                                   const std::vector<TensorPiece>& pieces) {
+  std::vector<RangeSum> sums;
   Staging staging(device, job.options.hdf5.transfer_elements);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : pieces) {
@@ -160,13 +166,17 @@ void write_pieces(const Job& job, const Datasets& datasets, Device& device,
         staging.fetch(part);
         write_range(datasets[role][piece.tensor].id(), tensor.shape, piece.begin + begin, part.elements(),
                     staging.values());
+        add_sums(sums, dataset_index(role, piece.tensor, job.tensors.size()), piece.begin + begin,
+                 {staging.values(), static_cast<std::size_t>(part.elements())}, job.options.block_elements);
       });
     }
   }
+  return sums;
 }
 
 /// Parts of all tensors, dealt out over the ranks like cards.
-void write_converted(const Job& job, const Datasets& datasets, const WeightsSource& source) {
+std::vector<RangeSum> write_converted(const Job& job, const Datasets& datasets, const WeightsSource& source) {
+  std::vector<RangeSum> sums;
   const std::int64_t most = job.options.hdf5.transfer_elements;
   std::vector<float> values(static_cast<std::size_t>(most));
   std::int64_t part = 0;
@@ -178,8 +188,11 @@ void write_converted(const Job& job, const Datasets& datasets, const WeightsSour
       const std::int64_t count = std::min(most, elements - begin);
       source.read(t, begin, count, values.data());
       write_range(datasets[0][t].id(), shape, begin, count, values.data());
+      add_sums(sums, dataset_index(0, t, job.tensors.size()), begin, std::span(values).first(count),
+               job.options.block_elements);
     }
   }
+  return sums;
 }
 
 /// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the
@@ -211,23 +224,30 @@ void write_temporary(const Job& job) {
   };
   hdf5::File out;
   Datasets datasets;
+  std::vector<RangeSum> sums;
+  Checksums checksums = checksums_for(job.tensors, job.options.block_elements);
   try {
     agree_on(job, [&] {
       // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts
       // as well, and they may have no room.
-      const auto access = parallel_access(mpi_communicator(job.world), job.options.hdf5,
-                                          metadata_block_bytes(job.tensors, job.texts));
-      out = hdf5::create_file(job.temporary, access.id());
-      write_attributes(out.id(), job.state, job.texts, job.created);
+      const auto access =
+          parallel_access(mpi_communicator(job.world), job.options.hdf5,
+                          metadata_block_bytes(job.tensors, job.about.texts, job.options.block_elements));
+      out = create_checkpoint(job.temporary, access.id());
+      write_attributes(out.id(), job.about);
       datasets = create_datasets(out.id(), job.tensors);
+      create_checksums(out.id(), datasets, checksums);
       flush(out);  // while there is room for the metadata
     });
     agree_on(job, [&] {
-      job.write_values(job, datasets);
+      sums = job.write_values(job, datasets);
       // Some file systems notice only now that the space is short.
       PosixFile::open_for_writing(job.temporary).sync();
     });
+    sums = gather(job.world, sums);
     agree_on(job, [&] {
+      set_blocks(checksums, combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
+      write_checksums(out.id(), datasets, checksums, metadata_checksum(job.about, checksums));
       datasets = {};
       flush(out);
       out.close();
@@ -271,11 +291,14 @@ Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors
           .file = file,
           .temporary = temporary,
           .tensors = std::move(tensors),
-          .write_values = {},
-          .state = from_rank_0(world, state),
-          .texts = {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
-          .created = world.broadcast(now_utc(), 0),
-          .options = options};
+          .about = {.state = from_rank_0(world, state),
+                    .texts = {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
+                    .program_version = LLAMPI_VERSION,
+                    .git_sha = LLAMPI_GIT_SHA,
+                    .created = world.broadcast(now_utc(), 0),
+                    .tensors = {}},
+          .options = options,
+          .write_values = {}};
 }
 
 }  // namespace
@@ -287,7 +310,7 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
   require_full_coverage(world, tensors, pieces);
   Job job = make_job(world, file, tensors_to_write(world, tensors, pieces), state, texts, options);
   job.write_values = [&](const Job& self, const Datasets& datasets) {
-    write_pieces(self, datasets, device, pieces);
+    return write_pieces(self, datasets, device, pieces);
   };
   save(job);
 }
@@ -305,7 +328,7 @@ void import_weights(World& world, const WeightsSource& source, const fs::path& c
   const SaveOptions options;
   Job job = make_job(world, checkpoint, std::move(tensors), {}, texts, options);
   job.write_values = [&](const Job& self, const Datasets& datasets) {
-    write_converted(self, datasets, source);
+    return write_converted(self, datasets, source);
   };
   save(job);
 }

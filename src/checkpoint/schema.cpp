@@ -1,39 +1,19 @@
 #include "checkpoint/schema.hpp"
 
 #include <fmt/format.h>
-#include <llampi_version.h>
 
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/block_sums.hpp"
+#include "checkpoint/state_fields.hpp"
+#include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
 
 using hdf5::check;
-
-/// Calls visit(name, field) for each field, in the order of the file.
-template <class State, class Visitor>
-void for_each_field(State& state, Visitor&& visit) {
-  visit("step", state.step);
-  visit("optimizer_steps", state.optimizer_steps);
-  visit("tokens_seen", state.tokens_seen);
-  visit("samples_consumed", state.samples_consumed);
-  visit("epoch", state.epoch);
-  visit("seed", state.seed);
-  visit("seq_len", state.seq_len);
-  visit("global_batch", state.global_batch);
-  visit("data_tokens", state.data_tokens);
-  visit("shuffle", state.shuffle);
-}
-
-/// Fields that the first files do not have.
-template <class State, class Visitor>
-void for_each_later_field(State& state, Visitor&& visit) {
-  visit("loss_scale", state.loss_scale);
-  visit("loss_scale_good_steps", state.loss_scale_good_steps);
-}
 
 struct FieldWriter {
   hid_t group;
@@ -51,9 +31,17 @@ struct FieldReader {
   void operator()(const char* name, double& value) const { value = hdf5::read_double(group, name); }
 };
 
+/// All attributes in the object's header, where one checksum covers them, unless one is too long for that.
+void keep_attributes_together(hid_t creation_properties) {
+  constexpr unsigned kMost = 64;
+  check(H5Pset_attr_phase_change(creation_properties, kMost, 0), "H5Pset_attr_phase_change");
+}
+
 hdf5::Group create_group(hid_t file, const std::string& name) {
+  const hdf5::PropertyList properties(check(H5Pcreate(H5P_GROUP_CREATE), "H5Pcreate"));
+  keep_attributes_together(properties.id());
   return hdf5::Group(
-      check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), "H5Gcreate2"));
+      check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), "H5Gcreate2"));
 }
 
 /// The datasets of all tensors in all their roles, from functions that give a role's group and a tensor's
@@ -103,19 +91,36 @@ hdf5::PropertyList parallel_access(MPI_Comm communicator, const Hdf5Settings& se
   return access;
 }
 
-void write_attributes(hid_t file, const TrainingState& state, const CheckpointTexts& texts,
-                      const std::string& created) {
+void reading(const std::filesystem::path& file, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const hdf5::DamagedFile& error) {
+    throw DamagedCheckpoint(error.what());
+  } catch (const hdf5::Failure& failure) {
+    throw DamagedCheckpoint(fmt::format("{} is damaged and cannot be read ({}); use another checkpoint",
+                                        file.string(), failure.reason()));
+  }
+}
+
+hdf5::File create_checkpoint(const std::filesystem::path& path, hid_t access) {
+  const Hdf5Lock lock;
+  const hdf5::PropertyList creation(check(H5Pcreate(H5P_FILE_CREATE), "H5Pcreate"));
+  keep_attributes_together(creation.id());
+  return hdf5::create_file(path, access, creation.id());
+}
+
+void write_attributes(hid_t file, const CheckpointSummary& about) {
   const Hdf5Lock lock;
   hdf5::write_string(file, "format", kCheckpointFormat);
   hdf5::write_int64(file, "format_version", kCheckpointVersion);
-  hdf5::write_string(file, "program_version", LLAMPI_VERSION);
-  hdf5::write_string(file, "git_sha", LLAMPI_GIT_SHA);
-  hdf5::write_string(file, "created", created);
-  hdf5::write_string(file, "model_config", texts.model_config);
-  hdf5::write_string(file, "run_config", texts.run_config);
+  hdf5::write_string(file, "program_version", about.program_version);
+  hdf5::write_string(file, "git_sha", about.git_sha);
+  hdf5::write_string(file, "created", about.created);
+  hdf5::write_string(file, "model_config", about.texts.model_config);
+  hdf5::write_string(file, "run_config", about.texts.run_config);
   const auto group = create_group(file, "state");
-  for_each_field(state, FieldWriter{group.id()});
-  for_each_later_field(state, FieldWriter{group.id()});
+  for_each_field(about.state, FieldWriter{group.id()});
+  for_each_later_field(about.state, FieldWriter{group.id()});
 }
 
 TrainingState read_state(hid_t file) {
@@ -193,19 +198,23 @@ void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
   for (auto& tensor : tensors) tensor.optimizer = names.contains(tensor.name);
 }
 
-std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
-  // Measured: 4 KiB for one tensor, and 390 bytes for each dataset with a name of 55 characters.
-  constexpr std::int64_t kFile = 16 * 1024, kDataset = 1024;
-  std::size_t datasets = 0;
-  for (const auto& tensor : tensors) datasets += roles_of(tensor);
-  return kFile + kDataset * static_cast<std::int64_t>(datasets) +
-         static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
+std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                                  std::int64_t checksum_block_elements) {
+  // Measured: 3 KiB for one tensor, and 390 bytes for each dataset with a name of 55 characters.
+  constexpr std::int64_t kFile = 16 * 1024, kDataset = 1024, kChecksum = sizeof(std::uint32_t);
+  std::int64_t bytes = kFile + static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
+  for (const auto& tensor : tensors) {
+    const std::int64_t blocks = blocks_of(elements_of(tensor.shape), checksum_block_elements);
+    bytes += static_cast<std::int64_t>(roles_of(tensor)) * (kDataset + kChecksum * blocks);
+  }
+  return bytes;
 }
 
-std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
+std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                            std::int64_t checksum_block_elements) {
   // Attributes beyond 64 KiB are written outside of the block.
   constexpr std::int64_t kPages = 16 * 1024;
-  return metadata_block_bytes(tensors, texts) + kPages +
+  return metadata_block_bytes(tensors, texts, checksum_block_elements) + kPages +
          static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
 }
 

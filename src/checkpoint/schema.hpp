@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -55,9 +56,13 @@ struct Hdf5Settings {
 hdf5::PropertyList parallel_access(MPI_Comm communicator, const Hdf5Settings& settings,
                                    std::int64_t metadata_block_bytes = 0);
 
-/// Creates /state and the attributes. Every rank must give the same values.
-void write_attributes(hid_t file, const TrainingState& state, const CheckpointTexts& texts,
-                      const std::string& created);
+/// Runs `work`, in which a failure of HDF5 means that the file is damaged. @throws DamagedCheckpoint
+void reading(const std::filesystem::path& file, const std::function<void()>& work);
+
+/// @param access from parallel_access() @throws UserError as hdf5::create_file()
+hdf5::File create_checkpoint(const std::filesystem::path& path, hid_t access);
+/// Creates /state and the attributes, but for those of the checksums. Every rank must give the same values.
+void write_attributes(hid_t file, const CheckpointSummary& about);
 /// @throws UserError naming what is missing
 TrainingState read_state(hid_t file);
 
@@ -75,7 +80,9 @@ void find_moments(hid_t file, std::vector<TensorInfo>& tensors);
 
 /// More bytes than the metadata of such a file takes: what HDF5 keeps together in one block, and with what it
 /// keeps elsewhere.
-std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts);
-std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts);
+std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                                  std::int64_t checksum_block_elements);
+std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                            std::int64_t checksum_block_elements);
 
 }  // namespace llampi

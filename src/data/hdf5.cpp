@@ -81,10 +81,11 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
     throw_user_error("{} cannot be read: permission denied", path.string());
   }
   if (std::filesystem::is_regular_file(status) && std::filesystem::file_size(path, error) == 0) {
-    throw_user_error("{} is empty; an HDF5 file is expected", path.string());
+    throw DamagedFile(fmt::format("{} is empty; an HDF5 file is expected", path.string()));
   }
   if (H5Fis_hdf5(path.c_str()) <= 0) {
-    throw_user_error("{} is not an HDF5 file: it does not begin with HDF5's signature", path.string());
+    throw DamagedFile(
+        fmt::format("{} is not an HDF5 file: it does not begin with HDF5's signature", path.string()));
   }
 }
 
@@ -117,14 +118,16 @@ File open_file(const std::filesystem::path& path, hid_t access_properties) {
           "HDF5_USE_FILE_LOCKING=FALSE where the file system has no locks",
           path.string(), failure.reason());
     }
-    throw_user_error("{} is truncated or damaged and cannot be read ({})", path.string(), failure.reason());
+    throw DamagedFile(
+        fmt::format("{} is truncated or damaged and cannot be read ({})", path.string(), failure.reason()));
   }
 }
 
-File create_file(const std::filesystem::path& path, hid_t access_properties) {
+File create_file(const std::filesystem::path& path, hid_t access_properties, hid_t creation_properties) {
   const Hdf5Lock lock;
   try {
-    return File(check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access_properties), "H5Fcreate"));
+    return File(
+        check(H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation_properties, access_properties), "H5Fcreate"));
   } catch (const Failure& failure) {
     const auto& problem = failure.storage_problem();
     throw_user_error("{} cannot be created: {}", path.string(), problem.empty() ? failure.reason() : problem);
@@ -143,20 +146,13 @@ std::string file_name(hid_t object) {
 
 std::vector<std::string> links(hid_t group) {
   const Hdf5Lock lock;
-  H5G_info_t info;
-  check(H5Gget_info(group, &info), "H5Gget_info");
+  // One pass: asked for one by one, by index, HDF5 sorts all names for each.
+  const auto add = [](hid_t, const char* name, const H5L_info_t*, void* names) -> herr_t {
+    static_cast<std::vector<std::string>*>(names)->emplace_back(name);
+    return 0;
+  };
   std::vector<std::string> names;
-  for (hsize_t i = 0; i < info.nlinks; ++i) {
-    const auto length =
-        check(H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, nullptr, 0, H5P_DEFAULT),
-              "H5Lget_name_by_idx");
-    std::string name(static_cast<std::size_t>(length) + 1, '\0');
-    check(
-        H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name.data(), name.size(), H5P_DEFAULT),
-        "H5Lget_name_by_idx");
-    name.pop_back();
-    names.push_back(std::move(name));
-  }
+  check(H5Literate(group, H5_INDEX_NAME, H5_ITER_NATIVE, nullptr, add, &names), "H5Literate");
   std::sort(names.begin(), names.end());
   return names;
 }

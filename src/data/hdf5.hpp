@@ -52,6 +52,12 @@ class Failure : public CallError {
   std::string reason_, storage_problem_;
 };
 
+/// A file that HDF5 does not open because it was cut off or changed.
+class DamagedFile : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Throws Failure from HDF5's error stack.
 [[noreturn]] void fail(const char* call, SourceLocation where);
 
@@ -109,12 +115,14 @@ using Type = Handle<H5Tclose>;
 PropertyList file_access();
 
 /// Opens a file for reading. @param access file access properties (for example with MPI-IO)
-/// @throws UserError, one sentence that names the file: missing, not readable, no HDF5 file, truncated
+/// @throws UserError, one sentence that names the file: missing, not readable; DamagedFile: no HDF5 file,
+/// truncated
 File open_file(const std::filesystem::path& path, hid_t access = H5P_DEFAULT);
 
 /// Creates or replaces a file. @param access file access properties, from file_access()
+/// @param creation file creation properties
 /// @throws UserError: the folder is missing, permission denied, no space left
-File create_file(const std::filesystem::path& path, hid_t access);
+File create_file(const std::filesystem::path& path, hid_t access, hid_t creation = H5P_DEFAULT);
 
 /// Name of the file in which an object lies, for messages.
 std::string file_name(hid_t object);
@@ -131,6 +139,13 @@ std::string read_string(hid_t object, const std::string& name);
 std::int64_t read_int64(hid_t object, const std::string& name);
 double read_double(hid_t object, const std::string& name);
 bool read_bool(hid_t object, const std::string& name);
+
+// One-dimensional attributes of uint32, which are created before their values are known: writing these takes
+// no more room in the file.
+void create_uint32s(hid_t object, const std::string& name, std::size_t count);
+void write_uint32s(hid_t object, const std::string& name, const std::vector<std::uint32_t>& values);
+/// @throws UserError also if it has another number of values than `count`
+std::vector<std::uint32_t> read_uint32s(hid_t object, const std::string& name, std::size_t count);
 
 /// Names of the links of a group (file: of its root group), in alphabetical order.
 std::vector<std::string> links(hid_t group);

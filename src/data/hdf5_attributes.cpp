@@ -1,4 +1,4 @@
-// Scalar attributes.
+// Attributes.
 #include <algorithm>
 
 #include "data/hdf5.hpp"
@@ -133,6 +133,34 @@ bool read_bool(hid_t object, const std::string& name) {
   const bool is_enum = opened.kind == H5T_ENUM;
   check(H5Aread(opened.attribute.id(), is_enum ? bool_type().id() : H5T_NATIVE_INT8, &value), "H5Aread");
   return value != 0;
+}
+
+void create_uint32s(hid_t object, const std::string& name, std::size_t count) {
+  const Hdf5Lock lock;
+  const hsize_t extent = count;
+  const Dataspace space(check(H5Screate_simple(1, &extent, nullptr), "H5Screate_simple"));
+  const Attribute attribute(check(
+      H5Acreate2(object, name.c_str(), H5T_STD_U32LE, space.id(), H5P_DEFAULT, H5P_DEFAULT), "H5Acreate2"));
+}
+
+void write_uint32s(hid_t object, const std::string& name, const std::vector<std::uint32_t>& values) {
+  const Hdf5Lock lock;
+  const Attribute attribute(check(H5Aopen(object, name.c_str(), H5P_DEFAULT), "H5Aopen"));
+  check(H5Awrite(attribute.id(), H5T_NATIVE_UINT32, values.data()), "H5Awrite");
+}
+
+std::vector<std::uint32_t> read_uint32s(hid_t object, const std::string& name, std::size_t count) {
+  const Hdf5Lock lock;
+  if (!has_attribute(object, name)) throw_user_error("{} has no attribute '{}'", file_name(object), name);
+  const Attribute attribute(check(H5Aopen(object, name.c_str(), H5P_DEFAULT), "H5Aopen"));
+  const Dataspace space(check(H5Aget_space(attribute.id()), "H5Aget_space"));
+  const Type type(check(H5Aget_type(attribute.id()), "H5Aget_type"));
+  const auto values = check(H5Sget_simple_extent_npoints(space.id()), "H5Sget_simple_extent_npoints");
+  if (H5Tget_class(type.id()) != H5T_INTEGER || static_cast<std::size_t>(values) != count)
+    throw_user_error("{}: attribute '{}' must be {} integers", file_name(object), name, count);
+  std::vector<std::uint32_t> result(count);
+  check(H5Aread(attribute.id(), H5T_NATIVE_UINT32, result.data()), "H5Aread");
+  return result;
 }
 
 }  // namespace llampi::hdf5

@@ -2,7 +2,9 @@
 // `Write` first, on 1, 2, 3 and 4 ranks, then `Read` on as many, and then read_with_h5py.py.
 #include <gtest/gtest.h>
 
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/sample.hpp"
+#include "checkpoint/save.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi {
@@ -21,8 +23,10 @@ SamplePieces own_pieces() {
 
 TEST(Exchange, Write) {
   const auto pieces = own_pieces().fill();
+  SaveOptions options;
+  options.block_elements = 1000;  // several blocks, which ranks share
   save_checkpoint(test_world(), sample_device(), file_written_by(test_world().size()), pieces.tensors(),
-                  pieces.pieces(), sample_state(), {"{\"hidden_size\": 80}", "[run]\nseed = 5\n"});
+                  pieces.pieces(), sample_state(), {"{\"hidden_size\": 80}", "[run]\nseed = 5\n"}, options);
 }
 
 TEST(Exchange, Read) {
@@ -33,6 +37,23 @@ TEST(Exchange, Read) {
                                        pieces.tensors(), pieces.pieces());
     EXPECT_EQ(fields(state), fields(sample_state()));
     EXPECT_EQ(pieces.differences(), 0);
+  }
+}
+
+TEST(Exchange, ReadChecksums) {
+  const auto checksums_of = [](int writers) {
+    const Hdf5Lock lock;
+    return read_all_checksums(hdf5::open_file(file_written_by(writers)).id()).datasets;
+  };
+  const auto expected = checksums_of(1);
+  ASSERT_EQ(expected.size(), 3 * sample_tensors().size() - 2);
+  for (const int writers : {2, 3, 4}) {
+    const auto found = checksums_of(writers);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].path, expected[i].path);
+      EXPECT_EQ(found[i].blocks, expected[i].blocks) << found[i].path << " of " << writers << " ranks";
+    }
   }
 }
 

@@ -1,7 +1,9 @@
 """Opens a checkpoint of exchange_test.cpp with h5py, knowing nothing but docs/formats.md. Exit status 77: no h5py here."""
 import json
 import os
+import struct
 import sys
+import zlib
 
 try:
     import h5py
@@ -38,6 +40,20 @@ def philox(counter, key):
     return c[0]
 
 
+def checksum_of_metadata(file):
+    parts = [bytes(file.attrs[name]) + b"\0" for name in ("program_version", "git_sha", "created", "model_config", "run_config")]
+    state = file["state"].attrs
+    parts.append(struct.pack("<10qdq", *(state[name].item() for name in STATE)))
+    parts.append(struct.pack("<q", file.attrs["checksum_block_elements"]))
+    datasets = {}
+    for group in ("model", "optimizer/exp_avg", "optimizer/exp_avg_sq"):
+        datasets.update({f"/{group}/{name}": dataset for name, dataset in file.get(group, {}).items()})
+    for path in sorted(datasets):
+        parts += [path.encode() + b"\0", struct.pack(f"<{datasets[path].ndim}q", *datasets[path].shape)]
+        parts.append(datasets[path].attrs["crc32"].astype("<u4").tobytes())
+    return zlib.crc32(b"".join(parts))
+
+
 def text(value):
     return value.decode() if isinstance(value, bytes) else value
 
@@ -58,8 +74,13 @@ for path in sys.argv[1:]:
                     continue
                 dataset = file[group][name]
                 assert dataset.shape == shape and dataset.dtype == "<f4", (name, dataset)
+                size = 4 * file.attrs["checksum_block_elements"]
+                values = dataset[()].tobytes()
+                blocks = [zlib.crc32(values[i : i + size]) for i in range(0, len(values), size)]
+                assert list(dataset.attrs["crc32"]) == blocks, (group, name)
                 bits = dataset[()].view("<u4").reshape(-1)
                 for element in {0, bits.size // 2, bits.size - 1}:
                     expected = philox((element, (role << 24) | (tensor << 8), 1, 2), (3, 4))
                     assert bits[element] == expected, (group, name, element)
+        assert file.attrs["metadata_crc32"][0] == checksum_of_metadata(file)
     print(path, "is as documented")

@@ -62,6 +62,13 @@ TEST_F(RunFolder, PruningKeepsTheNewest) {
   EXPECT_NO_THROW(prune_checkpoints(run() / "absent", 3));
 }
 
+TEST_F(RunFolder, PruningCountsNoDamagedOnes) {
+  for (const char* name : {"step-00000001.h5", "step-00000002.h5", "step-00000003.h5", "step-00000004.h5"})
+    touch(name);
+  prune_checkpoints(run(), 1, {checkpoint_path(run(), 4), checkpoint_path(run(), 1)});
+  EXPECT_THAT(listed(), ElementsAre("step-00000001.h5", "step-00000003.h5", "step-00000004.h5"));
+}
+
 TEST_F(RunFolder, KindsByContent) {
   const auto hdf5_file = [&](const char* name, const char* format, bool tokens) {
     auto file = hdf5::create_file(run() / name, hdf5::file_access().id());

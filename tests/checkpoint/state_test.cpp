@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/checksums.hpp"
 #include "checkpoint/sample.hpp"
-#include "checkpoint/schema.hpp"
 #include "checkpoint/shared_folder.hpp"
 #include "llampi/core/error.hpp"
 
@@ -40,12 +40,16 @@ class State : public ::testing::Test {
   std::string refusal(const SamplePieces& pieces, bool missing_moments_are_zero = false) const {
     return message_of<UserError>([&] { load(pieces, missing_moments_are_zero); });
   }
-  /// Rank 0 changes the file.
+  /// Rank 0 makes the file one without checksums, and changes it.
   void change(const std::function<void(hid_t)>& work) const {
     test_world().barrier();
     on_rank_0([&] {
       const Hdf5Lock lock;
       const hdf5::File opened(hdf5::check(H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
+      if (has_checksums(opened.id())) {
+        hdf5::check(H5Adelete_by_name(opened.id(), ".", "checksum_block_elements", H5P_DEFAULT),
+                    "H5Adelete_by_name");
+      }
       work(opened.id());
     });
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
@@ -53,21 +54,29 @@ struct CheckpointTexts {
   std::string run_config;    ///< ini
 };
 
+/// A checkpoint that was cut off or changed after it was written; another one may be whole.
+class DamagedCheckpoint : public UserError {
+ public:
+  using UserError::UserError;
+};
+
 /// Collective. Every element of every tensor must be in exactly one rank's pieces, with moments where the
 /// tensor's `optimizer` says so: either of some tensors or (evaluation) of none. Writes FILE.tmp, flushes,
-/// renames: under its own name there is only ever a complete file. If it fails on any rank, every rank
-/// throws, and no .tmp is left.
+/// renames: under its own name there is only ever a complete file, with checksums of all that is in it. If it
+/// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(World& world, Device& device, const std::filesystem::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts);
 
 /// Collective. Fills the pieces (moments only where they are not empty) and returns the state.
-/// Strict: a missing, unexpected or misshaped tensor is an error that names it.
+/// Strict: a missing, unexpected or misshaped tensor is an error that names it. What is read is compared with
+/// the file's checksums, where it has them (older ones do not), also where no rank reads a block alone.
 /// @param missing_moments_are_zero moments that the file does not have, because their parameter was frozen
 /// when it was written, become zero instead of being an error; a file without any moments is refused all the
 /// same
-/// @throws UserError if the file is missing, truncated, or no llampi checkpoint
+/// @throws UserError if the file is missing or no llampi checkpoint; DamagedCheckpoint, on all ranks, if it
+/// was cut off or changed: then the pieces hold anything
 TrainingState load_checkpoint(World& world, Device& device, const std::filesystem::path& file,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                               bool missing_moments_are_zero = false);
@@ -79,8 +88,15 @@ struct CheckpointSummary {
   std::string program_version, git_sha, created;
   std::vector<TensorInfo> tensors;  ///< `optimizer`: its moments are in the file
   bool has_optimizer = false;       ///< of any tensor
+  bool has_checksums = false;
 };
+/// Compares all of it with its checksum. @throws UserError, DamagedCheckpoint
 CheckpointSummary read_checkpoint_summary(const std::filesystem::path& file);
+
+/// Reads all of a checkpoint, in one process with a few MiB of memory, and compares it with its checksums.
+/// Returns how many bytes of values those cover.
+/// @throws DamagedCheckpoint naming the dataset; UserError if the file has no checksums
+std::int64_t verify_checkpoint(const std::filesystem::path& file);
 
 /// The kinds of files that `inspect` and `--weights` tell apart. @throws UserError if it is neither
 enum class FileKind : std::uint8_t { checkpoint, tokens, huggingface_folder };
@@ -91,6 +107,8 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std:
 /// Complete checkpoints of a run folder, oldest first (by step in the name).
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 /// Deletes all but the newest `keep` (at least 1) checkpoints and left-over .tmp files. One rank calls it.
-void prune_checkpoints(const std::filesystem::path& run_dir, int keep);
+/// @param damaged are left where they are, and are none of those `keep`
+void prune_checkpoints(const std::filesystem::path& run_dir, int keep,
+                       const std::vector<std::filesystem::path>& damaged = {});
 
 }  // namespace llampi

@@ -1,0 +1,68 @@
+// The checksums in a checkpoint: one for each block of each dataset, and one for everything else that is
+// read. See docs/formats.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/block_sums.hpp"
+#include "checkpoint/schema.hpp"
+
+namespace llampi {
+
+struct DatasetSums {
+  std::string path;  ///< "/model/lm_head.weight"; empty: not in the file
+  std::vector<std::int64_t> shape;
+  std::vector<std::uint32_t> blocks;
+};
+
+struct Checksums {
+  std::int64_t block_elements = 0;    ///< 0: the file has no checksums
+  std::vector<DatasetSums> datasets;  ///< RangeSum::dataset is an index into them
+
+  explicit operator bool() const { return block_elements > 0; }
+  std::vector<std::int64_t> elements() const;  ///< of each dataset
+};
+
+/// Where a tensor's dataset is among those of a file with these tensors.
+inline int dataset_index(std::size_t role, int tensor, std::size_t tensors) {
+  return static_cast<int>(role * tensors) + tensor;
+}
+/// Those of a file that is to have these tensors, all 0.
+Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements);
+/// Collective: everybody's sums, on all ranks.
+std::vector<RangeSum> gather(World& world, const std::vector<RangeSum>& sums);
+/// @throws Error unless each block is there once
+void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole);
+
+/// Covers names, shapes, state, texts, and the checksums of the values.
+std::uint32_t metadata_checksum(const CheckpointSummary& about, const Checksums& checksums);
+
+/// The attributes of a new file: first created, when the values are known written. Every rank must give the
+/// same.
+void create_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums);
+void write_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums,
+                     std::uint32_t metadata);
+
+bool has_checksums(hid_t file);
+std::uint32_t read_metadata_checksum(hid_t file);
+/// Of these datasets, by dataset_index(). @throws UserError if some are missing
+Checksums read_checksums(hid_t file, const Datasets& datasets, const std::vector<TensorInfo>& tensors);
+/// Of all datasets that the file has, in some order. @throws UserError if some are missing
+Checksums read_all_checksums(hid_t file);
+
+/// Everything but the values.
+struct Metadata {
+  CheckpointSummary summary;
+  Checksums checksums;  ///< of all datasets
+};
+/// Compares it with its checksum, if the file has checksums. @throws UserError, DamagedCheckpoint
+Metadata read_metadata(hid_t file, const std::filesystem::path& path);
+/// Compares blocks that were read with what they should be. @throws DamagedCheckpoint naming the dataset
+void require_right(const std::filesystem::path& file, const Checksums& checksums,
+                   const std::vector<RangeSum>& whole);
+
+}  // namespace llampi
