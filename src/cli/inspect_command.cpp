@@ -1,4 +1,5 @@
 // llampi inspect
+#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -21,8 +22,11 @@ using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
-    "Usage: llampi inspect FILE [--units] [--json]\n\n"
+    "Usage: llampi inspect FILE [--units] [--verify] [--json]\n\n"
     "What is in a checkpoint, a token file, or a Hugging Face folder.\n"
+    "With --verify: reads all of a checkpoint and compares it with its checksums; what does not fit is "
+    "named,\n"
+    "and the exit status is 2.\n"
     "With --units: the FSDP units of the model in a checkpoint, a Hugging Face folder or a config.json, as\n"
     "fsdp.wrap = transformer makes them, in one shard. For other policies and numbers of ranks:\n"
     "llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.\n";
@@ -38,7 +42,7 @@ std::vector<Option> options_of(Request& r) {
   return {
       {"units", &r.units, "list the FSDP units instead", {}, true},
       {"json", &r.json, "print one JSON object", {}, true},
-      {"verify", &r.verify, "compare the checksums", {.built = {"false"}}, true},
+      {"verify", &r.verify, "read all of a checkpoint and compare its checksums", {}, true},
   };
 }
 
@@ -47,6 +51,8 @@ Request parse(const Arguments& arguments) {
   const auto files = assign_command_line(arguments, options_of(request), 1);
   if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
   request.file = files[0];
+  if (request.units && request.verify)
+    throw_user_error("--units prints no more than units; leave it or --verify out");
   return request;
 }
 
@@ -111,6 +117,7 @@ Json describe_checkpoint(const fs::path& file) {
           {"created", summary.created},
           {"program_version", summary.program_version},
           {"git_sha", summary.git_sha},
+          {"checksums", summary.has_checksums},
           {"state", describe_state(summary.state)},
           {"tensors", describe_tensors(summary)},
           {"model", describe_model(LlamaConfig::parse(summary.texts.model_config, file.string()))}};
@@ -143,6 +150,18 @@ Json describe_folder(const fs::path& folder) {
   return {{"kind", "Hugging Face folder"},
           {"weights_bytes", weights_bytes(folder)},
           {"model", describe_model(LlamaConfig::read(folder))}};
+}
+
+/// Throws if a file is not as it was written, or if nothing can tell.
+Json verify(const fs::path& path) {
+  if (identify(path) != FileKind::checkpoint) {
+    throw_user_error("{} is no checkpoint, and other files have no checksums; leave --verify out",
+                     path.string());
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const std::int64_t bytes = verify_checkpoint(path);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  return {{"compared_bytes", bytes}, {"seconds", seconds.count()}};
 }
 
 Json describe(const fs::path& path) {
@@ -199,8 +218,19 @@ int inspect_command(const Arguments& arguments) {
     print_units(request.file, request.json);
     return kDone;
   }
-  const Json description = describe(request.file);
-  print(request.json ? description.dump() + "\n" : request.file + "\n" + for_people(description, 2));
+  const Json verified = request.verify ? verify(request.file) : Json();
+  Json description = describe(request.file);
+  if (request.json) {
+    if (request.verify) description["verified"] = verified;
+    print(description.dump() + "\n");
+    return kDone;
+  }
+  print(request.file + "\n" + for_people(description, 2));
+  if (request.verify) {
+    print(fmt::format(
+        "every checksum is right: of {} of values, and of names, shapes, state and texts; {:.1f} s\n",
+        format_bytes(verified["compared_bytes"]), verified["seconds"].get<double>()));
+  }
   return kDone;
 }
 

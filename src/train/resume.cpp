@@ -1,5 +1,7 @@
 #include "train/resume.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -23,42 +25,53 @@ std::int64_t steps_per_epoch(const TrainingState& s) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
+const Refused* find(const std::vector<Refused>& refused, const fs::path& file) {
+  const auto match =
+      std::find_if(refused.begin(), refused.end(), [&](const Refused& other) { return other.file == file; });
+  return match == refused.end() ? nullptr : &*match;
+}
+
 /// The newest checkpoint of a run folder that can be read; nothing if it holds none.
-std::optional<Checkpoint> newest_readable(const fs::path& run_dir, const Log& log) {
+std::optional<Checkpoint> newest_readable(const fs::path& run_dir, std::vector<Refused>& refused,
+                                          const Log& log) {
   const auto files = list_checkpoints(run_dir);
-  std::string newest_problem;
+  std::vector<std::string> names;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
+    names.push_back(file->filename().string());
+    if (find(refused, *file) != nullptr) continue;
     try {
       return Checkpoint{*file, read_checkpoint_summary(*file)};
     } catch (const UserError& error) {
-      if (newest_problem.empty()) newest_problem = error.what();
+      refused.push_back({*file, error.what()});
       log.warning("skipped a checkpoint: {}", error.what());
     }
   }
   if (files.empty()) return std::nullopt;
   throw_user_error(
-      "no checkpoint of {} can be read, of the newest one: {}; bring one back from a copy, or move the "
-      "folder checkpoints away to begin anew",
-      run_dir.string(), newest_problem);
+      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
+      "the folder checkpoints away to begin anew",
+      run_dir.string(), fmt::join(names, ", "), find(refused, files.back())->reason);
 }
 
 /// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
-Checkpoint given_or_newer(const Config& config, const Log& log) {
+Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, const Log& log) {
   const fs::path file = config.run.resume;
+  if (const auto* known = find(refused, file)) throw UserError(known->reason);
   if (!fs::exists(file)) {
     throw_user_error("run.resume = {}: no such file; give a checkpoint, auto or never", config.run.resume);
   }
   Checkpoint given{file, read_checkpoint_summary(file)};
-  auto own = newest_readable(config.run.dir, log);
+  auto own = newest_readable(config.run.dir, refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
            file.string(), given.summary.state.step, config.run.dir);
   return *own;
 }
 
-std::optional<Checkpoint> find_checkpoint(const Config& config, const Log& log) {
-  if (config.run.resume == "auto") return newest_readable(config.run.dir, log);
-  if (config.run.resume != "never") return given_or_newer(config, log);
+std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refused>& refused,
+                                          const Log& log) {
+  if (config.run.resume == "auto") return newest_readable(config.run.dir, refused, log);
+  if (config.run.resume != "never") return given_or_newer(config, refused, log);
   const auto existing = list_checkpoints(config.run.dir);
   if (existing.empty()) return std::nullopt;
   throw_user_error(
@@ -174,11 +187,15 @@ void check_same_model(const LlamaConfig& run, const std::string& run_source, con
 }
 
 Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,
-                   const Log& log) {
+                   std::vector<Refused>& refused, const Log& log) {
   constexpr char kContinue = 'c', kFinished = 'f';
   const std::string answer = from_rank_0(world, [&]() -> std::string {
-    const auto checkpoint = find_checkpoint(config, log);
+    const auto checkpoint = find_checkpoint(config, refused, log);
     if (!checkpoint) return "";
+    if (!checkpoint->summary.has_checksums) {
+      log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
+               checkpoint->file.string());
+    }
     check_fits(*checkpoint, config, model, fresh);
     const TrainingState state = continue_from(checkpoint->summary.state, fresh);
     return (state.step >= total_steps(config, state) ? kFinished : kContinue) + checkpoint->file.string();

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/comm.hpp"
@@ -40,6 +41,12 @@ void check_same_shapes(const LlamaConfig& run, const std::string& run_source, co
 void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
                       const std::string& weights_source, const std::string& advice);
 
+/// A checkpoint of the run's folder that is not whole, or cannot be read.
+struct Refused {
+  std::filesystem::path file;
+  std::string reason;
+};
+
 struct Start {
   std::filesystem::path checkpoint;  ///< empty: from the beginning
   bool finished = false;             ///< the checkpoint is the end of the run
@@ -47,9 +54,10 @@ struct Start {
 
 /// Rank 0 alone looks at files and decides. Collective.
 /// @param fresh what the run would have as its state without a checkpoint
-/// @throws UserError if there is no checkpoint where one must be, or the other way round, or if it does not
-/// fit
+/// @param refused files that are not to be taken; on rank 0 those that cannot be read are added
+/// @throws UserError if there is no checkpoint where one must be, or the other way round, if it does not fit,
+/// or if there are checkpoints and none of them is whole
 Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,
-                   const Log& log);
+                   std::vector<Refused>& refused, const Log& log);
 
 }  // namespace llampi

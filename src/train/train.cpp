@@ -70,6 +70,7 @@ class Trainer {
 
  private:
   void start_from(const fs::path& checkpoint);
+  void resume(fs::path checkpoint);
   void open_run_folder();
   void describe_run();
   void describe_device();
@@ -88,6 +89,7 @@ class Trainer {
   void finish_saving();
   void notice_save();
   void saved(std::int64_t step, double seconds);
+  std::vector<fs::path> refused_beside(const fs::path& file) const;
   void check_finite(const StepMetrics& metrics) const;
   bool told_to_stop() const;
   bool all_told_to_stop();
@@ -119,6 +121,7 @@ class Trainer {
   std::int64_t first_step_ = 0;    ///< that this process runs
   std::int64_t saved_step_ = -1;   ///< of the newest checkpoint
   std::int64_t saving_step_ = -1;  ///< of the save under way
+  std::vector<Refused> refused_;   ///< checkpoints of the run's folder; complete on rank 0
   double save_seconds_ = 0;        ///< of the slowest save so far
   double stall_seconds_ = 0;       ///< that saving has held up training since the last line of metrics
   double evaluation_seconds_ = 0;  ///< likewise
@@ -131,15 +134,30 @@ class Trainer {
   std::unique_ptr<Background> background_;  ///< destroyed first: reads the engine's snapshot
 };
 
+/// Fills the engine from a checkpoint or, should that turn out to be damaged, the next older one that is
+/// whole.
+void Trainer::resume(fs::path checkpoint) {
+  for (;;) {
+    try {
+      const auto saved =
+          load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
+                          tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
+      state_ = continue_from(saved, state_);
+      saved_step_ = saved.step;
+      log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
+      return;
+    } catch (const DamagedCheckpoint& error) {  // on all ranks
+      refused_.push_back({checkpoint, error.what()});
+      log_.warning("skipped a checkpoint: {}", error.what());
+    }
+    checkpoint = choose_start(world_, config_, inputs_.llama, state_, refused_, log_).checkpoint;
+  }
+}
+
 /// Fills the engine and says where the run stands.
 void Trainer::start_from(const fs::path& checkpoint) {
   if (!checkpoint.empty()) {
-    const auto saved =
-        load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
-                        tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
-    state_ = continue_from(saved, state_);
-    saved_step_ = saved.step;
-    log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
+    resume(checkpoint);
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
@@ -214,7 +232,7 @@ Outcome Trainer::run() {
     inputs_ = open_inputs(config_, world_.size());
     state_ = inputs_.fresh;
   });
-  const Start start = choose_start(world_, config_, inputs_.llama, state_, log_);
+  const Start start = choose_start(world_, config_, inputs_.llama, state_, refused_, log_);
   if (start.finished) {
     log_.info("{} is the end of this run; nothing to do", start.checkpoint.string());
     return Outcome::done;
@@ -520,7 +538,7 @@ void Trainer::save() {
   stall_seconds_ += now() - begin;
   saved(state_.step, now() - begin);
   agree(world_, [&] {
-    if (world_.rank() == 0) prune_checkpoints(config_.run.dir, config_.checkpoint.keep);
+    if (world_.rank() == 0) prune_checkpoints(config_.run.dir, config_.checkpoint.keep, refused_beside(file));
   });
 }
 
@@ -532,7 +550,8 @@ void Trainer::save_in_background() {
     if (metrics_) metrics_->sync();
   });
   settle();
-  const auto work = [file = checkpoint_path(config_.run.dir, state_.step), tensors = tensor_infos(*engine_),
+  const fs::path path = checkpoint_path(config_.run.dir, state_.step);
+  const auto work = [file = path, refused = refused_beside(path), tensors = tensor_infos(*engine_),
                      pieces = tensor_pieces(engine_->snapshot()), state = state_,
                      texts = CheckpointTexts{inputs_.llama.json, resolved_},
                      run_dir = fs::path(config_.run.dir), keep = config_.checkpoint.keep](World& world) {
@@ -540,7 +559,7 @@ void Trainer::save_in_background() {
     const auto host = make_cpu_device(1);
     save_checkpoint(world, *host, file, tensors, pieces, state, texts);
     agree(world, [&] {
-      if (world.rank() == 0) prune_checkpoints(run_dir, keep);
+      if (world.rank() == 0) prune_checkpoints(run_dir, keep, refused);
     });
     return now() - started;
   };
@@ -562,9 +581,20 @@ void Trainer::notice_save() {
 }
 
 void Trainer::saved(std::int64_t step, double seconds) {
+  const fs::path file = checkpoint_path(config_.run.dir, step);
   saved_step_ = step;
   save_seconds_ = std::max(save_seconds_, seconds);
-  log_.info("saved {} in {:.2f} s", checkpoint_path(config_.run.dir, step).string(), seconds);
+  std::erase_if(refused_, [&](const Refused& refused) { return refused.file == file; });  // it is replaced
+  log_.info("saved {} in {:.2f} s", file.string(), seconds);
+}
+
+/// Checkpoints that are not whole, once `file` is.
+std::vector<fs::path> Trainer::refused_beside(const fs::path& file) const {
+  std::vector<fs::path> files;
+  for (const auto& refused : refused_) {
+    if (refused.file != file) files.push_back(refused.file);
+  }
+  return files;
 }
 
 }  // namespace

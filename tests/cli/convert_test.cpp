@@ -85,6 +85,30 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
 }
 
+TEST_F(Convert, VerifiesCheckpoints) {
+  const std::string saved = checkpoint();
+  const Ending whole = run(1, "inspect --verify " + saved);
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.out, ::testing::ContainsRegex("\n  checksums +true\n"));
+  EXPECT_THAT(whole.out,
+              ::testing::ContainsRegex("\nevery checksum is right: of .* of values, and of names"));
+  const auto seen = json::parse(run(1, "inspect --verify --json " + saved).out);
+  EXPECT_EQ(seen["verified"]["compared_bytes"], seen["tensors"]["bytes"]);
+  EXPECT_FALSE(json::parse(run(1, "inspect --json " + saved).out).contains("verified"));
+
+  std::string bytes = read_file(path(saved));
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder_.write(saved, bytes);
+  EXPECT_EQ(run(1, "inspect " + saved).status, 0) << "which reads no values";
+  const Ending damaged = run(1, "inspect --verify --json " + saved);
+  EXPECT_EQ(damaged.status, 2);
+  EXPECT_EQ(damaged.out, "");
+  ASSERT_EQ(damaged.complaints().size(), 1U) << damaged.err;
+  EXPECT_THAT(damaged.complaints()[0], AllOf(HasSubstr(saved + " is damaged: elements "),
+                                             HasSubstr(" of /optimizer/exp_avg_sq/model."),
+                                             HasSubstr("do not fit their checksum; use another checkpoint")));
+}
+
 TEST_F(Convert, BfloatIsSmallerAndNear) {
   const std::string saved = checkpoint();
   expect_done(1, "export --checkpoint " + saved + " --output narrow --dtype bfloat16");

@@ -98,7 +98,8 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokeniser bytes",
                  "unknown option --tokeniser on the command line; did you mean --tokenizer?");
   expect_refused("inspect", "inspect needs a file; see llampi inspect --help");
-  expect_refused("inspect --verify x.h5", "the option --verify is not built yet; leave it out");
+  expect_refused("inspect --units --verify x.h5",
+                 "--units prints no more than units; leave it or --verify out");
   expect_refused("inspect a b", "unexpected argument \"b\"; options are written --name=value");
 }
 
@@ -159,6 +160,8 @@ TEST_F(Program, WritesAndInspectsTokenFiles) {
   EXPECT_EQ(seen["tokenizer"], "bytes");
   EXPECT_EQ(seen["loss_mask"], false);
   EXPECT_THAT(run("inspect t.h5").out, ContainsRegex("\n  tokens +16\n"));
+  expect_refused("inspect --verify t.h5",
+                 "t.h5 is no checkpoint, and other files have no checksums; leave --verify out");
 }
 
 TEST_F(Program, TokenizesJsonLines) {

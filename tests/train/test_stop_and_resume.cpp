@@ -6,7 +6,9 @@
 namespace llampi {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(Train, AResumedRunHasTheBitsOfAnUninterruptedOne) {
   for (const auto* strategy : {"full_shard", "no_shard"}) {
@@ -184,6 +186,54 @@ TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   for (const std::int64_t step : {4, 8, 12}) truncate(step);
   EXPECT_THAT(refusal(config("a")), HasSubstr("no checkpoint of"));
   EXPECT_THAT(refusal(config("a")), HasSubstr("step-00000012.h5"));
+}
+
+/// The last byte of the file, which is one of a value: only its checksum tells.
+void change_a_value(const fs::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const auto byte = static_cast<char>(stream.peek() ^ 1);
+  stream.seekp(-1, std::ios::end);
+  stream.put(byte);
+}
+
+TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
+  run(config("a"));
+  const auto whole = curve("a");
+  const auto last = tensors("a", 12);
+  const auto file = [&](std::int64_t step) { return checkpoint_path(folder_ / "a", step); };
+  const auto change = [&](std::int64_t step) {
+    world().barrier();
+    if (world().rank() == 0) change_a_value(file(step));
+    world().barrier();
+  };
+  if (world().rank() == 0) fs::remove(file(12));  // the run is not finished
+  change(8);
+  auto c = config("a");
+  c.checkpoint.keep = 1;
+  // It is not one of the kept, or nothing whole would stay.
+  EXPECT_EQ(run(c, at_step(6, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
+  EXPECT_TRUE(logged(file(8).string() + " is damaged: elements 0 to "));
+  EXPECT_TRUE(logged("do not fit their checksum"));
+  EXPECT_TRUE(logged("resumed from " + file(6).string()));
+  EXPECT_EQ(curve("a"), whole);
+  EXPECT_EQ(tensors("a", 12), last);
+  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(12)})) << "what was damaged has been replaced";
+
+  c.train.steps = 16;
+  change(12);
+  EXPECT_THAT(refusal(c),
+              AllOf(HasSubstr("no checkpoint of " + (folder_ / "a").string() + " is whole"),
+                    HasSubstr("step-00000012.h5 refused"), HasSubstr("do not fit their checksum")));
+  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(12)}));
+
+  c = config("b");
+  c.run.resume = file(12).string();
+  c.train.steps = 16;
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr("is damaged"), Not(HasSubstr("no checkpoint of"))));
 }
 
 TEST_F(Train, AModelThatComputesDifferentlyIsRefused) {
