@@ -1,7 +1,7 @@
-// Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or kills the
-// process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER counts such calls of
-// that rank from 1, and WHAT is kill (before the call), killed (after it), short (half of it, then kill) or an error's
-// name; errors go on from there.
+// Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
+// kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
+// counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
+// of it, then kill) or an error's name; errors go on from there.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -61,7 +61,8 @@ std::string path_of(int descriptor) {
 
 /// Runs `call`, or what is to happen instead of it. `half` does half of it, where there is such a thing.
 template <class Call, class Half>
-auto injected(const char* name, const std::string& path, const Call& call, const Half& half) -> decltype(call()) {
+auto injected(const char* name, const std::string& path, const Call& call, const Half& half)
+    -> decltype(call()) {
   static std::atomic<long> calls{0};
   if (fault().call != name || !concerns(path)) return call();
   const long number = ++calls;
@@ -100,21 +101,25 @@ ssize_t write(int descriptor, const void* data, std::size_t bytes) {
 }
 
 ssize_t pwrite(int descriptor, const void* data, std::size_t bytes, off_t offset) {
-  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite", descriptor, data, bytes, offset);
+  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite", descriptor, data, bytes,
+                                                                     offset);
 }
 
 ssize_t pwrite64(int descriptor, const void* data, std::size_t bytes, off_t offset) {
-  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite64", descriptor, data, bytes, offset);
+  return write_at<ssize_t (*)(int, const void*, std::size_t, off_t)>("pwrite64", descriptor, data, bytes,
+                                                                     offset);
 }
 
 int fsync(int descriptor) {
   static const auto real = next<int (*)(int)>("fsync");
-  return injected("fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf);
+  return injected(
+      "fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf);
 }
 
 int rename(const char* from, const char* to) {
   static const auto real = next<int (*)(const char*, const char*)>("rename");
-  return injected("rename", to, [&] { return real(from, to); }, kNoHalf);
+  return injected(
+      "rename", to, [&] { return real(from, to); }, kNoHalf);
 }
 
 }  // extern "C"
