@@ -5,6 +5,7 @@
 #                 them in the build folder until changed), JOBS=N
 #   install       PREFIX=...
 #   fuzz          SECONDS=N for each parser, CLANGXX=clang++
+#   finetune      RANKS=N
 #   run           TEXT="FILE..." RUN_DIR=... RANKS=N CONFIG=... PROMPT=...: see scripts/run-example.sh
 
 SHELL := bash
@@ -28,7 +29,7 @@ sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run test fuzz install bundle format format-check clean
+.PHONY: help setup configure program build run finetune test fuzz install bundle format format-check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +49,9 @@ program: configure # without the tests, which take longer to build
 
 run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
 	@LLAMPI=$(BUILD)/llampi scripts/run-example.sh
+
+finetune: program ## fine-tune a small Llama on questions that come with it, printing each command
+	@LLAMPI=$(BUILD)/llampi scripts/finetune-example.sh
 
 test: build ## run the tests, all but the long ones
 	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE long

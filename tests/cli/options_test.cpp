@@ -280,9 +280,11 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
 }
 
 TEST_F(OptionsTest, TheConfigurationsThatComeWithTheProgramCanBeTrained) {
-  for (const std::string name : {"small", "llama3-8b", "llama3-70b"}) {
+  for (const std::string name :
+       {"small", "sums-base", "sums-chat", "llama3-8b", "llama3-8b-chat", "llama3-70b"}) {
     const std::string file = LLAMPI_TEST_DATA "/../input/" + name + ".ini";
-    EXPECT_EQ(resolve_config({"--config=" + file}).run.device, name == "small" ? "auto" : "cuda") << name;
+    EXPECT_EQ(resolve_config({"--config=" + file}).run.device, name.starts_with("llama3") ? "cuda" : "auto")
+        << name;
   }
 }
 

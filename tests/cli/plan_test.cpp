@@ -246,6 +246,7 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
   const auto gib = [](const nlohmann::json& plan) { return plan["needed_bytes"].get<double>() / 0x1p30; };
   EXPECT_EQ(planned("8b.ini --ranks 8")["device"], "cuda");
   EXPECT_EQ(planned("8b.ini --ranks 8 --device h100")["fits"], true);
+  EXPECT_EQ(planned("8b-chat.ini --ranks 8 --device h100")["fits"], true);
   const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
   EXPECT_THAT(readme,
               HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
