@@ -14,6 +14,11 @@ bool Background::is_done() const {
   return under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
+void Background::abandon() {
+  static_cast<void>(new std::future<double>(std::move(under_way_)));  // whose destructor would wait
+  static_cast<void>(world_.release());
+}
+
 double Background::finish() { return under_way_.get(); }
 
 }  // namespace llampi

@@ -51,7 +51,7 @@ std::vector<Option> options_of(Request& r) {
        {.name = "FILE"}},
       {"max-tokens",
        &r.asking.max_tokens,
-       "questions: of an answer; 0: 16 more than the right one has",
+       "questions: of an answer, with the token that ends it; 0: 16 more than the right one has",
        {.range = kTokens}},
       tokenizer_option(r.asking.text),
       template_option(r.asking.text),
@@ -76,6 +76,9 @@ Request parse(const Arguments& arguments) {
   if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len goes with --data only; leave it out");
   if (!asks && !request.answers.empty())
     throw_user_error("--answers goes with --questions only; leave it out");
+  std::error_code ignored;
+  if (std::filesystem::equivalent(request.questions, request.answers, ignored))
+    throw_user_error("--answers {} would replace the questions; name another file", request.answers);
   request.loss.compute = request.asking.compute = request.compute;
   request.asking.questions = request.questions;
   request.asking.answers = request.answers;
@@ -120,7 +123,9 @@ int evaluate_command(const Arguments& arguments) {
       const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);
       if (speaks) print_result(result, r.json);
     } else {
-      agree(world, [&] { r.asking.text.folders = folders_of_run(r.weights); });
+      agree(world, [&] {
+        if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights);
+      });
       const Accuracy result = answer_questions(world, r.weights, r.asking, log);
       if (speaks) print_result(result, r.json);
     }

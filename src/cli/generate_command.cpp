@@ -85,7 +85,9 @@ int generate_command(const Arguments& arguments) {
   }
   return run_on_ranks([&](World& world) {
     Request r = parse(arguments);
-    agree(world, [&] { r.options.text.folders = folders_of_run(r.weights); });
+    agree(world, [&] {
+      if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights);
+    });
     const bool speaks = world.rank() == 0;
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {

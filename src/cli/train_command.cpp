@@ -17,7 +17,7 @@ constexpr const char* kUsage =
     "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default. The resolved\n"
     "configuration is written to config.ini in run.dir, where --config can take it from. SIGUSR1, SIGTERM "
     "and\n"
-    "SIGINT, or a file named stop in run.dir, stop the run after the current step with a checkpoint and "
+    "SIGINT, or a file named stop in run.dir, stop the run before the next micro-batch with a checkpoint and "
     "status\n"
     "75; the same command continues it. Under mpirun send SIGUSR1 to mpirun, which passes it on: after "
     "SIGTERM or\n"

@@ -136,6 +136,7 @@ void Engine::run(const Execution& execution, std::span<const Input> inputs, std:
 /// Afterwards Stream::compute waits for all collectives.
 void Engine::issue_all(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row,
                        Issue how) {
+  dropped_ = false;
   const auto count = execution.actions->size();
   Running running{.execution = execution,
                   .inputs = inputs,

@@ -282,22 +282,22 @@ std::vector<StatePiece> Engine::pieces(bool divide_replicas, const StateOf& stat
   return result;
 }
 
+Tensor Engine::state_in_place(Role role, int unit, ShardPart part) const {
+  return shard_of(role, unit).slice(part.begin, part.end);
+}
+
 std::vector<StatePiece> Engine::pieces_to_save() const {
-  return pieces(
-      true, [&](Role role, int u, ShardPart part) { return shard_of(role, u).slice(part.begin, part.end); });
+  return pieces(true, [&](Role role, int u, ShardPart part) { return state_in_place(role, u, part); });
 }
 
 std::vector<StatePiece> Engine::pieces_to_load() {
   stale_ = true;
-  return pieces(
-      false, [&](Role role, int u, ShardPart part) { return shard_of(role, u).slice(part.begin, part.end); });
+  return pieces(false, [&](Role role, int u, ShardPart part) { return state_in_place(role, u, part); });
 }
 
 Tensor Engine::snapshot_of(Role role, int unit, ShardPart part) const {
-  const auto item =
-      role == Role::master ? Staged::master : (role == Role::exp_avg ? Staged::exp_avg : Staged::exp_avg_sq);
   return view(compiled_.evaluation_plan, shard_of(role, unit).dtype, 1, part.end - part.begin, Role::snapshot,
-              unit, static_cast<int>(item));
+              unit, static_cast<int>(role));
 }
 
 std::vector<StatePiece> Engine::snapshot() {
@@ -305,14 +305,11 @@ std::vector<StatePiece> Engine::snapshot() {
   for (const auto stream : {Stream::compute, Stream::copy, Stream::copy_out}) device_.synchronize(stream);
   for (const auto& buffer : compiled_.evaluation_plan.buffers) {
     if (buffer.role != Role::snapshot) continue;
-    const auto item = static_cast<Staged>(buffer.item);
-    const Role role =
-        item == Staged::master ? Role::master : (item == Staged::exp_avg ? Role::exp_avg : Role::exp_avg_sq);
+    const auto role = static_cast<Role>(buffer.item);
     const ShardPart part = saved_part(buffer.owner);
-    const bool in_host = item == Staged::master ? placement_.host_master : placement_.host_moments;
-    (in_host ? host_ : device_)
-        .download(snapshot_of(role, buffer.owner, part).data,
-                  shard_of(role, buffer.owner).slice(part.begin, part.end), Stream::copy_out);
+    // The device's own copy: it also takes what is kept in host memory.
+    device_.download(snapshot_of(role, buffer.owner, part).data, state_in_place(role, buffer.owner, part),
+                     Stream::copy_out);
   }
   device_.synchronize(Stream::copy_out);
   return pieces(true, [&](Role role, int u, ShardPart part) { return snapshot_of(role, u, part); });

@@ -74,14 +74,14 @@ class Lifetimes {
     const auto& precision = input_.precision;
     for (int u = 0; u < static_cast<int>(input_.units.size()); ++u) {
       const std::int64_t n = (input_.units[u].shard_elements + input_.replicas - 1) / input_.replicas;
-      const auto item = [&](Staged what, DType dtype) {
+      const auto item = [&](Role what, DType dtype) {
         add(Role::snapshot, u, static_cast<int>(what), Arena::host, n * size_of(dtype));
       };
       const bool own_master = placement_.own_master && !input_.units[u].frozen;
-      item(Staged::master, own_master ? precision.master : precision.param);
+      item(Role::master, own_master ? precision.master : precision.param);
       if (input_.units[u].frozen || !input_.optimizer_state) continue;
-      item(Staged::exp_avg, precision.moment);
-      item(Staged::exp_avg_sq, precision.moment);
+      item(Role::exp_avg, precision.moment);
+      item(Role::exp_avg_sq, precision.moment);
     }
   }
 

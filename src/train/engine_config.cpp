@@ -103,7 +103,7 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.offload.params = c.fsdp.cpu_offload == "params";
   options.offload.optimizer = c.fsdp.cpu_offload != "none";
   options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == "host";
-  options.snapshot = c.checkpoint.async;
+  options.snapshot = c.checkpoint.async && c.checkpoint.every > 0;
   options.seed = c.run.seed;
   options.backward_prefetch = prefetch_of(c.fsdp.backward_prefetch);
   options.forward_prefetch = c.fsdp.forward_prefetch;

@@ -74,6 +74,10 @@ Generation generate(World& world, const std::filesystem::path& weights, const Ge
       throw_user_error("--prompt is empty; give at least one character to continue");
     model = TextModel::open(weights, options.text, options.chat);
     beginning.tokens = options.chat ? model.encode(conversation(options)) : model.encode(options.prompt);
+    if (beginning.tokens.empty()) {
+      throw_user_error("--prompt has nothing that is a token of {}; give something to continue",
+                       model.tokenizer->name());
+    }
     beginning.most = model.room(beginning.tokens, options.max_tokens, "--prompt");
     stop = model.stop_tokens(options.chat);
     add_tokens(options.stop, *model.tokenizer, stop);

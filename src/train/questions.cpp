@@ -107,8 +107,8 @@ Accuracy answer_questions(World& world, const std::filesystem::path& weights, co
     for (const auto& [text, right, beginning] : questions)
       longest = std::max(longest, std::ssize(beginning.tokens) + beginning.most);
   });
-  AnswersFile answers(world, options.answers);
   const auto session = open_for_inference(world, weights, generation_shape(longest), options.compute, log);
+  AnswersFile answers(world, options.answers);
   const auto stop = model.stop_tokens(true);
   const auto choose = [&](std::vector<double>& logits, std::int64_t) {
     model.forbid_nameless(logits);

@@ -31,13 +31,11 @@ const Refused* find(const std::vector<Refused>& refused, const fs::path& file) {
   return match == refused.end() ? nullptr : &*match;
 }
 
-/// The newest checkpoint of a run folder that can be read; nothing if it holds none.
+/// The newest checkpoint of a run folder that can be read; nothing if there is none.
 std::optional<Checkpoint> newest_readable(const fs::path& run_dir, std::vector<Refused>& refused,
                                           const Log& log) {
   const auto files = list_checkpoints(run_dir);
-  std::vector<std::string> names;
   for (auto file = files.rbegin(); file != files.rend(); ++file) {
-    names.push_back(file->filename().string());
     if (find(refused, *file) != nullptr) continue;
     try {
       return Checkpoint{*file, read_checkpoint_summary(*file)};
@@ -46,7 +44,17 @@ std::optional<Checkpoint> newest_readable(const fs::path& run_dir, std::vector<R
       log.warning("skipped a checkpoint: {}", error.what());
     }
   }
-  if (files.empty()) return std::nullopt;
+  return std::nullopt;
+}
+
+/// run.resume = auto. A folder whose checkpoints are all damaged is not begun anew.
+std::optional<Checkpoint> newest_or_none(const fs::path& run_dir, std::vector<Refused>& refused,
+                                         const Log& log) {
+  auto newest = newest_readable(run_dir, refused, log);
+  const auto files = list_checkpoints(run_dir);
+  if (newest || files.empty()) return newest;
+  std::vector<std::string> names;
+  for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(file->filename().string());
   throw_user_error(
       "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
       "the folder checkpoints away to begin anew",
@@ -70,7 +78,7 @@ Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, c
 
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refused>& refused,
                                           const Log& log) {
-  if (config.run.resume == "auto") return newest_readable(config.run.dir, refused, log);
+  if (config.run.resume == "auto") return newest_or_none(config.run.dir, refused, log);
   if (config.run.resume != "never") return given_or_newer(config, refused, log);
   const auto existing = list_checkpoints(config.run.dir);
   if (existing.empty()) return std::nullopt;

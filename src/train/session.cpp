@@ -104,7 +104,7 @@ InferenceSession open_for_inference(World& world, const std::filesystem::path& w
   const int threads = threads_per_rank(world, options.threads);
   agree(world, [&] {
     session.config = config_of_weights(weights);
-    if (batch.seq_len > session.config.max_position_embeddings) {
+    if (batch.context == 0 && batch.seq_len > session.config.max_position_embeddings) {
       throw_user_error("a sequence length of {} is larger than max_position_embeddings = {} of {}",
                        batch.seq_len, session.config.max_position_embeddings, weights.string());
     }

@@ -67,6 +67,8 @@ class Trainer {
       : world_(world), config_(config), resolved_(resolved), log_(log), started_(now()) {}
 
   Outcome run();
+  /// After a failure of this rank alone: lets go of a save under way and what it reads.
+  void abandon_save();
 
  private:
   void start_from(const fs::path& checkpoint);
@@ -90,7 +92,7 @@ class Trainer {
   void notice_save();
   void saved(std::int64_t step, double seconds);
   std::vector<fs::path> refused_beside(const fs::path& file) const;
-  void check_finite(const StepMetrics& metrics) const;
+  void check_finite(const StepMetrics& metrics);
   bool told_to_stop() const;
   bool all_told_to_stop();
   bool out_of_time(double step_seconds) const;
@@ -262,7 +264,7 @@ Outcome Trainer::run() {
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   start_from(start.checkpoint);
-  if (config_.checkpoint.async) {
+  if (options.snapshot) {
     background_ = std::make_unique<Background>(world_);
     if (!background_->works()) {
       log_.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
@@ -346,7 +348,7 @@ Outcome Trainer::loop() {
                 world_.rank(), world_.size());
   first_step_ = state_.step + 1;
   engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
-  if (owes_evaluation_ && !evaluate_now()) return stop(false);
+  if (owes_evaluation_ && !evaluate_now()) return stop(out_of_time(0));
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = now();
@@ -366,7 +368,7 @@ Outcome Trainer::loop() {
     if (counts[2] + counts[3] > 0) return stop(counts[3] > 0);
 
     StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
-    if (dropped_) return stop(false);
+    if (dropped_) return stop(out_of_time(0));
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = now() - begin;
     metrics.tokens_per_second =
@@ -380,7 +382,7 @@ Outcome Trainer::loop() {
     report(metrics);
     if (state_.step == first_step_) describe_device();
     check_finite(metrics);
-    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop(false);
+    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop(out_of_time(0));
     if (state_.step == total_steps_) {
       save();
     } else if (due(config_.checkpoint.every, state_.step)) {
@@ -392,9 +394,11 @@ Outcome Trainer::loop() {
   return Outcome::done;
 }
 
-void Trainer::check_finite(const StepMetrics& metrics) const {
+void Trainer::check_finite(const StepMetrics& metrics) {
   const bool scaled_down = scales_loss(config_) && state_.loss_scale >= 1;
   if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || scaled_down)) return;
+  attempt([&] { finish_saving(); });
+  settle();
   throw CommonError(fmt::format("the loss or the gradient is not finite at step {}; {}", metrics.step,
                                 saved_step_ < 0
                                     ? "there is no checkpoint yet"
@@ -575,6 +579,13 @@ void Trainer::finish_saving() {
   saved(step, background_->finish());
 }
 
+void Trainer::abandon_save() {
+  if (saving_step_ < 0) return;
+  background_->abandon();
+  static_cast<void>(engine_.release());
+  static_cast<void>(new Compute(std::move(compute_)));  // of which the engine's memory is
+}
+
 /// Looks whether the save under way has come to its end. This rank may be the first to see it.
 void Trainer::notice_save() {
   if (saving_step_ >= 0 && background_->is_done()) attempt([&] { finish_saving(); });
@@ -600,7 +611,17 @@ std::vector<fs::path> Trainer::refused_beside(const fs::path& file) const {
 }  // namespace
 
 Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log) {
-  return Trainer(world, config, resolved, log).run();
+  Trainer trainer(world, config, resolved, log);
+  try {
+    return trainer.run();
+  } catch (const UserError&) {
+    throw;  // on all ranks: a save under way comes to its end
+  } catch (const CommonError&) {
+    throw;
+  } catch (...) {
+    trainer.abandon_save();
+    throw;
+  }
 }
 
 }  // namespace llampi

@@ -29,6 +29,9 @@ class Background {
   bool is_done() const;
   /// Waits for what is under way, and throws what it threw.
   double finish();
+  /// Leaves what is under way to itself, for good: the job is about to be aborted, and other ranks may not
+  /// come.
+  void abandon();
 
  private:
   std::unique_ptr<World> world_;

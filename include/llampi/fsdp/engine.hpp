@@ -208,6 +208,7 @@ class Engine {
   ShardPart saved_part(int unit) const;
   using StateOf = std::function<Tensor(Role role, int unit, ShardPart part)>;
   std::vector<StatePiece> pieces(bool divide_replicas, const StateOf& state_of) const;
+  Tensor state_in_place(Role role, int unit, ShardPart part) const;
   Tensor snapshot_of(Role role, int unit, ShardPart part) const;
   void refresh_shards();
   void write_scalars(const StepScalars& scalars);

@@ -47,7 +47,7 @@ enum class Role : std::uint8_t {
   host_shard,     ///< new parameter shard of unit `owner`, from the host
   host_scalars,   ///< step_scalars, for the host
   host_inputs,    ///< HostBatch of micro-batch `owner` before it travels (OperationSizes::stages_inputs())
-  snapshot,       ///< state of unit `owner` that is being saved; `item`: a Staged, but not `shard`
+  snapshot,       ///< state of unit `owner` that is being saved; `item`: the role of what it copies
 };
 const char* to_string(Role role);
 

@@ -71,8 +71,8 @@ struct CheckResult {
 /// @throws CommonError if a device or a collective fails
 CheckResult check(World& world, const DeviceOptions& options, const Log& log);
 
-/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() saves at the next step and returns
-/// Outcome::stopped.
+/// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() drops the step under way before its next
+/// micro-batch, saves and returns Outcome::stopped.
 void request_stop();
 
 }  // namespace llampi

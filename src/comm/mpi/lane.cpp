@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <thread>
 
 namespace llampi {
 namespace {
@@ -101,7 +102,10 @@ void Progress::wait(const Operation& operation) {
 }
 
 void Progress::wait(Requests& requests) {
-  while (!requests.test()) advance_all();
+  while (!requests.test()) {
+    advance_all();
+    if (pause_.count() > 0) std::this_thread::sleep_for(pause_);
+  }
 }
 
 bool Progress::wait_a_little(const Operation& operation) {

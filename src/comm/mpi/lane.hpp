@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -59,6 +60,8 @@ class Lane {
 /// otherwise hold up another rank that waits for the next step of a second one.
 class Progress {
  public:
+  /// @param pause between looks at requests: for a thread beside the one that computes
+  explicit Progress(std::chrono::microseconds pause = {}) : pause_(pause) {}
   Lane& lane(Stream stream) { return lanes_[static_cast<std::size_t>(stream)]; }
   void advance_all();
   void wait(const Operation& operation);
@@ -70,6 +73,7 @@ class Progress {
   bool gave_up() const { return gave_up_; }
 
  private:
+  const std::chrono::microseconds pause_;
   std::array<Lane, kStreams> lanes_;
   bool gave_up_ = false;
 };

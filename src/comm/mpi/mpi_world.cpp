@@ -88,7 +88,9 @@ class MpiWorld final : public World {
         communicator_(std::move(communicator)),
         rank_(rank),
         size_(size),
-        topology_(std::move(topology)) {}
+        topology_(std::move(topology)) {
+    progress_ = std::make_shared<Progress>(std::chrono::microseconds(200));
+  }
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
   ~MpiWorld() override {
