@@ -3,7 +3,19 @@ find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
-find_package(ZLIB REQUIRED) # CRC-32
+
+# Checksums of checkpoints: libdeflate computes CRC-32 several times as fast as zlib, which joins them.
+find_package(ZLIB REQUIRED)
+find_path(LLAMPI_DEFLATE_INCLUDE_DIR libdeflate.h)
+find_library(LLAMPI_DEFLATE_LIBRARY deflate)
+mark_as_advanced(LLAMPI_DEFLATE_INCLUDE_DIR LLAMPI_DEFLATE_LIBRARY)
+if(NOT LLAMPI_DEFLATE_INCLUDE_DIR OR NOT LLAMPI_DEFLATE_LIBRARY)
+  message(FATAL_ERROR "libdeflate was not found (Debian: libdeflate-dev; Fedora: libdeflate-devel).")
+endif()
+add_library(llampi_crc32 INTERFACE)
+target_include_directories(llampi_crc32 SYSTEM INTERFACE ${LLAMPI_DEFLATE_INCLUDE_DIR})
+target_link_libraries(llampi_crc32 INTERFACE ${LLAMPI_DEFLATE_LIBRARY} ZLIB::ZLIB)
+
 find_package(Boost 1.71 REQUIRED COMPONENTS program_options)
 
 # Tokenizers: PCRE2 for the regular expressions of tokenizer.json, SentencePiece for tokenizer.model. Both belong to `data`.

@@ -23,6 +23,7 @@ boost    | Boost.Program_options | libboost-program-options-dev | boost-devel
 json     | nlohmann-json | nlohmann-json3-dev | json-devel
 fmt      | fmt | libfmt-dev | fmt-devel
 zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
+deflate  | libdeflate, for checksums | libdeflate-dev | libdeflate-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
 sentencepiece | SentencePiece, for tokenizers | libsentencepiece-dev | sentencepiece-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
@@ -34,7 +35,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib pcre2 sentencepiece gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate pcre2 sentencepiece gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -123,7 +124,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt zlib pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib deflate pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -140,6 +141,9 @@ fmt
 #endif
 #if !__has_include(<zlib.h>)
 zlib
+#endif
+#if !__has_include(<libdeflate.h>)
+deflate
 #endif
 #if !__has_include(<pcre2.h>)
 pcre2
@@ -234,7 +238,7 @@ refuse() { # refuse REASON
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
         echo "    What has no module, often oneDNN, fmt, nlohmann-json, SentencePiece and GoogleTest, comes into your home"
-        echo "    with 'spack install onednn fmt nlohmann-json pcre2 sentencepiece googletest' and 'spack load' of the same,"
+        echo "    with 'spack install onednn fmt nlohmann-json libdeflate pcre2 sentencepiece googletest' and 'spack load' of the same,"
         echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
         echo "    without oneDNN."
         echo

@@ -28,7 +28,8 @@ Table run_options(Config& c) {
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
        &c.run.resume,
-       "auto: continue from the newest checkpoint of run.dir; never: refuse a folder with checkpoints; or "
+       "auto: continue from the newest whole checkpoint of run.dir; never: refuse a folder with checkpoints; "
+       "or "
        "the checkpoint to continue from, unless run.dir holds newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,

@@ -49,6 +49,7 @@ TEST(BlockSums, TheCrcIsThatOfZlib) {
   EXPECT_EQ(crc32_of(std::as_bytes(std::span(digits).subspan(4)),
                      crc32_of(std::as_bytes(std::span(digits).first(4)))),
             0xCBF43926U);
+  EXPECT_EQ(crc32_of({}, 0xCBF43926U), 0xCBF43926U);
 }
 
 TEST(BlockSums, RangesAreCutAtBlocks) {

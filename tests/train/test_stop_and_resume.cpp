@@ -214,6 +214,7 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   // It is not one of the kept, or nothing whole would stay.
   EXPECT_EQ(run(c, at_step(6, 0, request_stop)), Outcome::stopped);
   EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
+  c.checkpoint.async = true;
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
   EXPECT_TRUE(logged(file(8).string() + " is damaged: elements 0 to "));
