@@ -35,7 +35,7 @@ help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what the build needs and is missing, or say what to install
-	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run program install,$(MAKECMDGOALS)),--tests)
+	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run finetune program install,$(MAKECMDGOALS)),--tests)
 	@CUDA=$(CUDA) scripts/fetch-cudnn-frontend.sh $(BUILD)/cudnn-frontend
 
 configure: setup
@@ -44,7 +44,7 @@ configure: setup
 build: configure ## build/llampi and the tests
 	@$(cmake) --build $(BUILD) --parallel $(JOBS)
 
-program: configure # without the tests, which take longer to build
+program: configure ## build the program alone, without the tests, which take longer
 	@$(cmake) --build $(BUILD) --parallel $(JOBS) --target llampi
 
 run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE..." for your own text)
