@@ -171,6 +171,24 @@ TEST_F(Damage, FlippedBits) {
   }
 }
 
+// Sectors that never reached the disk, or came back as something else.
+TEST_F(Damage, LostSectors) {
+  constexpr std::size_t kSector = 512;
+  const std::size_t step = test_world().size() == 1 ? kSector : 8 * kSector;
+  for (std::size_t begin = 0; begin < whole().size(); begin += step) {
+    const std::size_t bytes = std::min(kSector, whole().size() - begin);
+    for (const char filling : {'\0', '\xFF'}) {
+      SCOPED_TRACE(fmt::format("sector at {}, {:#x}", begin, static_cast<unsigned char>(filling)));
+      std::string damaged = whole();
+      damaged.replace(begin, bytes, bytes, filling);
+      const bool loaded = loads(damaged);
+      if (begin == 0) {
+        EXPECT_FALSE(loaded);
+      }
+    }
+  }
+}
+
 // Texts of more than 64 KiB lie where HDF5 has no checksums of its own.
 TEST_F(Damage, FlippedBitsInALongText) {
   use_texts({std::string(300, 'm'), std::string(70'000, 'r')});
