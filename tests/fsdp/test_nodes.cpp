@@ -39,6 +39,7 @@ class SimulatedNodes final : public World {
   int size() const override { return world_.size(); }
   int rank() const override { return world_.rank(); }
   std::string describe() const override { return world_.describe(); }
+  std::unique_ptr<Channel> channel() override { return world_.channel(); }
   Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
   void barrier() override { world_.barrier(); }
   void sum(std::span<double> values) override { world_.sum(values); }

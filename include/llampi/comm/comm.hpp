@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -96,6 +97,23 @@ struct Topology {
   bool uniform = true;  ///< every node has the same number of ranks
 };
 
+/// Small messages between ranks beside everything else that they exchange. One thread may use it while
+/// another uses the World and its groups, which it must not outlive.
+class Channel {
+ public:
+  struct Message {
+    int from = 0;  ///< world rank
+    std::string text;
+  };
+  virtual ~Channel() = default;
+  /// Never waits. False if so many messages to that rank are still on their way that this one is dropped.
+  virtual bool send(int rank, const std::string& text) = 0;
+  /// The next message that has arrived, of any rank; those of one rank in the order in which they were sent.
+  virtual std::optional<Message> receive() = 0;
+  /// True when nothing that was sent is still on its way.
+  virtual bool sent() = 0;
+};
+
 /// All ranks of the job. One per process: initialises MPI (MPI_THREAD_MULTIPLE where it exists) and finalises
 /// it when it is destroyed in the ordinary way. While an exception unwinds it does not wait for other ranks;
 /// call abort() then. Not to be used from two threads at once.
@@ -117,6 +135,8 @@ class World {
   /// A group of these world ranks, this one among them; collective over the members. On the host's memory
   /// through MPI, or on the GPU's through NCCL.
   virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
+  /// Collective. Null, on all ranks, where MPI does not let several threads call it.
+  virtual std::unique_ptr<Channel> channel() = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.
   virtual Memory allocate(std::int64_t bytes) = 0;
   /// A world of the same ranks over MPI, for one other thread. Collective. Null where MPI cannot be called by
@@ -136,7 +156,8 @@ class World {
   /// Every rank's text, by rank, on every rank.
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;
 
-  /// Ends the job at once on all ranks with this status (MPI_Abort).
+  /// Ends the job at once on all ranks with this status (MPI_Abort). From any thread, where there is a
+  /// channel.
   [[noreturn]] virtual void abort(int status) = 0;
 };
 

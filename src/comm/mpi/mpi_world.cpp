@@ -8,6 +8,7 @@
 
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/environment.hpp"
+#include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_group.hpp"
 #include "comm/mpi/rank_order.hpp"
 #include "comm/mpi/topology.hpp"
@@ -111,6 +112,11 @@ class MpiWorld final : public World {
 
   std::unique_ptr<Group> group(const std::vector<int>& members) override { return group(members, kMaxCount); }
   std::unique_ptr<Group> group(const std::vector<int>& members, std::int64_t max_count) const;
+  std::unique_ptr<Channel> channel() override {
+    std::int64_t refusals = session_->threads() == MPI_THREAD_MULTIPLE ? 0 : 1;
+    max(std::span(&refusals, 1));
+    return refusals > 0 ? nullptr : std::make_unique<MpiChannel>(communicator_.duplicate());
+  }
   Memory allocate(std::int64_t bytes) override { return allocate_host_memory(bytes); }
 
   void barrier() override;

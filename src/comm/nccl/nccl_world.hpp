@@ -27,6 +27,7 @@ class NcclWorld final : public World {
   Backend backend() const override { return Backend::nccl; }
 
   std::unique_ptr<Group> group(const std::vector<int>& members) override;
+  std::unique_ptr<Channel> channel() override { return mpi_.channel(); }
   /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
   /// describe() says so.
   Memory allocate(std::int64_t bytes) override;
