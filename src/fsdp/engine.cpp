@@ -2,6 +2,7 @@
 #include "llampi/fsdp/engine.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "llampi/core/half.hpp"
@@ -18,23 +19,28 @@ struct Engine::Running {
   std::vector<int> in_flight;                ///< collectives not known to be done
 
   const Observer& observer;
+  FlightRecord* record;                  ///< null: what is captured does not happen
+  std::vector<std::uint64_t> sequences;  ///< per action; collectives: their numbers in the record
 
   bool finished(int index) {
     if (observer) observer((*execution.actions)[index], index, Moment::end);
     return true;
   }
-  /// Collectives of a stream end in order: with this one, those before it have.
-  void finished_up_to(int index) {
+  /// Collectives of a stream end in order: with this one, those before it have. A device's stream that waits
+  /// for it is end enough for the observer.
+  void finished_up_to(int index, bool known) {
     const Stream stream = (*execution.actions)[index].stream;
     std::erase_if(in_flight, [&](int other) {
-      return other <= index && (*execution.actions)[other].stream == stream && finished(other);
+      if (other > index || (*execution.actions)[other].stream != stream) return false;
+      if (known && record != nullptr) record->complete(sequences[other]);
+      return finished(other);
     });
   }
   /// What is captured is not under way, and may not be asked.
   void progress() {
     if (how == Issue::capture) return;
     for (std::size_t k = in_flight.size(); k-- > 0;) {
-      if (k < in_flight.size() && works[in_flight[k]]->progress()) finished_up_to(in_flight[k]);
+      if (k < in_flight.size() && works[in_flight[k]]->progress()) finished_up_to(in_flight[k], true);
     }
   }
 };
@@ -71,6 +77,7 @@ StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInpu
   dropped_ = false;
   run_step(micro_batches);
   const auto scalars = read_scalars();
+  record_->end_step();
   return {scalars.loss_sum, scalars.grad_norm, dropped_};
 }
 
@@ -78,7 +85,9 @@ double Engine::evaluate(const HostBatch& batch) {
   const Range range(device_, "evaluation");
   write_scalars({});
   run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), -1);
-  return read_scalars().loss_sum;
+  const double loss_sum = read_scalars().loss_sum;
+  record_->end_step();
+  return loss_sum;
 }
 
 std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
@@ -145,7 +154,9 @@ void Engine::issue_all(const Execution& execution, std::span<const Input> inputs
                   .works = std::vector<std::unique_ptr<Work>>(count),
                   .events = std::vector<Event>(count),
                   .in_flight = {},
-                  .observer = observer_};
+                  .observer = observer_,
+                  .record = how == Issue::run ? record_ : nullptr,
+                  .sequences = std::vector<std::uint64_t>(count)};
   const Progress progress(device_, [&running] { running.progress(); });
   try {
     for (int i = 0; i < static_cast<int>(count) && !dropped_; ++i) {
@@ -171,14 +182,17 @@ bool Engine::drops_before(const Action& action, Issue how) const {
 /// Notices a rank that is lost meanwhile, which the device would wait for for ever.
 void Engine::wait_for_device(Stream stream) {
   const Range range(device_, "wait for the device");
+  record_->wait_for_device();
   const Progress progress(device_, [this] { world_.check(); });
   device_.synchronize(stream);
+  record_->act("");
 }
 
 void Engine::wait_for(Running& running, int index, Stream stream) {
   if (const auto& work = running.works[index]) {
+    if (running.record != nullptr) running.record->wait(running.sequences[index]);
     work->wait(stream);
-    running.finished_up_to(index);
+    running.finished_up_to(index, running.record != nullptr && work->progress());
   } else {
     device_.wait(stream, running.events[index]);
   }
@@ -188,6 +202,10 @@ void Engine::issue(Running& running, int index) {
   const Action& action = (*running.execution.actions)[index];
   const Range range(device_, running.execution.names[index].c_str());
   for (const int w : action.waits) wait_for(running, w, action.stream);
+  if (running.record != nullptr) {
+    const FlightOperation what = noted(action);
+    running.record->act(what.operation, what.name, what.micro_batch);
+  }
   if (observer_) observer_(action, index, Moment::begin);
   switch (action.op) {
     case Op::copy_in:
@@ -355,6 +373,7 @@ void Engine::collective(Running& running, int index) {
   const MemoryPlan& plan = *running.execution.plan;
   const auto& precision = options_.precision;
   auto& work = running.works[index];
+  if (running.record != nullptr) running.sequences[index] = running.record->issue(noted(action));
   if (action.op == Op::unshard) {
     const Tensor whole =
         flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass));
@@ -388,7 +407,14 @@ void Engine::compute_norm(Running& running) {
   const Tensor maximum{limbs.as<std::int64_t>() + 2, DType::int32, 1, 1};
   const auto over_shards = [&](Tensor values, ReduceOp op) {
     device_.wait(Stream::reduce, device_.record(Stream::compute));
-    shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce)->wait(Stream::compute);
+    const std::uint64_t sequence =
+        running.record == nullptr ? 0 : running.record->issue({"norm", -1, values.bytes()});
+    const auto work = shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce);
+    if (running.record != nullptr) running.record->wait(sequence);
+    work->wait(Stream::compute);
+    if (running.record == nullptr) return;
+    if (work->progress()) running.record->complete(sequence);
+    running.record->act("norm");
   };
   std::vector<int> trained;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
@@ -396,7 +422,11 @@ void Engine::compute_norm(Running& running) {
   }
   device_.zero(limbs);
   device_.zero(maximum);
-  for (const int u : trained) device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
+  const Tensor maxima = unit_maxima(plan);
+  for (const int u : trained) {
+    device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
+    device_.copy(maximum, maxima.slice(u, u + 1));
+  }
   over_shards(maximum, ReduceOp::max);
   for (const int u : trained) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
   over_shards(limbs, ReduceOp::sum);
@@ -433,6 +463,26 @@ void Engine::update(const Running& running, const Action& action) {
       shard.data != master.data && shard.data != shard_of(Role::parameter_shard, unit).data;
   if (on_its_way) device.cast(master, shard);
   device.adamw(gradient, ranges_[unit], options_.adamw, scalars, master, exp_avg, exp_avg_sq, shard);
+}
+
+/// The largest magnitude in this rank's shards of a unit and of all before it, as bits (int32), of each unit
+/// that is trained. They tell where a gradient stopped being finite, when its memory has long other uses.
+Tensor Engine::unit_maxima(const MemoryPlan& plan) const {
+  constexpr std::int64_t kBefore = kNormScalarBytes / 4;
+  const auto units = static_cast<std::int64_t>(compiled_.units.size());
+  return view(plan, DType::int32, 1, kBefore + units, Role::norm_scalars).slice(kBefore, kBefore + units);
+}
+
+int Engine::unit_of_bad_gradient() {
+  const Tensor maxima = unit_maxima(compiled_.step_plan);
+  std::vector<std::int32_t> bits(compiled_.units.size());
+  device_.download(bits.data(), maxima, Stream::compute);
+  device_.synchronize(Stream::compute);
+  for (std::size_t u = 0; u < bits.size(); ++u) {
+    const bool finite = std::isfinite(std::bit_cast<float>(bits[u]));
+    if (!finite && !compiled_.units[u].frozen) return static_cast<int>(u);
+  }
+  return -1;
 }
 
 Tensor Engine::scalars_view() const {

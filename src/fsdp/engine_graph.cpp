@@ -14,6 +14,7 @@ namespace llampi {
 namespace {
 
 constexpr std::size_t kMostGraphs = 4;  // each takes memory of the device
+constexpr const char* kReplay = "replay of the captured step";
 
 /// Ends a capture that an exception breaks off.
 class Capturing {
@@ -73,7 +74,10 @@ void Engine::run_step(std::span<const HostBatch> micro_batches) {
   if (!device_.stages_inputs()) return run(step_, place_inputs(*step_.plan, micro_batches, 0), -1);
   std::int64_t of_all[] = {0, observer_ ? 1 : 0};
   for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
-  world_.max(std::span(of_all));
+  {
+    const FlightScope scope(*record_, {"agreement on the shape of the step"});
+    world_.max(std::span(of_all));
+  }
   const auto [most_segments, observed] = of_all;
   const std::int64_t segments = rounded_segments(most_segments, options_.batch);
   const auto inputs = place_inputs(*step_.plan, micro_batches, segments);
@@ -96,7 +100,8 @@ void Engine::replay(std::span<const Input> inputs, std::int64_t segments) {
     if (captured_.size() == kMostGraphs) captured_.erase(captured_.begin());
     captured_.push_back({segments, capture(inputs)});
   }
-  const Range range(device_, "replay of the captured step");
+  const Range range(device_, kReplay);
+  record_->issue({kReplay});
   device_.replay(captured_.back().graph);
   ++replays_;
 }

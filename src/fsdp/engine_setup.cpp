@@ -96,6 +96,27 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
 
 Engine::~Engine() = default;
 
+/// Units, then stages: FlightOperation::name.
+void Engine::keep_record(FlightRecord& record) {
+  record_ = &record;
+  std::vector<std::string> names;
+  for (const auto& unit : compiled_.units) names.push_back(unit.name);
+  for (const auto& stage : compiled_.specs) names.push_back(name_of(stage));
+  record.set_names(std::move(names));
+  std::vector<FlightOperation> captured;
+  for (const auto& action : compiled_.step) {
+    const bool collective =
+        action.op == Op::unshard || action.op == Op::reduce || action.op == Op::replica_reduce;
+    if (collective || action.op == Op::norm) captured.push_back(noted(action));
+  }
+  record.set_captured(std::move(captured));
+}
+
+FlightOperation Engine::noted(const Action& action) const {
+  const int name = action.stage >= 0 ? static_cast<int>(compiled_.units.size()) + action.stage : action.unit;
+  return {to_string(action.op), name, action.bytes, action.micro_batch};
+}
+
 void Engine::check_that_it_fits(World& world) const {
   const bool one_memory = &host_ == &device_;
   const Backend backend = world.backend();

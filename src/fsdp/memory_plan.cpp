@@ -57,7 +57,7 @@ class Lifetimes {
         add(Role::kept, s, k, Arena::device, input_.specs[s].kept[k].bytes());
     }
     add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
-    add(Role::norm_scalars, 0, 0, Arena::device, kBufferAlignment);
+    add(Role::norm_scalars, 0, 0, Arena::device, kNormScalarBytes + 4 * std::ssize(input_.units));
     if (input_.shared_workspace > 0)
       add(Role::shared_workspace, 0, 0, Arena::device, input_.shared_workspace);
     const std::int64_t input_bytes = 4 * HostBatch::elements(input_.batch.tokens());

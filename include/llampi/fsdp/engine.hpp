@@ -13,6 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/flight_record.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/memory_plan.hpp"
 #include "llampi/fsdp/schedule.hpp"
@@ -126,6 +127,13 @@ class Engine {
   void ask_before_micro_batches(std::function<bool()> whether_to_drop) {
     whether_to_drop_ = std::move(whether_to_drop);
   }
+  /// Where the engine notes what it does, from now on; it must live as long. Without this call the engine has
+  /// one of its own.
+  void keep_record(FlightRecord& record);
+  FlightRecord& record() { return *record_; }
+  /// After a step whose gradient norm is not finite: the first unit, in the order of the units, of whose
+  /// gradient this rank's shard holds a number that is not finite; -1: none.
+  int unit_of_bad_gradient();
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
   /// Per arena, the end of the farthest memory that was handed to a stage, a group or the device so far: what
@@ -181,6 +189,7 @@ class Engine {
   void copy_in(Running& running, const Action& action);
   void copy_out(Running& running, const Action& action);
   void compute_norm(Running& running);
+  FlightOperation noted(const Action& action) const;
   void update(const Running& running, const Action& action);
   void wait_for(Running& running, int index, Stream stream);
 
@@ -201,6 +210,7 @@ class Engine {
   Tensor parameters_of(const MemoryPlan& plan, int unit, Pass pass) const;
   Tensor gradient_shard(const MemoryPlan& plan, int unit) const;
   Tensor scalars_view() const;
+  Tensor unit_maxima(const MemoryPlan& plan) const;
   Tensor place_in(Tensor whole) const;
   struct ShardPart {  ///< elements [begin, end)
     std::int64_t begin, end;
@@ -234,7 +244,9 @@ class Engine {
   Execution step_, evaluation_;
   Observer observer_;
   std::function<bool()> whether_to_drop_;
-  bool dropped_ = false;                ///< the last step
+  bool dropped_ = false;  ///< the last step
+  FlightRecord own_record_;
+  FlightRecord* record_ = &own_record_;
   std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last; destroyed before the groups
   std::int64_t replays_ = 0;

@@ -27,7 +27,7 @@ enum class Role : std::uint8_t {
   constant,  ///< `item` of the model's tables
   kept,      ///< `item` of stage `owner`, from pass to pass
   step_scalars,
-  norm_scalars,      ///< largest magnitude and limbs
+  norm_scalars,      ///< limbs and largest magnitude, then largest magnitudes by unit
   shared_workspace,  ///< of the device's operations
   inputs,            ///< HostBatch of micro-batch `owner`
   logits,
@@ -83,6 +83,9 @@ struct MemoryPlan {
   bool has(Role role, int owner = 0, int item = 0) const;
   std::int64_t total_bytes() const { return arena_bytes[0] + arena_bytes[1]; }
 };
+
+/// Those of Role::norm_scalars that do not depend on the units.
+inline constexpr std::int64_t kNormScalarBytes = 24;
 
 /// Bytes that a buffer takes of its arena: a multiple of 256.
 std::int64_t in_arena(std::int64_t bytes);
