@@ -14,6 +14,9 @@ void print(const std::string& text);
 /// "llampi: <message>", one line on standard error, in one piece so that ranks do not mix.
 void print_error(const std::string& message);
 
+/// The same of a message of several lines, which stay apart.
+void print_summary(const std::string& message);
+
 /// Lines on `stream`, each at once; silent unless `speaks`.
 Log console_log(bool speaks, std::FILE* stream);
 

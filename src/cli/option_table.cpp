@@ -41,8 +41,9 @@ Table run_options(Config& c) {
        {.range = kAtLeastZero}},
       {"run.watchdog_seconds",
        &c.run.watchdog_seconds,
-       "end the job if a rank waits so long; 0: off",
-       {.built = {"0"}, .range = kAtLeastZero}},
+       "end the job, with a report, when a rank has not been heard of for so long, or no rank has moved; 0: "
+       "off. More than a step takes on GPUs, or a rank held by a debugger",
+       {.range = kAtLeastZero}},
       {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests"},
       {"run.deterministic", &c.run.deterministic,
        "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},

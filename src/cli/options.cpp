@@ -134,9 +134,7 @@ void check(const Config& c, Purpose purpose) {
   }
 }
 
-bool changes_memory(const std::string& key) {
-  return key != "run.watchdog_seconds" && key != "log.tensorboard";
-}
+bool changes_memory(const std::string& key) { return key != "log.tensorboard"; }
 
 /// The later ones of `sources` win.
 Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {

@@ -54,6 +54,7 @@ void StopSignals::wait_for_signals() {
     if (number == SIGINT && interrupted) end_at_once(number);
     interrupted = interrupted || number == SIGINT;
     request_stop();
+    if (number == SIGTERM) request_flight_record();
   }
 }
 

@@ -41,7 +41,8 @@ int train_command(const Arguments& arguments) {
   return run_on_ranks([&](World& world) {
     const Config config = resolve_on_rank_0(world, arguments);
     const Log log = console_log(world.rank() == 0, stdout);
-    return train(world, config, to_ini(config), log) == Outcome::stopped ? kStopped : kDone;
+    const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
+    return train(world, config, to_ini(config), log, complain) == Outcome::stopped ? kStopped : kDone;
   });
 }
 

@@ -62,6 +62,9 @@ void check_together(const Config& c) {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", c.fsdp.shard_group_size,
                      c.fsdp.strategy);
   }
+  if (c.run.watchdog_seconds > 0 && c.run.watchdog_seconds < 1) {
+    throw_user_error("run.watchdog_seconds = {}: use 0 (off), or at least 1", c.run.watchdog_seconds);
+  }
   if (c.fsdp.wrap != "modules" && !c.fsdp.wrap_modules.empty()) {
     throw_user_error("fsdp.wrap_modules needs fsdp.wrap = modules, not {}", c.fsdp.wrap);
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <limits>
 
 #include "llampi/checkpoint/weights.hpp"
@@ -139,7 +140,19 @@ std::optional<Evaluation> evaluate_file(World& world, Engine& engine, const Toke
       if (sample < samples) mine[i] = sample;
     }
     HostBatch batch;
-    agree(world, [&] { batch = make_batch(file, options, mine); });
+    std::exception_ptr failure;
+    engine.record().act("reading the data");
+    try {
+      batch = make_batch(file, options, mine);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    {
+      const FlightScope scope(engine.record(), {"agreement on the data"});
+      agree(world, [&] {
+        if (failure) std::rethrow_exception(failure);
+      });
+    }
     loss_sum += engine.evaluate(batch);
     valid += batch.valid_labels;
   }

@@ -27,6 +27,7 @@
 #include "train/session.hpp"
 #include "train/stop.hpp"
 #include "train/trace.hpp"
+#include "train/watchdog.hpp"
 
 namespace llampi {
 namespace {
@@ -63,14 +64,16 @@ void write_text(const fs::path& file, const std::string& text) {
 
 class Trainer {
  public:
+  using Complain = std::function<void(const std::string& summary)>;
   Trainer(World& world, const Config& config, const std::string& resolved, const Log& log)
       : world_(world), config_(config), resolved_(resolved), log_(log), started_(now()) {}
 
-  Outcome run();
+  Outcome run(const Complain& complain);
   /// After a failure of this rank alone: lets go of a save under way and what it reads.
   void abandon_save();
 
  private:
+  Outcome run();
   void start_from(const fs::path& checkpoint);
   void resume(fs::path checkpoint);
   void open_run_folder();
@@ -112,6 +115,7 @@ class Trainer {
   const Log& log_;
   const double started_;
 
+  FlightRecord record_;
   Inputs inputs_;
   Compute compute_;
   std::string described_device_;
@@ -133,7 +137,8 @@ class Trainer {
   double step_seconds_sum_ = 0;
   std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
   std::unique_ptr<Trace> trace_;
-  std::unique_ptr<Background> background_;  ///< destroyed first: reads the engine's snapshot
+  std::unique_ptr<Background> background_;  ///< destroyed before the engine, whose snapshot it reads
+  std::unique_ptr<Watchdog> watchdog_;      ///< destroyed first
 };
 
 /// Fills the engine from a checkpoint or, should that turn out to be damaged, the next older one that is
@@ -158,6 +163,7 @@ void Trainer::resume(fs::path checkpoint) {
 
 /// Fills the engine and says where the run stands.
 void Trainer::start_from(const fs::path& checkpoint) {
+  const FlightPhase phase(record_, checkpoint.empty() ? "reads the weights" : "reads the checkpoint");
   if (!checkpoint.empty()) {
     resume(checkpoint);
   } else if (config_.model.weights == "random") {
@@ -228,6 +234,17 @@ void Trainer::describe_run() {
             config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps_);
 }
 
+Outcome Trainer::run(const Complain& complain) {
+  record_.set_phase("starts");
+  if (config_.run.watchdog_seconds > 0) {
+    const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, complain};
+    watchdog_ = std::make_unique<Watchdog>(world_, record_, options, log_);
+  }
+  const Outcome outcome = run();
+  if (watchdog_) watchdog_->finish();
+  return outcome;
+}
+
 Outcome Trainer::run() {
   const int threads = threads_per_rank(world_, config_.run.threads);
   agree(world_, [&] {
@@ -263,6 +280,7 @@ Outcome Trainer::run() {
   check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim, log_);
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
+  engine_->keep_record(record_);
   start_from(start.checkpoint);
   if (options.snapshot) {
     background_ = std::make_unique<Background>(world_);
@@ -286,6 +304,7 @@ bool Trainer::told_to_stop() const {
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
   std::int64_t told = told_to_stop() || out_of_time(0) ? 1 : 0;
+  const FlightScope scope(record_, {"agreement on stopping"});
   world_.max(std::span(&told, 1));
   return told > 0;
 }
@@ -352,6 +371,9 @@ Outcome Trainer::loop() {
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = now();
+    record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
+    record_.begin_step(state_.step + 1);
+    record_.act("reading the data");
     std::vector<HostBatch> batches;
     attempt([&] { batches = loader.next(data_steps(state_) + 1); });
     notice_save();
@@ -360,7 +382,10 @@ Outcome Trainer::loop() {
     // Valid labels of the global batch; ranks that failed, were told to stop, have no time for another step.
     std::int64_t counts[] = {0, failure_ ? 1 : 0, told_to_stop() ? 1 : 0, out_of_time(last_seconds) ? 1 : 0};
     for (const auto& batch : batches) counts[0] += batch.valid_labels;
-    world_.sum(counts);
+    {
+      const FlightScope scope(record_, {"agreement on the step"});
+      world_.sum(counts);
+    }
     if (counts[1] > 0) {
       attempt([&] { finish_saving(); });  // a save that failed there fails here
       settle();
@@ -376,7 +401,11 @@ Outcome Trainer::loop() {
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = mfu(metrics.tokens_per_second_per_rank);
     metrics.memory_bytes = compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_memory_bytes();
-    world_.max(std::span(&metrics.memory_bytes, 1));
+    {
+      const FlightScope scope(record_, {"largest memory"});
+      world_.max(std::span(&metrics.memory_bytes, 1));
+    }
+    record_.act("reporting the step");
     metrics.checkpoint_stall_seconds = std::exchange(stall_seconds_, 0);
     step_seconds_sum_ += last_seconds;
     report(metrics);
@@ -416,7 +445,10 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
     engine_->observe({});  // evaluations are not part of it
     if ((dropped_ = result.dropped)) return metrics;
     metrics.loss = result.loss_sum;
-    world_.sum(std::span(&metrics.loss, 1));
+    {
+      const FlightScope scope(record_, {"sum of the losses"});
+      world_.sum(std::span(&metrics.loss, 1));
+    }
     metrics.loss /= static_cast<double>(valid);
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
@@ -512,6 +544,7 @@ void Trainer::report(const StepMetrics& m) {
 
 /// False if it was dropped, to stop. The next run begins with it then.
 bool Trainer::evaluate_now() {
+  const FlightPhase phase(record_, "evaluates");
   const double begin = now();
   const auto done = evaluate_file(world_, *engine_, *inputs_.eval_file, inputs_.batch_options,
                                   [&] { return state_.step < total_steps_ && all_told_to_stop(); });
@@ -529,6 +562,7 @@ bool Trainer::evaluate_now() {
 
 /// The metrics of a step are on disk before its checkpoint gets its name.
 void Trainer::save() {
+  const FlightPhase phase(record_, "saves a checkpoint");
   attempt([&] { finish_saving(); });
   attempt([&] {
     if (metrics_) metrics_->sync();
@@ -548,6 +582,7 @@ void Trainer::save() {
 
 /// Holds training up until the state is copied, and before that until the save before has come to its end.
 void Trainer::save_in_background() {
+  const FlightPhase phase(record_, "copies the state to save it");
   const double begin = now();
   attempt([&] { finish_saving(); });
   attempt([&] {
@@ -610,10 +645,11 @@ std::vector<fs::path> Trainer::refused_beside(const fs::path& file) const {
 
 }  // namespace
 
-Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log) {
+Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log,
+              const std::function<void(const std::string& summary)>& complain) {
   Trainer trainer(world, config, resolved, log);
   try {
-    return trainer.run();
+    return trainer.run(complain);
   } catch (const UserError&) {
     throw;  // on all ranks: a save under way comes to its end
   } catch (const CommonError&) {

@@ -271,7 +271,6 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
                       fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
   };
   refuses("log.tensorboard", "true", "use false");
-  refuses("run.watchdog_seconds", "600", "use 0");
   // What asks for nothing is accepted.
   const Config c =
       resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",

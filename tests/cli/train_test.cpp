@@ -5,6 +5,7 @@
 #include <hdf5.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "cli/shell.hpp"
 
@@ -185,6 +186,54 @@ TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
   EXPECT_THAT(ended.out, HasSubstr("step 3000/3000"));
   const std::string metrics = read_file(folder_.path() / "run/metrics.jsonl");
   EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 3000);
+}
+
+// Ranks that can no longer do what all must do: the job ends, with the name of the rank.
+class TrainWatched : public Train {
+ protected:
+  /// Sends a signal to rank 1 of three in the middle of a run that would take much longer.
+  Ending end_rank_1(const std::string& signal) const {
+    return shell(folder_.path(),
+                 std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM +
+                     " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                     " --data.seq_len=16 --train.global_batch=3 --train.steps=100000000 --log.every=1000000"
+                     " --run.watchdog_seconds=2 & job=$!;"
+                     " until grep -q '\"step\": 5,' run/metrics.jsonl; do"
+                     " kill -0 $job || exit 99; sleep 0.02; done 2>/dev/null;"
+                     " for rank in $(cat /proc/$job/task/$job/children); do"
+                     " tr '\\0' '\\n' </proc/$rank/environ | grep -qx OMPI_COMM_WORLD_RANK=1 &&"
+                     " kill -" +
+                     signal + " $rank; done; wait $job");
+  }
+};
+
+TEST_F(TrainWatched, NamesARankThatIsStopped) {
+  const Ending ending = end_rank_1("STOP");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(ending.complaints()[0],
+              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ has not been heard of for [2-9]"));
+  EXPECT_THAT(ending.err,
+              ::testing::ContainsRegex("\n  rank 1 on .+: .*step [0-9]+.*; its process is stopped"));
+  EXPECT_THAT(ending.err,
+              ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waits for other ranks in "));
+  for (const char* record : {"run/flight/rank-00000.json", "run/flight/rank-00002.json"})
+    EXPECT_THAT(read_file(folder_.path() / record), HasSubstr("\"operations\""));
+}
+
+TEST_F(TrainWatched, EndsWhenARankIsKilled) {
+  const auto start = std::chrono::steady_clock::now();
+  const Ending ending = end_rank_1("KILL");
+  EXPECT_NE(ending.status, 0) << ending.err;
+  // "Within five seconds": and the start of the run.
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+// What SIGTERM has written is removed when there was time for a clean stop.
+TEST_F(TrainWatched, LeavesNoRecordBehindAfterACleanStop) {
+  const Ending ending = end_rank_1("TERM");
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/flight"));
 }
 
 // A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the

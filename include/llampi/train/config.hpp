@@ -18,8 +18,8 @@ struct Config {
     std::uint64_t seed = 0;
     std::string resume = "auto";
     bool resume_with_changes = false;
-    double max_hours = 0;  ///< 0: none
-    double watchdog_seconds = 0;
+    double max_hours = 0;           ///< 0: none
+    double watchdog_seconds = 600;  ///< 0: off
     bool share_gpu = false;
     bool deterministic = true;
     bool tf32 = false;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,11 @@ enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
 /// Trains, or continues, the run that `config` describes. Collective over the world. A file `stop` in run.dir
 /// stops it as request_stop() does; it is removed then.
 /// @param resolved the configuration as an ini file, written into the run folder and into checkpoints
+/// @param complain told why the watchdog (run.watchdog_seconds) ends the job: several lines, on one rank,
+/// from a thread
 /// @throws UserError and CommonError on every rank alike
-Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log);
+Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log,
+              const std::function<void(const std::string& summary)>& complain = {});
 
 struct Evaluation {
   double loss = 0;        ///< mean over valid labels; not a number if there are none
@@ -74,5 +78,8 @@ CheckResult check(World& world, const DeviceOptions& options, const Log& log);
 /// Requests a clean stop, as SIGUSR1, SIGTERM and SIGINT do: train() drops the step under way before its next
 /// micro-batch, saves and returns Outcome::stopped.
 void request_stop();
+/// Writes this rank's flight record, if the watchdog is on, as SIGTERM does: the process may be killed soon.
+/// It is removed again where train() returns.
+void request_flight_record();
 
 }  // namespace llampi

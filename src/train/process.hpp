@@ -1,0 +1,17 @@
+// Processes of this machine, as /proc shows them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace llampi {
+
+/// State of the process: 'R' runs, 'S' sleeps, 'D' waits for a disk, 'T' is stopped; 0 if it has ended or is
+/// not to be seen from here.
+char process_state(std::int64_t pid);
+/// The set of process numbers that this process belongs to; empty if unknown. Containers have their own.
+std::string process_namespace();
+/// Read and written by this process so far, from and to whatever; 0 if unknown.
+std::int64_t io_bytes();
+
+}  // namespace llampi

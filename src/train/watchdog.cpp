@@ -1,0 +1,440 @@
+#include "train/watchdog.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
+#include <type_traits>
+#include <utility>
+
+#include "data/posix_file.hpp"
+#include "train/flight_file.hpp"
+#include "train/process.hpp"
+#include "train/stop.hpp"
+#include "train/verdict.hpp"
+
+namespace llampi {
+namespace {
+
+constexpr double kLongestInterval = 1;  // between heartbeats
+constexpr double kLongestPause = 0.1;   // between looks at what has come
+constexpr double kPhaseSeconds = 600;   // in a phase, at least
+constexpr double kAnswerSeconds = 2;    // for reports
+constexpr double kHasteSeconds = 0.7;   // likewise when a process has ended: mpirun kills the others soon
+constexpr double kFileSeconds = 1;      // for a file, which may be what hangs
+constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
+
+enum class Kind : char {
+  heartbeat = 'h',
+  report = 'r',
+  ask = 'a',   ///< for a report; the job is about to end
+  gone = 'g',  ///< the process of a rank has ended
+  left = 'x',  ///< the sender ends its training after an error
+  last = 'l',  ///< nothing comes after this
+};
+
+/// What a message carries, as it lies in memory: all ranks run one program on one kind of machine.
+template <class T>
+std::string pack(Kind kind, const T& content) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::string text(1 + sizeof(T), static_cast<char>(kind));
+  std::memcpy(text.data() + 1, &content, sizeof(T));
+  return text;
+}
+
+template <class T>
+std::optional<T> unpack(const std::string& text) {
+  if (text.size() != 1 + sizeof(T)) return std::nullopt;
+  T content;
+  std::memcpy(&content, text.data() + 1, sizeof(T));
+  return content;
+}
+
+/// Does what may hang in a thread that is left behind if it does. True if it was done in time.
+bool done_within(double seconds, std::function<void()> work) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+  };
+  const auto state = std::make_shared<State>();
+  std::thread([state, work = std::move(work)] {
+    try {
+      work();
+    } catch (...) {  // there is nobody who could do better
+    }
+    const std::lock_guard lock(state->mutex);
+    state->done = true;
+    state->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(state->mutex);
+  return state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->done; });
+}
+
+/// Who a rank is.
+struct Identity {
+  std::string host, machine;  ///< machine: whose processes see each other
+  std::int64_t pid = 0;
+  int node = 0;
+};
+
+std::vector<Identity> exchange_identities(World& world) {
+  const nlohmann::json own = {{"host", world.topology().host},
+                              {"ns", process_namespace()},
+                              {"pid", ::getpid()},
+                              {"node", world.topology().node}};
+  std::vector<Identity> identities;
+  for (const auto& text :
+       world.all_gather(own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+    const auto json = nlohmann::json::parse(text);
+    const std::string host = json["host"], space = json["ns"];
+    identities.push_back({host, space.empty() ? "" : host + space, json["pid"], json["node"]});
+  }
+  return identities;
+}
+
+/// Rank 0 and, with more ranks, the first one of another node, or rank 1.
+std::vector<int> choose_monitors(const std::vector<Identity>& ranks) {
+  if (ranks.size() == 1) return {0};
+  const auto other =
+      std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.node != ranks[0].node; });
+  return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
+}
+
+/// The next rank on this machine, around; -1 if there is none whose process can be seen.
+int neighbour_of(const std::vector<Identity>& ranks, int rank) {
+  const auto count = static_cast<int>(ranks.size());
+  const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
+  for (int distance = 1; distance < count && !machine.empty(); ++distance) {
+    const int other = (rank + distance) % count;
+    const auto& identity = ranks[static_cast<std::size_t>(other)];
+    if (identity.machine == machine) return process_state(identity.pid) == 0 ? -1 : other;
+  }
+  return -1;
+}
+
+}  // namespace
+
+class Watchdog::Thread {
+ public:
+  Thread(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log);
+  ~Thread();
+  void finish();
+
+ private:
+  /// What this rank knows of another, in times of flight_clock().
+  struct Known {
+    double heard = 0, moved = 0;
+    WatchedRank rank;
+  };
+
+  void run();
+  void look();
+  void take(const Channel::Message& message);
+  void hear(int rank, const Heartbeat& heartbeat);
+  void send_heartbeats(double now);
+  void watch_neighbour();
+  void judge_the_others(double now);
+  void judge_alone(double now);
+  void raise_alarm(Trouble trouble, double now);
+  void end_job(const std::string& summary);
+  bool answered(double now) const;
+  std::vector<WatchedRank> view(double now) const;
+  void write_record(const std::string& reason);
+  FlightReport own_report(const std::string& reason);
+  void say_goodbye();
+  void tell(int rank, const std::string& text);
+  void stop();
+
+  bool is_monitor() const { return std::find(monitors_.begin(), monitors_.end(), rank_) != monitors_.end(); }
+  Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
+
+  World& world_;
+  const FlightRecord& record_;
+  const WatchdogOptions options_;
+  const Limits limits_;
+  const double interval_;
+  const int rank_;
+  const std::string host_;
+  std::unique_ptr<Channel> channel_;  ///< null: this rank watches itself
+  std::vector<int> monitors_;
+  std::vector<int> peers_;  ///< who is told, and tells: all of a monitor, the monitors of the others
+  int neighbour_ = -1;
+  std::int64_t neighbour_pid_ = 0;
+  bool neighbour_is_gone_ = false;
+
+  std::vector<Known> known_;  ///< per rank
+  std::set<int> finished_;    ///< ranks from which nothing comes any more
+  double last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
+  Trouble trouble_ = Trouble::none;  ///< that this rank has found
+  double alarm_ends_ = 0;
+  bool record_written_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopped_ = false;  ///< guarded
+  std::thread thread_;    ///< last: it uses all the others
+};
+
+Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log)
+    : world_(world),
+      record_(record),
+      options_(std::move(options)),
+      limits_{options_.seconds, std::max(options_.seconds, kPhaseSeconds)},
+      interval_(std::min(kLongestInterval, options_.seconds / 10)),
+      rank_(world.rank()),
+      host_(world.topology().host),
+      channel_(world.channel()) {
+  const auto identities = exchange_identities(world);
+  monitors_ = choose_monitors(identities);
+  if (!channel_ && world.size() > 1) {
+    log.warning("MPI does not let a second thread call it: each rank watches only itself");
+  }
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const bool monitor = std::find(monitors_.begin(), monitors_.end(), rank) != monitors_.end();
+    if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
+  }
+  neighbour_ = neighbour_of(identities, rank_);
+  if (neighbour_ >= 0) neighbour_pid_ = identities[static_cast<std::size_t>(neighbour_)].pid;
+  last_look_ = flight_clock();
+  for (const auto& identity : identities) {
+    known_.push_back({last_look_, last_look_, {}});
+    known_.back().rank.host = identity.host;
+  }
+  thread_ = std::thread([this] { run(); });
+}
+
+Watchdog::Thread::~Thread() {
+  if (!thread_.joinable()) return;
+  stop();
+  if (!channel_) return;
+  for (const int peer : peers_) tell(peer, {static_cast<char>(Kind::left)});
+}
+
+void Watchdog::Thread::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+}
+
+void Watchdog::Thread::run() {
+  const auto pause = std::chrono::duration<double>(std::min(kLongestPause, interval_));
+  std::unique_lock lock(mutex_);
+  while (!wake_.wait_for(lock, pause, [&] { return stopped_; })) {
+    lock.unlock();
+    try {
+      if (take_flight_record_request()) write_record("the process was told to terminate");
+      look();
+      const double now = flight_clock();
+      watch_neighbour();
+      channel_ ? judge_the_others(now) : judge_alone(now);
+    } catch (const std::exception&) {  // of MPI, when a rank is lost: its silence will tell
+    }
+    lock.lock();
+  }
+}
+
+/// What has come, and what is due.
+void Watchdog::Thread::look() {
+  const double now = flight_clock();
+  // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
+  if (const double pause = now - last_look_; pause > kFarApart) {
+    for (auto& known : known_) known.heard += pause, known.moved += pause;
+  }
+  last_look_ = now;
+  if (channel_) {
+    while (const auto message = channel_->receive()) take(*message);
+  }
+  if (now - last_heartbeat_ >= interval_) send_heartbeats(now);
+}
+
+void Watchdog::Thread::send_heartbeats(double now) {
+  last_heartbeat_ = now;
+  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes());
+  hear(rank_, heartbeat);
+  const std::string text = pack(Kind::heartbeat, heartbeat);
+  if (!channel_) return;
+  for (const int peer : peers_) tell(peer, text);
+}
+
+/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell.
+void Watchdog::Thread::tell(int rank, const std::string& text) {
+  try {
+    channel_->send(rank, text);
+  } catch (const Error&) {
+  }
+}
+
+void Watchdog::Thread::hear(int rank, const Heartbeat& heartbeat) {
+  auto& sender = known(rank);
+  sender.heard = flight_clock();
+  if (heartbeat.movement != sender.rank.heartbeat.movement) sender.moved = sender.heard;
+  sender.rank.heartbeat = heartbeat;
+}
+
+void Watchdog::Thread::take(const Channel::Message& message) {
+  const auto kind = static_cast<Kind>(message.text.empty() ? '\0' : message.text.front());
+  switch (kind) {
+    case Kind::heartbeat:
+      if (const auto heartbeat = unpack<Heartbeat>(message.text)) hear(message.from, *heartbeat);
+      break;
+    case Kind::report:
+      if (const auto report = unpack<FlightReport>(message.text)) {
+        hear(message.from, report->heartbeat);
+        known(message.from).rank.report = *report;
+        if (report->neighbour >= 0) known(report->neighbour).rank.state = report->neighbour_state;
+      }
+      break;
+    case Kind::ask:
+      tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
+      break;
+    case Kind::gone:
+      if (const auto rank = unpack<std::int32_t>(message.text)) known(*rank).rank.gone = true;
+      break;
+    case Kind::left:
+      known(message.from).rank.left = true;
+      break;
+    case Kind::last:
+      finished_.insert(message.from);
+      break;
+  }
+}
+
+void Watchdog::Thread::watch_neighbour() {
+  if (neighbour_ < 0 || neighbour_is_gone_) return;
+  if (process_state(neighbour_pid_) != 0) return;
+  neighbour_is_gone_ = known(neighbour_).rank.gone = true;
+  if (!channel_) return;
+  for (const int monitor : monitors_) {
+    if (monitor != rank_) tell(monitor, pack(Kind::gone, static_cast<std::int32_t>(neighbour_)));
+  }
+}
+
+std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
+  std::vector<WatchedRank> ranks;
+  for (const auto& known : known_) {
+    ranks.push_back(known.rank);
+    ranks.back().silent_seconds = now - known.heard;
+    ranks.back().still_seconds = now - known.moved;
+  }
+  return ranks;
+}
+
+void Watchdog::Thread::judge_the_others(double now) {
+  if (trouble_ != Trouble::none) {
+    if (answered(now) || now > alarm_ends_)
+      end_job(summary(view(now), trouble_, limits_, flight_folder(options_.run_dir).string()));
+    return;
+  }
+  const auto silent = [&](int rank, double seconds) {
+    return known(rank).rank.gone || now - known(rank).heard > seconds;
+  };
+  if (is_monitor()) {
+    const bool dead = std::any_of(known_.begin(), known_.end(), [](const auto& k) { return k.rank.gone; });
+    if (now - last_judgement_ < interval_ && !dead) return;
+    last_judgement_ = now;
+    if (rank_ == 0 || silent(0, limits_.seconds)) raise_alarm(judge(view(now), limits_), now);
+    return;
+  }
+  // The monitors have had time to do it; one rank after another, so that one speaks.
+  const double patience = 1.25 * limits_.seconds + 1 + std::min(5.0, 0.05 * rank_);
+  if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
+  take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
+  end_job(summary(view(now), Trouble::silent, limits_, flight_folder(options_.run_dir).string()));
+}
+
+void Watchdog::Thread::judge_alone(double now) {
+  auto& self = known(rank_);
+  const bool phase = !self.rank.heartbeat.phase.view().empty();
+  const double patience = (phase ? limits_.phase_seconds : limits_.seconds) + std::min(5.0, 0.05 * rank_);
+  if (now - self.moved <= patience) return;
+  own_report("nothing moves");
+  end_job(fmt::format("nothing has moved for {:g} s on rank {} on {}: {}\n  its record is in {}",
+                      now - self.moved, rank_, host_, describe(self.rank.heartbeat),
+                      flight_folder(options_.run_dir).string()));
+}
+
+void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
+  if (trouble == Trouble::none) return;
+  trouble_ = trouble;
+  alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds);
+  const char* const reason = trouble == Trouble::gone       ? "a rank has ended"
+                             : trouble == Trouble::silent   ? "a rank is silent"
+                             : trouble == Trouble::diverged ? "ranks do different things"
+                                                            : "nothing moves";
+  for (const int peer : peers_) tell(peer, static_cast<char>(Kind::ask) + std::string(reason));
+  take({rank_, pack(Kind::report, own_report(reason))});
+}
+
+/// Whoever can be expected to.
+bool Watchdog::Thread::answered(double now) const {
+  return std::all_of(known_.begin(), known_.end(), [&](const Known& known) {
+    return known.rank.report || known.rank.gone || known.rank.left || now - known.heard > limits_.seconds;
+  });
+}
+
+FlightReport Watchdog::Thread::own_report(const std::string& reason) {
+  write_record(reason);
+  FlightReport report = report_of(record_, io_bytes());
+  report.neighbour = neighbour_;
+  if (neighbour_ >= 0) report.neighbour_state = process_state(neighbour_pid_);
+  return report;
+}
+
+void Watchdog::Thread::write_record(const std::string& reason) {
+  const auto file = flight_file(options_.run_dir, rank_);
+  const auto ranks = static_cast<int>(known_.size());
+  const std::string text = flight_json(record_, {rank_, ranks, host_, reason});
+  record_written_ = true;
+  done_within(kFileSeconds, [file, text] {
+    std::filesystem::create_directories(file.parent_path());
+    write_whole(file, text);
+  });
+}
+
+void Watchdog::Thread::end_job(const std::string& summary) {
+  done_within(kFileSeconds, [complain = options_.complain, summary] {
+    if (complain) complain(summary);
+  });
+  if (!channel_) std::_Exit(1);  // MPI is not to be called from here; mpirun ends the others
+  world_.abort(1);
+}
+
+/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later.
+void Watchdog::Thread::say_goodbye() {
+  std::vector<int> left = peers_;
+  while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
+    std::erase_if(left, [&](int peer) { return channel_->send(peer, {static_cast<char>(Kind::last)}); });
+    while (const auto message = channel_->receive()) {
+      if (message->text.front() == static_cast<char>(Kind::last)) finished_.insert(message->from);
+    }
+    std::this_thread::yield();
+  }
+}
+
+void Watchdog::Thread::finish() {
+  world_.barrier();
+  stop();
+  if (channel_) say_goodbye();
+  if (!record_written_) return;
+  std::error_code ignored;  // it was told to terminate, and had the time to end well
+  std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);
+  std::filesystem::remove(flight_folder(options_.run_dir), ignored);  // if it is empty
+}
+
+Watchdog::Watchdog(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log)
+    : thread_(std::make_unique<Thread>(world, record, std::move(options), log)) {}
+
+Watchdog::~Watchdog() = default;
+
+void Watchdog::finish() { thread_->finish(); }
+
+}  // namespace llampi

@@ -1,0 +1,51 @@
+// Ends a job in which a rank has died, has stopped, or does something else than the others, and says which.
+//
+// A thread on every rank. Rank 0 and a deputy, on another node if there is one, are told by all ranks every
+// second where they stand, and tell all ranks that they are there. Rank 0 judges, and the deputy if rank 0
+// has fallen silent. Then every rank that still answers writes its flight record to the run folder, whoever
+// judged says what is wrong, and the job is aborted. A rank that hears neither of the two ends the job
+// itself. Ranks of one machine watch each other's processes, so that the end of one is seen at once, whatever
+// started them. Where MPI does not let a second thread call it, each rank watches only that it moves itself.
+//
+// A thread notices when it has not run for long, because the whole job was suspended: that time does not
+// count.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/fsdp/flight_record.hpp"
+
+namespace llampi {
+
+struct WatchdogOptions {
+  /// How long a rank may be silent, or no rank may move, outside of phases; at least 1. In a phase (see
+  /// FlightRecord) at least 600 s, where reading and writing files is movement.
+  double seconds = 600;
+  std::filesystem::path run_dir;  ///< for the records
+  /// Told why the job ends: several lines, on the one rank that found it out, from a thread. May be empty.
+  std::function<void(const std::string& summary)> complain;
+};
+
+class Watchdog {
+ public:
+  /// Collective. `world` and `record` must outlive it.
+  Watchdog(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log);
+  /// Without finish() it was left by an exception: the others are told so.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// All went well: nobody watches any more. Collective.
+  void finish();
+
+ private:
+  class Thread;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace llampi

@@ -1,0 +1,158 @@
+// Jobs of which a rank fails: how they end, what is said, and which records are there. Times are bounds far
+// above what these take, so that a job that hangs fails.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "cli/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr auto kDeath = std::chrono::seconds(5);
+constexpr auto kNoEnd = std::chrono::seconds(25);
+
+class Watchdogs : public ::testing::Test {
+ protected:
+  /// @param around shell commands; $JOB is the job
+  Ending job(int ranks, const std::string& arguments, const std::string& around = "$JOB") {
+    const auto begin = std::chrono::steady_clock::now();
+    const Ending ending =
+        shell(folder_.path(), "JOB='" + std::string(MPIRUN) + " -n " + std::to_string(ranks) + " " +
+                                  WATCHED_JOB + " . " + arguments + "'; " + around);
+    took_ = std::chrono::steady_clock::now() - begin;
+    return ending;
+  }
+  bool has_record(int rank) const { return std::filesystem::exists(file(rank)); }
+  nlohmann::json record(int rank) const { return nlohmann::json::parse(read_file(file(rank))); }
+  std::filesystem::path file(int rank) const {
+    return folder_.path() / ("flight/rank-0000" + std::to_string(rank) + ".json");
+  }
+
+  ScratchFolder folder_;
+  std::chrono::steady_clock::duration took_{};
+};
+
+TEST_F(Watchdogs, LetAJobBeThatMoves) {
+  const Ending ending = job(3, "2 slow 1 5");  // 3.5 s, 0.7 of them without any movement at a time
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "flight"));
+}
+
+TEST_F(Watchdogs, NameARankThatIsStopped) {
+  for (const int rank : {0, 2}) {  // the one that watches, and another
+    const Ending ending = job(3, "2 stop " + std::to_string(rank) + " 100");
+    const std::string name = "rank " + std::to_string(rank) + " on ";
+    EXPECT_EQ(ending.status, 1) << ending.err;
+    EXPECT_LT(took_, kNoEnd);
+    ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+    EXPECT_THAT(ending.complaints()[0],
+                ContainsRegex("llampi: watchdog: " + name + ".+ has not been heard of for [0-9.]+ s"));
+    EXPECT_THAT(ending.err,
+                ContainsRegex("\n  " + name +
+                              ".+: step 3, micro-batch 0: thinking of model.layers.0, after "
+                              "unshard #4 of model.layers.1 \\(4.00 KiB\\), when it was last heard of"));
+    EXPECT_THAT(ending.err, HasSubstr("its process is stopped"));
+    EXPECT_THAT(ending.err, ContainsRegex(std::string("\n  ranks ") + (rank == 0 ? "1-2" : "0-1") +
+                                          ": step 3, micro-batch 0: waits for other ranks in unshard #5 of "
+                                          "model.layers.0"));
+    for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
+    const auto last = record(1)["operations"].back();
+    EXPECT_EQ(last["sequence"], 5);
+    EXPECT_EQ(last["operation"], "unshard");
+    EXPECT_EQ(last["of"], "model.layers.0");
+    EXPECT_EQ(last["bytes"], 4096);
+    EXPECT_EQ(last["step"], 3);
+    EXPECT_EQ(last["state"], "issued");
+    EXPECT_EQ(record(1)["operations"][3]["state"], "completed");
+    std::filesystem::remove_all(folder_.path() / "flight");
+  }
+}
+
+TEST_F(Watchdogs, EndAJobOfWhichOneRankIsLeft) {
+  const Ending ending = job(4, "1 stop-all-but-one 0 100");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kNoEnd);
+  EXPECT_THAT(ending.err,
+              ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ have not been heard of"));
+  EXPECT_TRUE(has_record(3));
+}
+
+TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
+  const Ending ending = job(3, "2 sleep 1 100");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(
+      ending.err,
+      ContainsRegex("llampi: watchdog: nothing has moved for [2-9][.0-9]+ s; rank 1 on .+ is behind"));
+  EXPECT_THAT(ending.err,
+              ContainsRegex("\n  rank 1 on .+: step 3, micro-batch 0: thinking of model.layers.0, .+, for "));
+  EXPECT_THAT(ending.err,
+              ContainsRegex("\n  ranks 0, 2: step 3, micro-batch 0: waits for other ranks in unshard #5"));
+  for (const int rank : {0, 1, 2}) EXPECT_TRUE(has_record(rank));
+}
+
+TEST_F(Watchdogs, WatchOneRankToo) {
+  const Ending ending = job(1, "1 sleep 0 100");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: nothing has moved for [1-9][.0-9]+ s"));
+  EXPECT_TRUE(has_record(0));
+}
+
+TEST_F(Watchdogs, SayWhichRankDoesSomethingElse) {
+  // The barriers of all operations are alike, so the job goes on until somebody notices: long before the end.
+  const Ending ending = job(3, "20 diverge 1 1000000000");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kNoEnd);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(
+      ending.complaints()[0],
+      ContainsRegex("watchdog: the ranks do different things before operation #[0-9]+: rank 1 on .+ is not "
+                    "like the others"));
+}
+
+TEST_F(Watchdogs, SayWhatARankLeftOut) {
+  const Ending ending = job(3, "2 leave-out 2 100");  // its operation #6 is the others' #7
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_THAT(ending.err, ContainsRegex("the ranks do different things at operation #6: rank 2 on "));
+  EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-1: unshard #6 of model.layers.1"));
+  EXPECT_THAT(ending.err, HasSubstr("\n  rank 2: unshard #6 of model.layers.0"));
+}
+
+TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
+  for (const char* way : {"exit-at-once", "exit"}) {
+    const Ending ending = job(3, std::string("600 ") + way + " 1 100");
+    EXPECT_NE(ending.status, 0) << way;
+    EXPECT_LT(took_, kDeath) << way;
+    EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: rank 1 on .+ has ended without a word")) << way;
+    EXPECT_TRUE(has_record(0) && has_record(2)) << way;
+    std::filesystem::remove_all(folder_.path() / "flight");
+  }
+}
+
+TEST_F(Watchdogs, LeaveTheWordToARankThatKnowsWhatIsWrong) {
+  const Ending ending = job(3, "600 throw 2 100");
+  EXPECT_EQ(ending.status, 1);
+  EXPECT_LT(took_, kDeath);
+  EXPECT_THAT(ending.complaints(), ::testing::ElementsAre("llampi: rank 2: something is wrong here"));
+}
+
+TEST_F(Watchdogs, DoNotCountTheTimeInWhichTheJobWasSuspended) {
+  // `slow` has movement every 0.7 s; the job is suspended for twice the limit.
+  const Ending ending = job(2, "2 slow 1 6",
+                            "$JOB & job=$!; sleep 2; ranks=$(cat /proc/$job/task/$job/children);"
+                            " kill -STOP $ranks; sleep 4; kill -CONT $ranks; wait $job");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_THAT(ending.out, HasSubstr("step 6"));
+  EXPECT_THAT(ending.err, Not(HasSubstr("watchdog")));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,81 @@
+// A job that the watchdog watches, for tests/train/watchdog_test.cpp: steps of operations between all ranks,
+// and one rank that fails in the way the arguments name.
+//   watched_job FOLDER SECONDS WAY RANK STEPS
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "llampi/core/error.hpp"
+#include "train/watchdog.hpp"
+
+namespace {
+
+constexpr int kBadStep = 3;
+
+using namespace llampi;
+
+void fail(World& world, const std::string& way) {
+  if (way == "exit") std::exit(0);
+  if (way == "exit-at-once") ::_exit(0);
+  if (way == "throw") throw Error("something is wrong here");
+  if (way == "stop") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so that where it is has been heard
+    std::raise(SIGSTOP);
+  }
+  if (way == "stop-all-but-one" && world.rank() + 1 < world.size()) std::raise(SIGSTOP);
+  if (way == "sleep") std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+void step(World& world, FlightRecord& record, int number, const std::string& way, bool bad) {
+  record.begin_step(number);
+  record.act("thinking", 0, 0);
+  if (way == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  if (bad && number == kBadStep) fail(world, way);
+  const bool different = bad && number == kBadStep && way == "diverge";
+  {
+    const FlightScope scope(record, {"unshard", 0, 4096, 0});
+    world.barrier();
+  }
+  if (way == "leave-out" && bad && number == kBadStep) {
+    const FlightScope scope(record, {"unshard", 0, 4096, 0});  // the first of the next step
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  {
+    const FlightScope scope(record, {different ? "reduce" : "unshard", 1, different ? 64 : 4096, 0});
+    world.barrier();
+  }
+  record.end_step();
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const std::string folder = argv[1], way = argv[3];
+  const int bad_rank = std::atoi(argv[4]), steps = std::atoi(argv[5]);
+  const auto world = World::create();
+  FlightRecord record;
+  try {
+    record.set_names({"model.layers.0", "model.layers.1"});
+    const bool speaks = world->rank() == 0;
+    const auto complain = [](const std::string& summary) {
+      std::fprintf(stderr, "llampi: watchdog: %s\n", summary.c_str());
+    };
+    Watchdog watchdog(*world, record, {std::atof(argv[2]), folder, complain},
+                      speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
+    const bool bad = world->rank() == bad_rank || way == "stop-all-but-one";
+    for (int number = 1; number <= steps; ++number) {
+      step(*world, record, number, way, bad);
+      if (speaks) std::cout << "step " << number << std::endl;
+    }
+    watchdog.finish();
+  } catch (const std::exception& error) {
+    std::cerr << "llampi: rank " << world->rank() << ": " << error.what() << std::endl;
+    world->abort(1);
+  }
+  return 0;
+}
