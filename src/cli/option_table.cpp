@@ -105,6 +105,12 @@ Table train_options(Config& c) {
        &c.train.eval_every,
        "steps between evaluations on data.eval; 0: never",
        {.range = kAtLeastZero}},
+      {"train.not_finite",
+       &c.train.not_finite,
+       "what to do when the loss or a gradient is not finite: stop, or leave the update out, as in skip 3: "
+       "up "
+       "to 3 times in a row",
+       {.name = "stop|skip N"}},
   };
 }
 

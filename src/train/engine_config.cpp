@@ -5,6 +5,8 @@
 #include <limits>
 #include <sstream>
 
+#include "train/not_finite.hpp"
+
 namespace llampi {
 namespace {
 
@@ -62,6 +64,7 @@ void check_together(const Config& c) {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", c.fsdp.shard_group_size,
                      c.fsdp.strategy);
   }
+  NotFinitePolicy::parse(c.train.not_finite);
   if (c.run.watchdog_seconds > 0 && c.run.watchdog_seconds < 1) {
     throw_user_error("run.watchdog_seconds = {}: use 0 (off), or at least 1", c.run.watchdog_seconds);
   }

@@ -22,6 +22,7 @@
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/metrics.hpp"
+#include "train/not_finite.hpp"
 #include "train/rank_0.hpp"
 #include "train/resume.hpp"
 #include "train/session.hpp"
@@ -137,6 +138,9 @@ class Trainer {
   double step_seconds_sum_ = 0;
   std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
   std::unique_ptr<Trace> trace_;
+  NotFinitePolicy not_finite_;
+  std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
+  double own_loss_ = 0;                                ///< of the last step, the sum of this rank
   std::unique_ptr<Background> background_;  ///< destroyed before the engine, whose snapshot it reads
   std::unique_ptr<Watchdog> watchdog_;      ///< destroyed first
 };
@@ -276,6 +280,7 @@ Outcome Trainer::run() {
     options = engine_options(config_, *inputs_.model, micro_batches,
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
     traced_ = steps_to_trace(config_.log.trace);
+    not_finite_ = NotFinitePolicy::parse(config_.train.not_finite);
   });
   check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim, log_);
   engine_ =
@@ -423,15 +428,30 @@ Outcome Trainer::loop() {
   return Outcome::done;
 }
 
+/// A step that is not finite ends the run, or was left out: with a norm that is not finite, which all ranks
+/// share, nothing was updated.
 void Trainer::check_finite(const StepMetrics& metrics) {
   const bool scaled_down = scales_loss(config_) && state_.loss_scale >= 1;
-  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || scaled_down)) return;
+  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || scaled_down)) {
+    left_out_in_a_row_ = 0;
+    return;
+  }
+  const std::string where = find_not_finite(world_, compute_.device(), *engine_, own_loss_);
+  ++left_out_, ++left_out_in_a_row_;
+  if (left_out_in_a_row_ <= not_finite_.skip) {
+    log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
+                 std::isfinite(metrics.grad_norm)
+                     ? "counts as left out, but its gradient was finite and applied"
+                     : "is left out",
+                 where, left_out_in_a_row_, left_out_);
+    return;
+  }
   attempt([&] { finish_saving(); });
   settle();
-  throw CommonError(fmt::format("the loss or the gradient is not finite at step {}; {}", metrics.step,
-                                saved_step_ < 0
-                                    ? "there is no checkpoint yet"
-                                    : fmt::format("the newest checkpoint is of step {}", saved_step_)));
+  throw CommonError(
+      fmt::format("the loss or the gradient is not finite at step {}: {}; {}", metrics.step, where,
+                  saved_step_ < 0 ? "there is no checkpoint yet"
+                                  : fmt::format("the newest checkpoint is of step {}", saved_step_)));
 }
 
 StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid) {
@@ -444,7 +464,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
     if ((dropped_ = result.dropped)) return metrics;
-    metrics.loss = result.loss_sum;
+    metrics.loss = own_loss_ = result.loss_sum;
     {
       const FlightScope scope(record_, {"sum of the losses"});
       world_.sum(std::span(&metrics.loss, 1));

@@ -43,6 +43,7 @@ struct Config {
     std::int64_t micro_batch = 1;
     std::int64_t global_batch = 8;
     std::int64_t eval_every = 0;
+    std::string not_finite = "stop";
   } train;
   struct {
     double lr = 3e-4, min_lr = 0;

@@ -1,0 +1,157 @@
+#include "train/not_finite.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/half.hpp"
+#include "train/verdict.hpp"
+
+namespace llampi {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements
+
+bool is_finite(const std::byte* data, DType dtype, std::int64_t i) {
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(data);
+  switch (dtype) {
+    case DType::float64:
+      return std::isfinite(reinterpret_cast<const double*>(data)[i]);
+    case DType::bfloat16:
+      return std::isfinite(from_bfloat16(halves[i]));
+    case DType::float16:
+      return std::isfinite(from_float16(halves[i]));
+    default:
+      return std::isfinite(reinterpret_cast<const float*>(data)[i]);
+  }
+}
+
+std::optional<std::int64_t> first_bad_element(Device& device, Tensor values) {
+  std::vector<std::byte> host;
+  for (std::int64_t begin = 0; begin < values.elements(); begin += kChunk) {
+    const Tensor part = values.slice(begin, std::min(begin + kChunk, values.elements()));
+    host.resize(static_cast<std::size_t>(part.bytes()));
+    device.download(host.data(), part, Stream::compute);
+    device.synchronize(Stream::compute);
+    for (std::int64_t i = 0; i < part.elements(); ++i) {
+      if (!is_finite(host.data(), part.dtype, i)) return begin + i;
+    }
+  }
+  return std::nullopt;
+}
+
+struct BadElement {
+  int parameter = std::numeric_limits<int>::max();
+  std::int64_t element = 0;
+
+  bool operator<(const BadElement& other) const {
+    return std::tie(parameter, element) < std::tie(other.parameter, other.element);
+  }
+};
+
+/// The first of this rank's parameters.
+std::optional<BadElement> bad_parameter(Device& device, const Engine& engine) {
+  std::optional<BadElement> first;
+  for (const auto& piece : engine.pieces_to_save()) {
+    const auto element = first_bad_element(device, piece.master);
+    if (!element) continue;
+    const BadElement found{piece.parameter, piece.begin + *element};
+    if (!first || found < *first) first = found;
+  }
+  return first;
+}
+
+std::string unit_of(const Engine& engine, int parameter) {
+  const auto& units = engine.compiled().units;
+  for (const auto& unit : units) {
+    for (const auto& p : unit.parameters) {
+      if (p.parameter == parameter) return unit.name;
+    }
+  }
+  return "";
+}
+
+/// What one rank has found.
+struct Finding {
+  std::optional<BadElement> parameter;
+  bool loss = false;  ///< is not finite
+  int unit = -1;      ///< of whose gradient it holds a bad number
+  std::string host;
+};
+
+std::vector<Finding> exchange(World& world, const Finding& own) {
+  Json json = {{"loss", own.loss}, {"unit", own.unit}, {"host", own.host}};
+  if (own.parameter) json["parameter"] = {own.parameter->parameter, own.parameter->element};
+  std::vector<Finding> findings;
+  for (const auto& text : world.all_gather(json.dump(-1, ' ', false, Json::error_handler_t::replace))) {
+    const Json heard = Json::parse(text);
+    Finding finding{{}, heard["loss"], heard["unit"], heard["host"]};
+    if (heard.contains("parameter")) finding.parameter = {heard["parameter"][0], heard["parameter"][1]};
+    findings.push_back(finding);
+  }
+  return findings;
+}
+
+std::string where(const std::vector<Finding>& findings, const std::vector<int>& ranks) {
+  const std::string& host = findings[static_cast<std::size_t>(ranks[0])].host;
+  return ranks.size() == 1 ? fmt::format("{} on {}", format_ranks(ranks), host) : format_ranks(ranks);
+}
+
+std::vector<int> ranks_with(const std::vector<Finding>& findings, const auto& property) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < findings.size(); ++r) {
+    if (property(findings[r])) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+NotFinitePolicy NotFinitePolicy::parse(const std::string& text) {
+  constexpr std::string_view kSkip = "skip ";
+  NotFinitePolicy policy;
+  if (text == "stop") return policy;
+  if (text.starts_with(kSkip)) {
+    const char* const end = text.data() + text.size();
+    const auto [stopped, error] = std::from_chars(text.data() + kSkip.size(), end, policy.skip);
+    if (error == std::errc() && stopped == end && policy.skip > 0) return policy;
+  }
+  throw_user_error("train.not_finite = {}: use stop, or skip and a number of steps, as in skip 3", text);
+}
+
+std::string find_not_finite(World& world, Device& device, Engine& engine, double own_loss) {
+  const auto findings = exchange(world, {bad_parameter(device, engine), !std::isfinite(own_loss),
+                                         engine.unit_of_bad_gradient(), world.topology().host});
+  const auto first = std::min_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
+    return a.parameter.value_or(BadElement{}) < b.parameter.value_or(BadElement{});
+  });
+  if (first->parameter) {
+    const auto [parameter, element] = *first->parameter;
+    return fmt::format("the parameter {} of unit {} is not finite itself, at element {}, which {} holds",
+                       engine.model().parameters()[static_cast<std::size_t>(parameter)].name,
+                       unit_of(engine, parameter), element,
+                       where(findings, {static_cast<int>(first - findings.begin())}));
+  }
+  std::string text;
+  const auto losses = ranks_with(findings, [](const auto& finding) { return finding.loss; });
+  text = losses.empty() ? "the loss of every rank is finite"
+                        : fmt::format("the loss is not finite on {}", where(findings, losses));
+  int unit = std::numeric_limits<int>::max();
+  for (const auto& finding : findings) unit = finding.unit >= 0 ? std::min(unit, finding.unit) : unit;
+  if (unit == std::numeric_limits<int>::max()) return text + ", all gradients are finite";
+  const auto holders = ranks_with(findings, [&](const auto& finding) { return finding.unit == unit; });
+  return text + fmt::format(", the first unit whose gradient is not is {}, in the shard of {}",
+                            engine.compiled().units[static_cast<std::size_t>(unit)].name,
+                            where(findings, holders));
+}
+
+}  // namespace llampi

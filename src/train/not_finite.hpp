@@ -1,0 +1,27 @@
+// Steps whose loss or gradient is not finite: what is done about them, and where the first such number is.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/fsdp/engine.hpp"
+
+namespace llampi {
+
+/// train.not_finite.
+struct NotFinitePolicy {
+  std::int64_t skip = 0;  ///< so many steps in a row are left out; 0: the first ends the run
+
+  /// Of "stop" or "skip N". @throws UserError
+  static NotFinitePolicy parse(const std::string& text);
+};
+
+/// Where it came from, after a step whose loss or gradient is not finite. In words, the same on all ranks:
+/// parameters that hold such a number already (name, element, unit, rank), else the ranks whose own loss is
+/// not finite, and the first unit, in forward order, of whose gradient a shard holds one, with the ranks that
+/// hold these shards. Collective.
+std::string find_not_finite(World& world, Device& device, Engine& engine, double own_loss);
+
+}  // namespace llampi

@@ -1,0 +1,205 @@
+// Numbers that are not finite: where they are found, and what is done.
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "train/not_finite.hpp"
+#include "train/run_fixture.hpp"
+#include "train/session.hpp"
+
+namespace llampi {
+namespace {
+
+using ::testing::MatchesRegex;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr std::int64_t kSeqLen = 8;
+
+/// Of one stage, whose backward pass writes a number that is not finite into its first gradient, on one rank.
+class BadStage final : public Stage {
+ public:
+  BadStage(const Stage& inner, bool bad) : inner_(inner), bad_(bad) {}
+  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const override {
+    return inner_.spec(batch, compute, sizes);
+  }
+  void forward(StageContext& context) const override { inner_.forward(context); }
+  void recompute(StageContext& context) const override { inner_.recompute(context); }
+  void backward(StageContext& context) const override {
+    inner_.backward(context);
+    if (bad_) context.parameter_gradients[0].as<float>()[0] = kNaN;
+  }
+
+ private:
+  const Stage& inner_;
+  bool bad_;
+};
+
+/// A Llama of which the stages `bad` write bad gradients.
+class BadModel final : public Model {
+ public:
+  BadModel(std::unique_ptr<Model> inner, const std::vector<std::size_t>& bad) : inner_(std::move(inner)) {
+    for (std::size_t s = 0; s < inner_->stages().size(); ++s) {
+      stages_.push_back(
+          std::make_unique<BadStage>(*inner_->stages()[s], std::count(bad.begin(), bad.end(), s) > 0));
+    }
+  }
+  const std::vector<Module>& modules() const override { return inner_->modules(); }
+  const std::vector<Parameter>& parameters() const override { return inner_->parameters(); }
+  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
+  std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
+    return inner_->constants(seq_len, compute);
+  }
+  void fill_constant(int index, const BufferSpec& spec, void* data) const override {
+    inner_->fill_constant(index, spec, data);
+  }
+  std::string block_type() const override { return inner_->block_type(); }
+  std::int64_t vocabulary() const override { return inner_->vocabulary(); }
+  double flops_per_token(std::int64_t seq_len) const override { return inner_->flops_per_token(seq_len); }
+
+ private:
+  std::unique_ptr<Model> inner_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+};
+
+/// The engine of a small Llama, and steps of it.
+class NotFinite : public Train {
+ protected:
+  EngineOptions options(const Model& model) const {
+    EngineOptions options;
+    options.batch = {1, kSeqLen};
+    options.wrap.policy = WrapPolicy::transformer;
+    options.groups.resize(model.parameters().size());
+    options.clip_grad_norm = 1;
+    return options;
+  }
+  StepResult step(Engine& engine) const {
+    const TokenFile file(folder_ / "tokens.h5");
+    const std::vector<std::int64_t> samples = {world().rank()};
+    const HostBatch batch =
+        make_batch(file, {.seq_len = kSeqLen, .micro_batch = 1, .vocabulary = 61}, samples);
+    std::int64_t valid = batch.valid_labels;
+    world().sum(std::span(&valid, 1));
+    return engine.step({&batch, 1}, {1e-3, 1, valid});
+  }
+  std::unique_ptr<Model> model() const { return make_llama(LlamaConfig::read(folder_)); }
+};
+
+/// The rank that holds element `element` of a parameter, and its value there.
+struct Element {
+  int rank = -1;
+  float* value = nullptr;  ///< on that rank
+};
+
+Element find(Engine& engine, const std::string& name, std::int64_t element) {
+  Element result;
+  for (const auto& piece : engine.pieces_to_load()) {
+    const std::int64_t at = element - piece.begin;
+    if (engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name != name || at < 0 ||
+        at >= piece.master.elements())
+      continue;
+    result = {test_world().rank(), piece.master.as<float>() + at};
+  }
+  std::int64_t rank = result.rank;
+  test_world().max(std::span(&rank, 1));
+  result.rank = static_cast<int>(rank);
+  return result;
+}
+
+std::string on_rank(int rank) { return fmt::format("rank {} on {}", rank, test_world().topology().host); }
+
+TEST_F(NotFinite, ABadParameterIsNamed) {
+  const auto device = make_cpu_device(1);
+  const auto llama = model();
+  for (const std::int64_t at : {0, 959}) {  // of the first rank that has some of it, of the last
+    Engine engine(*llama, *device, world(), options(*llama));
+    engine.initialise(1);
+    const auto element = find(engine, "model.layers.1.mlp.down_proj.weight", at);
+    if (element.value != nullptr) *element.value = kNaN;
+    const auto result = step(engine);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_EQ(
+        find_not_finite(world(), *device, engine, result.loss_sum),
+        fmt::format("the parameter model.layers.1.mlp.down_proj.weight of unit model.layers.1 is not finite "
+                    "itself, at element {}, which {} holds",
+                    at, on_rank(element.rank)));
+  }
+}
+
+TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
+  const auto device = make_cpu_device(1);
+  // Stages: embedding, attention 0, MLP 0, attention 1, MLP 1, loss. Of rank 0's gradients only.
+  for (const auto& offload : {Offload{}, Offload{.optimizer = true}}) {
+    const BadModel bad(model(),
+                       world().rank() == 0 ? std::vector<std::size_t>{3, 5} : std::vector<std::size_t>{});
+    auto with = options(bad);
+    with.offload = offload;
+    Engine engine(bad, *device, world(), with);
+    engine.initialise(1);
+    const int holder = find(engine, "model.layers.1.input_layernorm.weight", 0).rank;
+    const auto result = step(engine);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_TRUE(std::isfinite(result.loss_sum));
+    EXPECT_EQ(find_not_finite(world(), *device, engine, result.loss_sum),
+              "the loss of every rank is finite, the first unit whose gradient is not is model.layers.1, in "
+              "the shard "
+              "of " +
+                  on_rank(holder));
+  }
+}
+
+TEST_F(NotFinite, TheRankWhoseLossIsNotFiniteIsNamed) {
+  const auto device = make_cpu_device(1);
+  const auto llama = model();
+  Engine engine(*llama, *device, world(), options(*llama));
+  engine.initialise(1);
+  step(engine);
+  const int last = world().size() - 1;
+  EXPECT_EQ(find_not_finite(world(), *device, engine,
+                            world().rank() == last ? std::numeric_limits<double>::infinity() : 1.0),
+            "the loss is not finite on " + on_rank(last) + ", all gradients are finite");
+}
+
+TEST_F(NotFinite, PoliciesAreRead) {
+  EXPECT_EQ(NotFinitePolicy::parse("stop").skip, 0);
+  EXPECT_EQ(NotFinitePolicy::parse("skip 12").skip, 12);
+  for (const char* text : {"", "skip", "skip 0", "skip -1", "skip 3 times", "go"})
+    EXPECT_THROW(NotFinitePolicy::parse(text), UserError) << text;
+}
+
+class Overflow : public Train {
+ protected:
+  /// A learning rate with which the first update throws the weights out of float32's range.
+  Config diverging(const std::string& run, const std::string& policy) const {
+    auto c = config(run);
+    c.optimizer.lr = 1e38;
+    c.optimizer.warmup_steps = 0;
+    c.train.not_finite = policy;
+    return c;
+  }
+  std::string failure(const Config& c, const Log& log = Log()) const {
+    try {
+      run(c, log);
+    } catch (const CommonError& error) {
+      return error.what();
+    }
+    return "no failure";
+  }
+};
+
+TEST_F(Overflow, EndsTheRun) {
+  EXPECT_THAT(failure(diverging("a", "stop")),
+              MatchesRegex(
+                  "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"));
+}
+
+TEST_F(Overflow, LeavesStepsOutWhileItMay) {
+  const auto c = diverging("a", "skip 2");
+  const auto message = failure(c, keeping_log());
+  EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*"));
+  EXPECT_TRUE(logged("1 in a row, 1 so far"));
+  EXPECT_TRUE(logged("2 in a row, 2 so far"));
+  EXPECT_FALSE(world().rank() == 0 && logged("3 in a row"));
+}
+
+}  // namespace
+}  // namespace llampi
