@@ -34,6 +34,7 @@ TEST(Channel, BringsWhatIsSentInOrder) {
   const auto channel = test_world().channel();
   ASSERT_NE(channel, nullptr) << "Open MPI of this machine has MPI_THREAD_MULTIPLE";
   EXPECT_FALSE(channel->receive());
+  test_world().barrier();  // nobody has sent before
   const std::vector<std::string> sent = {"first", std::string(1 << 20, 'x'), "", "last"};
   for (const auto& text : sent) {
     for (int rank = 0; rank < test_world().size(); ++rank)

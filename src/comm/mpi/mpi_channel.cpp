@@ -5,6 +5,7 @@
 #include <set>
 
 #include "comm/mpi/check.hpp"
+#include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
@@ -65,7 +66,14 @@ std::optional<Channel::Message> MpiChannel::receive() {
   std::set<int> held_up;
   for (auto transfer = receiving_.begin(); transfer != receiving_.end(); ++transfer) {
     if (held_up.contains(transfer->rank)) continue;
-    if (!transfer->done()) {
+    bool arrived = false;
+    try {
+      arrived = transfer->done();
+    } catch (const Error&) {
+      receiving_.erase(transfer);  // it is lost; those after it may not be
+      throw;
+    }
+    if (!arrived) {
       held_up.insert(transfer->rank);
       continue;
     }
