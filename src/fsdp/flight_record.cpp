@@ -64,9 +64,9 @@ std::uint64_t FlightRecord::issue(const FlightOperation& what) {
   now_.at = entry(sequence);
   ++now_.movement;
   std::uint64_t every = kFirstMark;
-  for (auto& mark : now_.marks) {
-    if (sequence % every != 0) break;
-    mark = {sequence, hash_};
+  for (std::size_t i = 0; i < now_.marks.size() && sequence % every == 0; i += 2) {
+    now_.marks[i + 1] = now_.marks[i];
+    now_.marks[i] = {sequence, hash_};
     every *= 8;
   }
   return sequence;

@@ -43,7 +43,7 @@ struct Heartbeat {
   FixedText<44> phase;  ///< empty: in a step, or between two
   double seconds = 0;   ///< for how long it has been at it
   HeardOperation at;
-  std::array<FlightMark, 6> marks;
+  decltype(FlightPosition::marks) marks;
 };
 
 /// What a rank answers when the job is about to end.

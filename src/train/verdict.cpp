@@ -214,16 +214,21 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
 }
 
 bool marks_differ(std::span<const WatchedRank> ranks) {
-  if (ranks.size() < 2) return false;
-  for (std::size_t level = 0; level < ranks[0].heartbeat.marks.size(); ++level) {
-    std::map<std::uint64_t, std::uint64_t> hash_at;
-    for (const auto& rank : ranks) {
-      const auto& mark = rank.heartbeat.marks[level];
-      if (mark.sequence == 0) continue;
-      if (hash_at.emplace(mark.sequence, mark.hash).first->second != mark.hash) return true;
+  std::map<std::uint64_t, std::uint64_t> hash_at;
+  for (const auto& rank : ranks) {
+    for (const auto& mark : rank.heartbeat.marks) {
+      if (mark.sequence > 0 && hash_at.emplace(mark.sequence, mark.hash).first->second != mark.hash)
+        return true;
     }
   }
   return false;
+}
+
+/// All have told of one operation, and it is not the same: then it can be told who is not like the others.
+bool have_diverged(std::span<const WatchedRank> ranks) {
+  if (!marks_differ(ranks)) return false;
+  const auto difference = find_difference(ranks);
+  return difference && difference->ranks() == ranks.size();
 }
 
 }  // namespace
@@ -266,7 +271,7 @@ Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
   // Who is silent had stopped moving a little before that.
   if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
   if (still) return Trouble::still;
-  return marks_differ(ranks) ? Trouble::diverged : Trouble::none;
+  return have_diverged(ranks) ? Trouble::diverged : Trouble::none;
 }
 
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,

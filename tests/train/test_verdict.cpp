@@ -128,11 +128,19 @@ TEST(Verdict, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   EXPECT_THAT(text, HasSubstr("\n  rank 2: reduce #60 of model.layers.0 (1.00 MiB)"));
 }
 
+TEST(Verdict, WaitsUntilAllHaveToldOfADifference) {
+  auto ranks = waiting_ranks(70, 2, 60);
+  ranks[3] = waiting_ranks(50)[3];
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  ranks[3] = waiting_ranks(130)[3];  // past the next mark: that of 64 is still there
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::diverged);
+}
+
 TEST(Verdict, SaysThatTheFirstDifferenceIsOutOfSight) {
   const auto ranks = waiting_ranks(200, 2, 60);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged);
   EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
-              StartsWith("the ranks do different things before operation #181: rank 2 on node1"));
+              StartsWith("the ranks do different things before operation #128: rank 2 on node1"));
 }
 
 TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {

@@ -54,9 +54,9 @@ struct FlightPosition {
   int micro_batch = -1;
   const char* phase = nullptr;  ///< outside of steps: "saves a checkpoint", ...
   double since = 0;             ///< of what it does or waits for; flight_clock()
-  /// At the last multiples of 64, 512, 4096, ...: of two ranks that are some way apart, one of these has been
-  /// passed by both and is the last for both.
-  std::array<FlightMark, 6> marks;
+  /// At the last and the last but one multiple of 64, of 512, of 4096, ...: ranks that are less than such a
+  /// number apart, and farther than that from the start, have one in common.
+  std::array<FlightMark, 12> marks;
 };
 
 /// Seconds of a clock that never jumps.
