@@ -107,9 +107,8 @@ Table train_options(Config& c) {
        {.range = kAtLeastZero}},
       {"train.not_finite",
        &c.train.not_finite,
-       "what to do when the loss or a gradient is not finite: stop, or leave the update out, as in skip 3: "
-       "up "
-       "to 3 times in a row",
+       "when the loss or a gradient is not finite: stop, or leave the update out, up to so many times in a "
+       "row (skip 3)",
        {.name = "stop|skip N"}},
   };
 }

@@ -3,7 +3,8 @@
 namespace llampi {
 namespace {
 
-constexpr std::int64_t kBytesOfMovement = std::int64_t{4} << 20;
+/// What the watchdog itself reads (of /proc) is less in any time that it would wait.
+constexpr std::int64_t kBytesOfMovement = std::int64_t{64} << 20;
 
 std::string_view name_at(const std::vector<std::string>& names, int index) {
   return index >= 0 && index < std::ssize(names) ? std::string_view(names[index]) : std::string_view();

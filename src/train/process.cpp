@@ -1,18 +1,27 @@
 #include "train/process.hpp"
 
 #include <fmt/format.h>
+#include <signal.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 
 namespace llampi {
+
+namespace {
+
+/// A file that cannot be read, for want of descriptors or memory, does not mean that the process has ended.
+bool has_ended(std::int64_t pid) { return ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH; }
+
+}  // namespace
 
 char process_state(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
   const auto name_end = line.rfind(')');  // the name may hold anything
-  if (name_end == std::string::npos || name_end + 2 >= line.size()) return 0;
+  if (name_end == std::string::npos || name_end + 2 >= line.size()) return has_ended(pid) ? '\0' : '?';
   const char state = line[name_end + 2];
   return state == 'Z' || state == 'X' ? '\0' : state;
 }

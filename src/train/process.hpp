@@ -6,8 +6,8 @@
 
 namespace llampi {
 
-/// State of the process: 'R' runs, 'S' sleeps, 'D' waits for a disk, 'T' is stopped; 0 if it has ended or is
-/// not to be seen from here.
+/// State of the process: 'R' runs, 'S' sleeps, 'D' waits for a disk, 'T' is stopped, '?' unknown; 0 if it has
+/// ended or is not to be seen from here.
 char process_state(std::int64_t pid);
 /// The set of process numbers that this process belongs to; empty if unknown. Containers have their own.
 std::string process_namespace();

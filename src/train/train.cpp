@@ -74,7 +74,7 @@ class Trainer {
   void abandon_save();
 
  private:
-  Outcome run();
+  Outcome run_watched();
   void start_from(const fs::path& checkpoint);
   void resume(fs::path checkpoint);
   void open_run_folder();
@@ -244,12 +244,13 @@ Outcome Trainer::run(const Complain& complain) {
     const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, complain};
     watchdog_ = std::make_unique<Watchdog>(world_, record_, options, log_);
   }
-  const Outcome outcome = run();
+  const Outcome outcome = run_watched();
+  const FlightScope scope(record_, {"end of the run"});
   if (watchdog_) watchdog_->finish();
   return outcome;
 }
 
-Outcome Trainer::run() {
+Outcome Trainer::run_watched() {
   const int threads = threads_per_rank(world_, config_.run.threads);
   agree(world_, [&] {
     inputs_ = open_inputs(config_, world_.size());
@@ -630,6 +631,7 @@ void Trainer::save_in_background() {
 /// Waits for the save under way, if there is one, and throws its failure: the same on all ranks.
 void Trainer::finish_saving() {
   if (saving_step_ < 0) return;
+  const FlightPhase phase(record_, "waits for the save under way");
   const std::int64_t step = std::exchange(saving_step_, -1);
   saved(step, background_->finish());
 }

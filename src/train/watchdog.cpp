@@ -1,22 +1,21 @@
 #include "train/watchdog.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 #include <type_traits>
 #include <utility>
 
 #include "data/posix_file.hpp"
+#include "llampi/core/error.hpp"
 #include "train/flight_file.hpp"
 #include "train/process.hpp"
 #include "train/stop.hpp"
 #include "train/verdict.hpp"
+#include "train/watchers.hpp"
 
 namespace llampi {
 namespace {
@@ -27,6 +26,8 @@ constexpr double kPhaseSeconds = 600;   // in a phase, at least
 constexpr double kAnswerSeconds = 2;    // for reports
 constexpr double kHasteSeconds = 0.7;   // likewise when a process has ended: mpirun kills the others soon
 constexpr double kFileSeconds = 1;      // for a file, which may be what hangs
+constexpr double kAbortSeconds = 5;     // for MPI to end the job
+constexpr double kQuietSeconds = 15;    // once asked: whoever asked ends the job, or has failed to
 constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
 
 enum class Kind : char {
@@ -76,48 +77,6 @@ bool done_within(double seconds, std::function<void()> work) {
   return state->changed.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return state->done; });
 }
 
-/// Who a rank is.
-struct Identity {
-  std::string host, machine;  ///< machine: whose processes see each other
-  std::int64_t pid = 0;
-  int node = 0;
-};
-
-std::vector<Identity> exchange_identities(World& world) {
-  const nlohmann::json own = {{"host", world.topology().host},
-                              {"ns", process_namespace()},
-                              {"pid", ::getpid()},
-                              {"node", world.topology().node}};
-  std::vector<Identity> identities;
-  for (const auto& text :
-       world.all_gather(own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
-    const auto json = nlohmann::json::parse(text);
-    const std::string host = json["host"], space = json["ns"];
-    identities.push_back({host, space.empty() ? "" : host + space, json["pid"], json["node"]});
-  }
-  return identities;
-}
-
-/// Rank 0 and, with more ranks, the first one of another node, or rank 1.
-std::vector<int> choose_monitors(const std::vector<Identity>& ranks) {
-  if (ranks.size() == 1) return {0};
-  const auto other =
-      std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.node != ranks[0].node; });
-  return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
-}
-
-/// The next rank on this machine, around; -1 if there is none whose process can be seen.
-int neighbour_of(const std::vector<Identity>& ranks, int rank) {
-  const auto count = static_cast<int>(ranks.size());
-  const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
-  for (int distance = 1; distance < count && !machine.empty(); ++distance) {
-    const int other = (rank + distance) % count;
-    const auto& identity = ranks[static_cast<std::size_t>(other)];
-    if (identity.machine == machine) return process_state(identity.pid) == 0 ? -1 : other;
-  }
-  return -1;
-}
-
 }  // namespace
 
 class Watchdog::Thread {
@@ -149,8 +108,10 @@ class Watchdog::Thread {
   FlightReport own_report(const std::string& reason);
   void say_goodbye();
   void tell(int rank, const std::string& text);
+  std::optional<Channel::Message> next_message();
   void stop();
 
+  std::string folder() const { return flight_folder(options_.run_dir).string(); }
   bool is_monitor() const { return std::find(monitors_.begin(), monitors_.end(), rank_) != monitors_.end(); }
   Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
 
@@ -173,6 +134,7 @@ class Watchdog::Thread {
   double last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   double alarm_ends_ = 0;
+  double quiet_until_ = 0;  ///< until then another rank that has found trouble says so
   bool record_written_ = false;
 
   std::mutex mutex_;
@@ -190,8 +152,8 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
       rank_(world.rank()),
       host_(world.topology().host),
       channel_(world.channel()) {
-  const auto identities = exchange_identities(world);
-  monitors_ = choose_monitors(identities);
+  const auto processes = exchange_processes(world);
+  monitors_ = choose_monitors(processes);
   if (!channel_ && world.size() > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
@@ -199,12 +161,12 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
     const bool monitor = std::find(monitors_.begin(), monitors_.end(), rank) != monitors_.end();
     if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
   }
-  neighbour_ = neighbour_of(identities, rank_);
-  if (neighbour_ >= 0) neighbour_pid_ = identities[static_cast<std::size_t>(neighbour_)].pid;
+  neighbour_ = neighbour_of(processes, rank_);
+  if (neighbour_ >= 0) neighbour_pid_ = processes[static_cast<std::size_t>(neighbour_)].pid;
   last_look_ = flight_clock();
-  for (const auto& identity : identities) {
+  for (const auto& process : processes) {
     known_.push_back({last_look_, last_look_, {}});
-    known_.back().rank.host = identity.host;
+    known_.back().rank.host = process.host;
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -233,10 +195,10 @@ void Watchdog::Thread::run() {
     try {
       if (take_flight_record_request()) write_record("the process was told to terminate");
       look();
-      const double now = flight_clock();
       watch_neighbour();
+      const double now = flight_clock();
       channel_ ? judge_the_others(now) : judge_alone(now);
-    } catch (const std::exception&) {  // of MPI, when a rank is lost: its silence will tell
+    } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
   }
@@ -248,10 +210,11 @@ void Watchdog::Thread::look() {
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
     for (auto& known : known_) known.heard += pause, known.moved += pause;
+    quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
   if (channel_) {
-    while (const auto message = channel_->receive()) take(*message);
+    while (const auto message = next_message()) take(*message);
   }
   if (now - last_heartbeat_ >= interval_) send_heartbeats(now);
 }
@@ -263,6 +226,15 @@ void Watchdog::Thread::send_heartbeats(double now) {
   const std::string text = pack(Kind::heartbeat, heartbeat);
   if (!channel_) return;
   for (const int peer : peers_) tell(peer, text);
+}
+
+/// One that fails is of a rank that is lost; its silence will tell.
+std::optional<Channel::Message> Watchdog::Thread::next_message() {
+  try {
+    return channel_->receive();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 /// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell.
@@ -294,6 +266,7 @@ void Watchdog::Thread::take(const Channel::Message& message) {
       }
       break;
     case Kind::ask:
+      quiet_until_ = flight_clock() + kQuietSeconds;
       tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
       break;
     case Kind::gone:
@@ -330,10 +303,10 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 
 void Watchdog::Thread::judge_the_others(double now) {
   if (trouble_ != Trouble::none) {
-    if (answered(now) || now > alarm_ends_)
-      end_job(summary(view(now), trouble_, limits_, flight_folder(options_.run_dir).string()));
+    if (answered(now) || now > alarm_ends_) end_job(summary(view(now), trouble_, limits_, folder()));
     return;
   }
+  if (now < quiet_until_) return;  // its end, and mpirun's, of one rank after another are no news
   const auto silent = [&](int rank, double seconds) {
     return known(rank).rank.gone || now - known(rank).heard > seconds;
   };
@@ -348,7 +321,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   const double patience = 1.25 * limits_.seconds + 1 + std::min(5.0, 0.05 * rank_);
   if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
   take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
-  end_job(summary(view(now), Trouble::silent, limits_, flight_folder(options_.run_dir).string()));
+  end_job(summary(view(now), Trouble::silent, limits_, folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
@@ -358,8 +331,7 @@ void Watchdog::Thread::judge_alone(double now) {
   if (now - self.moved <= patience) return;
   own_report("nothing moves");
   end_job(fmt::format("nothing has moved for {:g} s on rank {} on {}: {}\n  its record is in {}",
-                      now - self.moved, rank_, host_, describe(self.rank.heartbeat),
-                      flight_folder(options_.run_dir).string()));
+                      now - self.moved, rank_, host_, describe(self.rank.heartbeat), folder()));
 }
 
 void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
@@ -404,8 +376,9 @@ void Watchdog::Thread::end_job(const std::string& summary) {
   done_within(kFileSeconds, [complain = options_.complain, summary] {
     if (complain) complain(summary);
   });
-  if (!channel_) std::_Exit(1);  // MPI is not to be called from here; mpirun ends the others
-  world_.abort(1);
+  // Without a channel MPI is not to be called from here, and mpirun ends the others.
+  if (channel_) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
+  std::_Exit(1);
 }
 
 /// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later.

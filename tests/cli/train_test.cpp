@@ -212,7 +212,7 @@ TEST_F(TrainWatched, NamesARankThatIsStopped) {
   EXPECT_EQ(ending.status, 1) << ending.err;
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(ending.complaints()[0],
-              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ has not been heard of for [2-9]"));
+              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ has not been heard of for [0-9.]+ s"));
   EXPECT_THAT(ending.err,
               ::testing::ContainsRegex("\n  rank 1 on .+: .*step [0-9]+.*; its process is stopped"));
   EXPECT_THAT(ending.err,
@@ -225,8 +225,10 @@ TEST_F(TrainWatched, EndsWhenARankIsKilled) {
   const auto start = std::chrono::steady_clock::now();
   const Ending ending = end_rank_1("KILL");
   EXPECT_NE(ending.status, 0) << ending.err;
-  // "Within five seconds": and the start of the run.
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(60));  // it would not end by itself
+  // By a rank that saw it, or by mpirun, which here leaves them no time to say so.
+  EXPECT_THAT(ending.err, ::testing::ContainsRegex("rank 1 (with PID [0-9]+ )?on "));
 }
 
 // What SIGTERM has written is removed when there was time for a clean stop.

@@ -1,5 +1,6 @@
 // Jobs of which a rank fails: how they end, what is said, and which records are there. Times are bounds far
-// above what these take, so that a job that hangs fails.
+// above what these take on a loaded machine; docs/failures.md has what they take.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +17,9 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr auto kDeath = std::chrono::seconds(5);
-constexpr auto kNoEnd = std::chrono::seconds(25);
+// Far below the 600 s of silence or stillness that these jobs would be allowed, and the hours that they would
+// run.
+constexpr auto kSoon = std::chrono::seconds(60);
 
 class Watchdogs : public ::testing::Test {
  protected:
@@ -52,7 +54,7 @@ TEST_F(Watchdogs, NameARankThatIsStopped) {
     const Ending ending = job(3, "2 stop " + std::to_string(rank) + " 100");
     const std::string name = "rank " + std::to_string(rank) + " on ";
     EXPECT_EQ(ending.status, 1) << ending.err;
-    EXPECT_LT(took_, kNoEnd);
+    EXPECT_LT(took_, kSoon);
     ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
     EXPECT_THAT(ending.complaints()[0],
                 ContainsRegex("llampi: watchdog: " + name + ".+ has not been heard of for [0-9.]+ s"));
@@ -80,7 +82,7 @@ TEST_F(Watchdogs, NameARankThatIsStopped) {
 TEST_F(Watchdogs, EndAJobOfWhichOneRankIsLeft) {
   const Ending ending = job(4, "1 stop-all-but-one 0 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_LT(took_, kNoEnd);
+  EXPECT_LT(took_, kSoon);
   EXPECT_THAT(ending.err,
               ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ have not been heard of"));
   EXPECT_TRUE(has_record(3));
@@ -89,9 +91,8 @@ TEST_F(Watchdogs, EndAJobOfWhichOneRankIsLeft) {
 TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
   const Ending ending = job(3, "2 sleep 1 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(
-      ending.err,
-      ContainsRegex("llampi: watchdog: nothing has moved for [2-9][.0-9]+ s; rank 1 on .+ is behind"));
+  EXPECT_THAT(ending.err,
+              ContainsRegex("llampi: watchdog: nothing has moved for [0-9.]+ s; rank 1 on .+ is behind"));
   EXPECT_THAT(ending.err,
               ContainsRegex("\n  rank 1 on .+: step 3, micro-batch 0: thinking of model.layers.0, .+, for "));
   EXPECT_THAT(ending.err,
@@ -102,7 +103,7 @@ TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
 TEST_F(Watchdogs, WatchOneRankToo) {
   const Ending ending = job(1, "1 sleep 0 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: nothing has moved for [1-9][.0-9]+ s"));
+  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: nothing has moved for [0-9.]+ s"));
   EXPECT_TRUE(has_record(0));
 }
 
@@ -110,7 +111,7 @@ TEST_F(Watchdogs, SayWhichRankDoesSomethingElse) {
   // The barriers of all operations are alike, so the job goes on until somebody notices: long before the end.
   const Ending ending = job(3, "20 diverge 1 1000000000");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_LT(took_, kNoEnd);
+  EXPECT_LT(took_, kSoon);
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(
       ending.complaints()[0],
@@ -127,12 +128,15 @@ TEST_F(Watchdogs, SayWhatARankLeftOut) {
 }
 
 TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
-  for (const char* way : {"exit-at-once", "exit"}) {
-    const Ending ending = job(3, std::string("600 ") + way + " 1 100");
-    EXPECT_NE(ending.status, 0) << way;
-    EXPECT_LT(took_, kDeath) << way;
-    EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: rank 1 on .+ has ended without a word")) << way;
-    EXPECT_TRUE(has_record(0) && has_record(2)) << way;
+  // Both ranks to which all report, and another.
+  for (const auto& [way, rank] : {std::pair("exit-at-once", 0), {"exit", 1}, {"exit-at-once", 2}}) {
+    const Ending ending = job(3, fmt::format("600 {} {} 100", way, rank));
+    EXPECT_NE(ending.status, 0) << ending.err;
+    EXPECT_LT(took_, kSoon);
+    ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+    EXPECT_THAT(ending.complaints()[0],
+                ContainsRegex(fmt::format("llampi: watchdog: rank {} on .+ has ended without a word", rank)));
+    for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
     std::filesystem::remove_all(folder_.path() / "flight");
   }
 }
@@ -140,7 +144,7 @@ TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
 TEST_F(Watchdogs, LeaveTheWordToARankThatKnowsWhatIsWrong) {
   const Ending ending = job(3, "600 throw 2 100");
   EXPECT_EQ(ending.status, 1);
-  EXPECT_LT(took_, kDeath);
+  EXPECT_LT(took_, kSoon);
   EXPECT_THAT(ending.complaints(), ::testing::ElementsAre("llampi: rank 2: something is wrong here"));
 }
 

@@ -1,0 +1,29 @@
+// Which ranks watch which.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+/// A rank, as others need to know it to watch it.
+struct RankProcess {
+  std::string host;
+  std::string machine;  ///< whose processes see each other; empty: not known
+  std::int64_t pid = 0;
+  int node = 0;
+};
+
+/// By rank. Collective.
+std::vector<RankProcess> exchange_processes(World& world);
+
+/// Who is told by all ranks: rank 0 and, with more ranks, the first one of another node, or rank 1.
+std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks);
+
+/// Whose process `rank` watches: the next rank on its machine, around; -1 if there is none that can be seen.
+int neighbour_of(const std::vector<RankProcess>& ranks, int rank);
+
+}  // namespace llampi
