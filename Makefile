@@ -29,7 +29,7 @@ sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run finetune test fuzz install bundle format format-check clean
+.PHONY: help setup configure program build run finetune test fuzz sanitize install bundle format format-check clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each
 	@$(cmake) --build $(BUILD)/fuzz-long --parallel $(JOBS)
 	@for target in $$(find $(BUILD)/fuzz-long -maxdepth 1 -name 'fuzz_*' -executable); do \
 	    tests/fuzz/run.sh $$target -max_total_time=$(SECONDS) || exit; done
+
+sanitize: setup ## tests of threads and checkpoints under the thread, address and undefined-behaviour sanitizers: takes long
+	@scripts/sanitize.sh $(BUILD) $(JOBS)
 
 install: program ## install into PREFIX (/usr/local)
 	@$(cmake) --install $(BUILD) --prefix $(PREFIX)

@@ -1,0 +1,21 @@
+#!/bin/bash
+# Builds the tests of threads, messages and checkpoints under sanitizers, and runs them: scripts/sanitize.sh [BUILD [JOBS]].
+# By hand: it takes long. Stops at the first kind of sanitizer that finds something.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+build=${1:-build} jobs=${2:-$(nproc)}
+targets=(test_comm test_fsdp_flight_record test_train_background_save test_train_watchdog test_train_verdict test_checkpoint_units)
+tests='^(comm_[1-4]|fsdp_flight_record|train_background_save_[12]|train_watchdog|train_verdict|checkpoint_units.*)$'
+. scripts/mpi-env.sh
+
+# MPI keeps memory until the end, so leaks are not looked for.
+export ASAN_OPTIONS=detect_leaks=0
+export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ignore_noninstrumented_modules=1"
+for sanitizer in thread address,undefined; do
+  folder=$build/sanitize-${sanitizer%,*}
+  cmake -S . -B "$folder" -DLLAMPI_SANITIZE=$sanitizer -DLLAMPI_CUDA=OFF -DLLAMPI_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug \
+        -DCMAKE_CXX_FLAGS_DEBUG=-O1
+  cmake --build "$folder" --parallel "$jobs" --target "${targets[@]}"
+  # At fixed addresses: g++'s thread sanitizer does not know those that newer kernels choose.
+  setarch "$(uname -m)" -R ctest --test-dir "$folder" -R "$tests" --timeout 1200 --output-on-failure
+done
