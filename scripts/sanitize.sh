@@ -10,7 +10,8 @@ tests='^(comm_[1-4]|fsdp_flight_record|train_background_save_[12]|train_watchdog
 
 # MPI keeps memory until the end, so leaks are not looked for.
 export ASAN_OPTIONS=detect_leaks=0
-export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ignore_noninstrumented_modules=1"
+# What MPI and HDF5, which are not built with the thread sanitizer, do among themselves looks like races: their locks are not seen.
+export TSAN_OPTIONS=ignore_noninstrumented_modules=1
 for sanitizer in thread address,undefined; do
   folder=$build/sanitize-${sanitizer%,*}
   cmake -S . -B "$folder" -DLLAMPI_SANITIZE=$sanitizer -DLLAMPI_CUDA=OFF -DLLAMPI_BENCH=OFF -DCMAKE_BUILD_TYPE=Debug \

@@ -93,7 +93,7 @@ class Watchdog::Thread {
   };
 
   void run();
-  void look();
+  double look();
   void take(const Channel::Message& message);
   void hear(int rank, const Heartbeat& heartbeat);
   void send_heartbeats(double now);
@@ -101,8 +101,9 @@ class Watchdog::Thread {
   void judge_the_others(double now);
   void judge_alone(double now);
   void raise_alarm(Trouble trouble, double now);
-  void end_job(const std::string& summary);
+  [[noreturn]] void end_job(const std::string& summary);
   bool answered(double now) const;
+  bool all_report() const;
   std::vector<WatchedRank> view(double now) const;
   void write_record(const std::string& reason);
   FlightReport own_report(const std::string& reason);
@@ -194,9 +195,8 @@ void Watchdog::Thread::run() {
     lock.unlock();
     try {
       if (take_flight_record_request()) write_record("the process was told to terminate");
-      look();
+      const double now = look();  // no later time: this process may be suspended anywhere
       watch_neighbour();
-      const double now = flight_clock();
       channel_ ? judge_the_others(now) : judge_alone(now);
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
@@ -204,8 +204,8 @@ void Watchdog::Thread::run() {
   }
 }
 
-/// What has come, and what is due.
-void Watchdog::Thread::look() {
+/// What has come, and what is due. Returns the time at which it began.
+double Watchdog::Thread::look() {
   const double now = flight_clock();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
@@ -217,6 +217,7 @@ void Watchdog::Thread::look() {
     while (const auto message = next_message()) take(*message);
   }
   if (now - last_heartbeat_ >= interval_) send_heartbeats(now);
+  return now;
 }
 
 void Watchdog::Thread::send_heartbeats(double now) {
@@ -303,7 +304,12 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 
 void Watchdog::Thread::judge_the_others(double now) {
   if (trouble_ != Trouble::none) {
-    if (answered(now) || now > alarm_ends_) end_job(summary(view(now), trouble_, limits_, folder()));
+    if (!answered(now) && now <= alarm_ends_) return;
+    if (trouble_ != Trouble::silent || !all_report()) {
+      end_job(summary(view(now), trouble_, limits_, folder()));
+    }
+    trouble_ = Trouble::none;  // nobody is silent: one was late
+    for (auto& known : known_) known.rank.report.reset();
     return;
   }
   if (now < quiet_until_) return;  // its end, and mpirun's, of one rank after another are no news
@@ -351,6 +357,10 @@ bool Watchdog::Thread::answered(double now) const {
   return std::all_of(known_.begin(), known_.end(), [&](const Known& known) {
     return known.rank.report || known.rank.gone || known.rank.left || now - known.heard > limits_.seconds;
   });
+}
+
+bool Watchdog::Thread::all_report() const {
+  return std::all_of(known_.begin(), known_.end(), [](const Known& k) { return k.rank.report.has_value(); });
 }
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason) {
