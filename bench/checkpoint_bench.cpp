@@ -136,7 +136,10 @@ int main(int argc, char** argv) {
         to = std::copy_n(static_cast<std::byte*>(tensor.data), tensor.bytes(), to);
     }));
     snapshot.seconds.push_back(timed(*world, [&] { engine.snapshot(); }));
-    if (world->rank() == 0) PosixFile::create(plain);
+    if (world->rank() == 0) {  // deleting takes time, too
+      PosixFile::create(plain);
+      fs::remove(checkpoint);
+    }
     written.seconds.push_back(timed(*world, [&] {
       const auto file = PosixFile::open_for_writing(plain);
       in_blocks([&](std::int64_t at, std::int64_t count) {

@@ -42,6 +42,7 @@ class TimedDevice final : public Device {
   Memory allocate_host(std::int64_t bytes) override;
   void upload(Tensor destination, const void* source, Stream stream) override;
   void download(void* destination, Tensor source, Stream stream) override;
+  bool is_host_memory(const void* memory) const override { return device_.is_host_memory(memory); }
   Event record(Stream stream) override;
   void wait(Stream stream, const Event& event) override;
   void synchronize(Stream stream) override;

@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "checkpoint/checksums.hpp"
+#include "checkpoint/staging.hpp"
+#include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "checkpoint/transfer.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 
@@ -17,22 +18,20 @@ class CheckpointWeights final : public WeightsSource {
   explicit CheckpointWeights(fs::path path) : path_(std::move(path)) {
     reading(path_, [&] {
       const Hdf5Lock lock;
-      file_ = hdf5::open_file(path_);
-      tensors_ = read_metadata(file_.id(), path_).summary.tensors;
+      const auto file = hdf5::open_file(path_);
+      tensors_ = read_metadata(file.id(), path_).summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
-      datasets_ = open_datasets(file_.id(), tensors_);
-      checksums_ = read_checksums(file_.id(), datasets_, tensors_);
+      const auto datasets = open_datasets(file.id(), tensors_);
+      checksums_ = read_checksums(file.id(), datasets, tensors_);
+      stored_ = StoredValues(path_, places_of(datasets));
     });
   }
 
   fs::path path() const override { return path_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
-    reading(path_, [&] {
-      const hid_t dataset = datasets_[0][tensor].id();
-      read_range(dataset, tensors_[tensor].shape, begin, elements, values);
-      if (checksums_) compare(tensor, begin, {values, static_cast<std::size_t>(elements)});
-    });
+    stored_.read(0, tensor, begin, elements, values);
+    if (checksums_) compare(tensor, begin, {values, static_cast<std::size_t>(elements)});
   }
 
  private:
@@ -48,15 +47,14 @@ class CheckpointWeights final : public WeightsSource {
 
   /// Of the block that this element lies in.
   RangeSum sum_of_block(int tensor, std::int64_t element) const {
-    const auto& shape = tensors_[tensor].shape;
     const std::int64_t block = checksums_.block_elements, begin = element / block * block;
-    const std::int64_t end = begin + std::min(block, elements_of(shape) - begin);
+    const std::int64_t end = begin + std::min(block, elements_of(tensors_[tensor].shape) - begin);
     RangeSum sum{tensor, 0, begin, end - begin};
     std::vector<float> values(static_cast<std::size_t>(std::min(end - begin, kTransferElements)));
     for (std::int64_t at = begin; at < end;) {
       const auto part = std::span(values).first(std::min(values.size(), static_cast<std::size_t>(end - at)));
       const auto elements = static_cast<std::int64_t>(part.size());
-      read_range(datasets_[0][tensor].id(), shape, at, elements, part.data());
+      stored_.read(0, tensor, at, elements, part.data());
       sum.crc = crc32_of(std::as_bytes(part), sum.crc);
       at += elements;
     }
@@ -64,9 +62,8 @@ class CheckpointWeights final : public WeightsSource {
   }
 
   fs::path path_;
-  hdf5::File file_;
   std::vector<TensorInfo> tensors_;
-  Datasets datasets_;
+  StoredValues stored_;
   Checksums checksums_;
 };
 

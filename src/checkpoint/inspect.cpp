@@ -2,8 +2,9 @@
 #include <algorithm>
 
 #include "checkpoint/checksums.hpp"
+#include "checkpoint/staging.hpp"
+#include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "checkpoint/transfer.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
@@ -55,28 +56,43 @@ CheckpointSummary read_checkpoint_summary(const fs::path& path) {
   return summary;
 }
 
+namespace {
+
+/// Returns how many bytes they are. @throws DamagedCheckpoint
+std::int64_t verify_values(const fs::path& path, const StoredValues& stored, const Checksums& checksums,
+                           std::size_t role, int tensor) {
+  const int index = dataset_index(role, tensor, checksums.datasets.size() / kRoles.size());
+  const std::int64_t elements = elements_of(checksums.datasets[index].shape);
+  std::vector<float> values(static_cast<std::size_t>(std::min(kTransferElements, elements)));
+  std::vector<RangeSum> sums;
+  for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
+    const std::int64_t count = std::min(kTransferElements, elements - begin);
+    stored.read(role, tensor, begin, count, values.data());
+    add_sums(sums, index, begin, std::span(values).first(static_cast<std::size_t>(count)),
+             checksums.block_elements);
+  }
+  require_right(path, checksums,
+                combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
+  return elements * static_cast<std::int64_t>(sizeof(float));
+}
+
+}  // namespace
+
 std::int64_t verify_checkpoint(const fs::path& path) {
   std::int64_t bytes = 0;
   reading(path, [&] {
     const Hdf5Lock lock;
     const auto file = hdf5::open_file(path);
-    const auto checksums = read_metadata(file.id(), path).checksums;
+    const auto tensors = read_metadata(file.id(), path).summary.tensors;
+    const auto datasets = open_datasets(file.id(), tensors);
+    const auto checksums = read_checksums(file.id(), datasets, tensors);
     if (!checksums)
       throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
-    std::vector<float> values(static_cast<std::size_t>(kTransferElements));
-    for (int d = 0; d < static_cast<int>(checksums.datasets.size()); ++d) {
-      const auto& stored = checksums.datasets[d];
-      const auto dataset = hdf5::open_dataset(file.id(), stored.path);
-      const std::int64_t elements = elements_of(stored.shape);
-      std::vector<RangeSum> sums;
-      for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
-        const std::int64_t count = std::min(kTransferElements, elements - begin);
-        read_range(dataset.id(), stored.shape, begin, count, values.data());
-        add_sums(sums, d, begin, std::span(values).first(count), checksums.block_elements);
+    const StoredValues stored(path, places_of(datasets));
+    for (std::size_t role = 0; role < kRoles.size(); ++role) {
+      for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
+        if (stored.has(role, t)) bytes += verify_values(path, stored, checksums, role, t);
       }
-      require_right(path, checksums,
-                    combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
-      bytes += elements * static_cast<std::int64_t>(sizeof(float));
     }
   });
   return bytes;

@@ -1,11 +1,13 @@
+// Reading a checkpoint. Rank 0 alone reads what HDF5 has to say of it; every rank reads its values at their
+// places.
 #include <algorithm>
 #include <functional>
 
 #include "checkpoint/checksums.hpp"
+#include "checkpoint/from_rank_0.hpp"
 #include "checkpoint/staging.hpp"
+#include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "checkpoint/transfer.hpp"
-#include "comm/mpi/mpi_world.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
@@ -71,47 +73,78 @@ void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& te
       path.string(), names_text(missing));
 }
 
-/// Rank 0, before all open the file: everything that is wrong with it shows here, at one rank.
-void check_file(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
+/// What a file says of its values.
+struct Contents {
+  TrainingState state;
+  Places places;
+  Checksums checksums;
+};
+
+/// Rank 0: everything that is wrong with the file, but for its values, shows here.
+Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
   const Hdf5Lock lock;
   const auto file = hdf5::open_file(path);
-  read_metadata(file.id(), path);
+  const auto metadata = read_metadata(file.id(), path);
   require_same_tensors(fmt::format("/{} in {}", kRoles[0].group, path.string()), tensors,
-                       list_datasets(file.id(), kRoles[0]));
+                       metadata.summary.tensors);
   check_moments(file.id(), path, tensors, moments_may_be_missing);
+  const auto datasets = open_datasets(file.id(), tensors);
+  return {metadata.summary.state, places_of(datasets), read_checksums(file.id(), datasets, tensors)};
 }
 
-/// Every rank's `optimizer` becomes rank 0's.
-void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors) {
-  std::string flags;
-  for (const auto& tensor : tensors) flags += tensor.optimizer ? '1' : '0';
-  flags = world.broadcast(flags, 0);
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].optimizer = flags[i] == '1';
+/// Everything becomes rank 0's, and `optimizer` of each tensor.
+void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
+  contents.state = from_rank_0(world, std::vector{contents.state})[0];
+  for (auto& places : contents.places) places = from_rank_0(world, places);
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i] >= 0;
+  const auto block_elements = from_rank_0(world, std::vector{contents.checksums.block_elements})[0];
+  if (block_elements == 0) return;
+  if (world.rank() != 0) contents.checksums = checksums_for(tensors, block_elements);
+  for (auto& dataset : contents.checksums.datasets) dataset.blocks = from_rank_0(world, dataset.blocks);
+}
+
+/// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
+struct Part {
+  std::size_t role;
+  int tensor;
+  std::int64_t begin;
+  Tensor values;
+};
+
+std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging& staging) {
+  std::vector<Part> parts;
+  for (std::size_t role = 0; role < kRoles.size(); ++role) {
+    for (const auto& piece : pieces) {
+      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& values, std::int64_t begin) {
+        parts.push_back({role, piece.tensor, piece.begin + begin, values});
+      });
+    }
+  }
+  return parts;
 }
 
 /// Returns the sums of what was read, if the file has checksums.
-std::vector<RangeSum> read_values(Device& device, const Datasets& datasets, const Checksums& checksums,
-                                  const std::vector<TensorInfo>& tensors,
-                                  const std::vector<TensorPiece>& pieces, std::int64_t most) {
+std::vector<RangeSum> read_values(Device& device, const StoredValues& stored, const Checksums& checksums,
+                                  const std::vector<TensorPiece>& pieces, std::size_t tensors) {
   std::vector<RangeSum> sums;
-  Staging staging(device, most);
-  for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    for (const auto& piece : pieces) {
-      const auto& tensor = tensors[piece.tensor];
-      const auto& dataset = datasets[role][piece.tensor];
-      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
-        if (dataset) {
-          read_range(dataset.id(), tensor.shape, piece.begin + begin, part.elements(), staging.values());
-          if (checksums) {
-            add_sums(sums, dataset_index(role, piece.tensor, tensors.size()), piece.begin + begin,
-                     {staging.values(), static_cast<std::size_t>(part.elements())}, checksums.block_elements);
-          }
-        } else {
-          std::fill_n(staging.values(), part.elements(), 0.0F);
-        }
-        staging.store(part);
-      });
+  Staging staging(device, FileSettings{}.transfer_elements);
+  const auto parts = parts_of(pieces, staging);
+  for (std::size_t i = 0, ahead = 1; i < parts.size(); ++i) {
+    const auto& [role, tensor, begin, values] = parts[i];
+    const std::span room(staging.room_for(values), static_cast<std::size_t>(values.elements()));
+    for (; ahead < std::min(i + 3, parts.size()); ++ahead) {  // while this one is checked and copied
+      const auto& next = parts[ahead];
+      stored.read_ahead(next.role, next.tensor, next.begin, next.values.elements());
     }
+    if (!stored.has(role, tensor)) {
+      std::fill(room.begin(), room.end(), 0.0F);
+    } else {
+      stored.read(role, tensor, begin, values.elements(), room.data());
+      if (checksums)
+        add_sums(sums, dataset_index(role, tensor, tensors), begin, room, checksums.block_elements);
+    }
+    staging.store(values);
   }
   return sums;
 }
@@ -131,29 +164,20 @@ TrainingState load_checkpoint(World& world, Device& device, const fs::path& path
                               bool missing_moments_are_zero) {
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   auto in_file = tensors_to_read(world, tensors, pieces);
+  Contents contents;
   agree_on_reading(world, path, [&] {
-    if (world.rank() == 0) check_file(path, in_file, missing_moments_are_zero);
+    if (world.rank() == 0) contents = examine(path, in_file, missing_moments_are_zero);
   });
-  share_from_rank_0(world, in_file);
+  share_from_rank_0(world, in_file, contents);
 
-  const Hdf5Settings settings;
-  TrainingState state;
-  hdf5::File file;
-  Datasets datasets;
-  Checksums checksums;
-  agree_on_reading(world, path, [&] {
-    file = hdf5::open_file(path, parallel_access(mpi_communicator(world), settings).id());
-    state = read_state(file.id());
-    datasets = open_datasets(file.id(), in_file);
-    checksums = read_checksums(file.id(), datasets, in_file);
-  });
+  const auto& checksums = contents.checksums;
   std::vector<RangeSum> parts;  // of blocks that are shared with other ranks
   agree_on_reading(world, path, [&] {
-    parts = compare(path, checksums,
-                    read_values(device, datasets, checksums, in_file, pieces, settings.transfer_elements));
+    const StoredValues values(path, contents.places);
+    parts = compare(path, checksums, read_values(device, values, checksums, pieces, in_file.size()));
   });
   compare(path, checksums, gather(world, parts));
-  return state;
+  return contents.state;
 }
 
 }  // namespace llampi

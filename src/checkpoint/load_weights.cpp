@@ -26,7 +26,7 @@ void read_pieces(Device& device, const WeightsSource& source, const std::vector<
   Staging staging(device, kTransferElements);
   for (const auto& piece : pieces) {
     staging.in_parts(piece.model, [&](const Tensor& part, std::int64_t begin) {
-      source.read(places[piece.tensor], piece.begin + begin, part.elements(), staging.values());
+      source.read(places[piece.tensor], piece.begin + begin, part.elements(), staging.room_for(part));
       staging.store(part);
     });
   }
@@ -66,9 +66,10 @@ void broadcast_pieces(World& world, Device& device, const WeightsSource& source,
         const std::int64_t from = std::max(begin, piece.begin);
         const std::int64_t to = std::min(end, piece.begin + piece.elements());
         if (piece.tensor != t || from >= to) continue;
-        std::memcpy(staging.values(), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
+        const Tensor target = piece.model.slice(from - piece.begin, to - piece.begin);
+        std::memcpy(staging.room_for(target), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
                     static_cast<std::size_t>(to - from) * sizeof(float));
-        staging.store(piece.model.slice(from - piece.begin, to - piece.begin));
+        staging.store(target);
       }
     }
   }

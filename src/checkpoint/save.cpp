@@ -1,28 +1,25 @@
-// Writing a checkpoint. Ranks do three kinds of things: what only rank 0 does, what HDF5 wants from all ranks
-// together (the file and its metadata), and the values, which each rank writes by itself.
+// Writing a checkpoint. Rank 0 alone lays the file out with HDF5, which knows then where the values of each
+// tensor belong; all ranks write values to their places, each by itself; rank 0 adds the checksums.
 //
-// The values are written independently, not collectively, because HDF5 and MPI-IO go on with collective calls
-// after a write: a rank whose write failed (full disk) leaves them, and the others wait for ever. Nothing is
-// lost: a rank's pieces are long runs of bytes in the file. So a failure of a rank is known to all before the
-// next collective call.
+// So no rank waits inside of HDF5 or MPI-IO for another one, whose disk may be full: a failure of a rank is
+// known to all before the next step. And what HDF5 does takes as long for a thousand ranks as for one.
 #include "checkpoint/save.hpp"
 
 #include <fmt/chrono.h>
 #include <llampi_version.h>
 #include <sys/statvfs.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <ctime>
 #include <functional>
+#include <optional>
 
-#include "checkpoint/checksums.hpp"
+#include "checkpoint/frame.hpp"
+#include "checkpoint/from_rank_0.hpp"
+#include "checkpoint/shared_file.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "checkpoint/transfer.hpp"
-#include "comm/mpi/mpi_world.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
@@ -33,16 +30,42 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct Job;
+
+/// The values of a file that is being written.
+class Values {
+ public:
+  Values(const Job& job, const Places& places);
+
+  /// Writes elements of a tensor and keeps their sums.
+  void write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values);
+  const std::vector<RangeSum>& sums() const { return sums_; }
+
+ private:
+  const Job& job_;
+  const Places& places_;
+  SharedFile file_;
+  std::vector<RangeSum> sums_;
+};
+
 /// All that one save needs to know.
 struct Job {
   World& world;
   fs::path file, temporary;
-  std::vector<TensorInfo> tensors;  // `optimizer`: its moments are written
-  CheckpointSummary about;          // all of it but the tensors
+  CheckpointSummary about;  // rank 0's counts, but for the tensors; `optimizer`: its moments are written
   const SaveOptions& options;
-  /// Writes this rank's values into the open file and returns their sums.
-  std::function<std::vector<RangeSum>(const Job&, const Datasets&)> write_values;
+  std::function<void(Values&)> write_values;  // this rank's
 };
+
+Values::Values(const Job& job, const Places& places)
+    : job_(job), places_(places), file_(job.world, job.temporary) {}
+
+void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values) {
+  file_.write_at(places_[role][tensor] + begin * static_cast<std::int64_t>(sizeof(float)),
+                 std::as_bytes(values));
+  add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
+           job_.options.block_elements);
+}
 
 /// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
 /// int64.
@@ -94,30 +117,21 @@ std::vector<TensorInfo> tensors_to_write(World& world, std::vector<TensorInfo> t
   return tensors;
 }
 
-/// The bytes of a state on rank 0: metadata must be the same on all ranks.
-TrainingState from_rank_0(World& world, const TrainingState& state) {
-  static_assert(std::is_trivially_copyable_v<TrainingState>);
-  const std::string bytes = world.broadcast({reinterpret_cast<const char*>(&state), sizeof state}, 0);
-  TrainingState result;
-  std::memcpy(&result, bytes.data(), sizeof result);
-  return result;
-}
-
 std::string now_utc() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
                      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
 std::int64_t metadata_bytes_of(const Job& job) {
-  return metadata_bytes(job.tensors, job.about.texts, job.options.block_elements);
+  return metadata_bytes(job.about.tensors, job.about.texts, job.options.block_elements);
 }
 
 std::int64_t needed_bytes(const Job& job) {
   std::int64_t bytes = metadata_bytes_of(job);
-  for (const auto& tensor : job.tensors) {
+  for (const auto& tensor : job.about.tensors) {
     bytes += static_cast<std::int64_t>(roles_of(tensor)) *
              (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) +
-              job.options.hdf5.alignment_bytes);
+              job.options.file.alignment_bytes);
   }
   return bytes;
 }
@@ -132,18 +146,15 @@ void require_free_space(const Job& job, const fs::path& folder) {
     throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(free));
 }
 
-/// Rank 0: everything that can be known to fail before HDF5 is at it, because an HDF5 file whose metadata
-/// cannot be written can neither be closed nor left open. So this writes as many bytes as the metadata takes.
-void prepare(const Job& job) {
+/// Rank 0: an empty file, if there may be one.
+void create_temporary(const Job& job) {
   const fs::path folder = job.file.has_parent_path() ? job.file.parent_path() : fs::path(".");
   std::error_code error;
   if (!fs::is_directory(folder, error)) throw_user_error("there is no folder {}", folder.string());
   if (fs::is_directory(job.file, error)) throw_user_error("there is a folder of that name");
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);
-  const auto probe = PosixFile::create(job.temporary);
-  probe.write_at(0, std::vector<std::byte>(static_cast<std::size_t>(metadata_bytes_of(job))));
-  probe.sync();
+  SharedFile::create(job.temporary, job.options.file);
 }
 
 /// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes
@@ -154,45 +165,33 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-std::vector<RangeSum> write_pieces(const Job& job, const Datasets& datasets, Device& device,
-                                   const std::vector<TensorPiece>& pieces) {
-  std::vector<RangeSum> sums;
-  Staging staging(device, job.options.hdf5.transfer_elements);
+void write_pieces(const Job& job, Values& values, Device& device, const std::vector<TensorPiece>& pieces) {
+  Staging staging(device, job.options.file.transfer_elements);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : pieces) {
-      const auto& tensor = job.tensors[piece.tensor];
-      if (role >= roles_of(tensor)) continue;
+      if (role >= roles_of(job.about.tensors[piece.tensor])) continue;
       staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
-        staging.fetch(part);
-        write_range(datasets[role][piece.tensor].id(), tensor.shape, piece.begin + begin, part.elements(),
-                    staging.values());
-        add_sums(sums, dataset_index(role, piece.tensor, job.tensors.size()), piece.begin + begin,
-                 {staging.values(), static_cast<std::size_t>(part.elements())}, job.options.block_elements);
+        values.write(role, piece.tensor, piece.begin + begin,
+                     {staging.fetch(part), static_cast<std::size_t>(part.elements())});
       });
     }
   }
-  return sums;
 }
 
 /// Parts of all tensors, dealt out over the ranks like cards.
-std::vector<RangeSum> write_converted(const Job& job, const Datasets& datasets, const WeightsSource& source) {
-  std::vector<RangeSum> sums;
-  const std::int64_t most = job.options.hdf5.transfer_elements;
-  std::vector<float> values(static_cast<std::size_t>(most));
+void write_converted(const Job& job, Values& values, const WeightsSource& source) {
+  const std::int64_t most = job.options.file.transfer_elements;
+  std::vector<float> buffer(static_cast<std::size_t>(most));
   std::int64_t part = 0;
-  for (int t = 0; t < static_cast<int>(job.tensors.size()); ++t) {
-    const auto& shape = job.tensors[t].shape;
-    const std::int64_t elements = elements_of(shape);
+  for (int t = 0; t < static_cast<int>(job.about.tensors.size()); ++t) {
+    const std::int64_t elements = elements_of(job.about.tensors[t].shape);
     for (std::int64_t begin = 0; begin < elements; begin += most, ++part) {
       if (part % job.world.size() != job.world.rank()) continue;
       const std::int64_t count = std::min(most, elements - begin);
-      source.read(t, begin, count, values.data());
-      write_range(datasets[0][t].id(), shape, begin, count, values.data());
-      add_sums(sums, dataset_index(0, t, job.tensors.size()), begin, std::span(values).first(count),
-               job.options.block_elements);
+      source.read(t, begin, count, buffer.data());
+      values.write(0, t, begin, std::span(buffer).first(static_cast<std::size_t>(count)));
     }
   }
-  return sums;
 }
 
 /// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the
@@ -201,8 +200,7 @@ void agree_on(const Job& job, const std::function<void()>& work) {
   const auto explained = [&] {
     try {
       work();
-    } catch (const hdf5::Failure& failure) {
-      if (!failure.storage_problem().empty()) throw UserError(failure.storage_problem());
+    } catch (const CallError&) {
       write_more(job.temporary);
       throw;
     }
@@ -217,64 +215,45 @@ void agree_on(const Job& job, const std::function<void()>& work) {
   });
 }
 
+void on_rank_0(const Job& job, const std::function<void()>& work) {
+  agree_on(job, [&] {
+    if (job.world.rank() == 0) work();
+  });
+}
+
+/// Returns the sums of what this rank wrote.
+std::vector<RangeSum> write_values(const Job& job, const Places& places) {
+  std::optional<Values> values;
+  agree_on(job, [&] { values.emplace(job, places); });
+  agree_on(job, [&] {
+    job.write_values(*values);
+    // Some file systems notice only now that the space is short.
+    PosixFile::open_for_writing(job.temporary).sync();
+  });
+  return values->sums();
+}
+
 void write_temporary(const Job& job) {
-  const auto flush = [](const hdf5::File& file) {
-    const Hdf5Lock lock;
-    hdf5::check(H5Fflush(file.id(), H5F_SCOPE_GLOBAL), "H5Fflush");
-  };
-  hdf5::File out;
-  Datasets datasets;
-  std::vector<RangeSum> sums;
-  Checksums checksums = checksums_for(job.tensors, job.options.block_elements);
-  try {
-    agree_on(job, [&] {
-      // All metadata in one block: spread between the values, MPI-IO would write the bytes between its parts
-      // as well, and they may have no room.
-      const auto access =
-          parallel_access(mpi_communicator(job.world), job.options.hdf5,
-                          metadata_block_bytes(job.tensors, job.about.texts, job.options.block_elements));
-      out = create_checkpoint(job.temporary, access.id());
-      write_attributes(out.id(), job.about);
-      datasets = create_datasets(out.id(), job.tensors);
-      create_checksums(out.id(), datasets, checksums);
-      flush(out);  // while there is room for the metadata
-    });
-    agree_on(job, [&] {
-      sums = job.write_values(job, datasets);
-      // Some file systems notice only now that the space is short.
-      PosixFile::open_for_writing(job.temporary).sync();
-    });
-    sums = gather(job.world, sums);
-    agree_on(job, [&] {
-      set_blocks(checksums, combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
-      write_checksums(out.id(), datasets, checksums, metadata_checksum(job.about, checksums));
-      datasets = {};
-      flush(out);
-      out.close();
-    });
-  } catch (...) {
-    // Closing writes metadata again; giving the values' space back makes room for it. All ranks are here:
-    // agree() saw to it.
-    if (job.world.rank() == 0 && ::truncate(job.temporary.c_str(), 0) != 0) {
-      // Then closing may fail too; there is nothing better to do.
-    }
-    job.world.barrier();
-    throw;
-  }
+  Frame frame;
+  on_rank_0(job, [&] {
+    create_temporary(job);
+    frame = Frame(job.about, job.options.file, job.options.block_elements);
+  });
+  Places places = frame.places();
+  for (auto& role : places) role = from_rank_0(job.world, role);
+  auto sums = gather(job.world, write_values(job, places));
+  on_rank_0(job, [&] {
+    frame.complete(job.about, std::move(sums));
+    const auto out = PosixFile::open_for_writing(job.temporary);
+    frame.write_to(out);
+    out.sync();
+  });
 }
 
 void save(const Job& job) {
-  const auto on_rank_0 = [&](const std::function<void()>& work) {
-    agree_on(job, [&] {
-      if (job.world.rank() == 0) work();
-    });
-  };
   try {
-    on_rank_0([&] { prepare(job); });
     write_temporary(job);
-    // A sync per node, each rank's being the simple way to it; almost nothing is left to write.
-    agree_on(job, [&] { PosixFile::open_for_writing(job.temporary).sync(); });
-    on_rank_0([&] { rename_into_place(job.temporary, job.file); });
+    on_rank_0(job, [&] { rename_into_place(job.temporary, job.file); });
   } catch (...) {
     std::error_code ignored;
     if (job.world.rank() == 0) fs::remove(job.temporary, ignored);
@@ -290,13 +269,12 @@ Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors
   return {.world = world,
           .file = file,
           .temporary = temporary,
-          .tensors = std::move(tensors),
-          .about = {.state = from_rank_0(world, state),
-                    .texts = {world.broadcast(texts.model_config, 0), world.broadcast(texts.run_config, 0)},
+          .about = {.state = state,
+                    .texts = texts,
                     .program_version = LLAMPI_VERSION,
                     .git_sha = LLAMPI_GIT_SHA,
-                    .created = world.broadcast(now_utc(), 0),
-                    .tensors = {}},
+                    .created = now_utc(),
+                    .tensors = std::move(tensors)},
           .options = options,
           .write_values = {}};
 }
@@ -309,9 +287,7 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
   agree(world, [&] { require_valid_pieces(tensors, pieces); });
   require_full_coverage(world, tensors, pieces);
   Job job = make_job(world, file, tensors_to_write(world, tensors, pieces), state, texts, options);
-  job.write_values = [&](const Job& self, const Datasets& datasets) {
-    return write_pieces(self, datasets, device, pieces);
-  };
+  job.write_values = [&](Values& values) { write_pieces(job, values, device, pieces); };
   save(job);
 }
 
@@ -327,9 +303,7 @@ void import_weights(World& world, const WeightsSource& source, const fs::path& c
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
   Job job = make_job(world, checkpoint, std::move(tensors), {}, texts, options);
-  job.write_values = [&](const Job& self, const Datasets& datasets) {
-    return write_converted(self, datasets, source);
-  };
+  job.write_values = [&](Values& values) { write_converted(job, values, source); };
   save(job);
 }
 

@@ -7,7 +7,7 @@
 namespace llampi {
 
 struct SaveOptions {
-  Hdf5Settings hdf5;
+  FileSettings file;
   /// Refuse before writing if the file system has not enough space. Off in tests of a disk that fills up
   /// while writing.
   bool check_free_space = true;

@@ -73,24 +73,6 @@ hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t proper
 
 }  // namespace
 
-hdf5::PropertyList parallel_access(MPI_Comm communicator, const Hdf5Settings& settings,
-                                   std::int64_t metadata_block_bytes) {
-  const Hdf5Lock lock;
-  auto access = hdf5::file_access();
-  check(H5Pset_fapl_mpio(access.id(), communicator, MPI_INFO_NULL), "H5Pset_fapl_mpio");
-  check(H5Pset_alignment(access.id(), static_cast<hsize_t>(settings.alignment_threshold_bytes),
-                         static_cast<hsize_t>(settings.alignment_bytes)),
-        "H5Pset_alignment");
-  if (metadata_block_bytes > 0) {
-    check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
-          "H5Pset_meta_block_size");
-  }
-  check(H5Pset_coll_metadata_write(access.id(), settings.collective_metadata), "H5Pset_coll_metadata_write");
-  check(H5Pset_all_coll_metadata_ops(access.id(), settings.collective_metadata),
-        "H5Pset_all_coll_metadata_ops");
-  return access;
-}
-
 void reading(const std::filesystem::path& file, const std::function<void()>& work) {
   try {
     work();
@@ -102,11 +84,19 @@ void reading(const std::filesystem::path& file, const std::function<void()>& wor
   }
 }
 
-hdf5::File create_checkpoint(const std::filesystem::path& path, hid_t access) {
+hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
+                             std::int64_t metadata_block_bytes) {
   const Hdf5Lock lock;
+  const auto access = hdf5::file_access();
+  // The driver that leaves names alone: the usual one looks for a real path, which memory does not have.
+  check(H5Pset_fapl_stdio(access.id()), "H5Pset_fapl_stdio");
+  const auto alignment = static_cast<hsize_t>(settings.alignment_bytes);
+  check(H5Pset_alignment(access.id(), alignment, alignment), "H5Pset_alignment");
+  check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
+        "H5Pset_meta_block_size");
   const hdf5::PropertyList creation(check(H5Pcreate(H5P_FILE_CREATE), "H5Pcreate"));
   keep_attributes_together(creation.id());
-  return hdf5::create_file(path, access, creation.id());
+  return hdf5::create_file(path, access.id(), creation.id());
 }
 
 void write_attributes(hid_t file, const CheckpointSummary& about) {

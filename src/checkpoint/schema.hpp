@@ -2,8 +2,6 @@
 // docs/formats.md.
 #pragma once
 
-#include <mpi.h>
-
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -11,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/staging.hpp"
 #include "data/hdf5.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 
@@ -38,30 +35,14 @@ inline std::size_t roles_of(const TensorInfo& tensor) {
 /// [role][tensor]; without a handle where a tensor is not in the file in that role.
 using Datasets = std::array<std::vector<hdf5::Dataset>, kRoles.size()>;
 
-struct Hdf5Settings {
-  /// What is at least this large begins at a multiple of `alignment_bytes`: a page, so that no two tensors
-  /// share one (ranks that write neighbouring tensors do not wait for each other), at a cost of at most a
-  /// page per tensor.
-  std::int64_t alignment_threshold_bytes = 4096;
-  std::int64_t alignment_bytes = 4096;
-  /// One rank reads metadata and sends it to the others; metadata is written by all together. Without it a
-  /// thousand ranks would read the same few kilobytes from the file system.
-  bool collective_metadata = true;
-  /// Of the buffer through which values pass: larger ranges are read and written in several calls.
-  std::int64_t transfer_elements = kTransferElements;
-};
-
-/// File access properties for all ranks of a communicator together.
-/// @param metadata_block_bytes metadata is kept together in blocks of this size; 0: HDF5's default
-hdf5::PropertyList parallel_access(MPI_Comm communicator, const Hdf5Settings& settings,
-                                   std::int64_t metadata_block_bytes = 0);
-
 /// Runs `work`, in which a failure of HDF5 means that the file is damaged. @throws DamagedCheckpoint
 void reading(const std::filesystem::path& file, const std::function<void()>& work);
 
-/// @param access from parallel_access() @throws UserError as hdf5::create_file()
-hdf5::File create_checkpoint(const std::filesystem::path& path, hid_t access);
-/// Creates /state and the attributes, but for those of the checksums. Every rank must give the same values.
+/// Creates or replaces a file. @param metadata_block_bytes metadata is kept together in blocks of this size
+/// @throws UserError as hdf5::create_file()
+hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
+                             std::int64_t metadata_block_bytes);
+/// Creates /state and the attributes, but for those of the checksums.
 void write_attributes(hid_t file, const CheckpointSummary& about);
 /// @throws UserError naming what is missing
 TrainingState read_state(hid_t file);

@@ -42,16 +42,26 @@ void Staging::in_parts(const Tensor& tensor,
     work(tensor.slice(begin, std::min(begin + elements_, tensor.elements())), begin);
 }
 
-void Staging::fetch(const Tensor& part) {
+bool Staging::needs_buffer(const Tensor& part) const {
   require(part.elements() <= elements_, "a part that does not fit the buffer");
+  return part.dtype != DType::float32 || !device_.is_host_memory(part.data);
+}
+
+const float* Staging::fetch(const Tensor& part) {
+  if (!needs_buffer(part)) return part.as<float>();
   const bool wide = part.dtype == DType::float32;
   device_.download(wide ? static_cast<void*>(values()) : bits(), part, Stream::copy_out);
   device_.synchronize(Stream::copy_out);
   if (!wide) widen(part.dtype, bits(), part.elements(), values());
+  return values();
+}
+
+float* Staging::room_for(const Tensor& part) const {
+  return needs_buffer(part) ? values() : part.as<float>();
 }
 
 void Staging::store(const Tensor& part) {
-  require(part.elements() <= elements_, "a part that does not fit the buffer");
+  if (!needs_buffer(part)) return;
   const bool wide = part.dtype == DType::float32;
   if (!wide) narrow(part.dtype, values(), part.elements(), bits());
   device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), Stream::copy);

@@ -12,7 +12,8 @@ namespace llampi {
 /// 4 MiB of values.
 inline constexpr std::int64_t kTransferElements = std::int64_t{1} << 20;
 
-/// A buffer in host memory through which tensors pass in parts, one after another.
+/// A buffer in host memory through which tensors pass in parts, one after another. float32 values in host
+/// memory need none: they are given and taken where they lie.
 class Staging {
  public:
   /// Waits until the device has done what it was asked to: it may still be at work on the tensors.
@@ -23,14 +24,16 @@ class Staging {
   /// part fits into the buffer.
   void in_parts(const Tensor& tensor, const std::function<void(const Tensor&, std::int64_t)>& work) const;
 
-  /// The buffer, for as many values as a part has.
-  float* values() const { return reinterpret_cast<float*>(memory_.data()); }
-  /// Copies a part into the buffer.
-  void fetch(const Tensor& part);
-  /// Copies the buffer into a part, rounded to nearest even if that is of 16 bits.
+  /// The values of a part, until the next call.
+  const float* fetch(const Tensor& part);
+  /// Where the new values of a part go, before store(part).
+  float* room_for(const Tensor& part) const;
+  /// Puts them into the part, rounded to nearest even if that is of 16 bits.
   void store(const Tensor& part);
 
  private:
+  bool needs_buffer(const Tensor& part) const;
+  float* values() const { return reinterpret_cast<float*>(memory_.data()); }
   std::uint16_t* bits() const { return reinterpret_cast<std::uint16_t*>(values() + elements_); }
 
   Device& device_;

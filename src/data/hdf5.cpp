@@ -89,6 +89,16 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
   }
 }
 
+std::string name_of(hid_t object, ssize_t (*get_name)(hid_t, char*, std::size_t), const char* unnamed) {
+  const Hdf5Lock lock;
+  const auto length = get_name(object, nullptr, 0);
+  if (length <= 0) return unnamed;
+  std::string name(static_cast<std::size_t>(length) + 1, '\0');
+  if (get_name(object, name.data(), name.size()) < 0) return unnamed;
+  name.pop_back();
+  return name;
+}
+
 }  // namespace
 
 void fail(const char* call, SourceLocation where) {
@@ -103,6 +113,9 @@ PropertyList file_access() {
   PropertyList properties(check(H5Pcreate(H5P_FILE_ACCESS), "H5Pcreate"));
   // Not H5F_LIBVER_LATEST: newer libraries would write what those of 1.10 cannot read.
   check(H5Pset_libver_bounds(properties.id(), H5F_LIBVER_V110, H5F_LIBVER_V110), "H5Pset_libver_bounds");
+#if H5_VERSION_GE(1, 12, 1) || (H5_VERS_MINOR == 10 && H5_VERS_RELEASE >= 7)
+  check(H5Pset_file_locking(properties.id(), false, true), "H5Pset_file_locking");
+#endif
   return properties;
 }
 
@@ -134,15 +147,9 @@ File create_file(const std::filesystem::path& path, hid_t access_properties, hid
   }
 }
 
-std::string file_name(hid_t object) {
-  const Hdf5Lock lock;
-  const auto length = H5Fget_name(object, nullptr, 0);
-  if (length <= 0) return "HDF5 file";
-  std::string name(static_cast<std::size_t>(length) + 1, '\0');
-  check(H5Fget_name(object, name.data(), name.size()), "H5Fget_name");
-  name.pop_back();
-  return name;
-}
+std::string file_name(hid_t object) { return name_of(object, H5Fget_name, "HDF5 file"); }
+
+std::string object_name(hid_t object) { return name_of(object, H5Iget_name, "object"); }
 
 std::vector<std::string> links(hid_t group) {
   const Hdf5Lock lock;

@@ -111,7 +111,8 @@ using Attribute = Handle<H5Aclose>;
 using Type = Handle<H5Tclose>;
 
 /// File access properties with the format of HDF5 1.10, whose metadata carries checksums; for files that are
-/// created.
+/// created. They are not locked, which some parallel file systems cannot do: nobody else knows of a file that
+/// has not got its final name yet.
 PropertyList file_access();
 
 /// Opens a file for reading. @param access file access properties (for example with MPI-IO)
@@ -124,8 +125,9 @@ File open_file(const std::filesystem::path& path, hid_t access = H5P_DEFAULT);
 /// @throws UserError: the folder is missing, permission denied, no space left
 File create_file(const std::filesystem::path& path, hid_t access, hid_t creation = H5P_DEFAULT);
 
-/// Name of the file in which an object lies, for messages.
+/// Name of the file in which an object lies, and its path in there, for messages.
 std::string file_name(hid_t object);
+std::string object_name(hid_t object);
 
 // Scalar attributes. Strings are written with fixed length in UTF-8 and read with fixed or variable length; a
 // bool is written as h5py does and read from that or an integer. Readers throw UserError, naming file and

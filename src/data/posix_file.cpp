@@ -1,6 +1,7 @@
 #include "data/posix_file.hpp"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +54,14 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, O_RDWR | O_CREAT | O_TRUNC, "created"};
 }
 
+PosixFile PosixFile::in_memory(const char* name) {
+  PosixFile file;
+  file.descriptor_ = ::memfd_create(name, MFD_CLOEXEC);
+  if (file.descriptor_ < 0) fail(name, "memfd_create", "created");
+  file.path_ = "/proc/self/fd/" + std::to_string(file.descriptor_);
+  return file;
+}
+
 PosixFile::~PosixFile() {
   if (descriptor_ >= 0) ::close(descriptor_);
 }
@@ -87,6 +96,10 @@ std::size_t PosixFile::read_at(std::int64_t offset, std::span<std::byte> bytes) 
     done += static_cast<std::size_t>(count);
   }
   return done;
+}
+
+void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
 }
 
 void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {

@@ -21,16 +21,21 @@ class PosixFile {
   static PosixFile open_for_reading(const std::filesystem::path& path);
   static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
   static PosixFile create(const std::filesystem::path& path);            ///< or replace
+  /// Gone when it is closed. path() leads to it for this process. @param name for who looks at open files
+  static PosixFile in_memory(const char* name);
   ~PosixFile();
   PosixFile(PosixFile&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
   PosixFile& operator=(PosixFile&& other) noexcept;
 
+  const std::filesystem::path& path() const { return path_; }
   std::int64_t size() const;
   /// Reads up to bytes.size() from the current position; returns how many, 0 at the end of the file.
   std::size_t read(std::span<std::byte> bytes) const;
   /// The same from `offset`, and fewer bytes only where the file ends.
   std::size_t read_at(std::int64_t offset, std::span<std::byte> bytes) const;
+  /// Tells the operating system which bytes will be wanted next; it may do nothing about it.
+  void read_ahead(std::int64_t offset, std::int64_t bytes) const;
   void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
   void sync() const;
 

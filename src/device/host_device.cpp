@@ -25,6 +25,7 @@ void HostDevice::download(void* destination, Tensor source, Stream) {
   if (source.bytes() > 0) std::memcpy(destination, source.data, static_cast<std::size_t>(source.bytes()));
 }
 
+bool HostDevice::is_host_memory(const void*) const { return true; }
 Event HostDevice::record(Stream) { return {}; }
 void HostDevice::wait(Stream, const Event&) {}
 void HostDevice::synchronize(Stream) {}

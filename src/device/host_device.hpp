@@ -15,6 +15,7 @@ class HostDevice : public Device {
   std::int64_t available_bytes(int local_ranks) const override;
   void upload(Tensor destination, const void* source, Stream stream) override;
   void download(void* destination, Tensor source, Stream stream) override;
+  bool is_host_memory(const void* memory) const override;
   Event record(Stream stream) override;
   void wait(Stream stream, const Event& event) override;
   void synchronize(Stream stream) override;

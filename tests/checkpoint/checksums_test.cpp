@@ -53,7 +53,7 @@ TEST(Checksums, AreThoseOfTheValuesHoweverTheyAreDivided) {
       SCOPED_TRACE(fmt::format("blocks of {}, {} parts", block, parts));
       SaveOptions options;
       options.block_elements = block;
-      options.hdf5.transfer_elements = 700 * parts;
+      options.file.transfer_elements = 700 * parts;
       const auto pieces = parts == 7 ? SamplePieces::random(5, rank, ranks).fill()
                                      : SamplePieces::even(parts, rank, ranks).fill();
       save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),

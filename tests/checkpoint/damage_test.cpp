@@ -380,7 +380,7 @@ TEST_F(Damage, OtherVersionsAndKinds) {
   EXPECT_THAT(refused("format", [](hid_t) {}), HasSubstr("not a llampi checkpoint"));
 }
 
-// What h5repack or a user's script may leave: other layouts are read, other types refused.
+// What h5repack or a user's script may leave: refused, unless it is as llampi writes it.
 TEST_F(Damage, RewrittenDatasets) {
   const auto rewritten = [&](hid_t type, bool chunked) {
     change([&](hid_t id) {
@@ -407,7 +407,10 @@ TEST_F(Damage, RewrittenDatasets) {
     load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
     return pieces.differences();
   };
-  EXPECT_EQ(rewritten(H5T_IEEE_F32LE, true), 0);
+  EXPECT_EQ(rewritten(H5T_IEEE_F32LE, false), 0);
+  EXPECT_THAT(message_of<UserError>([&] { rewritten(H5T_IEEE_F32LE, true); }),
+              AllOf(HasSubstr("/model/a"), HasSubstr("h5repack")));
+  EXPECT_THROW(rewritten(H5T_IEEE_F32BE, false), UserError);
   EXPECT_THROW(rewritten(H5T_IEEE_F64LE, false), UserError);
   EXPECT_THROW(rewritten(H5T_STD_I32LE, false), UserError);
 }

@@ -60,7 +60,7 @@ TEST(SaveLoad, RandomCutsDealtAtRandom) {
     SCOPED_TRACE(seed);
     const fs::path file = folder.path() / "step.h5";
     SaveOptions options;
-    if (seed % 2 == 0) options.hdf5.transfer_elements = 1000;  // many calls for one piece
+    if (seed % 2 == 0) options.file.transfer_elements = 1000;  // many calls for one piece
     save(file, SamplePieces::random(seed, rank, ranks).fill(), options);
     const auto pieces = SamplePieces::random(seed + 100, rank, ranks);
     load(file, pieces);
@@ -78,11 +78,13 @@ TEST(SaveLoad, OneRankHasEverything) {
   EXPECT_EQ(pieces.differences(), 0);
 }
 
-TEST(SaveLoad, WithoutCollectiveMetadata) {
+// File systems without stripes ignore what is asked of them.
+TEST(SaveLoad, Stripes) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
   SaveOptions options;
-  options.hdf5.collective_metadata = false;
+  options.file.stripes = -1;
+  options.file.stripe_bytes = 1 << 20;
   save(file, even(3).fill(), options);
   const auto pieces = even(2);
   load(file, pieces);

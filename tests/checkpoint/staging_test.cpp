@@ -38,11 +38,11 @@ std::vector<float> passed(DType dtype, const std::vector<float>& values) {
   Staging staging(sample_device(), 16);
   std::vector<std::byte> memory(values.size() * static_cast<std::size_t>(size_of(dtype)));
   const Tensor part{memory.data(), dtype, 1, std::ssize(values)};
-  std::copy(values.begin(), values.end(), staging.values());
+  std::copy(values.begin(), values.end(), staging.room_for(part));
   staging.store(part);
-  std::fill_n(staging.values(), values.size(), -1.0F);
-  staging.fetch(part);
-  return {staging.values(), staging.values() + values.size()};
+  if (dtype != DType::float32) std::fill_n(staging.room_for(part), values.size(), -1.0F);
+  const float* fetched = staging.fetch(part);
+  return {fetched, fetched + values.size()};
 }
 
 // In the middle between two neighbours the even one wins, and the sum of 1 and the last place of float32 is

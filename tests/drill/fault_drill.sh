@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# fault_drill.sh SOURCE LLAMPI FAULTY_IO [all]: calls that write, sync and rename fail, or are the last that a rank makes. The run must
+# fault_drill.sh SOURCE LLAMPI FAULTY_IO [all | FAULT...]: calls that write, sync and rename fail, or are the last that a rank makes. The run must
 # end with an error (2: the disk is full, or read-only; 1 or a signal: anything else), and the same command must then finish it.
 set -euo pipefail
 # shellcheck source=tests/drill/drill.sh
@@ -27,6 +27,8 @@ if [[ ${4:-} == all ]]; then
     for what in EIO EROFS ENOSPC kill killed; do
         for number in {1..6}; do faults+=("0:rename:$number:$what"); done
     done
+elif (($# > 3)); then
+    faults=("${@:4}")
 fi
 
 hit=0

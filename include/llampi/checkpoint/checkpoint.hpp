@@ -54,6 +54,19 @@ struct CheckpointTexts {
   std::string run_config;    ///< ini
 };
 
+/// How a file's bytes are laid out and moved.
+struct FileSettings {
+  /// Tensors of at least this size begin at a multiple of it: a page, so that ranks that write neighbouring
+  /// tensors do not share one, at a cost of at most a page per tensor.
+  std::int64_t alignment_bytes = 4096;
+  /// On file systems that spread files over servers (Lustre and others that MPI-IO knows stripes of): over
+  /// how many, and in pieces of which size. 0: as the folder says; -1 stripes: over all.
+  std::int64_t stripes = 0;
+  std::int64_t stripe_bytes = 0;
+  /// Values pass through a buffer of so many: larger ranges are written and read in several calls.
+  std::int64_t transfer_elements = std::int64_t{1} << 20;
+};
+
 /// A checkpoint that was cut off or changed after it was written; another one may be whole.
 class DamagedCheckpoint : public UserError {
  public:

@@ -171,6 +171,8 @@ class Device : public OperationSizes {
   /// A tensor that lies in host memory is copied likewise.
   virtual void upload(Tensor destination, const void* source, Stream stream) = 0;
   virtual void download(void* destination, Tensor source, Stream stream) = 0;
+  /// Whether the calling thread may read and write this memory itself, once streams are synchronized.
+  virtual bool is_host_memory(const void* memory) const = 0;
   /// A point after all that was issued on `stream` so far.
   virtual Event record(Stream stream) = 0;
   /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.

@@ -145,6 +145,12 @@ void CudaDevice::download(void* destination, Tensor source, Stream stream) {
         "cudaMemcpyAsync from the device");
 }
 
+bool CudaDevice::is_host_memory(const void* memory) const {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, memory), "cudaPointerGetAttributes");
+  return attributes.type == cudaMemoryTypeHost || attributes.type == cudaMemoryTypeUnregistered;
+}
+
 // ---- order
 // -------------------------------------------------------------------------------------------------------
 

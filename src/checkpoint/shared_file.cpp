@@ -1,0 +1,65 @@
+#include "checkpoint/shared_file.hpp"
+
+#include <string>
+
+#include "comm/mpi/check.hpp"
+#include "comm/mpi/mpi_world.hpp"
+#include "data/posix_file.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+/// MPI-IO's hints; file systems that know nothing of stripes do not look at them.
+class Hints {
+ public:
+  explicit Hints(const FileSettings& settings) {
+    check_mpi(MPI_Info_create(&info_), "MPI_Info_create");
+    if (settings.stripes != 0) set("striping_factor", settings.stripes);
+    if (settings.stripe_bytes != 0) set("striping_unit", settings.stripe_bytes);
+  }
+  ~Hints() { MPI_Info_free(&info_); }
+  Hints(const Hints&) = delete;
+  Hints& operator=(const Hints&) = delete;
+
+  MPI_Info get() const { return info_; }
+
+ private:
+  void set(const char* key, std::int64_t value) {
+    check_mpi(MPI_Info_set(info_, key, std::to_string(value).c_str()), "MPI_Info_set");
+  }
+  MPI_Info info_ = MPI_INFO_NULL;
+};
+
+}  // namespace
+
+void SharedFile::create(const std::filesystem::path& path, const FileSettings& settings) {
+  PosixFile::create(path);  // says what is wrong where it cannot be
+  if (settings.stripes == 0 && settings.stripe_bytes == 0) return;
+  std::filesystem::remove(path);  // stripes are those of a file's creation
+  const Hints hints(settings);
+  MPI_File file = MPI_FILE_NULL;
+  check_mpi(MPI_File_open(MPI_COMM_SELF, path.c_str(), MPI_MODE_CREATE | MPI_MODE_WRONLY, hints.get(), &file),
+            "MPI_File_open");
+  check_mpi(MPI_File_close(&file), "MPI_File_close");
+}
+
+SharedFile::SharedFile(World& world, const std::filesystem::path& path) {
+  check_mpi(MPI_File_open(mpi_communicator(world), path.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_),
+            "MPI_File_open");
+}
+
+SharedFile::~SharedFile() {
+  if (file_ != MPI_FILE_NULL) MPI_File_close(&file_);
+}
+
+void SharedFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
+  MPI_Status status;
+  check_mpi(MPI_File_write_at(file_, offset, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, &status),
+            "MPI_File_write_at");
+  int written = 0;
+  check_mpi(MPI_Get_count(&status, MPI_BYTE, &written), "MPI_Get_count");
+  require(written == static_cast<int>(bytes.size()), "a write that MPI-IO did in part");
+}
+
+}  // namespace llampi
