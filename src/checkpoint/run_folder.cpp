@@ -69,17 +69,26 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return checkpoints;
 }
 
-void prune_checkpoints(const fs::path& run_dir, int keep, const std::vector<fs::path>& damaged) {
-  require(keep >= 1, "at least one checkpoint is kept");
+void remove_unfinished_checkpoints(const fs::path& run_dir) {
   for (const auto& entry : entries_of(run_dir)) {
     if (entry.extension() == ".tmp" && step_of(entry.stem().string())) remove_file(entry);
   }
+}
+
+void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
+                       const std::vector<fs::path>& damaged) {
+  require(retention.newest >= 1, "at least one checkpoint is kept");
+  remove_unfinished_checkpoints(run_dir);
   auto checkpoints = list_checkpoints(run_dir);
   std::erase_if(checkpoints, [&](const fs::path& file) {
     return std::find(damaged.begin(), damaged.end(), file) != damaged.end();
   });
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < checkpoints.size(); ++i)
-    remove_file(checkpoints[i]);
+  const std::size_t newest = std::min(checkpoints.size(), static_cast<std::size_t>(retention.newest));
+  checkpoints.resize(checkpoints.size() - newest);
+  for (const auto& file : checkpoints) {
+    const bool stays = retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
+    if (!stays) remove_file(file);
+  }
 }
 
 }  // namespace llampi

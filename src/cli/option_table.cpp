@@ -44,6 +44,11 @@ Table run_options(Config& c) {
        "end the job, with a report, when a rank has not been heard of for so long, or no rank has moved; 0: "
        "off. More than a step takes on GPUs, or a rank held by a debugger",
        {.range = kAtLeastZero}},
+      {"run.verify_replicas_every",
+       &c.run.verify_replicas_every,
+       "steps between comparisons of what several ranks hold of parameters and optimizer state (no_shard, "
+       "hybrid_shard); a rank that differs ends the run. 0: none",
+       {.range = kAtLeastZero}},
       {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests"},
       {"run.deterministic", &c.run.deterministic,
        "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},
@@ -264,6 +269,10 @@ Table other_options(Config& c) {
        "steps between checkpoints; 0: only at the end",
        {.range = kAtLeastZero}},
       {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints that are kept", {.range = kAtLeastOne}},
+      {"checkpoint.keep_every",
+       &c.checkpoint.keep_every,
+       "checkpoints of steps that this divides are kept for good; 0: none",
+       {.range = kAtLeastZero}},
       {"checkpoint.async", &c.checkpoint.async,
        "write while training goes on, from a copy of the state in host memory"},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},

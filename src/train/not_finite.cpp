@@ -12,6 +12,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
+#include "train/session.hpp"
 #include "train/verdict.hpp"
 
 namespace llampi {
@@ -68,16 +69,6 @@ std::optional<BadElement> bad_parameter(Device& device, const Engine& engine) {
     if (!first || found < *first) first = found;
   }
   return first;
-}
-
-std::string unit_of(const Engine& engine, int parameter) {
-  const auto& units = engine.compiled().units;
-  for (const auto& unit : units) {
-    for (const auto& p : unit.parameters) {
-      if (p.parameter == parameter) return unit.name;
-    }
-  }
-  return "";
 }
 
 /// What one rank has found.

@@ -66,6 +66,15 @@ std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces) {
   return result;
 }
 
+std::string unit_of(const Engine& engine, int parameter) {
+  for (const auto& unit : engine.compiled().units) {
+    for (const auto& p : unit.parameters) {
+      if (p.parameter == parameter) return unit.name;
+    }
+  }
+  return "";
+}
+
 LlamaConfig config_of_weights(const std::filesystem::path& weights) {
   switch (identify(weights)) {
     case FileKind::huggingface_folder:

@@ -29,6 +29,8 @@ int threads_per_rank(int asked, int sharing);
 /// The parameters as checkpoints and safetensors name them.
 std::vector<TensorInfo> tensor_infos(const Engine& engine);
 std::vector<TensorPiece> tensor_pieces(const std::vector<StatePiece>& pieces);
+/// The name of the unit that a parameter belongs to.
+std::string unit_of(const Engine& engine, int parameter);
 
 /// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
 LlamaConfig config_of_weights(const std::filesystem::path& weights);

@@ -13,7 +13,6 @@
 #include <sstream>
 #include <utility>
 
-#include "llampi/checkpoint/background.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/optim/loss_scaler.hpp"
@@ -24,7 +23,9 @@
 #include "train/metrics.hpp"
 #include "train/not_finite.hpp"
 #include "train/rank_0.hpp"
+#include "train/replicas.hpp"
 #include "train/resume.hpp"
+#include "train/saver.hpp"
 #include "train/session.hpp"
 #include "train/stop.hpp"
 #include "train/trace.hpp"
@@ -75,8 +76,8 @@ class Trainer {
 
  private:
   Outcome run_watched();
-  void start_from(const fs::path& checkpoint);
-  void resume(fs::path checkpoint);
+  void start_from(const fs::path& checkpoint, std::vector<Refused> refused);
+  std::int64_t resume(fs::path checkpoint, std::vector<Refused>& refused);
   void open_run_folder();
   void describe_run();
   void describe_device();
@@ -91,12 +92,13 @@ class Trainer {
   void report(const StepMetrics& metrics);
   bool evaluate_now();
   void save();
-  void save_in_background();
+  void start_saving();
   void finish_saving();
   void notice_save();
-  void saved(std::int64_t step, double seconds);
-  std::vector<fs::path> refused_beside(const fs::path& file) const;
+  void settle_before_saving();
   void check_finite(const StepMetrics& metrics);
+  void compare_replicas();
+  [[noreturn]] void fail(const std::string& reason);
   bool told_to_stop() const;
   bool all_told_to_stop();
   bool out_of_time(double step_seconds) const;
@@ -126,12 +128,7 @@ class Trainer {
   TrainingState state_;
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;    ///< that this process runs
-  std::int64_t saved_step_ = -1;   ///< of the newest checkpoint
-  std::int64_t saving_step_ = -1;  ///< of the save under way
-  std::vector<Refused> refused_;   ///< checkpoints of the run's folder; complete on rank 0
-  double save_seconds_ = 0;        ///< of the slowest save so far
-  double stall_seconds_ = 0;       ///< that saving has held up training since the last line of metrics
-  double evaluation_seconds_ = 0;  ///< likewise
+  double evaluation_seconds_ = 0;  ///< of the slowest so far
   bool dropped_ = false;           ///< the last step
   bool owes_evaluation_ = false;   ///< of the step at which the run was stopped
   std::exception_ptr failure_;     ///< of this rank, not yet known to the others
@@ -141,35 +138,35 @@ class Trainer {
   NotFinitePolicy not_finite_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
   double own_loss_ = 0;                                ///< of the last step, the sum of this rank
-  std::unique_ptr<Background> background_;  ///< destroyed before the engine, whose snapshot it reads
-  std::unique_ptr<Watchdog> watchdog_;      ///< destroyed first
+  std::unique_ptr<Saver> saver_;        ///< destroyed before the engine, whose snapshot it reads
+  std::unique_ptr<Watchdog> watchdog_;  ///< destroyed first
 };
 
 /// Fills the engine from a checkpoint or, should that turn out to be damaged, the next older one that is
-/// whole.
-void Trainer::resume(fs::path checkpoint) {
+/// whole. Returns its step.
+std::int64_t Trainer::resume(fs::path checkpoint, std::vector<Refused>& refused) {
   for (;;) {
     try {
       const auto saved =
           load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
                           tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
       state_ = continue_from(saved, state_);
-      saved_step_ = saved.step;
       log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
-      return;
+      return saved.step;
     } catch (const DamagedCheckpoint& error) {  // on all ranks
-      refused_.push_back({checkpoint, error.what()});
+      refused.push_back({checkpoint, error.what()});
       log_.warning("skipped a checkpoint: {}", error.what());
     }
-    checkpoint = choose_start(world_, config_, inputs_.llama, state_, refused_, log_).checkpoint;
+    checkpoint = choose_start(world_, config_, inputs_.llama, state_, refused, log_).checkpoint;
   }
 }
 
 /// Fills the engine and says where the run stands.
-void Trainer::start_from(const fs::path& checkpoint) {
+void Trainer::start_from(const fs::path& checkpoint, std::vector<Refused> refused) {
   const FlightPhase phase(record_, checkpoint.empty() ? "reads the weights" : "reads the checkpoint");
+  std::int64_t saved_step = -1;
   if (!checkpoint.empty()) {
-    resume(checkpoint);
+    saved_step = resume(checkpoint, refused);
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
@@ -179,6 +176,9 @@ void Trainer::start_from(const fs::path& checkpoint) {
   total_steps_ = total_steps(config_, state_);
   schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,
                config_.optimizer.warmup_steps, total_steps_};
+  const Saver::Run run{world_, compute_.device(), *engine_, config_, {inputs_.llama.json, resolved_}, record_,
+                       log_};
+  saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
 }
 
 void Trainer::open_run_folder() {
@@ -193,6 +193,7 @@ void Trainer::open_run_folder() {
                          error.message());
       }
     }
+    remove_unfinished_checkpoints(folder);  // they may take the room that the next one needs
     // Now, and not at the first save after hours.
     const auto probe = folder / "checkpoints" / "probe.tmp";
     write_text(probe, "");
@@ -230,6 +231,8 @@ void Trainer::describe_run() {
   describe_device();
   log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
             format_groups(engine_->groups()));
+  if (config_.run.verify_replicas_every > 0 && engine_->groups().replica_count() == 1)
+    log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
   log_.info("memory per rank, planned for a step:");
   std::istringstream plan(format_plan(compiled.step_plan));
   for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
@@ -256,7 +259,8 @@ Outcome Trainer::run_watched() {
     inputs_ = open_inputs(config_, world_.size());
     state_ = inputs_.fresh;
   });
-  const Start start = choose_start(world_, config_, inputs_.llama, state_, refused_, log_);
+  std::vector<Refused> refused;
+  const Start start = choose_start(world_, config_, inputs_.llama, state_, refused, log_);
   if (start.finished) {
     log_.info("{} is the end of this run; nothing to do", start.checkpoint.string());
     return Outcome::done;
@@ -287,15 +291,7 @@ Outcome Trainer::run_watched() {
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   engine_->keep_record(record_);
-  start_from(start.checkpoint);
-  if (options.snapshot) {
-    background_ = std::make_unique<Background>(world_);
-    if (!background_->works()) {
-      log_.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
-                   world_.describe());
-      background_.reset();
-    }
-  }
+  start_from(start.checkpoint, std::move(refused));
   open_run_folder();
   describe_run();
   return loop();
@@ -318,12 +314,12 @@ bool Trainer::all_told_to_stop() {
 /// True if run.max_hours leaves no time for another step, an evaluation that is due after it, and a save.
 bool Trainer::out_of_time(double step_seconds) const {
   if (config_.run.max_hours <= 0) return false;
-  double save = save_seconds_;
+  double save = saver_->slowest_seconds();
   if (save == 0) {  // not measured yet: slow disks, which take 200 MB/s from each node
     const auto bytes = 12.0 * static_cast<double>(parameter_elements(*inputs_.model));
     save = 1 + bytes / (200e6 * world_.topology().nodes);
   }
-  const double saves = saving_step_ >= 0 ? 3 * save : 2 * save;
+  const double saves = saver_->is_under_way() ? 3 * save : 2 * save;
   const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
   return now() - started_ + 1.5 * step_seconds + evaluation + saves > config_.run.max_hours * 3600;
 }
@@ -393,7 +389,7 @@ Outcome Trainer::loop() {
       world_.sum(counts);
     }
     if (counts[1] > 0) {
-      attempt([&] { finish_saving(); });  // a save that failed there fails here
+      finish_saving();  // a save that failed there fails here
       settle();
     }
     if (counts[2] + counts[3] > 0) return stop(counts[3] > 0);
@@ -412,16 +408,17 @@ Outcome Trainer::loop() {
       world_.max(std::span(&metrics.memory_bytes, 1));
     }
     record_.act("reporting the step");
-    metrics.checkpoint_stall_seconds = std::exchange(stall_seconds_, 0);
+    metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     step_seconds_sum_ += last_seconds;
     report(metrics);
     if (state_.step == first_step_) describe_device();
     check_finite(metrics);
+    if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
     if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop(out_of_time(0));
     if (state_.step == total_steps_) {
       save();
     } else if (due(config_.checkpoint.every, state_.step)) {
-      background_ ? save_in_background() : save();
+      start_saving();
     }
   }
   remove_stop_file();
@@ -447,12 +444,23 @@ void Trainer::check_finite(const StepMetrics& metrics) {
                  where, left_out_in_a_row_, left_out_);
     return;
   }
-  attempt([&] { finish_saving(); });
+  fail(fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, where));
+}
+
+void Trainer::compare_replicas() {
+  const FlightPhase phase(record_, "compares replicas");
+  const std::string difference = find_differing_replicas(world_, compute_.device(), *engine_);
+  if (!difference.empty()) fail(fmt::format("after step {}, {}", state_.step, difference));
+}
+
+/// Ends the run, once a save under way has come to its end. On all ranks.
+void Trainer::fail(const std::string& reason) {
+  finish_saving();
   settle();
-  throw CommonError(
-      fmt::format("the loss or the gradient is not finite at step {}: {}; {}", metrics.step, where,
-                  saved_step_ < 0 ? "there is no checkpoint yet"
-                                  : fmt::format("the newest checkpoint is of step {}", saved_step_)));
+  const std::int64_t saved = saver_->saved_step();
+  throw CommonError(fmt::format(
+      "{}; {}", reason,
+      saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved)));
 }
 
 StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid) {
@@ -582,87 +590,37 @@ bool Trainer::evaluate_now() {
 }
 
 /// The metrics of a step are on disk before its checkpoint gets its name.
+void Trainer::settle_before_saving() {
+  finish_saving();
+  attempt([&] {
+    if (metrics_) metrics_->sync();
+  });
+  settle();
+}
+
 void Trainer::save() {
-  const FlightPhase phase(record_, "saves a checkpoint");
-  attempt([&] { finish_saving(); });
-  attempt([&] {
-    if (metrics_) metrics_->sync();
-  });
-  settle();
-  if (saved_step_ == state_.step) return;
-  const double begin = now();
-  const auto file = checkpoint_path(config_.run.dir, state_.step);
-  save_checkpoint(world_, compute_.device(), file, tensor_infos(*engine_),
-                  tensor_pieces(engine_->pieces_to_save()), state_, {inputs_.llama.json, resolved_});
-  stall_seconds_ += now() - begin;
-  saved(state_.step, now() - begin);
-  agree(world_, [&] {
-    if (world_.rank() == 0) prune_checkpoints(config_.run.dir, config_.checkpoint.keep, refused_beside(file));
-  });
+  settle_before_saving();
+  saver_->save(state_);
 }
 
-/// Holds training up until the state is copied, and before that until the save before has come to its end.
-void Trainer::save_in_background() {
-  const FlightPhase phase(record_, "copies the state to save it");
-  const double begin = now();
-  attempt([&] { finish_saving(); });
-  attempt([&] {
-    if (metrics_) metrics_->sync();
-  });
-  settle();
-  const fs::path path = checkpoint_path(config_.run.dir, state_.step);
-  const auto work = [file = path, refused = refused_beside(path), tensors = tensor_infos(*engine_),
-                     pieces = tensor_pieces(engine_->snapshot()), state = state_,
-                     texts = CheckpointTexts{inputs_.llama.json, resolved_},
-                     run_dir = fs::path(config_.run.dir), keep = config_.checkpoint.keep](World& world) {
-    const double started = now();
-    const auto host = make_cpu_device(1);
-    save_checkpoint(world, *host, file, tensors, pieces, state, texts);
-    agree(world, [&] {
-      if (world.rank() == 0) prune_checkpoints(run_dir, keep, refused);
-    });
-    return now() - started;
-  };
-  background_->start(work);
-  saving_step_ = state_.step;
-  stall_seconds_ += now() - begin;
+void Trainer::start_saving() {
+  settle_before_saving();
+  saver_->start(state_);
 }
 
-/// Waits for the save under way, if there is one, and throws its failure: the same on all ranks.
 void Trainer::finish_saving() {
-  if (saving_step_ < 0) return;
-  const FlightPhase phase(record_, "waits for the save under way");
-  const std::int64_t step = std::exchange(saving_step_, -1);
-  saved(step, background_->finish());
-}
-
-void Trainer::abandon_save() {
-  if (saving_step_ < 0) return;
-  background_->abandon();
-  static_cast<void>(engine_.release());
-  static_cast<void>(new Compute(std::move(compute_)));  // of which the engine's memory is
+  attempt([&] { saver_->finish(); });
 }
 
 /// Looks whether the save under way has come to its end. This rank may be the first to see it.
 void Trainer::notice_save() {
-  if (saving_step_ >= 0 && background_->is_done()) attempt([&] { finish_saving(); });
+  if (saver_->is_done()) finish_saving();
 }
 
-void Trainer::saved(std::int64_t step, double seconds) {
-  const fs::path file = checkpoint_path(config_.run.dir, step);
-  saved_step_ = step;
-  save_seconds_ = std::max(save_seconds_, seconds);
-  std::erase_if(refused_, [&](const Refused& refused) { return refused.file == file; });  // it is replaced
-  log_.info("saved {} in {:.2f} s", file.string(), seconds);
-}
-
-/// Checkpoints that are not whole, once `file` is.
-std::vector<fs::path> Trainer::refused_beside(const fs::path& file) const {
-  std::vector<fs::path> files;
-  for (const auto& refused : refused_) {
-    if (refused.file != file) files.push_back(refused.file);
-  }
-  return files;
+void Trainer::abandon_save() {
+  if (!saver_ || !saver_->abandon()) return;
+  static_cast<void>(engine_.release());
+  static_cast<void>(new Compute(std::move(compute_)));  // of which the engine's memory is
 }
 
 }  // namespace

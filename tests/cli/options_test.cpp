@@ -127,6 +127,8 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                  "--fsdp.offload_step=host",
                                                  "--checkpoint.every=11",
                                                  "--checkpoint.keep=1",
+                                                 "--checkpoint.keep_every=100",
+                                                 "--run.verify_replicas_every=50",
                                                  "--log.every=6"}));
   EXPECT_EQ(c.run.dir, "d");
   EXPECT_EQ(c.run.device, "cpu");
@@ -170,6 +172,8 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.fsdp.offload_step, "host");
   EXPECT_EQ(c.checkpoint.every, 11);
   EXPECT_EQ(c.checkpoint.keep, 1);
+  EXPECT_EQ(c.checkpoint.keep_every, 100);
+  EXPECT_EQ(c.run.verify_replicas_every, 50);
   EXPECT_EQ(c.log.every, 6);
 }
 

@@ -119,9 +119,17 @@ FileKind identify(const std::filesystem::path& path);
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std::int64_t step);
 /// Complete checkpoints of a run folder, oldest first (by step in the name).
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
-/// Deletes all but the newest `keep` (at least 1) checkpoints and left-over .tmp files. One rank calls it.
-/// @param damaged are left where they are, and are none of those `keep`
-void prune_checkpoints(const std::filesystem::path& run_dir, int keep,
+/// Deletes what saves that did not come to their end have left. One rank calls it.
+void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
+
+/// Which checkpoints stay.
+struct Retention {
+  int newest = 3;          ///< so many; at least 1
+  std::int64_t every = 0;  ///< and those of steps that this divides; 0: none
+};
+/// Deletes the others, and what is left unfinished. One rank calls it.
+/// @param damaged are left where they are, and are none of the newest
+void prune_checkpoints(const std::filesystem::path& run_dir, const Retention& retention,
                        const std::vector<std::filesystem::path>& damaged = {});
 
 }  // namespace llampi

@@ -20,6 +20,7 @@ struct Config {
     bool resume_with_changes = false;
     double max_hours = 0;           ///< 0: none
     double watchdog_seconds = 600;  ///< 0: off
+    std::int64_t verify_replicas_every = 0;  ///< 0: never
     bool share_gpu = false;
     bool deterministic = true;
     bool tf32 = false;
@@ -76,6 +77,7 @@ struct Config {
   struct {
     std::int64_t every = 0;  ///< 0: only at the end
     int keep = 3;
+    std::int64_t keep_every = 0;  ///< 0: none
     bool async = false;
   } checkpoint;
   struct {

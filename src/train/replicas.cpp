@@ -1,0 +1,94 @@
+#include "train/replicas.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "checkpoint/block_sums.hpp"
+#include "checkpoint/staging.hpp"
+#include "train/session.hpp"
+#include "train/verdict.hpp"
+
+namespace llampi {
+namespace {
+
+/// Of each parameter of the model: this rank's part of it and of its moments.
+using Sums = std::vector<std::uint32_t>;
+
+Sums sums_of(Device& device, Engine& engine) {
+  Sums sums(engine.model().parameters().size(), 0);
+  Staging staging(device, kTransferElements);
+  for (const auto& piece : engine.pieces_to_load()) {
+    auto& sum = sums[static_cast<std::size_t>(piece.parameter)];
+    for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
+      staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
+        const std::span values(staging.fetch(part), static_cast<std::size_t>(part.elements()));
+        sum = crc32_of(std::as_bytes(values), sum);
+      });
+    }
+  }
+  return sums;
+}
+
+std::vector<Sums> gather_sums(World& world, const Sums& own) {
+  std::vector<Sums> all;
+  for (const auto& bytes :
+       world.all_gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]})) {
+    auto& sums = all.emplace_back(own.size());
+    std::memcpy(sums.data(), bytes.data(), bytes.size());
+  }
+  return all;
+}
+
+/// Those that have not what the most have; all of them where no majority is.
+std::vector<int> outvoted(const std::vector<int>& ranks, const std::vector<Sums>& sums) {
+  std::map<Sums, std::vector<int>> parties;
+  for (const int rank : ranks) parties[sums[static_cast<std::size_t>(rank)]].push_back(rank);
+  std::vector<int> differing;
+  for (const auto& [sum, party] : parties) {
+    if (2 * party.size() <= ranks.size()) differing.insert(differing.end(), party.begin(), party.end());
+  }
+  std::sort(differing.begin(), differing.end());
+  return parties.size() == 1 ? std::vector<int>{} : differing;
+}
+
+/// The first parameter of which two of these ranks have different parts.
+std::size_t first_difference(const std::vector<int>& ranks, const std::vector<Sums>& sums) {
+  const auto& first = sums[static_cast<std::size_t>(ranks.front())];
+  std::size_t parameter = first.size();
+  for (const int rank : ranks) {
+    const auto& other = sums[static_cast<std::size_t>(rank)];
+    const auto at = std::mismatch(first.begin(), first.end(), other.begin()).first - first.begin();
+    parameter = std::min(parameter, static_cast<std::size_t>(at));
+  }
+  return parameter;
+}
+
+}  // namespace
+
+std::string find_differing_replicas(World& world, Device& device, Engine& engine) {
+  const auto& groups = engine.groups();
+  if (groups.replica_count() == 1) return {};
+  const auto sums = gather_sums(world, sums_of(device, engine));
+  const auto hosts = world.all_gather(world.topology().host);
+  std::string text;
+  for (const int rank : groups.shards.front()) {
+    const auto replicas = groups.replicas_of(rank);
+    const auto differing = outvoted(replicas, sums);
+    if (differing.empty()) continue;
+    const auto parameter = first_difference(replicas, sums);
+    text += fmt::format(
+        "{}{} on {} {} from other replicas of the shard, first in {} (unit {})", text.empty() ? "" : "; ",
+        format_ranks(differing), hosts[static_cast<std::size_t>(differing.front())],
+        differing.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,
+        unit_of(engine, static_cast<int>(parameter)));
+  }
+  return text;
+}
+
+}  // namespace llampi

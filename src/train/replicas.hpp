@@ -1,0 +1,17 @@
+// What several ranks hold of the same shard, compared: a GPU or a link that computes or carries something
+// wrong now and then shows here, and nowhere else.
+#pragma once
+
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/engine.hpp"
+
+namespace llampi {
+
+/// Compares parameters and moments, by checksums of what is in memory, among the ranks that hold the same
+/// shard. Returns which ranks differ from the most of these, and where first; empty if none does. The same on
+/// all ranks. Collective.
+std::string find_differing_replicas(World& world, Device& device, Engine& engine);
+
+}  // namespace llampi

@@ -1,0 +1,123 @@
+#include "train/saver.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "train/session.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// What one save needs, in whatever thread.
+struct Job {
+  fs::path file;
+  std::vector<TensorInfo> tensors;
+  std::vector<TensorPiece> pieces;
+  TrainingState state;
+  CheckpointTexts texts;
+  fs::path run_dir;
+  Retention retention;
+  std::vector<fs::path> refused;
+
+  /// Collective. Returns the seconds that it took.
+  double run(World& world, Device& device) const {
+    const double begin = now();
+    save_checkpoint(world, device, file, tensors, pieces, state, texts);
+    const double seconds = now() - begin;
+    agree(world, [&] {
+      if (world.rank() == 0) prune_checkpoints(run_dir, retention, refused);
+    });
+    return seconds;
+  }
+};
+
+}  // namespace
+
+Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
+    : run_(std::move(run)),
+      retention_{run_.config.checkpoint.keep, run_.config.checkpoint.keep_every},
+      saved_step_(saved_step),
+      refused_(std::move(refused)) {
+  if (!run_.engine.options().snapshot) return;
+  background_ = std::make_unique<Background>(run_.world);
+  if (background_->works()) return;
+  run_.log.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
+                   run_.world.describe());
+  background_.reset();
+}
+
+void Saver::save(const TrainingState& state) {
+  if (saved_step_ == state.step) return;
+  const FlightPhase phase(run_.record, "saves a checkpoint");
+  const double begin = now();
+  const fs::path file = file_of(state.step);
+  const Job job{file,
+                tensor_infos(run_.engine),
+                tensor_pieces(run_.engine.pieces_to_save()),
+                state,
+                run_.texts,
+                run_.config.run.dir,
+                retention_,
+                refused_beside(file)};
+  saved(state.step, job.run(run_.world, run_.device));
+  stall_seconds_ += now() - begin;
+}
+
+void Saver::start(const TrainingState& state) {
+  if (!background_) return save(state);
+  const FlightPhase phase(run_.record, "copies the state to save it");
+  const double begin = now();
+  const fs::path file = file_of(state.step);
+  background_->start([job = Job{file, tensor_infos(run_.engine), tensor_pieces(run_.engine.snapshot()), state,
+                                run_.texts, run_.config.run.dir, retention_, refused_beside(file)}](
+                         World& world) { return job.run(world, *make_cpu_device(1)); });
+  saving_step_ = state.step;
+  stall_seconds_ += now() - begin;
+}
+
+void Saver::finish() {
+  if (!is_under_way()) return;
+  const FlightPhase phase(run_.record, "waits for the save under way");
+  const double begin = now();
+  const bool waits = !background_->is_done();
+  const std::int64_t step = std::exchange(saving_step_, -1);
+  const double seconds = background_->finish();
+  if (waits) stall_seconds_ += now() - begin;
+  saved(step, seconds);
+}
+
+bool Saver::abandon() {
+  if (!is_under_way()) return false;
+  background_->abandon();
+  return true;
+}
+
+double Saver::take_stall_seconds() { return std::exchange(stall_seconds_, 0); }
+
+fs::path Saver::file_of(std::int64_t step) const { return checkpoint_path(run_.config.run.dir, step); }
+
+void Saver::saved(std::int64_t step, double seconds) {
+  const fs::path file = file_of(step);
+  saved_step_ = step;
+  slowest_seconds_ = std::max(slowest_seconds_, seconds);
+  std::erase_if(refused_, [&](const Refused& refused) { return refused.file == file; });  // it is replaced
+  run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
+}
+
+/// Checkpoints that are not whole, once `file` is.
+std::vector<fs::path> Saver::refused_beside(const fs::path& file) const {
+  std::vector<fs::path> files;
+  for (const auto& refused : refused_) {
+    if (refused.file != file) files.push_back(refused.file);
+  }
+  return files;
+}
+
+}  // namespace llampi

@@ -1,0 +1,67 @@
+// The checkpoints of a run: written at once or while training goes on, and the run's folder kept tidy.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "llampi/checkpoint/background.hpp"
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/train/config.hpp"
+#include "train/resume.hpp"
+
+namespace llampi {
+
+class Saver {
+ public:
+  /// What there is to save, of whom; all of it outlives the Saver.
+  struct Run {
+    World& world;
+    Device& device;
+    Engine& engine;
+    const Config& config;
+    CheckpointTexts texts;
+    FlightRecord& record;
+    const Log& log;
+  };
+  /// Collective. @param saved_step of the newest checkpoint; -1: there is none
+  /// @param refused checkpoints in the run's folder that are not whole; complete on rank 0
+  Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused);
+
+  /// Collective, with nothing under way. Does nothing if the state's step is saved already.
+  void save(const TrainingState& state);
+  /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is
+  /// copied; a failure then shows in finish().
+  void start(const TrainingState& state);
+  /// Waits for what is under way, if anything is, and throws its failure: the same on all ranks.
+  void finish();
+  bool is_under_way() const { return saving_step_ >= 0; }
+  /// Whether finish() would not wait. Ranks may see it one after the other.
+  bool is_done() const { return is_under_way() && background_->is_done(); }
+  /// After a failure of this rank alone: leaves what is under way to itself, with the engine's snapshot that
+  /// it reads and that must never be freed. False if nothing was.
+  bool abandon();
+
+  std::int64_t saved_step() const { return saved_step_; }
+  /// Of the slowest save so far; 0: there was none.
+  double slowest_seconds() const { return slowest_seconds_; }
+  /// That saving has held training up since the last call.
+  double take_stall_seconds();
+
+ private:
+  std::filesystem::path file_of(std::int64_t step) const;
+  void saved(std::int64_t step, double seconds);
+  std::vector<std::filesystem::path> refused_beside(const std::filesystem::path& file) const;
+
+  Run run_;
+  Retention retention_;
+  std::int64_t saved_step_;
+  std::int64_t saving_step_ = -1;  ///< of the save under way
+  std::vector<Refused> refused_;
+  double slowest_seconds_ = 0, stall_seconds_ = 0;
+  std::unique_ptr<Background> background_;  ///< null: saves hold training up
+};
+
+}  // namespace llampi

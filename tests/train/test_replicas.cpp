@@ -1,0 +1,89 @@
+// Replicas that are not equal: found, and named.
+#include <gmock/gmock.h>
+
+#include "train/replicas.hpp"
+#include "train/run_fixture.hpp"
+#include "train/session.hpp"
+
+namespace llampi {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class Replicas : public Train {
+ protected:
+  EngineOptions options(const Model& model, Strategy strategy) const {
+    EngineOptions options;
+    options.batch = {1, 8};
+    options.strategy = strategy;
+    options.shard_group_size = 2;
+    options.wrap.policy = WrapPolicy::transformer;
+    options.groups.resize(model.parameters().size());
+    return options;
+  }
+  std::unique_ptr<Model> model() const { return make_llama(LlamaConfig::read(folder_)); }
+};
+
+/// Changes the last bit of the first element that this rank has of a parameter's second moment.
+void flip_a_bit(Engine& engine, const std::string& name) {
+  for (const auto& piece : engine.pieces_to_load()) {
+    if (engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name != name) continue;
+    auto* value = static_cast<unsigned char*>(piece.exp_avg_sq.data);
+    *value = static_cast<unsigned char>(*value ^ 1U);
+    return;
+  }
+  FAIL() << "this rank holds nothing of " << name;
+}
+
+TEST_F(Replicas, NoneDiffersAfterTheStart) {
+  const auto device = make_cpu_device(1);
+  const auto llama = model();
+  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard}) {
+    Engine engine(*llama, *device, world(), options(*llama, strategy));
+    engine.initialise(1);
+    EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
+  }
+}
+
+TEST_F(Replicas, OneOfThreeOrMoreIsNamed) {
+  if (world().size() < 3) GTEST_SKIP() << "two ranks cannot tell which of them is right";
+  const auto device = make_cpu_device(1);
+  const auto llama = model();
+  Engine engine(*llama, *device, world(), options(*llama, Strategy::no_shard));
+  engine.initialise(1);
+  if (world().rank() == 1) flip_a_bit(engine, "model.layers.1.mlp.down_proj.weight");
+  const std::string text = find_differing_replicas(world(), *device, engine);
+  EXPECT_EQ(text, fmt::format("rank 1 on {} differs from other replicas of the shard, first in "
+                              "model.layers.1.mlp.down_proj.weight (unit model.layers.1)",
+                              world().topology().host));
+}
+
+TEST_F(Replicas, TwoThatDifferAreBothNamed) {
+  if (world().size() != 4) GTEST_SKIP() << "two shards with two replicas each need four ranks";
+  const auto device = make_cpu_device(1);
+  const auto llama = model();
+  Engine engine(*llama, *device, world(), options(*llama, Strategy::hybrid_shard));
+  engine.initialise(1);
+  EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
+  if (world().rank() == 3) flip_a_bit(engine, "lm_head.weight");
+  EXPECT_THAT(find_differing_replicas(world(), *device, engine),
+              AllOf(HasSubstr("ranks 1, 3 on "), HasSubstr("differ from"), HasSubstr("lm_head.weight")));
+}
+
+// Comparing changes nothing.
+TEST_F(Replicas, ARunThatComparesIsTheSameRun) {
+  auto plain = config("plain");
+  plain.fsdp.strategy = "no_shard";
+  auto compared = plain;
+  compared.run.dir = (folder_ / "compared").string();
+  compared.run.verify_replicas_every = 2;
+  run(plain);
+  run(compared);
+  world().barrier();
+  EXPECT_EQ(curve("plain"), curve("compared"));
+  EXPECT_TRUE(tensors("plain", 12) == tensors("compared", 12));
+}
+
+}  // namespace
+}  // namespace llampi
