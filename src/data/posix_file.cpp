@@ -125,10 +125,16 @@ std::string read_whole(const std::filesystem::path& path) {
 void write_whole(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";
-  const auto out = PosixFile::create(temporary);
-  out.write_at(0, std::as_bytes(std::span(text)));
-  out.sync();
-  rename_into_place(temporary, path);
+  try {
+    const auto out = PosixFile::create(temporary);
+    out.write_at(0, std::as_bytes(std::span(text)));
+    out.sync();
+    rename_into_place(temporary, path);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
 }
 
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {

@@ -47,7 +47,7 @@ class PosixFile {
 
 std::string read_whole(const std::filesystem::path& path);
 
-/// Writes a file that appears when it is complete, and is on the disk then.
+/// Writes a file that appears when it is complete, and is on the disk then. Leaves nothing if it fails.
 void write_whole(const std::filesystem::path& path, std::string_view text);
 
 /// Gives a synced file its final name, for good: the folder is synced as well.
