@@ -293,8 +293,10 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
 
 void save_checkpoint(World& world, Device& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts) {
-  save_checkpoint(world, device, file, tensors, pieces, state, texts, SaveOptions{});
+                     const TrainingState& state, const CheckpointTexts& texts, const FileSettings& settings) {
+  SaveOptions options;
+  options.file = settings;
+  save_checkpoint(world, device, file, tensors, pieces, state, texts, options);
 }
 
 void import_weights(World& world, const WeightsSource& source, const fs::path& checkpoint,

@@ -275,6 +275,12 @@ Table other_options(Config& c) {
        {.range = kAtLeastZero}},
       {"checkpoint.async", &c.checkpoint.async,
        "write while training goes on, from a copy of the state in host memory"},
+      {"checkpoint.stripes",
+       &c.checkpoint.stripes,
+       "servers that a file is spread over, on file systems that MPI-IO knows stripes of (Lustre); -1: all, "
+       "0: "
+       "as the folder says",
+       {.range = kAtLeastMinusOne}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",
        &c.log.trace,

@@ -53,13 +53,9 @@ std::string evaluation_json(std::int64_t step, double eval_loss) {
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step) {
   const Kept kept = kept_lines(file, last_step);
   last_trained_ = kept.last_trained;
-  auto temporary = file;
-  temporary += ".tmp";
-  file_ = PosixFile::create(temporary);
-  append(kept.lines);
-  sync();
-  rename_into_place(temporary, file);
-  file_ = PosixFile::open_for_writing(file);  // by its own name, for messages
+  write_whole(file, kept.lines);
+  file_ = PosixFile::open_for_writing(file);
+  bytes_ = static_cast<std::int64_t>(kept.lines.size());
 }
 
 void MetricsFile::append(const std::string& line) {

@@ -15,21 +15,23 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+}  // namespace
+
 /// What one save needs, in whatever thread.
-struct Job {
-  fs::path file;
+struct Saver::Job {
+  fs::path file, run_dir;
   std::vector<TensorInfo> tensors;
   std::vector<TensorPiece> pieces;
   TrainingState state;
   CheckpointTexts texts;
-  fs::path run_dir;
+  FileSettings settings;
   Retention retention;
   std::vector<fs::path> refused;
 
-  /// Collective. Returns the seconds that it took.
+  /// Collective. Returns the seconds until the checkpoint has its name.
   double run(World& world, Device& device) const {
     const double begin = now();
-    save_checkpoint(world, device, file, tensors, pieces, state, texts);
+    save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
     const double seconds = now() - begin;
     agree(world, [&] {
       if (world.rank() == 0) prune_checkpoints(run_dir, retention, refused);
@@ -38,13 +40,8 @@ struct Job {
   }
 };
 
-}  // namespace
-
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
-    : run_(std::move(run)),
-      retention_{run_.config.checkpoint.keep, run_.config.checkpoint.keep_every},
-      saved_step_(saved_step),
-      refused_(std::move(refused)) {
+    : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
   if (!run_.engine.options().snapshot) return;
   background_ = std::make_unique<Background>(run_.world);
   if (background_->works()) return;
@@ -53,19 +50,25 @@ Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
   background_.reset();
 }
 
+Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const {
+  const auto& config = run_.config;
+  const fs::path file = file_of(state.step);
+  return {.file = file,
+          .run_dir = config.run.dir,
+          .tensors = tensor_infos(run_.engine),
+          .pieces = tensor_pieces(pieces),
+          .state = state,
+          .texts = run_.texts,
+          .settings = {.stripes = config.checkpoint.stripes},
+          .retention = {config.checkpoint.keep, config.checkpoint.keep_every},
+          .refused = refused_beside(file)};
+}
+
 void Saver::save(const TrainingState& state) {
   if (saved_step_ == state.step) return;
   const FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = now();
-  const fs::path file = file_of(state.step);
-  const Job job{file,
-                tensor_infos(run_.engine),
-                tensor_pieces(run_.engine.pieces_to_save()),
-                state,
-                run_.texts,
-                run_.config.run.dir,
-                retention_,
-                refused_beside(file)};
+  const Job job = job_of(state, run_.engine.pieces_to_save());
   saved(state.step, job.run(run_.world, run_.device));
   stall_seconds_ += now() - begin;
 }
@@ -74,10 +77,9 @@ void Saver::start(const TrainingState& state) {
   if (!background_) return save(state);
   const FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = now();
-  const fs::path file = file_of(state.step);
-  background_->start([job = Job{file, tensor_infos(run_.engine), tensor_pieces(run_.engine.snapshot()), state,
-                                run_.texts, run_.config.run.dir, retention_, refused_beside(file)}](
-                         World& world) { return job.run(world, *make_cpu_device(1)); });
+  background_->start([job = job_of(state, run_.engine.snapshot())](World& world) {
+    return job.run(world, *make_cpu_device(1));
+  });
   saving_step_ = state.step;
   stall_seconds_ += now() - begin;
 }

@@ -51,12 +51,14 @@ class Saver {
   double take_stall_seconds();
 
  private:
+  struct Job;
+
+  Job job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const;
   std::filesystem::path file_of(std::int64_t step) const;
   void saved(std::int64_t step, double seconds);
   std::vector<std::filesystem::path> refused_beside(const std::filesystem::path& file) const;
 
   Run run_;
-  Retention retention_;
   std::int64_t saved_step_;
   std::int64_t saving_step_ = -1;  ///< of the save under way
   std::vector<Refused> refused_;

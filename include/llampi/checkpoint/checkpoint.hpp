@@ -80,7 +80,8 @@ class DamagedCheckpoint : public UserError {
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(World& world, Device& device, const std::filesystem::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts);
+                     const TrainingState& state, const CheckpointTexts& texts,
+                     const FileSettings& settings = {});
 
 /// Collective. Fills the pieces (moments only where they are not empty) and returns the state.
 /// Strict: a missing, unexpected or misshaped tensor is an error that names it. What is read is compared with

@@ -79,6 +79,7 @@ struct Config {
     int keep = 3;
     std::int64_t keep_every = 0;  ///< 0: none
     bool async = false;
+    std::int64_t stripes = 0;  ///< 0: as the folder says
   } checkpoint;
   struct {
     std::int64_t every = 1;
