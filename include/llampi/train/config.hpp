@@ -18,8 +18,8 @@ struct Config {
     std::uint64_t seed = 0;
     std::string resume = "auto";
     bool resume_with_changes = false;
-    double max_hours = 0;           ///< 0: none
-    double watchdog_seconds = 600;  ///< 0: off
+    double max_hours = 0;                    ///< 0: none
+    double watchdog_seconds = 600;           ///< 0: off
     std::int64_t verify_replicas_every = 0;  ///< 0: never
     bool share_gpu = false;
     bool deterministic = true;
