@@ -4,8 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build} jobs=${2:-$(nproc)}
-targets=(test_comm test_fsdp_flight_record test_train_background_save test_train_watchdog test_train_verdict test_checkpoint_units)
-tests='^(comm_[1-4]|fsdp_flight_record|train_background_save_[12]|train_watchdog|train_verdict|checkpoint_units.*)$'
+targets=(test_comm test_fsdp_flight_record test_train_background_save test_train_watchdog test_train_verdict test_checkpoint_units
+         test_checkpoint test_checkpoint_checksums test_checkpoint_damage)
+tests='^(comm_[1-4]|fsdp_flight_record|train_background_save_[12]|train_watchdog|train_verdict|checkpoint_units.*|checkpoint_[12]|checkpoint_checksums_[12]|checkpoint_damage_[13])$'
 . scripts/mpi-env.sh
 
 # MPI keeps memory until the end, so leaks are not looked for.

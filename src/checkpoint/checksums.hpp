@@ -41,8 +41,7 @@ void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole);
 /// Covers names, shapes, state, texts, and the checksums of the values.
 std::uint32_t metadata_checksum(const CheckpointSummary& about, const Checksums& checksums);
 
-/// The attributes of a new file: first created, when the values are known written. Every rank must give the
-/// same.
+/// The attributes of a new file: first created, when the values are known written.
 void create_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums);
 void write_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums,
                      std::uint32_t metadata);

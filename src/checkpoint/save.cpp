@@ -13,7 +13,6 @@
 #include <chrono>
 #include <ctime>
 #include <functional>
-#include <optional>
 
 #include "checkpoint/frame.hpp"
 #include "checkpoint/from_rank_0.hpp"
@@ -40,11 +39,17 @@ class Values {
   /// Writes elements of a tensor and keeps their sums.
   void write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values);
   const std::vector<RangeSum>& sums() const { return sums_; }
+  /// Waits until all that this rank has written is on the disk.
+  void sync();
 
  private:
+  /// A slow disk is felt at once, and not only in the end, when nothing would seem to move for a long time.
+  static constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
+
   const Job& job_;
   const Places& places_;
   SharedFile file_;
+  std::int64_t unsynced_ = 0;  ///< bytes
   std::vector<RangeSum> sums_;
 };
 
@@ -57,14 +62,20 @@ struct Job {
   std::function<void(Values&)> write_values;  // this rank's
 };
 
-Values::Values(const Job& job, const Places& places)
-    : job_(job), places_(places), file_(job.world, job.temporary) {}
+Values::Values(const Job& job, const Places& places) : job_(job), places_(places), file_(job.temporary) {}
 
 void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values) {
   file_.write_at(places_[role][tensor] + begin * static_cast<std::int64_t>(sizeof(float)),
                  std::as_bytes(values));
+  unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
+  if (unsynced_ >= kSyncBytes) sync();
   add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
            job_.options.block_elements);
+}
+
+void Values::sync() {
+  file_.sync();
+  unsynced_ = 0;
 }
 
 /// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
@@ -201,7 +212,8 @@ void agree_on(const Job& job, const std::function<void()>& work) {
     try {
       work();
     } catch (const CallError&) {
-      write_more(job.temporary);
+      std::error_code ignored;
+      if (fs::exists(job.temporary, ignored)) write_more(job.temporary);
       throw;
     }
   };
@@ -223,14 +235,14 @@ void on_rank_0(const Job& job, const std::function<void()>& work) {
 
 /// Returns the sums of what this rank wrote.
 std::vector<RangeSum> write_values(const Job& job, const Places& places) {
-  std::optional<Values> values;
-  agree_on(job, [&] { values.emplace(job, places); });
+  std::vector<RangeSum> sums;
   agree_on(job, [&] {
-    job.write_values(*values);
-    // Some file systems notice only now that the space is short.
-    PosixFile::open_for_writing(job.temporary).sync();
+    Values values(job, places);
+    job.write_values(values);
+    values.sync();  // some file systems notice only now that the space is short
+    sums = values.sums();
   });
-  return values->sums();
+  return sums;
 }
 
 void write_temporary(const Job& job) {

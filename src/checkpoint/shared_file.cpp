@@ -1,9 +1,9 @@
 #include "checkpoint/shared_file.hpp"
 
+#include <algorithm>
 #include <string>
 
 #include "comm/mpi/check.hpp"
-#include "comm/mpi/mpi_world.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/core/error.hpp"
 
@@ -44,8 +44,8 @@ void SharedFile::create(const std::filesystem::path& path, const FileSettings& s
   check_mpi(MPI_File_close(&file), "MPI_File_close");
 }
 
-SharedFile::SharedFile(World& world, const std::filesystem::path& path) {
-  check_mpi(MPI_File_open(mpi_communicator(world), path.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_),
+SharedFile::SharedFile(const std::filesystem::path& path) {
+  check_mpi(MPI_File_open(MPI_COMM_SELF, path.c_str(), MPI_MODE_WRONLY, MPI_INFO_NULL, &file_),
             "MPI_File_open");
 }
 
@@ -54,12 +54,20 @@ SharedFile::~SharedFile() {
 }
 
 void SharedFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
-  MPI_Status status;
-  check_mpi(MPI_File_write_at(file_, offset, bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, &status),
-            "MPI_File_write_at");
-  int written = 0;
-  check_mpi(MPI_Get_count(&status, MPI_BYTE, &written), "MPI_Get_count");
-  require(written == static_cast<int>(bytes.size()), "a write that MPI-IO did in part");
+  constexpr std::size_t kMost = std::size_t{1} << 30;  // MPI counts with int
+  while (!bytes.empty()) {
+    const auto part = bytes.first(std::min(bytes.size(), kMost));
+    MPI_Status status;
+    int written = 0;
+    check_mpi(MPI_File_write_at(file_, offset, part.data(), static_cast<int>(part.size()), MPI_BYTE, &status),
+              "MPI_File_write_at");
+    check_mpi(MPI_Get_count(&status, MPI_BYTE, &written), "MPI_Get_count");
+    if (written <= 0) throw CallError("MPI_File_write_at", "it wrote nothing");
+    offset += written;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
 }
+
+void SharedFile::sync() const { check_mpi(MPI_File_sync(file_), "MPI_File_sync"); }
 
 }  // namespace llampi

@@ -12,21 +12,23 @@
 
 namespace llampi {
 
-/// Writing is each rank's own affair: a rank's pieces are long runs of bytes, which nobody needs to gather,
-/// and in a collective write the others would wait for ever for a rank whose disk is full.
+/// Nothing here is collective. A rank's pieces are long runs of bytes, which nobody needs to gather, and in a
+/// collective call the others would wait for ever for a rank whose disk is full.
 class SharedFile {
  public:
   /// By one rank: creates a file, or empties it, spread over servers as `settings` say. @throws UserError
   static void create(const std::filesystem::path& path, const FileSettings& settings);
 
-  /// Collective; the file exists. @throws CallError
-  SharedFile(World& world, const std::filesystem::path& path);
-  ~SharedFile();  ///< collective
+  /// The file exists. @throws CallError
+  explicit SharedFile(const std::filesystem::path& path);
+  ~SharedFile();
   SharedFile(const SharedFile&) = delete;
   SharedFile& operator=(const SharedFile&) = delete;
 
-  /// By this rank alone, at most 2 GiB. @throws CallError
+  /// @throws CallError
   void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
+  /// Waits until all that was written here is on the disk. @throws CallError
+  void sync() const;
 
  private:
   MPI_File file_ = MPI_FILE_NULL;

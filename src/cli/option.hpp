@@ -18,7 +18,6 @@ struct Range {
 };
 
 inline constexpr Range kPositive{.low = 0, .includes_low = false};
-inline constexpr Range kAtLeastMinusOne{.low = -1};
 inline constexpr Range kAtLeastZero{.low = 0};
 inline constexpr Range kAtLeastOne{.low = 1};
 

@@ -47,7 +47,7 @@ Table run_options(Config& c) {
       {"run.verify_replicas_every",
        &c.run.verify_replicas_every,
        "steps between comparisons of what several ranks hold of parameters and optimizer state (no_shard, "
-       "hybrid_shard); a rank that differs ends the run. 0: none",
+       "hybrid_shard), which are made before each save, too; a rank that differs ends the run. 0: none",
        {.range = kAtLeastZero}},
       {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests"},
       {"run.deterministic", &c.run.deterministic,
@@ -277,10 +277,10 @@ Table other_options(Config& c) {
        "write while training goes on, from a copy of the state in host memory"},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,
-       "servers that a file is spread over, on file systems that MPI-IO knows stripes of (Lustre); -1: all, "
-       "0: "
-       "as the folder says",
-       {.range = kAtLeastMinusOne}},
+       "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); 0: "
+       "as "
+       "the folder says",
+       {.range = kAtLeastZero}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",
        &c.log.trace,

@@ -311,9 +311,13 @@ std::vector<StatePiece> Engine::pieces_to_save() const {
   return pieces(true, [&](Role role, int u, ShardPart part) { return state_in_place(role, u, part); });
 }
 
+std::vector<StatePiece> Engine::pieces_held() const {
+  return pieces(false, [&](Role role, int u, ShardPart part) { return state_in_place(role, u, part); });
+}
+
 std::vector<StatePiece> Engine::pieces_to_load() {
   stale_ = true;
-  return pieces(false, [&](Role role, int u, ShardPart part) { return state_in_place(role, u, part); });
+  return pieces_held();
 }
 
 Tensor Engine::snapshot_of(Role role, int unit, ShardPart part) const {

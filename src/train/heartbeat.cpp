@@ -3,8 +3,11 @@
 namespace llampi {
 namespace {
 
-/// What the watchdog itself reads (of /proc) is less in any time that it would wait.
-constexpr std::int64_t kBytesOfMovement = std::int64_t{64} << 20;
+/// What the watchdog itself reads and writes, of /proc and to each peer once a second, is less in any time
+/// that it would wait for a rank in a phase.
+std::int64_t bytes_of_movement(int peers) {
+  return (std::int64_t{64} << 20) + peers * (std::int64_t{4} << 20);
+}
 
 std::string_view name_at(const std::vector<std::string>& names, int index) {
   return index >= 0 && index < std::ssize(names) ? std::string_view(names[index]) : std::string_view();
@@ -23,7 +26,7 @@ HeardOperation operation_of(const FlightEntry& entry, const std::vector<std::str
 
 }  // namespace
 
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes) {
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers) {
   const FlightPosition position = record.position();
   const auto names = record.names();
   Heartbeat heartbeat;
@@ -39,14 +42,14 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes) {
   heartbeat.marks = position.marks;
   if (position.phase != nullptr) {
     heartbeat.phase = FixedText<44>(position.phase);
-    heartbeat.movement += static_cast<std::uint64_t>(io_bytes / kBytesOfMovement);
+    heartbeat.movement += static_cast<std::uint64_t>(io_bytes / bytes_of_movement(peers));
   }
   return heartbeat;
 }
 
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes) {
+FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers) {
   FlightReport report;
-  report.heartbeat = heartbeat_of(record, io_bytes);
+  report.heartbeat = heartbeat_of(record, io_bytes, peers);
   const auto entries = record.entries();
   const auto names = record.names();
   const std::size_t count = std::min(entries.size(), FlightReport::kOperations);

@@ -57,7 +57,8 @@ struct FlightReport {
 };
 
 /// @param io_bytes read and written by this process so far: in a phase they are movement, too
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes);
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes);
+/// @param peers to whom it sends heartbeats, which are written and read as well
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0);
+FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0);
 
 }  // namespace llampi

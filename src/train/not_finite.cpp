@@ -62,7 +62,7 @@ struct BadElement {
 /// The first of this rank's parameters.
 std::optional<BadElement> bad_parameter(Device& device, const Engine& engine) {
   std::optional<BadElement> first;
-  for (const auto& piece : engine.pieces_to_save()) {
+  for (const auto& piece : engine.pieces_held()) {
     const auto element = first_bad_element(device, piece.master);
     if (!element) continue;
     const BadElement found{piece.parameter, piece.begin + *element};

@@ -12,7 +12,6 @@
 #include "checkpoint/block_sums.hpp"
 #include "checkpoint/staging.hpp"
 #include "train/session.hpp"
-#include "train/verdict.hpp"
 
 namespace llampi {
 namespace {
@@ -20,10 +19,10 @@ namespace {
 /// Of each parameter of the model: this rank's part of it and of its moments.
 using Sums = std::vector<std::uint32_t>;
 
-Sums sums_of(Device& device, Engine& engine) {
+Sums sums_of(Device& device, const Engine& engine) {
   Sums sums(engine.model().parameters().size(), 0);
   Staging staging(device, kTransferElements);
-  for (const auto& piece : engine.pieces_to_load()) {
+  for (const auto& piece : engine.pieces_held()) {
     auto& sum = sums[static_cast<std::size_t>(piece.parameter)];
     for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
       staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
@@ -71,7 +70,7 @@ std::size_t first_difference(const std::vector<int>& ranks, const std::vector<Su
 
 }  // namespace
 
-std::string find_differing_replicas(World& world, Device& device, Engine& engine) {
+std::string find_differing_replicas(World& world, Device& device, const Engine& engine) {
   const auto& groups = engine.groups();
   if (groups.replica_count() == 1) return {};
   const auto sums = gather_sums(world, sums_of(device, engine));
@@ -82,11 +81,13 @@ std::string find_differing_replicas(World& world, Device& device, Engine& engine
     const auto differing = outvoted(replicas, sums);
     if (differing.empty()) continue;
     const auto parameter = first_difference(replicas, sums);
-    text += fmt::format(
-        "{}{} on {} {} from other replicas of the shard, first in {} (unit {})", text.empty() ? "" : "; ",
-        format_ranks(differing), hosts[static_cast<std::size_t>(differing.front())],
-        differing.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,
-        unit_of(engine, static_cast<int>(parameter)));
+    std::vector<std::string> names;
+    for (const int r : differing)
+      names.push_back(fmt::format("rank {} on {}", r, hosts[static_cast<std::size_t>(r)]));
+    text += fmt::format("{}{} {} from other replicas of the shard, first in {} (unit {})",
+                        text.empty() ? "" : "; ", fmt::join(names, ", "),
+                        names.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,
+                        unit_of(engine, static_cast<int>(parameter)));
   }
   return text;
 }

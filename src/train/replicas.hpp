@@ -12,6 +12,6 @@ namespace llampi {
 /// Compares parameters and moments, by checksums of what is in memory, among the ranks that hold the same
 /// shard. Returns which ranks differ from the most of these, and where first; empty if none does. The same on
 /// all ranks. Collective.
-std::string find_differing_replicas(World& world, Device& device, Engine& engine);
+std::string find_differing_replicas(World& world, Device& device, const Engine& engine);
 
 }  // namespace llampi

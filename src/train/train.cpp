@@ -127,11 +127,12 @@ class Trainer {
   LearningRateSchedule schedule_;
   TrainingState state_;
   std::int64_t total_steps_ = 0;
-  std::int64_t first_step_ = 0;    ///< that this process runs
-  double evaluation_seconds_ = 0;  ///< of the slowest so far
-  bool dropped_ = false;           ///< the last step
-  bool owes_evaluation_ = false;   ///< of the step at which the run was stopped
-  std::exception_ptr failure_;     ///< of this rank, not yet known to the others
+  std::int64_t first_step_ = 0;      ///< that this process runs
+  std::int64_t compared_step_ = -1;  ///< at which replicas were equal
+  double evaluation_seconds_ = 0;    ///< of the slowest so far
+  bool dropped_ = false;             ///< the last step
+  bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
+  std::exception_ptr failure_;       ///< of this rank, not yet known to the others
   double step_seconds_sum_ = 0;
   std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
   std::unique_ptr<Trace> trace_;
@@ -434,6 +435,7 @@ void Trainer::check_finite(const StepMetrics& metrics) {
     left_out_in_a_row_ = 0;
     return;
   }
+  const FlightPhase phase(record_, "looks for what is not finite");
   const std::string where = find_not_finite(world_, compute_.device(), *engine_, own_loss_);
   ++left_out_, ++left_out_in_a_row_;
   if (left_out_in_a_row_ <= not_finite_.skip) {
@@ -447,10 +449,13 @@ void Trainer::check_finite(const StepMetrics& metrics) {
   fail(fmt::format("the loss or the gradient is not finite at step {}: {}", metrics.step, where));
 }
 
+/// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
 void Trainer::compare_replicas() {
+  if (config_.run.verify_replicas_every == 0 || compared_step_ == state_.step) return;
   const FlightPhase phase(record_, "compares replicas");
   const std::string difference = find_differing_replicas(world_, compute_.device(), *engine_);
   if (!difference.empty()) fail(fmt::format("after step {}, {}", state_.step, difference));
+  compared_step_ = state_.step;
 }
 
 /// Ends the run, once a save under way has come to its end. On all ranks.
@@ -591,11 +596,13 @@ bool Trainer::evaluate_now() {
 
 /// The metrics of a step are on disk before its checkpoint gets its name.
 void Trainer::settle_before_saving() {
+  const FlightPhase phase(record_, "gets ready to save");
   finish_saving();
   attempt([&] {
     if (metrics_) metrics_->sync();
   });
   settle();
+  compare_replicas();
 }
 
 void Trainer::save() {

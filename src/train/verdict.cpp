@@ -173,6 +173,14 @@ double shortest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds
   return result;
 }
 
+/// A device that hangs holds up all the others in the same operation, as a network does.
+std::string no_one_behind(std::span<const WatchedRank> ranks) {
+  const auto waiting =
+      ranks_that(ranks, [](const auto& r) { return r.heartbeat.waiting == Waiting::device; });
+  if (waiting.size() == ranks.size()) return ", and all wait for their devices, one of which may hang";
+  return ", and no rank is behind the others";
+}
+
 std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const std::vector<int>& blamed,
                      const std::optional<Difference>& difference) {
   const std::string who = with_hosts(ranks, blamed);
@@ -189,9 +197,9 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
           difference->sequence,
           blamed.empty() ? "" : fmt::format(": {} {} not like the others", who, many ? "are" : "is"));
     default:
-      return fmt::format("nothing has moved for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
-                         blamed.empty() ? ", and no rank is behind the others"
-                                        : fmt::format("; {} {} behind", who, many ? "are" : "is"));
+      return fmt::format(
+          "nothing has moved for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
+          blamed.empty() ? no_one_behind(ranks) : fmt::format("; {} {} behind", who, many ? "are" : "is"));
   }
 }
 
@@ -201,7 +209,9 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const int rank = static_cast<int>(r);
     if (std::find(blamed.begin(), blamed.end(), rank) != blamed.end()) continue;
-    by_place[describe(ranks[r].heartbeat) + (ranks[r].report ? "" : " (does not answer)")].push_back(rank);
+    std::string place = describe(ranks[r].heartbeat) + (ranks[r].report ? "" : " (does not answer)");
+    if (const auto state = state_of(ranks[r]); !state.empty()) place += "; " + state;
+    by_place[place].push_back(rank);
   }
   std::string text;
   std::size_t lines = 0;
@@ -291,6 +301,9 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
     blamed = minority(*difference);
   } else {
     blamed = ranks_behind(ranks);
+    // In a phase all may seem to be at the same; whose process does not run holds up the others.
+    if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
+    if (blamed.size() == ranks.size()) blamed.clear();
   }
 
   std::string text = headline(ranks, trouble, blamed, difference);

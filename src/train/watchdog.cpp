@@ -98,6 +98,7 @@ class Watchdog::Thread {
   void hear(int rank, const Heartbeat& heartbeat);
   void send_heartbeats(double now);
   void watch_neighbour();
+  void tell_who_is_gone();
   void judge_the_others(double now);
   void judge_alone(double now);
   void raise_alarm(Trouble trouble, double now);
@@ -114,6 +115,8 @@ class Watchdog::Thread {
 
   std::string folder() const { return flight_folder(options_.run_dir).string(); }
   bool is_monitor() const { return std::find(monitors_.begin(), monitors_.end(), rank_) != monitors_.end(); }
+  std::int64_t pid_of(int rank) const { return processes_[static_cast<std::size_t>(rank)].pid; }
+  int peers() const { return static_cast<int>(peers_.size()); }
   Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
 
   World& world_;
@@ -126,9 +129,8 @@ class Watchdog::Thread {
   std::unique_ptr<Channel> channel_;  ///< null: this rank watches itself
   std::vector<int> monitors_;
   std::vector<int> peers_;  ///< who is told, and tells: all of a monitor, the monitors of the others
+  std::vector<RankProcess> processes_;
   int neighbour_ = -1;
-  std::int64_t neighbour_pid_ = 0;
-  bool neighbour_is_gone_ = false;
 
   std::vector<Known> known_;  ///< per rank
   std::set<int> finished_;    ///< ranks from which nothing comes any more
@@ -153,8 +155,8 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
       rank_(world.rank()),
       host_(world.topology().host),
       channel_(world.channel()) {
-  const auto processes = exchange_processes(world);
-  monitors_ = choose_monitors(processes);
+  processes_ = exchange_processes(world);
+  monitors_ = choose_monitors(processes_);
   if (!channel_ && world.size() > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
@@ -162,10 +164,9 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
     const bool monitor = std::find(monitors_.begin(), monitors_.end(), rank) != monitors_.end();
     if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
   }
-  neighbour_ = neighbour_of(processes, rank_);
-  if (neighbour_ >= 0) neighbour_pid_ = processes[static_cast<std::size_t>(neighbour_)].pid;
+  neighbour_ = neighbour_of(processes_, rank_);
   last_look_ = flight_clock();
-  for (const auto& process : processes) {
+  for (const auto& process : processes_) {
     known_.push_back({last_look_, last_look_, {}});
     known_.back().rank.host = process.host;
   }
@@ -222,11 +223,12 @@ double Watchdog::Thread::look() {
 
 void Watchdog::Thread::send_heartbeats(double now) {
   last_heartbeat_ = now;
-  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes());
+  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes(), peers());
   hear(rank_, heartbeat);
   const std::string text = pack(Kind::heartbeat, heartbeat);
   if (!channel_) return;
   for (const int peer : peers_) tell(peer, text);
+  tell_who_is_gone();
 }
 
 /// One that fails is of a rank that is lost; its silence will tell.
@@ -282,13 +284,24 @@ void Watchdog::Thread::take(const Channel::Message& message) {
   }
 }
 
+/// Then the one after it: whoever is left in the end knows of all.
 void Watchdog::Thread::watch_neighbour() {
-  if (neighbour_ < 0 || neighbour_is_gone_) return;
-  if (process_state(neighbour_pid_) != 0) return;
-  neighbour_is_gone_ = known(neighbour_).rank.gone = true;
+  const int before = neighbour_;
+  while (neighbour_ >= 0 && process_state(pid_of(neighbour_)) == 0) {
+    known(neighbour_).rank.gone = true;
+    neighbour_ = neighbour_after(processes_, rank_, neighbour_);
+  }
+  if (neighbour_ != before) tell_who_is_gone();
+}
+
+/// Again and again: one that does not read misses some.
+void Watchdog::Thread::tell_who_is_gone() {
   if (!channel_) return;
-  for (const int monitor : monitors_) {
-    if (monitor != rank_) tell(monitor, pack(Kind::gone, static_cast<std::int32_t>(neighbour_)));
+  for (int rank = 0; rank < std::ssize(known_); ++rank) {
+    if (!known(rank).rank.gone) continue;
+    for (const int monitor : monitors_) {
+      if (monitor != rank_) tell(monitor, pack(Kind::gone, static_cast<std::int32_t>(rank)));
+    }
   }
 }
 
@@ -331,6 +344,12 @@ void Watchdog::Thread::judge_the_others(double now) {
 }
 
 void Watchdog::Thread::judge_alone(double now) {
+  for (int rank = 0; rank < std::ssize(known_); ++rank) {
+    if (!known(rank).rank.gone) continue;
+    own_report("a rank has ended");
+    end_job(fmt::format("rank {} on {} has ended; the record of rank {} is in {}", rank,
+                        known(rank).rank.host, rank_, folder()));
+  }
   auto& self = known(rank_);
   const bool phase = !self.rank.heartbeat.phase.view().empty();
   const double patience = (phase ? limits_.phase_seconds : limits_.seconds) + std::min(5.0, 0.05 * rank_);
@@ -365,9 +384,9 @@ bool Watchdog::Thread::all_report() const {
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason) {
   write_record(reason);
-  FlightReport report = report_of(record_, io_bytes());
+  FlightReport report = report_of(record_, io_bytes(), peers());
   report.neighbour = neighbour_;
-  if (neighbour_ >= 0) report.neighbour_state = process_state(neighbour_pid_);
+  if (neighbour_ >= 0) report.neighbour_state = process_state(pid_of(neighbour_));
   return report;
 }
 
@@ -391,10 +410,13 @@ void Watchdog::Thread::end_job(const std::string& summary) {
   std::_Exit(1);
 }
 
-/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later.
+/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later; unless
+/// somebody does not answer, whom nobody watches any more.
 void Watchdog::Thread::say_goodbye() {
   std::vector<int> left = peers_;
+  const double latest = flight_clock() + options_.seconds;
   while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
+    if (flight_clock() > latest) return;
     std::erase_if(left, [&](int peer) { return channel_->send(peer, {static_cast<char>(Kind::last)}); });
     while (const auto message = channel_->receive()) {
       if (message->text.front() == static_cast<char>(Kind::last)) finished_.insert(message->from);

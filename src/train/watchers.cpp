@@ -34,15 +34,19 @@ std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks) {
   return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
 }
 
-int neighbour_of(const std::vector<RankProcess>& ranks, int rank) {
+int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour) {
   const auto count = static_cast<int>(ranks.size());
   const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
-  for (int distance = 1; distance < count && !machine.empty(); ++distance) {
-    const int other = (rank + distance) % count;
-    const auto& process = ranks[static_cast<std::size_t>(other)];
-    if (process.machine == machine) return process_state(process.pid) == 0 ? -1 : other;
+  if (machine.empty()) return -1;
+  for (int other = (neighbour + 1) % count; other != rank; other = (other + 1) % count) {
+    if (ranks[static_cast<std::size_t>(other)].machine == machine) return other;
   }
   return -1;
+}
+
+int neighbour_of(const std::vector<RankProcess>& ranks, int rank) {
+  const int other = neighbour_after(ranks, rank, rank);
+  return other < 0 || process_state(ranks[static_cast<std::size_t>(other)].pid) == 0 ? -1 : other;
 }
 
 }  // namespace llampi

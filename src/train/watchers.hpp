@@ -25,5 +25,8 @@ std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks);
 
 /// Whose process `rank` watches: the next rank on its machine, around; -1 if there is none that can be seen.
 int neighbour_of(const std::vector<RankProcess>& ranks, int rank);
+/// Whom it watches when `neighbour` has ended: the next one after that, whether it has ended or not; -1:
+/// none.
+int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour);
 
 }  // namespace llampi

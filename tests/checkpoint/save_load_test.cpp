@@ -83,7 +83,7 @@ TEST(SaveLoad, Stripes) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
   SaveOptions options;
-  options.file.stripes = -1;
+  options.file.stripes = 2;
   options.file.stripe_bytes = 1 << 20;
   save(file, even(3).fill(), options);
   const auto pieces = even(2);

@@ -128,7 +128,7 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                  "--checkpoint.every=11",
                                                  "--checkpoint.keep=1",
                                                  "--checkpoint.keep_every=100",
-                                                 "--checkpoint.stripes=-1",
+                                                 "--checkpoint.stripes=8",
                                                  "--run.verify_replicas_every=50",
                                                  "--log.every=6"}));
   EXPECT_EQ(c.run.dir, "d");
@@ -174,7 +174,7 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.checkpoint.every, 11);
   EXPECT_EQ(c.checkpoint.keep, 1);
   EXPECT_EQ(c.checkpoint.keep_every, 100);
-  EXPECT_EQ(c.checkpoint.stripes, -1);
+  EXPECT_EQ(c.checkpoint.stripes, 8);
   EXPECT_EQ(c.run.verify_replicas_every, 50);
   EXPECT_EQ(c.log.every, 6);
 }

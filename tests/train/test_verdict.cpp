@@ -106,6 +106,26 @@ TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
   EXPECT_THAT(text, HasSubstr("the record of ranks 0, 3 is in f"));
 }
 
+// In a save, say, where all have done the same operations between ranks.
+TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
+  auto ranks = waiting_ranks(100);
+  for (auto& rank : ranks) rank.heartbeat.waiting = Waiting::no;
+  hold_all(ranks, 11);
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
+  ranks[2].state = 'D';
+  const auto text = summary(ranks, Trouble::still, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("nothing has moved for 11.0 s; rank 2 on node1 is behind\n"));
+  EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
+}
+
+TEST(Verdict, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
+  auto ranks = waiting_ranks(100);
+  for (auto& rank : ranks) rank.heartbeat.waiting = Waiting::device;
+  hold_all(ranks, 11);
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+              HasSubstr("and all wait for their devices, one of which may hang"));
+}
+
 TEST(Verdict, NamesAProcessThatHasEnded) {
   auto ranks = waiting_ranks(100);
   ranks[3].gone = true;

@@ -52,6 +52,13 @@ TEST(Watchers, EveryProcessOfAMachineIsWatchedByTheOneBefore) {
   EXPECT_THAT(neighbours, ElementsAre(1, 2, 0, 4, 3, -1));
 }
 
+TEST(Watchers, WhoIsLeftWatchesAllTheOthersInTheEnd) {
+  const auto ranks = ranks_on({3, 2});
+  EXPECT_EQ(neighbour_after(ranks, 1, 2), 0);
+  EXPECT_EQ(neighbour_after(ranks, 1, 0), -1);
+  EXPECT_EQ(neighbour_after(ranks, 3, 4), -1);
+}
+
 TEST(Watchers, WhatCannotBeSeenIsNotWatched) {
   auto ranks = ranks_on({2});
   for (auto& rank : ranks) rank.machine.clear();

@@ -23,7 +23,7 @@ struct TensorInfo {
 
 /// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory: the device's or the
 /// host's, in float32, bfloat16 or float16. In files they are float32; what is read is rounded to nearest
-/// even. They pass through a buffer of a few MiB.
+/// even. What is not float32 in host memory passes through a buffer of a few MiB.
 struct TensorPiece {
   int tensor = 0;  ///< index into the list of tensors
   std::int64_t begin = 0;
@@ -59,8 +59,8 @@ struct FileSettings {
   /// Tensors of at least this size begin at a multiple of it: a page, so that ranks that write neighbouring
   /// tensors do not share one, at a cost of at most a page per tensor.
   std::int64_t alignment_bytes = 4096;
-  /// On file systems that spread files over servers (Lustre and others that MPI-IO knows stripes of): over
-  /// how many, and in pieces of which size. 0: as the folder says; -1 stripes: over all.
+  /// On file systems that spread files over servers (Lustre and others whose stripes MPI-IO knows): over how
+  /// many, and in pieces of which size. 0: as the folder says. Hints, which other file systems ignore.
   std::int64_t stripes = 0;
   std::int64_t stripe_bytes = 0;
   /// Values pass through a buffer of so many: larger ranges are written and read in several calls.

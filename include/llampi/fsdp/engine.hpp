@@ -113,6 +113,8 @@ class Engine {
   /// A copy of that in host memory, which steps leave alone until the next snapshot: made of all units at
   /// once, and complete when this returns. Needs EngineOptions::snapshot.
   std::vector<StatePiece> snapshot();
+  /// All that this rank holds, with what other ranks hold as well. To be read only.
+  std::vector<StatePiece> pieces_held() const;
   /// What this rank must be given: as above, but replicas need everything that they hold.
   /// The caller may write them until the next step or evaluation.
   std::vector<StatePiece> pieces_to_load();

@@ -30,7 +30,13 @@ bool MpiChannel::Transfer::done() {
 }
 
 bool MpiChannel::sent() {
-  std::erase_if(sending_, [](Transfer& transfer) { return transfer.done(); });
+  std::erase_if(sending_, [](Transfer& transfer) {
+    try {
+      return transfer.done();
+    } catch (const Error&) {
+      return true;  // its receiver is lost, which is no reason not to write to others
+    }
+  });
   return sending_.empty();
 }
 
