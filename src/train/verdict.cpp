@@ -295,7 +295,7 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
     blamed = ranks_that(ranks, [](const auto& rank) { return rank.gone && !rank.left; });
   } else if (trouble == Trouble::silent) {
     blamed = ranks_that(ranks, [&](const auto& rank) {
-      return rank.silent_seconds > limits.seconds / 2 && !rank.report;  // several that stopped at once
+      return rank.gone || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
     });
   } else if (trouble == Trouble::diverged) {
     blamed = minority(*difference);

@@ -138,6 +138,7 @@ class Watchdog::Thread {
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   double alarm_ends_ = 0;
   double quiet_until_ = 0;  ///< until then another rank that has found trouble says so
+  bool asked_ = false;      ///< for a report; whoever asked says why
   bool record_written_ = false;
 
   std::mutex mutex_;
@@ -269,6 +270,7 @@ void Watchdog::Thread::take(const Channel::Message& message) {
       }
       break;
     case Kind::ask:
+      asked_ = true;
       quiet_until_ = flight_clock() + kQuietSeconds;
       tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
       break;
@@ -339,6 +341,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   // The monitors have had time to do it; one rank after another, so that one speaks.
   const double patience = 1.25 * limits_.seconds + 1 + std::min(5.0, 0.05 * rank_);
   if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
+  if (asked_) end_job("");
   take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
   end_job(summary(view(now), Trouble::silent, limits_, folder()));
 }
@@ -403,7 +406,7 @@ void Watchdog::Thread::write_record(const std::string& reason) {
 
 void Watchdog::Thread::end_job(const std::string& summary) {
   done_within(kFileSeconds, [complain = options_.complain, summary] {
-    if (complain) complain(summary);
+    if (complain && !summary.empty()) complain(summary);
   });
   // Without a channel MPI is not to be called from here, and mpirun ends the others.
   if (channel_) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
