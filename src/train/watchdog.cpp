@@ -20,15 +20,16 @@
 namespace llampi {
 namespace {
 
-constexpr double kLongestInterval = 1;  // between heartbeats
-constexpr double kLongestPause = 0.1;   // between looks at what has come
-constexpr double kPhaseSeconds = 600;   // in a phase, at least
-constexpr double kAnswerSeconds = 2;    // for reports
-constexpr double kHasteSeconds = 0.7;   // likewise when a process has ended: mpirun kills the others soon
-constexpr double kFileSeconds = 1;      // for a file, which may be what hangs
-constexpr double kAbortSeconds = 5;     // for MPI to end the job
-constexpr double kQuietSeconds = 15;    // once asked: whoever asked ends the job, or has failed to
-constexpr double kFarApart = 1;         // since it last ran: the thread was suspended
+constexpr double kLongestInterval = 1;    // between heartbeats
+constexpr double kLongestPause = 0.1;     // between looks at what has come
+constexpr double kPhaseSeconds = 600;     // in a phase, at least
+constexpr double kAnswerSeconds = 2;      // for reports
+constexpr double kHasteSeconds = 0.7;     // likewise when a process has ended: mpirun kills the others soon
+constexpr double kFileSeconds = 1;        // for a file, which may be what hangs
+constexpr double kAbortSeconds = 5;       // for MPI to end the job
+constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
+constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
+constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
 
 enum class Kind : char {
   heartbeat = 'h',
@@ -137,8 +138,8 @@ class Watchdog::Thread {
   double last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   double alarm_ends_ = 0;
-  double quiet_until_ = 0;  ///< until then another rank that has found trouble says so
-  bool asked_ = false;      ///< for a report; whoever asked says why
+  double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
+  double asked_at_ = -kSpokenForSeconds;  ///< for a report
   bool record_written_ = false;
 
   std::mutex mutex_;
@@ -270,8 +271,8 @@ void Watchdog::Thread::take(const Channel::Message& message) {
       }
       break;
     case Kind::ask:
-      asked_ = true;
-      quiet_until_ = flight_clock() + kQuietSeconds;
+      asked_at_ = flight_clock();
+      quiet_until_ = asked_at_ + kQuietSeconds;
       tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
       break;
     case Kind::gone:
@@ -341,7 +342,7 @@ void Watchdog::Thread::judge_the_others(double now) {
   // The monitors have had time to do it; one rank after another, so that one speaks.
   const double patience = 1.25 * limits_.seconds + 1 + std::min(5.0, 0.05 * rank_);
   if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
-  if (asked_) end_job("");
+  if (now - asked_at_ < kSpokenForSeconds) end_job("");
   take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
   end_job(summary(view(now), Trouble::silent, limits_, folder()));
 }
