@@ -45,6 +45,7 @@ class TimedDevice final : public Device {
   bool is_host_memory(const void* memory) const override { return device_.is_host_memory(memory); }
   Event record(Stream stream) override;
   void wait(Stream stream, const Event& event) override;
+  void wait_in_any_thread(const Event& event) const override { device_.wait_in_any_thread(event); }
   void synchronize(Stream stream) override;
   void set_progress(std::function<void()> progress) override;
 

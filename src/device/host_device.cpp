@@ -28,6 +28,7 @@ void HostDevice::download(void* destination, Tensor source, Stream) {
 bool HostDevice::is_host_memory(const void*) const { return true; }
 Event HostDevice::record(Stream) { return {}; }
 void HostDevice::wait(Stream, const Event&) {}
+void HostDevice::wait_in_any_thread(const Event&) const {}
 void HostDevice::synchronize(Stream) {}
 void HostDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 

@@ -18,6 +18,7 @@ class HostDevice : public Device {
   bool is_host_memory(const void* memory) const override;
   Event record(Stream stream) override;
   void wait(Stream stream, const Event& event) override;
+  void wait_in_any_thread(const Event& event) const override;
   void synchronize(Stream stream) override;
   void set_progress(std::function<void()> progress) override;
   void finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) override;

@@ -52,7 +52,7 @@ void Capture::record(CUstream_st& stream, Task task) {
 }
 
 std::shared_ptr<Point> Capture::mark(CUstream_st& stream) {
-  auto point = std::make_shared<Point>(Point{&stream, false, shared_from_this()});
+  auto point = std::make_shared<Point>(&stream, shared_from_this());
   if (valid_) recorded_.emplace_back(&stream, Task{{}, {}, point});
   points_[point.get()] = {known_[&stream], point};
   return point;

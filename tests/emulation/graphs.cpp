@@ -44,8 +44,7 @@ struct CUgraphExec_st {
       CUstream_st* const own = streams.at(captured).get();
       Task again{task.work, {}, {}, task.after_what};
       if (task.after) again.after = points.at(task.after.get());
-      if (task.reaches)
-        again.reaches = points[task.reaches.get()] = std::make_shared<Point>(Point{own, false});
+      if (task.reaches) again.reaches = points[task.reaches.get()] = std::make_shared<Point>(own);
       push(own, std::move(again));
     }
     for (const auto& [captured, own] : streams) wait_for(stream, mark(own.get()));

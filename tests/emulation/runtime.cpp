@@ -294,6 +294,10 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return cudaErrorNotReady;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  if (!is_working_thread()) {
+    if (event->point) event->point->reached.wait(false);
+    return cudaSuccess;
+  }
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   if (event->point && event->point->capture) return result(cudaErrorCapturedEvent);
   if (event->point) run_until(*event->point);

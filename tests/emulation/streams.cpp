@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,6 +30,7 @@ class Streams {
   void run_stream(CUstream_st& stream);
   void run_all();
   void run_some();
+  bool is_working_thread() const { return std::this_thread::get_id() == thread_; }
 
  private:
   static bool is_allowed(const CUstream_st& stream) {
@@ -43,6 +45,7 @@ class Streams {
 
   CUstream_st default_;
   std::vector<cudaStream_t> streams_{&default_};
+  const std::thread::id thread_ = std::this_thread::get_id();  ///< the first to ask for a stream
   StreamOrder order_ = StreamOrder::eager;
   bool working_ = false;  ///< at a task
   std::mt19937_64 random_;
@@ -63,6 +66,7 @@ CUstream_st& Streams::of(cudaStream_t stream) {
 
 void Streams::push(cudaStream_t stream, Task task) {
   require(!in_kernel(), "a CUDA call in a kernel");
+  require(is_working_thread(), "work for a stream from another thread, which is not emulated");
   CUstream_st& queue = of(stream);
   queue.tasks.push_back(std::move(task));
   if (order_ == StreamOrder::eager) run_stream(queue);
@@ -87,14 +91,14 @@ void Streams::run_allowed(CUstream_st& stream) {
     throw;
   }
   working_ = nested;
-  if (task.reaches) task.reaches->reached = true;
+  if (task.reaches) task.reaches->reach();
 }
 
 /// After a fault nothing that follows means anything; points count as reached so that nobody waits for them.
 void Streams::drop_all() {
   for (const cudaStream_t stream : streams_) {
     for (const Task& task : stream->tasks) {
-      if (task.reaches) task.reaches->reached = true;
+      if (task.reaches) task.reaches->reach();
     }
     stream->tasks.clear();
   }
@@ -170,7 +174,7 @@ void enqueue(cudaStream_t stream, std::function<void()> work) {
 std::shared_ptr<Point> mark(cudaStream_t stream) {
   CUstream_st& queue = streams().of(stream);
   if (queue.capture) return queue.capture->mark(queue);
-  const auto point = std::make_shared<Point>(Point{&queue, false});
+  const auto point = std::make_shared<Point>(&queue);
   streams().push(stream, {{}, {}, point});
   return point;
 }
@@ -196,6 +200,7 @@ void run_stream(cudaStream_t stream) { streams().run_stream(streams().of(stream)
 void run_all() { streams().run_all(); }
 void run_one(cudaStream_t stream) { streams().run_one(streams().of(stream)); }
 void run_some() { streams().run_some(); }
+bool is_working_thread() { return streams().is_working_thread(); }
 bool is_empty(cudaStream_t stream) { return streams().of(stream).tasks.empty(); }
 void add_stream(cudaStream_t stream) { streams().add(stream); }
 void remove_stream(cudaStream_t stream) { streams().remove(&streams().of(stream)); }

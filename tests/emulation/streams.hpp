@@ -3,10 +3,12 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "emulation/control.hpp"
 
@@ -16,9 +18,16 @@ class Capture;
 
 /// A place in a stream's order, which is reached when everything before it is done.
 struct Point {
-  CUstream_st* stream = nullptr;
-  bool reached = false;
-  std::shared_ptr<Capture> capture = {};  ///< it was marked in; such a point is never reached itself
+  explicit Point(CUstream_st* of, std::shared_ptr<Capture> in = {}) : stream(of), capture(std::move(in)) {}
+  /// Wakes the threads that wait for it.
+  void reach() {
+    reached = true;
+    reached.notify_all();
+  }
+
+  CUstream_st* const stream;
+  std::atomic<bool> reached = false;
+  const std::shared_ptr<Capture> capture;  ///< it was marked in; such a point is never reached itself
 };
 
 struct Task {
@@ -53,6 +62,9 @@ void run_one(cudaStream_t stream);
 /// Does one task of any stream, if there is one that needs not wait: a GPU works while its rank waits for
 /// other ranks.
 void run_some();
+/// Is this the thread that gives streams their work? It also does it. Another one may only wait for events:
+/// until the first has come to them.
+bool is_working_thread();
 bool is_empty(cudaStream_t stream);
 void add_stream(cudaStream_t stream);
 /// After it is empty.

@@ -177,6 +177,9 @@ class Device : public OperationSizes {
   virtual Event record(Stream stream) = 0;
   /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.
   virtual void wait(Stream stream, const Event& event) = 0;
+  /// The calling thread waits for `event`: it may be another than the one that uses the device, which must
+  /// leave the event alone until then. Does not call what set_progress() was given.
+  virtual void wait_in_any_thread(const Event& event) const = 0;
   /// The host waits for everything issued on `stream`.
   virtual void synchronize(Stream stream) = 0;
   /// Called between operations, and again and again while the host waits for the device: communication

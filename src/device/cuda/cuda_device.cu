@@ -172,6 +172,13 @@ void CudaDevice::wait(Stream stream, const Event& event) {
   }
 }
 
+/// A thread that has not said which GPU is its own would get a context on the first one.
+void CudaDevice::wait_in_any_thread(const Event& event) const {
+  if (event.get() == nullptr) return;
+  check(cudaSetDevice(options_.gpu), "cudaSetDevice");
+  check(cudaEventSynchronize(static_cast<const PooledEvent*>(event.get())->get()), "cudaEventSynchronize");
+}
+
 void CudaDevice::synchronize(Stream stream) {
   if (stream == Stream::host) return;
   const cudaStream_t queue = this->stream(stream);

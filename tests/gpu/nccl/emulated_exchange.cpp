@@ -41,8 +41,7 @@ struct Exchange {
   int capture = 0;            ///< in which it was captured; 0: in none
   std::vector<int> captures;  ///< of all ranks
   std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  std::shared_ptr<emulation::Point> arrived =
-      std::make_shared<emulation::Point>(emulation::Point{network(), false});
+  std::shared_ptr<emulation::Point> arrived = std::make_shared<emulation::Point>(network());
 };
 
 /// MPI goes on writing what nobody waits for any more.
@@ -63,12 +62,12 @@ void look(const std::shared_ptr<Exchange>& exchange) {
     std::this_thread::yield();  // to the rank that is waited for, where there are more ranks than cores
     return emulation::enqueue(network(), [exchange] { look(exchange); });
   }
-  exchange->arrived->reached = true;
+  exchange->arrived->reach();
 }
 
 void start(const std::shared_ptr<Exchange>& exchange, const void* send, std::size_t bytes, int capture) {
   if (exchange->link->dead) {
-    exchange->arrived->reached = true;
+    exchange->arrived->reach();
     return;
   }
   exchange->own.assign(static_cast<const std::byte*>(send), static_cast<const std::byte*>(send) + bytes);
