@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "llampi/core/half.hpp"
 
@@ -236,6 +237,8 @@ void Engine::issue(Running& running, int index) {
       compute_norm(running);
       break;
     case Op::update:
+      // The first in a step to write anything that a snapshot copies; what else does comes after it.
+      if (std::exchange(update_waits_for_snapshot_, false)) device_.wait(action.stream, snapshot_copied_);
       update(running, action);
       break;
     case Op::reshard:

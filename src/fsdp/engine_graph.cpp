@@ -5,6 +5,9 @@
 // operations are issued. So all micro-batches of all ranks have one number, the largest, rounded up: the
 // segments that are too many are empty. It is the same on all ranks because collectives may be captured and
 // replayed only by all of them together. The number is the same without graphs, and so are the bits.
+//
+// A step is issued all the same if somebody observes it, or if a snapshot was taken just before: a graph
+// could only wait for the copies as a whole, while of a step that is issued the update alone does.
 #include <algorithm>
 #include <bit>
 
@@ -72,16 +75,16 @@ std::vector<Engine::Input> Engine::place_inputs(const MemoryPlan& plan,
 
 void Engine::run_step(std::span<const HostBatch> micro_batches) {
   if (!device_.stages_inputs()) return run(step_, place_inputs(*step_.plan, micro_batches, 0), -1);
-  std::int64_t of_all[] = {0, observer_ ? 1 : 0};
+  std::int64_t of_all[] = {0, observer_ || update_waits_for_snapshot_ ? 1 : 0};
   for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
   {
     const FlightScope scope(*record_, {"agreement on the shape of the step"});
     world_.max(std::span(of_all));
   }
-  const auto [most_segments, observed] = of_all;
+  const auto [most_segments, must_be_issued] = of_all;
   const std::int64_t segments = rounded_segments(most_segments, options_.batch);
   const auto inputs = place_inputs(*step_.plan, micro_batches, segments);
-  if (options_.graph && device_.can_capture() && !step_.on_host && observed == 0) {
+  if (options_.graph && device_.can_capture() && !step_.on_host && must_be_issued == 0) {
     replay(inputs, segments);
   } else {
     run(step_, inputs, -1);

@@ -94,7 +94,13 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
   evaluation_ = bind(compiled_.evaluation, compiled_.evaluation_plan);
 }
 
-Engine::~Engine() = default;
+/// Copies of a snapshot still go to memory that is about to be freed.
+Engine::~Engine() {
+  try {
+    wait_for_snapshot();
+  } catch (...) {  // a device that failed copies nothing any more
+  }
+}
 
 /// Units, then stages: FlightOperation::name.
 void Engine::keep_record(FlightRecord& record) {
@@ -316,6 +322,7 @@ std::vector<StatePiece> Engine::pieces_held() const {
 }
 
 std::vector<StatePiece> Engine::pieces_to_load() {
+  wait_for_snapshot();
   stale_ = true;
   return pieces_held();
 }
@@ -327,7 +334,8 @@ Tensor Engine::snapshot_of(Role role, int unit, ShardPart part) const {
 
 std::vector<StatePiece> Engine::snapshot() {
   require(options_.snapshot, "a snapshot for which there is no room");
-  for (const auto stream : {Stream::compute, Stream::copy, Stream::copy_out}) device_.synchronize(stream);
+  for (const auto stream : {Stream::compute, Stream::copy})
+    device_.wait(Stream::copy_out, device_.record(stream));
   for (const auto& buffer : compiled_.evaluation_plan.buffers) {
     if (buffer.role != Role::snapshot) continue;
     const auto role = static_cast<Role>(buffer.item);
@@ -336,7 +344,8 @@ std::vector<StatePiece> Engine::snapshot() {
     device_.download(snapshot_of(role, buffer.owner, part).data, state_in_place(role, buffer.owner, part),
                      Stream::copy_out);
   }
-  device_.synchronize(Stream::copy_out);
+  snapshot_copied_ = device_.record(Stream::copy_out);
+  update_waits_for_snapshot_ = true;
   return pieces(true, [&](Role role, int u, ShardPart part) { return snapshot_of(role, u, part); });
 }
 

@@ -77,7 +77,8 @@ void Saver::start(const TrainingState& state) {
   if (!background_) return save(state);
   const FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = now();
-  background_->start([job = job_of(state, run_.engine.snapshot())](World& world) {
+  background_->start([job = job_of(state, run_.engine.snapshot()), &engine = run_.engine](World& world) {
+    agree(world, [&] { engine.wait_for_snapshot(); });
     return job.run(world, *make_cpu_device(1));
   });
   saving_step_ = state.step;

@@ -102,6 +102,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.clip_grad_norm = fixture.max_grad_norm;
   result.offload = options.offload;
   result.graph = options.graph;
+  result.snapshot = options.snapshot;
   auto rules = fixture.rules;
   if (!options.frozen.empty()) rules.frozen = options.frozen;
   result.groups = parameter_groups(model.parameters(), rules);

@@ -38,6 +38,7 @@ struct TrajectoryOptions {
   Machine* machine = nullptr;  ///< null: a CPU device
   bool observed = false;       ///< somebody watches each action, as the trace does
   bool graph = false;          ///< EngineOptions::graph
+  bool snapshot = false;       ///< EngineOptions::snapshot
   int drop = 0;  ///< each step is begun, dropped before its micro-batch of this index, and redone
 };
 

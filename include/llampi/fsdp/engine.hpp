@@ -110,11 +110,14 @@ class Engine {
 
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;
-  /// A copy of that in host memory, which steps leave alone until the next snapshot: made of all units at
-  /// once, and complete when this returns. Needs EngineOptions::snapshot.
+  /// A copy of that in host memory, which steps leave alone until the next snapshot. A GPU may still be at it
+  /// when this returns: steps can follow at once, of which only the update waits for the copies, and whoever
+  /// reads them calls wait_for_snapshot() before. Needs EngineOptions::snapshot.
   std::vector<StatePiece> snapshot();
   /// All that this rank holds, with what other ranks hold as well. To be read only.
   std::vector<StatePiece> pieces_held() const;
+  /// Until the last snapshot is complete. Any thread may wait, as long as no other snapshot is taken.
+  void wait_for_snapshot() const { device_.wait_in_any_thread(snapshot_copied_); }
   /// What this rank must be given: as above, but replicas need everything that they hold.
   /// The caller may write them until the next step or evaluation.
   std::vector<StatePiece> pieces_to_load();
@@ -252,6 +255,8 @@ class Engine {
   std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last; destroyed before the groups
   std::int64_t replays_ = 0;
+  Event snapshot_copied_;
+  bool update_waits_for_snapshot_ = false;  ///< the next one, before it overwrites what is copied
 };
 
 }  // namespace llampi
