@@ -95,6 +95,29 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
+// A thread of each rank waits for the GPU's copies before it writes them.
+TEST_F(OnGpus, SavesWhileTheyTrain) {
+  const std::string train =
+      "train --config run.ini --run.device=cuda --run.share_gpu=true --train.steps=3 --checkpoint.every=1 "
+      "--checkpoint.keep=3 --run.dir=";
+  for (const auto* run : {"waits", "overlaps --checkpoint.async=true"}) {
+    const Ending ending = llampi(train + run, 2);
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    EXPECT_THAT(ending.err + ending.out, Not(HasSubstr("holds training up")));
+  }
+  for (int step = 1; step <= 3; ++step) {
+    const auto loss = [&](const std::string& run) {
+      const std::string file = fmt::format("{}/checkpoints/step-{:08}.h5", run, step);
+      EXPECT_EQ(llampi("inspect --verify " + file).status, 0);
+      const Ending ending =
+          llampi("evaluate --json --data tokens.h5 --seq-len 16 --device cpu --weights " + file);
+      EXPECT_EQ(ending.status, 0) << ending.err;
+      return nlohmann::json::parse(ending.out)["loss"].get<double>();
+    };
+    EXPECT_EQ(loss("overlaps"), loss("waits")) << "step " << step;
+  }
+}
+
 TEST_F(OnGpus, ChecksWhatComputes) {
   const Ending check = llampi("check --json --device cuda");
   ASSERT_EQ(check.status, 0) << check.err;
