@@ -45,16 +45,13 @@ find_package(MPI REQUIRED COMPONENTS C)
 # The C++ bindings of MPI were removed from the standard; these keep their headers out.
 target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
+# Its serial build does as well as the parallel one, which may come with the MPI of the job and needs mpi.h: values are
+# written beside it, through MPI-IO.
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 COMPONENTS C)
 if(NOT HDF5_FOUND)
-  message(FATAL_ERROR "HDF5 was not found. Install its parallel build (Debian: libhdf5-openmpi-dev; Fedora: "
-                      "hdf5-openmpi-devel; a cluster: module load hdf5-parallel or phdf5).")
-endif()
-if(NOT HDF5_IS_PARALLEL)
-  message(FATAL_ERROR "HDF5 ${HDF5_VERSION} was found, but it is the serial build; llampi writes checkpoints from all "
-                      "ranks at once and needs the parallel one (Debian: libhdf5-openmpi-dev; Fedora: "
-                      "hdf5-openmpi-devel; a cluster: module load hdf5-parallel or phdf5), or set HDF5_ROOT to it.")
+  message(FATAL_ERROR "HDF5 was not found. Install it (Debian: libhdf5-openmpi-dev or libhdf5-dev; Fedora: hdf5-devel; a "
+                      "cluster: module load hdf5), or set HDF5_ROOT to it.")
 endif()
 add_library(llampi_hdf5 INTERFACE)
 target_include_directories(llampi_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})

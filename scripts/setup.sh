@@ -15,7 +15,7 @@ openmp   | OpenMP for clang++ | libomp-dev | libomp-devel
 make     | make or ninja | make | make
 cmake    | CMake 3.25 or newer | cmake | cmake
 mpi      | MPI: mpicxx and mpirun | libopenmpi-dev openmpi-bin | openmpi-devel
-hdf5     | parallel HDF5: h5pcc | libhdf5-openmpi-dev | hdf5-openmpi-devel
+hdf5     | HDF5: h5pcc or h5cc | libhdf5-openmpi-dev | hdf5-openmpi-devel
 onednn   | oneDNN (or a CBLAS: make build GEMM=cblas) | libdnnl-dev ocl-icd-opencl-dev | onednn-devel
 opencl   | OpenCL headers, which the CMake package of this oneDNN asks for | ocl-icd-opencl-dev | ocl-icd-devel
 cblas    | CBLAS: OpenBLAS, MKL, BLIS or AOCL | libopenblas-dev | openblas-devel
@@ -80,13 +80,13 @@ has_library() { # has_library NAME, for libNAME.so or libNAME.a
     return 1
 }
 
-has_parallel_hdf5() {
+has_hdf5() { # the parallel build or the serial one
     local prefix
     for prefix in "${prefixes[@]}"; do
-        if [[ -x $prefix/bin/h5pcc ]]; then return 0; fi
+        if [[ -x $prefix/bin/h5pcc || -x $prefix/bin/h5cc ]]; then return 0; fi
     done
-    command -v h5pcc >/dev/null || pkg-config --exists hdf5-openmpi 2>/dev/null ||
-        { command -v h5cc >/dev/null && h5cc -showconfig 2>/dev/null | grep -q 'Parallel HDF5: *\(yes\|ON\)'; }
+    command -v h5pcc >/dev/null || command -v h5cc >/dev/null || pkg-config --exists hdf5-openmpi 2>/dev/null ||
+        pkg-config --exists hdf5 2>/dev/null
 }
 
 has_h5py() { # asked without importing it, which takes a while
@@ -187,7 +187,7 @@ PROBE
     command -v make >/dev/null || command -v ninja >/dev/null || absent+=" make"
     at_least 3.25 "$(cmake --version 2>/dev/null | sed -n 's/^cmake version //p')" || absent+=" cmake"
     command -v mpicxx >/dev/null && command -v mpirun >/dev/null || absent+=" mpi"
-    has_parallel_hdf5 || absent+=" hdf5"
+    has_hdf5 || absent+=" hdf5"
     case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
     case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
@@ -234,7 +234,7 @@ refuse() { # refuse REASON
         echo "    apt-get install $(packages 3 "${missing[@]}")"
         echo "Fedora, RHEL (there with EPEL, CRB and gcc-toolset-13), then 'module load mpi/openmpi-x86_64':"
         echo "    dnf install $(packages 4 "${missing[@]}")"
-        echo "Cluster with modules (names differ; 'module avail' lists them; HDF5 must be the parallel one, built with"
+        echo "Cluster with modules (names differ; 'module avail' lists them; HDF5 may be serial, or parallel and built with"
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
         echo "    What has no module, often oneDNN, fmt, nlohmann-json, SentencePiece and GoogleTest, comes into your home"

@@ -19,11 +19,11 @@ class CheckpointWeights final : public WeightsSource {
     reading(path_, [&] {
       const Hdf5Lock lock;
       const auto file = hdf5::open_file(path_);
-      tensors_ = read_metadata(file.id(), path_).summary.tensors;
+      const auto metadata = read_metadata(file.id(), path_);
+      tensors_ = metadata.summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
-      const auto datasets = open_datasets(file.id(), tensors_);
-      checksums_ = read_checksums(file.id(), datasets, tensors_);
-      stored_ = StoredValues(path_, places_of(datasets));
+      checksums_ = checksums_of(metadata, tensors_);
+      stored_ = StoredValues(path_, places_of(open_datasets(file.id(), tensors_)));
     });
   }
 

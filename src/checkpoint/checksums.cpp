@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "checkpoint/state_fields.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -86,18 +87,6 @@ Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t blo
   return checksums;
 }
 
-std::vector<RangeSum> gather(World& world, const std::vector<RangeSum>& sums) {
-  static_assert(std::has_unique_object_representations_v<RangeSum>);
-  std::vector<RangeSum> all;
-  for (const auto& bytes :
-       world.all_gather({reinterpret_cast<const char*>(sums.data()), sums.size() * sizeof(RangeSum)})) {
-    const std::size_t before = all.size();
-    all.resize(before + bytes.size() / sizeof(RangeSum));
-    if (!bytes.empty()) std::memcpy(all.data() + before, bytes.data(), bytes.size());
-  }
-  return all;
-}
-
 void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole) {
   std::size_t expected = 0;
   for (const auto& dataset : checksums.datasets) expected += dataset.blocks.size();
@@ -157,15 +146,15 @@ bool has_checksums(hid_t file) { return hdf5::has_attribute(file, kBlockElements
 
 std::uint32_t read_metadata_checksum(hid_t file) { return hdf5::read_uint32s(file, kMetadata, 1)[0]; }
 
-Checksums read_checksums(hid_t file, const Datasets& datasets, const std::vector<TensorInfo>& tensors) {
-  const Hdf5Lock lock;
-  const auto block_elements = read_block_elements(file);
-  if (block_elements == 0) return {};
-  Checksums checksums = checksums_for(tensors, block_elements);
-  for_each_open(datasets, [&](std::size_t role, std::size_t tensor, int index) {
-    auto& dataset = checksums.datasets[index];
-    dataset.blocks = read_blocks(datasets[role][tensor].id(), dataset.shape, block_elements);
-  });
+Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& tensors) {
+  const auto& all = metadata.checksums;
+  if (!all) return {};
+  std::map<std::string, const DatasetSums*> by_path;
+  for (const auto& dataset : all.datasets) by_path[dataset.path] = &dataset;
+  Checksums checksums = checksums_for(tensors, all.block_elements);
+  for (auto& dataset : checksums.datasets) {
+    if (!dataset.path.empty()) dataset = *by_path.at(dataset.path);
+  }
   return checksums;
 }
 

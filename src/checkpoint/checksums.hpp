@@ -33,8 +33,6 @@ inline int dataset_index(std::size_t role, int tensor, std::size_t tensors) {
 }
 /// Those of a file that is to have these tensors, all 0.
 Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements);
-/// Collective: everybody's sums, on all ranks.
-std::vector<RangeSum> gather(World& world, const std::vector<RangeSum>& sums);
 /// @throws Error unless each block is there once
 void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole);
 
@@ -48,8 +46,6 @@ void write_checksums(hid_t file, const Datasets& datasets, const Checksums& chec
 
 bool has_checksums(hid_t file);
 std::uint32_t read_metadata_checksum(hid_t file);
-/// Of these datasets, by dataset_index(). @throws UserError if some are missing
-Checksums read_checksums(hid_t file, const Datasets& datasets, const std::vector<TensorInfo>& tensors);
 /// Of all datasets that the file has, in some order. @throws UserError if some are missing
 Checksums read_all_checksums(hid_t file);
 
@@ -60,6 +56,8 @@ struct Metadata {
 };
 /// Compares it with its checksum, if the file has checksums. @throws UserError, DamagedCheckpoint
 Metadata read_metadata(hid_t file, const std::filesystem::path& path);
+/// Those of these tensors, which the file has, by dataset_index().
+Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& tensors);
 /// Compares blocks that were read with what they should be. @throws DamagedCheckpoint naming the dataset
 void require_right(const std::filesystem::path& file, const Checksums& checksums,
                    const std::vector<RangeSum>& whole);

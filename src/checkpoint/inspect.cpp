@@ -58,16 +58,34 @@ CheckpointSummary read_checkpoint_summary(const fs::path& path) {
 
 namespace {
 
+/// What is needed to compare the values of a file with their checksums.
+struct Verifiable {
+  StoredValues stored;
+  Checksums checksums;
+  int tensors = 0;
+};
+
+Verifiable open_to_verify(const fs::path& path) {
+  const Hdf5Lock lock;
+  const auto file = hdf5::open_file(path);
+  const auto metadata = read_metadata(file.id(), path);
+  const auto& tensors = metadata.summary.tensors;
+  if (!metadata.checksums)
+    throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
+  return {StoredValues(path, places_of(open_datasets(file.id(), tensors))), checksums_of(metadata, tensors),
+          static_cast<int>(tensors.size())};
+}
+
 /// Returns how many bytes they are. @throws DamagedCheckpoint
-std::int64_t verify_values(const fs::path& path, const StoredValues& stored, const Checksums& checksums,
-                           std::size_t role, int tensor) {
-  const int index = dataset_index(role, tensor, checksums.datasets.size() / kRoles.size());
+std::int64_t verify_values(const fs::path& path, const Verifiable& file, std::size_t role, int tensor) {
+  const auto& checksums = file.checksums;
+  const int index = dataset_index(role, tensor, static_cast<std::size_t>(file.tensors));
   const std::int64_t elements = elements_of(checksums.datasets[index].shape);
   std::vector<float> values(static_cast<std::size_t>(std::min(kTransferElements, elements)));
   std::vector<RangeSum> sums;
   for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
     const std::int64_t count = std::min(kTransferElements, elements - begin);
-    stored.read(role, tensor, begin, count, values.data());
+    file.stored.read(role, tensor, begin, count, values.data());
     add_sums(sums, index, begin, std::span(values).first(static_cast<std::size_t>(count)),
              checksums.block_elements);
   }
@@ -81,17 +99,10 @@ std::int64_t verify_values(const fs::path& path, const StoredValues& stored, con
 std::int64_t verify_checkpoint(const fs::path& path) {
   std::int64_t bytes = 0;
   reading(path, [&] {
-    const Hdf5Lock lock;
-    const auto file = hdf5::open_file(path);
-    const auto tensors = read_metadata(file.id(), path).summary.tensors;
-    const auto datasets = open_datasets(file.id(), tensors);
-    const auto checksums = read_checksums(file.id(), datasets, tensors);
-    if (!checksums)
-      throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
-    const StoredValues stored(path, places_of(datasets));
+    const Verifiable file = open_to_verify(path);
     for (std::size_t role = 0; role < kRoles.size(); ++role) {
-      for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
-        if (stored.has(role, t)) bytes += verify_values(path, stored, checksums, role, t);
+      for (int t = 0; t < file.tensors; ++t) {
+        if (file.stored.has(role, t)) bytes += verify_values(path, file, role, t);
       }
     }
   });

@@ -4,10 +4,10 @@
 #include <functional>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/from_rank_0.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "comm/exchange.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
@@ -89,19 +89,19 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
                        metadata.summary.tensors);
   check_moments(file.id(), path, tensors, moments_may_be_missing);
   const auto datasets = open_datasets(file.id(), tensors);
-  return {metadata.summary.state, places_of(datasets), read_checksums(file.id(), datasets, tensors)};
+  return {metadata.summary.state, places_of(datasets), checksums_of(metadata, tensors)};
 }
 
 /// Everything becomes rank 0's, and `optimizer` of each tensor.
 void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
-  contents.state = from_rank_0(world, std::vector{contents.state})[0];
-  for (auto& places : contents.places) places = from_rank_0(world, places);
+  contents.state = broadcast_values(world, std::vector{contents.state})[0];
+  for (auto& places : contents.places) places = broadcast_values(world, places);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i] >= 0;
-  const auto block_elements = from_rank_0(world, std::vector{contents.checksums.block_elements})[0];
+  const auto block_elements = broadcast_values(world, std::vector{contents.checksums.block_elements})[0];
   if (block_elements == 0) return;
   if (world.rank() != 0) contents.checksums = checksums_for(tensors, block_elements);
-  for (auto& dataset : contents.checksums.datasets) dataset.blocks = from_rank_0(world, dataset.blocks);
+  for (auto& dataset : contents.checksums.datasets) dataset.blocks = broadcast_values(world, dataset.blocks);
 }
 
 /// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
@@ -128,7 +128,7 @@ std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging
 std::vector<RangeSum> read_values(Device& device, const StoredValues& stored, const Checksums& checksums,
                                   const std::vector<TensorPiece>& pieces, std::size_t tensors) {
   std::vector<RangeSum> sums;
-  Staging staging(device, FileSettings{}.transfer_elements);
+  Staging staging(device, kTransferElements);
   const auto parts = parts_of(pieces, staging);
   for (std::size_t i = 0, ahead = 1; i < parts.size(); ++i) {
     const auto& [role, tensor, begin, values] = parts[i];
@@ -176,7 +176,8 @@ TrainingState load_checkpoint(World& world, Device& device, const fs::path& path
     const StoredValues values(path, contents.places);
     parts = compare(path, checksums, read_values(device, values, checksums, pieces, in_file.size()));
   });
-  compare(path, checksums, gather(world, parts));
+  parts = gather_values(world, parts);
+  agree_on_reading(world, path, [&] { compare(path, checksums, std::move(parts)); });
   return contents.state;
 }
 

@@ -1,26 +1,26 @@
 // Writing a checkpoint. Rank 0 alone lays the file out with HDF5, which knows then where the values of each
-// tensor belong; all ranks write values to their places, each by itself; rank 0 adds the checksums.
+// tensor belong; all ranks write values to their places, each by itself; rank 0 adds everything else.
 //
 // So no rank waits inside of HDF5 or MPI-IO for another one, whose disk may be full: a failure of a rank is
 // known to all before the next step. And what HDF5 does takes as long for a thousand ranks as for one.
 #include "checkpoint/save.hpp"
 
-#include <fmt/chrono.h>
+#include <fmt/format.h>
 #include <llampi_version.h>
 #include <sys/statvfs.h>
 
 #include <algorithm>
-#include <chrono>
-#include <ctime>
 #include <functional>
 
 #include "checkpoint/frame.hpp"
-#include "checkpoint/from_rank_0.hpp"
 #include "checkpoint/shared_file.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "comm/common_failure.hpp"
+#include "comm/exchange.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 
@@ -126,11 +126,6 @@ std::vector<TensorInfo> tensors_to_write(World& world, std::vector<TensorInfo> t
     for (auto& tensor : tensors) tensor.optimizer = false;
   }
   return tensors;
-}
-
-std::string now_utc() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}",
-                     fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
 }
 
 std::int64_t metadata_bytes_of(const Job& job) {
@@ -252,8 +247,8 @@ void write_temporary(const Job& job) {
     frame = Frame(job.about, job.options.file, job.options.block_elements);
   });
   Places places = frame.places();
-  for (auto& role : places) role = from_rank_0(job.world, role);
-  auto sums = gather(job.world, write_values(job, places));
+  for (auto& role : places) role = broadcast_values(job.world, role);
+  auto sums = gather_values(job.world, write_values(job, places));
   on_rank_0(job, [&] {
     frame.complete(job.about, std::move(sums));
     const auto out = PosixFile::open_for_writing(job.temporary);
@@ -263,15 +258,15 @@ void write_temporary(const Job& job) {
 }
 
 void save(const Job& job) {
-  try {
+  const auto error = common_failure([&] {
     write_temporary(job);
     on_rank_0(job, [&] { rename_into_place(job.temporary, job.file); });
-  } catch (...) {
-    std::error_code ignored;
-    if (job.world.rank() == 0) fs::remove(job.temporary, ignored);
-    job.world.barrier();
-    throw;
-  }
+  });
+  if (!error) return;
+  std::error_code ignored;
+  if (job.world.rank() == 0) fs::remove(job.temporary, ignored);
+  job.world.barrier();
+  std::rethrow_exception(error);
 }
 
 Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors, const TrainingState& state,
@@ -285,7 +280,7 @@ Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors
                     .texts = texts,
                     .program_version = LLAMPI_VERSION,
                     .git_sha = LLAMPI_GIT_SHA,
-                    .created = now_utc(),
+                    .created = utc_now(),
                     .tensors = std::move(tensors)},
           .options = options,
           .write_values = {}};

@@ -277,9 +277,8 @@ Table other_options(Config& c) {
        "write while training goes on, from a copy of the state in host memory"},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,
-       "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); 0: "
-       "as "
-       "the folder says",
+       "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); "
+       "0: as the folder says",
        {.range = kAtLeastZero}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",

@@ -65,7 +65,7 @@ void agree(World& world, const std::function<void()>& work) {
     failures.push_back(unpack(text));
   }
   if (const int rank = lowest(failures, kUserError); rank >= 0) throw UserError(message_of(failures, rank));
-  if (const int rank = lowest(failures, kError); rank >= 0) throw Error(message_of(failures, rank));
+  if (const int rank = lowest(failures, kError); rank >= 0) throw CommonError(message_of(failures, rank));
 }
 
 }  // namespace llampi

@@ -42,25 +42,19 @@ herr_t collect(unsigned index, const H5E_error2_t* error, void* target) {
   return 0;
 }
 
-/// HDF5 keeps the cause only as text: strerror's, or the name of MPI-IO's error class.
+/// HDF5 keeps the cause only as strerror's text.
 std::string find_storage_problem(const std::string& text) {
   struct Pattern {
     std::string_view text;
     const char* meaning;
   };
-  static constexpr std::array<Pattern, 12> kPatterns{
-      {{"No space left", "no space left on the device"},
-       {"MPI_ERR_NO_SPACE", "no space left on the device"},
-       {"uota exceeded", "the disk quota is exceeded"},
-       {"MPI_ERR_QUOTA", "the disk quota is exceeded"},
-       {"ermission denied", "permission denied"},
-       {"MPI_ERR_ACCESS", "permission denied"},
-       {"ead-only file system", "the file system is read-only"},
-       {"MPI_ERR_READ_ONLY", "the file system is read-only"},
-       {"No such file", "the folder does not exist"},
-       {"MPI_ERR_NO_SUCH_FILE", "the folder does not exist"},
-       {"File too large", "larger than files may be there"},
-       {"Not a directory", "its folder is a file"}}};
+  static constexpr std::array<Pattern, 7> kPatterns{{{"No space left", "no space left on the device"},
+                                                     {"uota exceeded", "the disk quota is exceeded"},
+                                                     {"ermission denied", "permission denied"},
+                                                     {"ead-only file system", "the file system is read-only"},
+                                                     {"No such file", "the folder does not exist"},
+                                                     {"File too large", "larger than files may be there"},
+                                                     {"Not a directory", "its folder is a file"}}};
   for (const auto& pattern : kPatterns) {
     if (text.find(pattern.text) != std::string::npos) return pattern.meaning;
   }
@@ -119,11 +113,11 @@ PropertyList file_access() {
   return properties;
 }
 
-File open_file(const std::filesystem::path& path, hid_t access_properties) {
+File open_file(const std::filesystem::path& path) {
   const Hdf5Lock lock;
   refuse_what_is_no_hdf5_file(path);
   try {
-    return File(check(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access_properties), "H5Fopen"));
+    return File(check(H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT), "H5Fopen"));
   } catch (const Failure& failure) {
     if (failure.reason().find("lock file") != std::string::npos) {
       throw_user_error(

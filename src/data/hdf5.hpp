@@ -115,10 +115,10 @@ using Type = Handle<H5Tclose>;
 /// has not got its final name yet.
 PropertyList file_access();
 
-/// Opens a file for reading. @param access file access properties (for example with MPI-IO)
+/// Opens a file for reading.
 /// @throws UserError, one sentence that names the file: missing, not readable; DamagedFile: no HDF5 file,
 /// truncated
-File open_file(const std::filesystem::path& path, hid_t access = H5P_DEFAULT);
+File open_file(const std::filesystem::path& path);
 
 /// Creates or replaces a file. @param access file access properties, from file_access()
 /// @param creation file creation properties

@@ -1,6 +1,7 @@
 #include "data/posix_file.hpp"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -114,6 +115,8 @@ void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) 
 void PosixFile::sync() const {
   if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
 }
+
+bool PosixFile::lock() const { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
 std::string read_whole(const std::filesystem::path& path) {
   const auto file = PosixFile::open_for_reading(path);

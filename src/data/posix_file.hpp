@@ -38,6 +38,9 @@ class PosixFile {
   void read_ahead(std::int64_t offset, std::int64_t bytes) const;
   void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
   void sync() const;
+  /// Until it is closed. False if another process has locked the file; where the file system has no locks,
+  /// true.
+  bool lock() const;
 
  private:
   PosixFile(const std::filesystem::path& path, int flags, const char* action);

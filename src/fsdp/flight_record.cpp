@@ -1,7 +1,7 @@
 #include "llampi/fsdp/flight_record.hpp"
+#include "llampi/core/clock.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 namespace llampi {
 namespace {
@@ -23,10 +23,6 @@ std::uint64_t hash_of(std::uint64_t before, const FlightOperation& what) {
 
 }  // namespace
 
-double flight_clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 void FlightRecord::set_names(std::vector<std::string> names) {
   const std::lock_guard lock(mutex_);
   names_ = std::move(names);
@@ -38,7 +34,7 @@ void FlightRecord::set_captured(std::vector<FlightOperation> operations) {
 }
 
 void FlightRecord::begin_step(std::int64_t step) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   now_.step = step;
   now_.since = time;
@@ -46,7 +42,7 @@ void FlightRecord::begin_step(std::int64_t step) {
 }
 
 void FlightRecord::end_step() {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   for (auto& entry : ring_) {
     if (entry.sequence > 0 && entry.completed == 0) entry.completed = time;
@@ -56,7 +52,7 @@ void FlightRecord::end_step() {
 }
 
 std::uint64_t FlightRecord::issue(const FlightOperation& what) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   const std::uint64_t sequence = ++now_.issued;
   hash_ = hash_of(hash_, what);
@@ -73,7 +69,7 @@ std::uint64_t FlightRecord::issue(const FlightOperation& what) {
 }
 
 void FlightRecord::complete(std::uint64_t sequence) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   auto& done = entry(sequence);
   if (done.sequence != sequence) return;  // overwritten since
@@ -83,7 +79,7 @@ void FlightRecord::complete(std::uint64_t sequence) {
 }
 
 void FlightRecord::wait(std::uint64_t sequence) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   if (entry(sequence).sequence == sequence) now_.at = entry(sequence);
   now_.waiting = Waiting::operation;
@@ -98,7 +94,7 @@ void FlightRecord::wait_for_device() {
 }
 
 void FlightRecord::act(const char* doing, int name, int micro_batch) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   if (now_.waiting != Waiting::no && now_.issued > 0) now_.at = entry(now_.issued);
   now_.waiting = Waiting::no;
@@ -110,7 +106,7 @@ void FlightRecord::act(const char* doing, int name, int micro_batch) {
 }
 
 const char* FlightRecord::set_phase(const char* phase) {
-  const double time = flight_clock();
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   now_.since = time;
   ++now_.movement;

@@ -34,13 +34,7 @@ void add(CheckResult& result, World& world, const std::string& where,
 template <class Compare>
 std::vector<ComparedTensor> on_all(World& world, const Compare& compare) {
   std::vector<ComparedTensor> compared;
-  try {
-    agree(world, [&] { compared = compare(); });
-  } catch (const UserError&) {
-    throw;
-  } catch (const Error& error) {
-    throw CommonError(error.what());
-  }
+  agree(world, [&] { compared = compare(); });
   return compared;
 }
 

@@ -1,11 +1,11 @@
 #include "llampi/train/convert.hpp"
 
 #include <array>
-#include <chrono>
 #include <string_view>
 
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/tokenizer.hpp"
@@ -20,10 +20,6 @@ namespace fs = std::filesystem;
 constexpr std::array kCompanions{"tokenizer.json",          "tokenizer.model",   "tokenizer_config.json",
                                  "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
                                  "generation_config.json"};
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<TensorInfo> tensors_of(const LlamaConfig& config) {
   const auto model = make_llama(config);
@@ -71,7 +67,7 @@ void report(const Log& log, const fs::path& written, const std::vector<TensorInf
 }  // namespace
 
 void export_folder(World& world, const ExportRequest& request, const Log& log) {
-  const double begin = now();
+  const double begin = steady_seconds();
   LlamaConfig config;
   std::unique_ptr<WeightsSource> source;
   agree(world, [&] {
@@ -93,11 +89,11 @@ void export_folder(World& world, const ExportRequest& request, const Log& log) {
     copy_tokenizer(request, log);
     write_whole(request.output / "config.json", config_text(config, request.dtype));
   });
-  report(log, request.output, source->tensors(), request.dtype, now() - begin);
+  report(log, request.output, source->tensors(), request.dtype, steady_seconds() - begin);
 }
 
 void import_folder(World& world, const fs::path& folder, const fs::path& checkpoint, const Log& log) {
-  const double begin = now();
+  const double begin = steady_seconds();
   LlamaConfig config;
   std::unique_ptr<WeightsSource> source;
   agree(world, [&] {
@@ -108,7 +104,7 @@ void import_folder(World& world, const fs::path& folder, const fs::path& checkpo
     check_tensors(*source, tensors_of(config));
   });
   import_weights(world, *source, checkpoint, {config.json, ""});
-  report(log, checkpoint, source->tensors(), DType::float32, now() - begin);
+  report(log, checkpoint, source->tensors(), DType::float32, steady_seconds() - begin);
 }
 
 }  // namespace llampi

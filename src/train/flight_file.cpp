@@ -1,13 +1,12 @@
 #include "train/flight_file.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <cmath>
-#include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "llampi/core/clock.hpp"
 #include "train/heartbeat.hpp"
 #include "train/verdict.hpp"
 
@@ -36,14 +35,14 @@ std::filesystem::path flight_file(const std::filesystem::path& run_dir, int rank
 }
 
 std::string flight_json(const FlightRecord& record, const FlightFileHead& head) {
-  const double now = flight_clock();
+  const double now = steady_seconds();
   const FlightPosition position = record.position();
   const auto names = record.names();
   Json json{{"rank", head.rank},
             {"ranks", head.ranks},
             {"host", head.host},
             {"pid", ::getpid()},
-            {"written", fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)))},
+            {"written", utc_now()},
             {"reason", head.reason},
             {"now",
              {{"step", position.step},

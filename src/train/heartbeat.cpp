@@ -1,4 +1,5 @@
 #include "train/heartbeat.hpp"
+#include "llampi/core/clock.hpp"
 
 namespace llampi {
 namespace {
@@ -37,7 +38,7 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int pe
   heartbeat.waiting = position.waiting;
   heartbeat.doing = FixedText<44>(position.doing);
   heartbeat.doing_name = FixedText<80>(name_at(names, position.doing_name));
-  heartbeat.seconds = flight_clock() - position.since;
+  heartbeat.seconds = steady_seconds() - position.since;
   heartbeat.at = operation_of(position.at, names);
   heartbeat.marks = position.marks;
   if (position.phase != nullptr) {

@@ -1,7 +1,6 @@
 #include "train/rank_0.hpp"
 
 #include "llampi/core/error.hpp"
-#include "llampi/train/train.hpp"
 
 namespace llampi {
 namespace {

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <span>
 #include <vector>
 
 #include "checkpoint/block_sums.hpp"
 #include "checkpoint/staging.hpp"
+#include "comm/exchange.hpp"
 #include "train/session.hpp"
 
 namespace llampi {
@@ -32,16 +32,6 @@ Sums sums_of(Device& device, const Engine& engine) {
     }
   }
   return sums;
-}
-
-std::vector<Sums> gather_sums(World& world, const Sums& own) {
-  std::vector<Sums> all;
-  for (const auto& bytes :
-       world.all_gather({reinterpret_cast<const char*>(own.data()), own.size() * sizeof own[0]})) {
-    auto& sums = all.emplace_back(own.size());
-    std::memcpy(sums.data(), bytes.data(), bytes.size());
-  }
-  return all;
 }
 
 /// Those that have not what the most have; all of them where no majority is.
@@ -73,7 +63,9 @@ std::size_t first_difference(const std::vector<int>& ranks, const std::vector<Su
 std::string find_differing_replicas(World& world, Device& device, const Engine& engine) {
   const auto& groups = engine.groups();
   if (groups.replica_count() == 1) return {};
-  const auto sums = gather_sums(world, sums_of(device, engine));
+  Sums own;
+  agree(world, [&] { own = sums_of(device, engine); });
+  const auto sums = all_gather_values(world, own);
   const auto hosts = world.all_gather(world.topology().host);
   std::string text;
   for (const int rank : groups.shards.front()) {

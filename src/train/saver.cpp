@@ -1,19 +1,15 @@
 #include "train/saver.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "llampi/core/clock.hpp"
 #include "train/session.hpp"
 
 namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 
@@ -30,9 +26,9 @@ struct Saver::Job {
 
   /// Collective. Returns the seconds until the checkpoint has its name.
   double run(World& world, Device& device) const {
-    const double begin = now();
+    const double begin = steady_seconds();
     save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
-    const double seconds = now() - begin;
+    const double seconds = steady_seconds() - begin;
     agree(world, [&] {
       if (world.rank() == 0) prune_checkpoints(run_dir, retention, refused);
     });
@@ -67,32 +63,32 @@ Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiec
 void Saver::save(const TrainingState& state) {
   if (saved_step_ == state.step) return;
   const FlightPhase phase(run_.record, "saves a checkpoint");
-  const double begin = now();
+  const double begin = steady_seconds();
   const Job job = job_of(state, run_.engine.pieces_to_save());
   saved(state.step, job.run(run_.world, run_.device));
-  stall_seconds_ += now() - begin;
+  stall_seconds_ += steady_seconds() - begin;
 }
 
 void Saver::start(const TrainingState& state) {
   if (!background_) return save(state);
   const FlightPhase phase(run_.record, "copies the state to save it");
-  const double begin = now();
+  const double begin = steady_seconds();
   background_->start([job = job_of(state, run_.engine.snapshot()), &engine = run_.engine](World& world) {
     agree(world, [&] { engine.wait_for_snapshot(); });
     return job.run(world, *make_cpu_device(1));
   });
   saving_step_ = state.step;
-  stall_seconds_ += now() - begin;
+  stall_seconds_ += steady_seconds() - begin;
 }
 
 void Saver::finish() {
   if (!is_under_way()) return;
   const FlightPhase phase(run_.record, "waits for the save under way");
-  const double begin = now();
+  const double begin = steady_seconds();
   const bool waits = !background_->is_done();
   const std::int64_t step = std::exchange(saving_step_, -1);
   const double seconds = background_->finish();
-  if (waits) stall_seconds_ += now() - begin;
+  if (waits) stall_seconds_ += steady_seconds() - begin;
   saved(step, seconds);
 }
 

@@ -35,7 +35,8 @@ class Saver {
   /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
   void start(const TrainingState& state);
-  /// Waits for what is under way, if anything is, and throws its failure: the same on all ranks.
+  /// Waits for what is under way, if anything is, and throws its failure: UserError and CommonError on all
+  /// ranks, anything else on this one alone.
   void finish();
   bool is_under_way() const { return saving_step_ >= 0; }
   /// Whether finish() would not wait. Ranks may see it one after the other.

@@ -1,17 +1,13 @@
 #include "train/trace.hpp"
+#include "llampi/core/clock.hpp"
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 namespace llampi {
 namespace {
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank) {
   const auto& compiled = engine.compiled();
@@ -41,12 +37,12 @@ nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank
 Observer Trace::observer(std::int64_t step) {
   return [this, step](const Action& action, int index, Moment moment) {
     if (moment == Moment::begin) {
-      const double time = now();
+      const double time = steady_seconds();
       open_.resize(std::max(open_.size(), static_cast<std::size_t>(index) + 1));
       open_[static_cast<std::size_t>(index)] = records_.size();
       records_.push_back({step, action, time, time});
     } else {
-      records_[open_[static_cast<std::size_t>(index)]].end = now();
+      records_[open_[static_cast<std::size_t>(index)]].end = steady_seconds();
     }
   };
 }

@@ -4,15 +4,15 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <sstream>
 #include <utility>
 
+#include "comm/common_failure.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/optim/loss_scaler.hpp"
@@ -20,11 +20,11 @@
 #include "train/compute.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
-#include "train/metrics.hpp"
 #include "train/not_finite.hpp"
 #include "train/rank_0.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
+#include "train/run_folder.hpp"
 #include "train/saver.hpp"
 #include "train/session.hpp"
 #include "train/stop.hpp"
@@ -35,10 +35,6 @@ namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
-
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// The largest resident memory that this process has had.
 std::int64_t peak_memory_bytes() {
@@ -57,18 +53,11 @@ Decay decay_of(const std::string& name) {
   return name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
 }
 
-void write_text(const fs::path& file, const std::string& text) {
-  std::ofstream out(file, std::ios::binary);
-  out << text;
-  out.close();
-  if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
-}
-
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
   Trainer(World& world, const Config& config, const std::string& resolved, const Log& log)
-      : world_(world), config_(config), resolved_(resolved), log_(log), started_(now()) {}
+      : world_(world), config_(config), resolved_(resolved), log_(log), started_(steady_seconds()) {}
 
   Outcome run(const Complain& complain);
   /// After a failure of this rank alone: lets go of a save under way and what it reads.
@@ -94,6 +83,7 @@ class Trainer {
   void save();
   void start_saving();
   void finish_saving();
+  void finish_what_is_saved();
   void notice_save();
   void settle_before_saving();
   void check_finite(const StepMetrics& metrics);
@@ -123,7 +113,7 @@ class Trainer {
   Compute compute_;
   std::string described_device_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<MetricsFile> metrics_;  ///< rank 0
+  std::unique_ptr<RunFolder> folder_;  ///< rank 0
   LearningRateSchedule schedule_;
   TrainingState state_;
   std::int64_t total_steps_ = 0;
@@ -183,25 +173,9 @@ void Trainer::start_from(const fs::path& checkpoint, std::vector<Refused> refuse
 }
 
 void Trainer::open_run_folder() {
-  const fs::path folder = config_.run.dir;
   const std::string owes = from_rank_0(world_, [&] {
-    std::error_code error;
-    for (const auto* inner : {"checkpoints", "trace"}) {
-      if (inner == std::string("trace") && traced_.first == 0) continue;
-      fs::create_directories(folder / inner, error);
-      if (error) {
-        throw_user_error("cannot create the folder {}: {}; choose another run.dir", (folder / inner).string(),
-                         error.message());
-      }
-    }
-    remove_unfinished_checkpoints(folder);  // they may take the room that the next one needs
-    // Now, and not at the first save after hours.
-    const auto probe = folder / "checkpoints" / "probe.tmp";
-    write_text(probe, "");
-    fs::remove(probe, error);
-    write_text(folder / "config.ini", resolved_);
-    metrics_ = std::make_unique<MetricsFile>(folder / "metrics.jsonl", state_.step);
-    return metrics_->ends_with_step(state_.step) ? "evaluation" : "";
+    folder_->open(resolved_, traced_.first > 0, state_.step);
+    return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
   });
   owes_evaluation_ = !owes.empty() && due(config_.train.eval_every, state_.step);
 }
@@ -248,10 +222,19 @@ Outcome Trainer::run(const Complain& complain) {
     const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, complain};
     watchdog_ = std::make_unique<Watchdog>(world_, record_, options, log_);
   }
-  const Outcome outcome = run_watched();
+  Outcome outcome{};
+  const auto error = common_failure([&] { outcome = run_watched(); });
+  finish_what_is_saved();
+  if (error) std::rethrow_exception(error);
   const FlightScope scope(record_, {"end of the run"});
   if (watchdog_) watchdog_->finish();
   return outcome;
+}
+
+/// A save under way comes to its end, whatever has become of training.
+void Trainer::finish_what_is_saved() {
+  if (!saver_) return;
+  static_cast<void>(common_failure([&] { saver_->finish(); }));
 }
 
 Outcome Trainer::run_watched() {
@@ -259,6 +242,9 @@ Outcome Trainer::run_watched() {
   agree(world_, [&] {
     inputs_ = open_inputs(config_, world_.size());
     state_ = inputs_.fresh;
+  });
+  agree(world_, [&] {  // before it is looked for what to continue from
+    if (world_.rank() == 0) folder_ = std::make_unique<RunFolder>(config_.run.dir);
   });
   std::vector<Refused> refused;
   const Start start = choose_start(world_, config_, inputs_.llama, state_, refused, log_);
@@ -322,7 +308,7 @@ bool Trainer::out_of_time(double step_seconds) const {
   }
   const double saves = saver_->is_under_way() ? 3 * save : 2 * save;
   const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
-  return now() - started_ + 1.5 * step_seconds + evaluation + saves > config_.run.max_hours * 3600;
+  return steady_seconds() - started_ + 1.5 * step_seconds + evaluation + saves > config_.run.max_hours * 3600;
 }
 
 Outcome Trainer::stop(bool late) {
@@ -333,7 +319,7 @@ Outcome Trainer::stop(bool late) {
   if (idle && late) {
     log_.warning(
         "no step fitted into run.max_hours = {}: the start took {}, and time to save is kept; allow more",
-        config_.run.max_hours, format_duration(now() - started_));
+        config_.run.max_hours, format_duration(steady_seconds() - started_));
   }
   log_.info("stopped after step {}; run the same command again to continue", state_.step);
   return Outcome::stopped;
@@ -373,14 +359,14 @@ Outcome Trainer::loop() {
   if (owes_evaluation_ && !evaluate_now()) return stop(out_of_time(0));
   double last_seconds = 0;
   while (state_.step < total_steps_) {
-    const double begin = now();
+    const double begin = steady_seconds();
     record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
     record_.begin_step(state_.step + 1);
     record_.act("reading the data");
     std::vector<HostBatch> batches;
     attempt([&] { batches = loader.next(data_steps(state_) + 1); });
     notice_save();
-    const double data_seconds = now() - begin;
+    const double data_seconds = steady_seconds() - begin;
 
     // Valid labels of the global batch; ranks that failed, were told to stop, have no time for another step.
     std::int64_t counts[] = {0, failure_ ? 1 : 0, told_to_stop() ? 1 : 0, out_of_time(last_seconds) ? 1 : 0};
@@ -398,7 +384,7 @@ Outcome Trainer::loop() {
     StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
     if (dropped_) return stop(out_of_time(0));
     metrics.data_seconds = data_seconds;
-    metrics.step_seconds = last_seconds = now() - begin;
+    metrics.step_seconds = last_seconds = steady_seconds() - begin;
     metrics.tokens_per_second =
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
@@ -567,7 +553,7 @@ void Trainer::write_trace() {
 
 void Trainer::report(const StepMetrics& m) {
   attempt([&] {
-    if (metrics_) metrics_->append(to_json(m) + "\n");
+    if (folder_) folder_->metrics().append(to_json(m) + "\n");
   });
   if (m.step % config_.log.every != 0 && m.step != total_steps_) return;
   const double average = step_seconds_sum_ / static_cast<double>(m.step - first_step_ + 1);
@@ -579,17 +565,17 @@ void Trainer::report(const StepMetrics& m) {
 /// False if it was dropped, to stop. The next run begins with it then.
 bool Trainer::evaluate_now() {
   const FlightPhase phase(record_, "evaluates");
-  const double begin = now();
+  const double begin = steady_seconds();
   const auto done = evaluate_file(world_, *engine_, *inputs_.eval_file, inputs_.batch_options,
                                   [&] { return state_.step < total_steps_ && all_told_to_stop(); });
   if (!done) return false;
   const auto& result = *done;
-  evaluation_seconds_ = std::max(evaluation_seconds_, now() - begin);
+  evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
   if (result.tokens == 0) log_.warning("{} has no valid labels: there is no loss", config_.data.eval);
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
             result.perplexity, result.tokens);
   attempt([&] {
-    if (metrics_) metrics_->append(evaluation_json(state_.step, result.loss) + "\n");
+    if (folder_) folder_->metrics().append(evaluation_json(state_.step, result.loss) + "\n");
   });
   return true;
 }
@@ -599,7 +585,7 @@ void Trainer::settle_before_saving() {
   const FlightPhase phase(record_, "gets ready to save");
   finish_saving();
   attempt([&] {
-    if (metrics_) metrics_->sync();
+    if (folder_) folder_->metrics().sync();
   });
   settle();
   compare_replicas();
@@ -615,8 +601,9 @@ void Trainer::start_saving() {
   saver_->start(state_);
 }
 
+/// A failure of this rank alone is not kept: the saves of other ranks wait for this one.
 void Trainer::finish_saving() {
-  attempt([&] { saver_->finish(); });
+  if (!failure_) failure_ = common_failure([&] { saver_->finish(); });
 }
 
 /// Looks whether the save under way has come to its end. This rank may be the first to see it.

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "data/posix_file.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "train/flight_file.hpp"
 #include "train/process.hpp"
@@ -26,6 +27,7 @@ constexpr double kPhaseSeconds = 600;     // in a phase, at least
 constexpr double kAnswerSeconds = 2;      // for reports
 constexpr double kHasteSeconds = 0.7;     // likewise when a process has ended: mpirun kills the others soon
 constexpr double kFileSeconds = 1;        // for a file, which may be what hangs
+constexpr double kLeaveSeconds = 1;       // after an error: the others leave as well, or never
 constexpr double kAbortSeconds = 5;       // for MPI to end the job
 constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
 constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
@@ -87,7 +89,7 @@ class Watchdog::Thread {
   void finish();
 
  private:
-  /// What this rank knows of another, in times of flight_clock().
+  /// What this rank knows of another, in times of steady_seconds().
   struct Known {
     double heard = 0, moved = 0;
     WatchedRank rank;
@@ -109,7 +111,7 @@ class Watchdog::Thread {
   std::vector<WatchedRank> view(double now) const;
   void write_record(const std::string& reason);
   FlightReport own_report(const std::string& reason);
-  void say_goodbye();
+  void say_goodbye(Kind kind, double seconds);
   void tell(int rank, const std::string& text);
   std::optional<Channel::Message> next_message();
   void stop();
@@ -167,7 +169,7 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
     if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
   }
   neighbour_ = neighbour_of(processes_, rank_);
-  last_look_ = flight_clock();
+  last_look_ = steady_seconds();
   for (const auto& process : processes_) {
     known_.push_back({last_look_, last_look_, {}});
     known_.back().rank.host = process.host;
@@ -178,8 +180,7 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
 Watchdog::Thread::~Thread() {
   if (!thread_.joinable()) return;
   stop();
-  if (!channel_) return;
-  for (const int peer : peers_) tell(peer, {static_cast<char>(Kind::left)});
+  if (channel_) say_goodbye(Kind::left, kLeaveSeconds);
 }
 
 void Watchdog::Thread::stop() {
@@ -209,7 +210,7 @@ void Watchdog::Thread::run() {
 
 /// What has come, and what is due. Returns the time at which it began.
 double Watchdog::Thread::look() {
-  const double now = flight_clock();
+  const double now = steady_seconds();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
     for (auto& known : known_) known.heard += pause, known.moved += pause;
@@ -252,7 +253,7 @@ void Watchdog::Thread::tell(int rank, const std::string& text) {
 
 void Watchdog::Thread::hear(int rank, const Heartbeat& heartbeat) {
   auto& sender = known(rank);
-  sender.heard = flight_clock();
+  sender.heard = steady_seconds();
   if (heartbeat.movement != sender.rank.heartbeat.movement) sender.moved = sender.heard;
   sender.rank.heartbeat = heartbeat;
 }
@@ -271,7 +272,7 @@ void Watchdog::Thread::take(const Channel::Message& message) {
       }
       break;
     case Kind::ask:
-      asked_at_ = flight_clock();
+      asked_at_ = steady_seconds();
       quiet_until_ = asked_at_ + kQuietSeconds;
       tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
       break;
@@ -280,6 +281,7 @@ void Watchdog::Thread::take(const Channel::Message& message) {
       break;
     case Kind::left:
       known(message.from).rank.left = true;
+      finished_.insert(message.from);
       break;
     case Kind::last:
       finished_.insert(message.from);
@@ -414,25 +416,27 @@ void Watchdog::Thread::end_job(const std::string& summary) {
   std::_Exit(1);
 }
 
-/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later; unless
-/// somebody does not answer, whom nobody watches any more.
-void Watchdog::Thread::say_goodbye() {
+/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later or the
+/// end of MPI; unless somebody does not answer, whom nobody watches any more.
+void Watchdog::Thread::say_goodbye(Kind kind, double seconds) {
+  const std::string text(1, static_cast<char>(kind));
   std::vector<int> left = peers_;
-  const double latest = flight_clock() + options_.seconds;
-  while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
-    if (flight_clock() > latest) return;
-    std::erase_if(left, [&](int peer) { return channel_->send(peer, {static_cast<char>(Kind::last)}); });
-    while (const auto message = channel_->receive()) {
-      if (message->text.front() == static_cast<char>(Kind::last)) finished_.insert(message->from);
+  const double latest = steady_seconds() + seconds;
+  try {
+    while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
+      if (steady_seconds() > latest) return;
+      std::erase_if(left, [&](int peer) { return channel_->send(peer, text); });
+      while (const auto message = channel_->receive()) take(*message);
+      std::this_thread::yield();
     }
-    std::this_thread::yield();
+  } catch (const std::exception&) {  // of a rank that is lost, say
   }
 }
 
 void Watchdog::Thread::finish() {
   world_.barrier();
   stop();
-  if (channel_) say_goodbye();
+  if (channel_) say_goodbye(Kind::last, options_.seconds);
   if (!record_written_) return;
   std::error_code ignored;  // it was told to terminate, and had the time to end well
   std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);

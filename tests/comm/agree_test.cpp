@@ -14,7 +14,7 @@ std::string outcome(const std::function<void()>& work) {
     return {};
   } catch (const UserError& error) {
     return std::string("UserError: ") + error.what();
-  } catch (const Error& error) {
+  } catch (const CommonError& error) {
     return std::string("Error: ") + error.what();
   }
 }

@@ -62,6 +62,10 @@ TEST(World, GathersTexts) {
     EXPECT_EQ(texts[static_cast<std::size_t>(rank)], std::string(static_cast<std::size_t>(rank * 1000), 'y'));
   }
   EXPECT_EQ(world.all_gather(""), std::vector<std::string>(static_cast<std::size_t>(world.size())));
+  for (int root = 0; root < world.size(); ++root) {
+    const std::string own(static_cast<std::size_t>(world.rank() * 1000), 'y');
+    EXPECT_EQ(world.gather(own, root), world.rank() == root ? texts : std::vector<std::string>());
+  }
 }
 
 TEST(World, AllocatesZeroedPages) {

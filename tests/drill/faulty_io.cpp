@@ -1,7 +1,7 @@
 // Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
 // kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
-// of it, then kill) or an error's name; errors go on from there.
+// of it, then kill), hang, or an error's name; errors go on from there.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -75,6 +75,7 @@ auto injected(const char* name, const std::string& path, const Call& call, const
   if (number > fault().number) return call();
   if (what == "short") half();
   if (what == "killed") call();
+  while (what == "hang") ::pause();
   die();
 }
 

@@ -16,7 +16,7 @@ wait "$job" || fail "the undisturbed run failed"
 milliseconds=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
 
 kills=0
-for ((trial = 1; trial <= trials; ++trial)); do
+for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may come after the end
     run=run$trial
     options=(--checkpoint.async=$([[ $((trial % 2)) == 0 ]] && echo true || echo false))
     for ((attempt = 1; ; ++attempt)); do
@@ -44,5 +44,4 @@ for ((trial = 1; trial <= trials; ++trial)); do
     same_as_undisturbed $run || fail "trial $trial"
     rm -rf "$run"
 done
-((kills >= trials)) || fail "only $kills kills in $trials trials"
-echo "$trials trials, $kills kills"
+echo "$((trial - 1)) trials, $kills kills"

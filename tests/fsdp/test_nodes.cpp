@@ -48,6 +48,9 @@ class SimulatedNodes final : public World {
   void max(std::span<double> values) override { world_.max(values); }
   std::string broadcast(const std::string& text, int root) override { return world_.broadcast(text, root); }
   std::vector<std::string> all_gather(const std::string& text) override { return world_.all_gather(text); }
+  std::vector<std::string> gather(const std::string& text, int root) override {
+    return world_.gather(text, root);
+  }
   [[noreturn]] void abort(int status) override {
     world_.abort(status);
     std::abort();  // not reached, which g++ does not see through a virtual function

@@ -187,18 +187,27 @@ class Overflow : public Train {
 };
 
 TEST_F(Overflow, EndsTheRun) {
-  EXPECT_THAT(failure(diverging("a", "stop")),
-              MatchesRegex(
-                  "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"));
+  for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
+    auto c = diverging(strategy, "stop");
+    c.fsdp.strategy = strategy;
+    EXPECT_THAT(
+        failure(c),
+        MatchesRegex(
+            "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"))
+        << strategy;
+  }
 }
 
 TEST_F(Overflow, LeavesStepsOutWhileItMay) {
-  const auto c = diverging("a", "skip 2");
-  const auto message = failure(c, keeping_log());
-  EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*"));
-  EXPECT_TRUE(logged("1 in a row, 1 so far"));
-  EXPECT_TRUE(logged("2 in a row, 2 so far"));
-  EXPECT_FALSE(world().rank() == 0 && logged("3 in a row"));
+  for (const char* strategy : {"full_shard", "no_shard"}) {
+    auto c = diverging(strategy, "skip 2");
+    c.fsdp.strategy = strategy;
+    const auto message = failure(c, keeping_log());
+    EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*")) << strategy;
+    EXPECT_TRUE(logged("1 in a row, 1 so far")) << strategy;
+    EXPECT_TRUE(logged("2 in a row, 2 so far")) << strategy;
+    EXPECT_FALSE(world().rank() == 0 && logged("3 in a row")) << strategy;
+  }
 }
 
 }  // namespace

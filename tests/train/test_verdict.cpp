@@ -43,6 +43,14 @@ void hold_all(std::vector<WatchedRank>& ranks, double seconds) {
   for (auto& rank : ranks) rank.still_seconds = seconds;
 }
 
+/// Four ranks that have not moved for 11 s after as many operations, and do not wait for each other.
+std::vector<WatchedRank> held_ranks(Waiting waiting) {
+  auto ranks = waiting_ranks(100);
+  for (auto& rank : ranks) rank.heartbeat.waiting = waiting;
+  hold_all(ranks, 11);
+  return ranks;
+}
+
 TEST(Verdict, IsNoneWhileRanksMove) {
   auto ranks = waiting_ranks(100);
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
@@ -108,9 +116,7 @@ TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
 
 // In a save, say, where all have done the same operations between ranks.
 TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
-  auto ranks = waiting_ranks(100);
-  for (auto& rank : ranks) rank.heartbeat.waiting = Waiting::no;
-  hold_all(ranks, 11);
+  auto ranks = held_ranks(Waiting::no);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
   ranks[2].state = 'D';
   const auto text = summary(ranks, Trouble::still, kLimits, "f");
@@ -119,9 +125,7 @@ TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
 }
 
 TEST(Verdict, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
-  auto ranks = waiting_ranks(100);
-  for (auto& rank : ranks) rank.heartbeat.waiting = Waiting::device;
-  hold_all(ranks, 11);
+  const auto ranks = held_ranks(Waiting::device);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
               HasSubstr("and all wait for their devices, one of which may hang"));
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
@@ -155,16 +156,24 @@ class World {
   virtual std::string broadcast(const std::string& text, int root) = 0;
   /// Every rank's text, by rank, on every rank.
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;
+  /// The same on `root` alone; nothing on the others.
+  virtual std::vector<std::string> gather(const std::string& text, int root) = 0;
 
   /// Ends the job at once on all ranks with this status (MPI_Abort). From any thread, where there is a
   /// channel.
   [[noreturn]] virtual void abort(int status) = 0;
 };
 
+/// An error that every rank throws alike: one of them may print it for all.
+class CommonError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError
 /// on some rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and
-/// host if not all ranks failed alike); the same with Error. Collective. `work` itself must not wait for
-/// other ranks after a failure of its own.
+/// host if not all ranks failed alike); with any other exception the same as CommonError. Collective. `work`
+/// itself must not wait for other ranks after a failure of its own.
 void agree(World& world, const std::function<void()>& work);
 
 }  // namespace llampi

@@ -178,7 +178,7 @@ class Device : public OperationSizes {
   /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.
   virtual void wait(Stream stream, const Event& event) = 0;
   /// The calling thread waits for `event`: it may be another than the one that uses the device, which must
-  /// leave the event alone until then. Does not call what set_progress() was given.
+  /// keep the event until then, and may wait for it too. Does not call what set_progress() was given.
   virtual void wait_in_any_thread(const Event& event) const = 0;
   /// The host waits for everything issued on `stream`.
   virtual void synchronize(Stream stream) = 0;

@@ -27,7 +27,7 @@ struct FlightEntry {
   std::uint64_t hash = 0;      ///< of this and all operations before: (operation, name, bytes)
   std::int64_t step = 0;
   FlightOperation what;
-  double issued = 0, completed = 0;  ///< flight_clock()
+  double issued = 0, completed = 0;  ///< steady_seconds()
 };
 
 /// The hash after the operation `sequence`.
@@ -53,14 +53,11 @@ struct FlightPosition {
   int doing_name = -1;
   int micro_batch = -1;
   const char* phase = nullptr;  ///< outside of steps: "saves a checkpoint", ...
-  double since = 0;             ///< of what it does or waits for; flight_clock()
+  double since = 0;             ///< of what it does or waits for; steady_seconds()
   /// At the last and the last but one multiple of 64, of 512, of 4096, ...: ranks that are less than such a
   /// number apart, and farther than that from the start, have one in common.
   std::array<FlightMark, 12> marks;
 };
-
-/// Seconds of a clock that never jumps.
-double flight_clock();
 
 /// A ring of the last operations, written by the thread that trains and read by any other. A short lock
 /// guards it (some ten nanoseconds where nobody reads); nothing is allocated while it is written.

@@ -14,12 +14,6 @@
 
 namespace llampi {
 
-/// An error that every rank throws alike: one of them may print it for all.
-class CommonError : public Error {
- public:
-  using Error::Error;
-};
-
 enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
 
 /// Trains, or continues, the run that `config` describes. Collective over the world. A file `stop` in run.dir

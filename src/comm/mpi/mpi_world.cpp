@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
-#include <numeric>
+#include <optional>
 
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/environment.hpp"
@@ -125,7 +125,10 @@ class MpiWorld final : public World {
   void max(std::span<std::int64_t> values) override { reduce(values, ReduceOp::max); }
   void max(std::span<double> values) override { reduce(values, ReduceOp::max); }
   std::string broadcast(const std::string& text, int root) override;
-  std::vector<std::string> all_gather(const std::string& text) override;
+  std::vector<std::string> all_gather(const std::string& text) override { return gather_texts(text, {}); }
+  std::vector<std::string> gather(const std::string& text, int root) override {
+    return gather_texts(text, root);
+  }
   [[noreturn]] void abort(int status) override {
     MPI_Abort(MPI_COMM_WORLD, status);
     std::_Exit(status);  // in case it returns
@@ -137,7 +140,9 @@ class MpiWorld final : public World {
   void finish(Requests& requests) const { progress_->wait(requests); }
   /// `values` of all ranks, one after another.
   template <class T>
-  std::vector<T> gather(std::span<const T> values) const;
+  std::vector<T> gather_equal(std::span<const T> values) const;
+  /// @param root who gets them; nobody: all do
+  std::vector<std::string> gather_texts(const std::string& text, std::optional<int> root) const;
   template <class T>
   void reduce(std::span<T> values, ReduceOp op) const;
 
@@ -185,7 +190,7 @@ void MpiWorld::barrier() {
 }
 
 template <class T>
-std::vector<T> MpiWorld::gather(std::span<const T> values) const {
+std::vector<T> MpiWorld::gather_equal(std::span<const T> values) const {
   std::vector<T> all(values.size() * static_cast<std::size_t>(size_));
   const int bytes = int_count(static_cast<std::int64_t>(values.size_bytes()));
   Requests requests;
@@ -198,7 +203,7 @@ std::vector<T> MpiWorld::gather(std::span<const T> values) const {
 
 template <class T>
 void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
-  std::vector<T> all = gather(std::span<const T>(values));
+  std::vector<T> all = gather_equal(std::span<const T>(values));
   const auto elements = static_cast<std::int64_t>(values.size());
   combine_in_rank_order(tensor(all.data(), size_, elements), op, Accumulate::no,
                         tensor(values.data(), 1, elements));
@@ -206,7 +211,7 @@ void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
 
 std::string MpiWorld::broadcast(const std::string& text, int root) {
   const std::int64_t length = static_cast<std::int64_t>(text.size());
-  const auto lengths = gather(std::span<const std::int64_t>(&length, 1));
+  const auto lengths = gather_equal(std::span<const std::int64_t>(&length, 1));
   std::string result =
       rank_ == root ? text
                     : std::string(static_cast<std::size_t>(lengths[static_cast<std::size_t>(root)]), '\0');
@@ -218,13 +223,9 @@ std::string MpiWorld::broadcast(const std::string& text, int root) {
   return result;
 }
 
-std::vector<std::string> MpiWorld::all_gather(const std::string& text) {
+std::vector<std::string> MpiWorld::gather_texts(const std::string& text, std::optional<int> root) const {
   const std::int64_t length = static_cast<std::int64_t>(text.size());
-  const auto lengths = gather(std::span<const std::int64_t>(&length, 1));
-  std::vector<std::string> texts(lengths.size());
-  const std::int64_t total = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
-  if (total == 0) return texts;
-
+  const auto lengths = gather_equal(std::span<const std::int64_t>(&length, 1));
   std::vector<int> counts;
   std::vector<int> offsets;
   std::int64_t end = 0;
@@ -233,12 +234,21 @@ std::vector<std::string> MpiWorld::all_gather(const std::string& text) {
     counts.push_back(int_count(other));
     end += other;
   }
-  std::string all(static_cast<std::size_t>(total), '\0');
+  const bool receives = !root || *root == rank_;
+  std::string all(static_cast<std::size_t>(receives ? end : 0), '\0');
   Requests requests;
-  check_mpi(MPI_Iallgatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
-                            offsets.data(), MPI_BYTE, communicator_.get(), requests.add()),
-            "MPI_Iallgatherv");
+  if (root) {
+    check_mpi(MPI_Igatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
+                           offsets.data(), MPI_BYTE, *root, communicator_.get(), requests.add()),
+              "MPI_Igatherv");
+  } else {
+    check_mpi(MPI_Iallgatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
+                              offsets.data(), MPI_BYTE, communicator_.get(), requests.add()),
+              "MPI_Iallgatherv");
+  }
   finish(requests);
+  if (!receives) return {};
+  std::vector<std::string> texts(lengths.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     texts[rank] = all.substr(static_cast<std::size_t>(offsets[rank]), static_cast<std::size_t>(counts[rank]));
   }

@@ -1,4 +1,4 @@
-// The world over MPI, for the parts that call MPI themselves (parallel HDF5).
+// The world over MPI, for tests that call MPI themselves.
 #pragma once
 
 #include <mpi.h>
@@ -11,8 +11,8 @@
 
 namespace llampi {
 
-/// A communicator of all ranks, in order; the world's own, to be duplicated (as HDF5 does) rather than sent
-/// on. Valid as long as the world.
+/// A communicator of all ranks, in order; the world's own, to be duplicated rather than sent on. Valid as
+/// long as the world.
 MPI_Comm mpi_communicator(const World& world);
 
 /// World::group() that passes no count larger than `max_count` to MPI, to test what long messages take.

@@ -40,6 +40,9 @@ class NcclWorld final : public World {
   void max(std::span<double> values) override { mpi_.max(values); }
   std::string broadcast(const std::string& text, int root) override { return mpi_.broadcast(text, root); }
   std::vector<std::string> all_gather(const std::string& text) override { return mpi_.all_gather(text); }
+  std::vector<std::string> gather(const std::string& text, int root) override {
+    return mpi_.gather(text, root);
+  }
   [[noreturn]] void abort(int status) override;
 
  private:

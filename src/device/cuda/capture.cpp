@@ -57,12 +57,11 @@ Graph CudaDevice::end_capture() {
   const cudaError_t status =
       cudaGraphInstantiate(&graph, recording.get(), cudaGraphInstantiateFlagUseNodePriority);
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // or the next check would report it again
-    throw_user_error(
+    cudaGetLastError();       // or the next check would report it again
+    throw Error(fmt::format(  // of this rank alone
         "out of memory: GPU {} has none left for the graph of a captured step; use run.cuda_graph = off, "
-        "more "
-        "ranks, or a smaller model or batch",
-        options_.gpu);
+        "more ranks, or a smaller model or batch",
+        options_.gpu));
   }
   check(status, "cudaGraphInstantiate");
   return Graph(std::make_unique<CapturedGraph>(graph));

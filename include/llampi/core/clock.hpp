@@ -1,0 +1,13 @@
+// Time, measured and told.
+#pragma once
+
+#include <string>
+
+namespace llampi {
+
+/// Seconds of a clock that never jumps, since some moment that this machine's processes share.
+double steady_seconds();
+/// Now, as ISO 8601 writes it: "2026-01-31T23:59:59Z".
+std::string utc_now();
+
+}  // namespace llampi

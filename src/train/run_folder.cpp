@@ -1,0 +1,73 @@
+#include "train/run_folder.hpp"
+
+#include <chrono>
+#include <fstream>
+#include <system_error>
+#include <thread>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+void create_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error)
+    throw_user_error("cannot create the folder {}: {}; choose another run.dir", folder.string(),
+                     error.message());
+}
+
+/// Keeps the file that it is, unlike write_whole(): it is the one that is locked.
+void write_text(const fs::path& file, const std::string& text, std::ios::openmode mode = std::ios::trunc) {
+  std::ofstream out(file, std::ios::binary | mode);
+  out << text;
+  out.close();
+  if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
+}
+
+[[noreturn]] void refuse(const fs::path& folder) {
+  throw_user_error("another job is running in {}; wait for its end, or choose another run.dir",
+                   folder.string());
+}
+
+}  // namespace
+
+RunFolder::RunFolder(fs::path folder, double patience) : folder_(std::move(folder)) {
+  std::error_code ignored;
+  if (!fs::exists(config_file(), ignored)) return;
+  locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+  for (const double begin = steady_seconds(); !locked_->lock();) {
+    if (steady_seconds() - begin > patience) refuse(folder_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
+/// Another job may do the same just now, and have trained and ended before this one gets the lock.
+void RunFolder::create_and_lock() {
+  std::error_code ignored;
+  if (fs::exists(config_file(), ignored)) refuse(folder_);
+  write_text(config_file(), "", std::ios::app);
+  locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+  if (!locked_->lock() || locked_->size() > 0) refuse(folder_);
+}
+
+void RunFolder::open(const std::string& config, bool traces, std::int64_t last_step) {
+  create_folder(folder_ / "checkpoints");
+  if (traces) create_folder(folder_ / "trace");
+  if (!locked_) create_and_lock();
+  remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
+  // Now, and not at the first save after hours.
+  const auto probe = folder_ / "checkpoints" / "probe.tmp";
+  write_text(probe, "");
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+  write_text(config_file(), config);
+  metrics_ = std::make_unique<MetricsFile>(folder_ / "metrics.jsonl", last_step);
+}
+
+}  // namespace llampi

@@ -1,0 +1,39 @@
+// The folder of a run that is under way, as rank 0 has it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "data/posix_file.hpp"
+#include "train/metrics.hpp"
+
+namespace llampi {
+
+/// One job at a time has it: config.ini is locked as long as this lives, on file systems that have locks.
+class RunFolder {
+ public:
+  /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
+  /// @param patience in seconds: how long another job may keep it; one that was killed may need some to die
+  /// @throws UserError if another job has it
+  explicit RunFolder(std::filesystem::path folder, double patience = 15);
+
+  /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
+  /// @param config the run's, resolved
+  /// @param traces whether there will be any
+  /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
+  /// @throws UserError if it cannot be written, or if another job has made it meanwhile
+  void open(const std::string& config, bool traces, std::int64_t last_step);
+  MetricsFile& metrics() { return *metrics_; }  ///< once it is open
+
+ private:
+  std::filesystem::path config_file() const { return folder_ / "config.ini"; }
+  void create_and_lock();
+
+  std::filesystem::path folder_;
+  std::unique_ptr<PosixFile> locked_;
+  std::unique_ptr<MetricsFile> metrics_;
+};
+
+}  // namespace llampi

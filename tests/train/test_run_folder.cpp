@@ -1,0 +1,82 @@
+// Who may have a run's folder, and what is done to it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "llampi/core/error.hpp"
+#include "support/temporary_folder.hpp"
+#include "train/run_folder.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
+
+RunFolder opened(const fs::path& folder, const std::string& config, std::int64_t last_step = 0) {
+  RunFolder run(folder, 0.2);
+  run.open(config, false, last_step);
+  return run;
+}
+
+template <class Work>
+void expect_refusal(const fs::path& folder, const Work& work) {
+  try {
+    work();
+    FAIL() << "two jobs in one folder";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("another job is running in " + folder.string()));
+  }
+}
+
+TEST(RunFolder, IsMadeAndTidied) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "a/run";
+  {
+    RunFolder made(run);
+    EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
+    made.open("[run]\n", true, 0);
+  }
+  EXPECT_EQ(read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_TRUE(fs::is_directory(run / "trace"));
+  write(run / "checkpoints" / "step-00000002.h5.tmp", "a part");
+  write(run / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 1}\n{\"st");
+  auto again = opened(run, "[run]\nseed = 7\n", 1);
+  EXPECT_EQ(read_whole(run / "config.ini"), "[run]\nseed = 7\n");
+  EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
+  EXPECT_EQ(read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
+  EXPECT_TRUE(again.metrics().ends_with_step(1));
+}
+
+TEST(RunFolder, IsOneJobsAtATime) {
+  const TemporaryFolder folder;
+  {
+    const auto first = opened(folder.path(), "first\n");
+    write(folder / "checkpoints/step-00000002.h5.tmp", "what the first one writes");
+    expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), 0.2); });
+    EXPECT_EQ(read_whole(folder / "config.ini"), "first\n");
+    EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
+  }
+  const auto third = opened(folder.path(), "third\n");
+  EXPECT_EQ(read_whole(folder / "config.ini"), "third\n");
+}
+
+// The second saw nothing to continue from.
+TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
+  const TemporaryFolder folder;
+  RunFolder slow(folder.path());
+  {
+    const auto quick = opened(folder.path(), "quick\n");
+    expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+  }
+  expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+  EXPECT_EQ(read_whole(folder / "config.ini"), "quick\n");
+}
+
+}  // namespace
+}  // namespace llampi
