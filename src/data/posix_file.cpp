@@ -125,14 +125,18 @@ std::string read_whole(const std::filesystem::path& path) {
   return text;
 }
 
-void write_whole(const std::filesystem::path& path, std::string_view text) {
+void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk) {
   std::filesystem::path temporary = path;
   temporary += ".tmp";
   try {
     const auto out = PosixFile::create(temporary);
     out.write_at(0, std::as_bytes(std::span(text)));
-    out.sync();
-    rename_into_place(temporary, path);
+    if (on_disk) {
+      out.sync();
+      rename_into_place(temporary, path);
+    } else {
+      std::filesystem::rename(temporary, path);
+    }
   } catch (...) {
     std::error_code ignored;
     std::filesystem::remove(temporary, ignored);

@@ -50,8 +50,9 @@ class PosixFile {
 
 std::string read_whole(const std::filesystem::path& path);
 
-/// Writes a file that appears when it is complete, and is on the disk then. Leaves nothing if it fails.
-void write_whole(const std::filesystem::path& path, std::string_view text);
+/// Writes a file that appears when it is complete. Leaves nothing if it fails.
+/// @param on_disk when it appears; if not, which is faster, it outlives this process but not the machine
+void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk = true);
 
 /// Gives a synced file its final name, for good: the folder is synced as well.
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);

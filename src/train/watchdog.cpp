@@ -403,7 +403,7 @@ void Watchdog::Thread::write_record(const std::string& reason) {
   record_written_ = true;
   done_within(kFileSeconds, [file, text] {
     std::filesystem::create_directories(file.parent_path());
-    write_whole(file, text);
+    write_whole(file, text, false);  // a busy disk may take seconds
   });
 }
 

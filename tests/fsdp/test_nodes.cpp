@@ -5,6 +5,7 @@
 
 #include "expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
+#include "support/world_over.hpp"
 
 namespace llampi {
 namespace {
@@ -13,9 +14,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 /// The world of the test, with its ranks on other nodes; remembers which groups were asked for.
-class SimulatedNodes final : public World {
+class SimulatedNodes final : public WorldOver {
  public:
-  SimulatedNodes(World& world, const std::vector<int>& node_of_rank) : world_(world) {
+  SimulatedNodes(World& world, const std::vector<int>& node_of_rank) : WorldOver(world) {
     const auto of = [&](int rank) { return node_of_rank[static_cast<std::size_t>(rank)]; };
     topology_.node = of(world.rank());
     topology_.nodes = *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
@@ -36,28 +37,8 @@ class SimulatedNodes final : public World {
     groups_.push_back(members);
     return world_.group(members);
   }
-  int size() const override { return world_.size(); }
-  int rank() const override { return world_.rank(); }
-  std::string describe() const override { return world_.describe(); }
-  std::unique_ptr<Channel> channel() override { return world_.channel(); }
-  Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
-  void barrier() override { world_.barrier(); }
-  void sum(std::span<double> values) override { world_.sum(values); }
-  void sum(std::span<std::int64_t> values) override { world_.sum(values); }
-  void max(std::span<std::int64_t> values) override { world_.max(values); }
-  void max(std::span<double> values) override { world_.max(values); }
-  std::string broadcast(const std::string& text, int root) override { return world_.broadcast(text, root); }
-  std::vector<std::string> all_gather(const std::string& text) override { return world_.all_gather(text); }
-  std::vector<std::string> gather(const std::string& text, int root) override {
-    return world_.gather(text, root);
-  }
-  [[noreturn]] void abort(int status) override {
-    world_.abort(status);
-    std::abort();  // not reached, which g++ does not see through a virtual function
-  }
 
  private:
-  World& world_;
   Topology topology_;
   std::vector<std::vector<int>> groups_;
 };

@@ -1,5 +1,6 @@
 // Checkpoints that are written while training goes on.
 #include "run_fixture.hpp"
+#include "support/world_over.hpp"
 
 namespace llampi {
 namespace {
@@ -25,6 +26,18 @@ TEST_F(Train, SavesTheSameBitsInTheBackground) {
       EXPECT_EQ(curve(name + "-async"), curve(name));
     }
   }
+}
+
+TEST_F(Train, SavesInTheForegroundWhereMpiIsForOneThread) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config("async");
+  c.checkpoint.async = true;
+  WorldOfOneThread one_thread(world());
+  ASSERT_EQ(train(one_thread, c, "resolved\n", keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("checkpoint.async: an MPI for one thread does not let several threads call it"));
+  EXPECT_EQ(curve("async"), curve("whole"));
+  EXPECT_EQ(tensors("async", 12), tensors("whole", 12));
 }
 
 TEST_F(Train, TellsHowLongASaveHeldItUp) {

@@ -142,6 +142,20 @@ TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
   }
 }
 
+// Then each rank has only its own machine to look at.
+TEST_F(Watchdogs, WatchWhereMpiIsForOneThread) {
+  Ending ending = job(3, "600 exit-at-once 1 100 one-thread", kPatientMpirun);
+  EXPECT_NE(ending.status, 0) << ending.err;
+  EXPECT_LT(took_, kSoon);
+  EXPECT_THAT(ending.out, HasSubstr("each rank watches only itself"));
+  EXPECT_THAT(ending.err, ContainsRegex("watchdog: rank 1 on .+ has ended; the record of rank 0 is in "));
+  EXPECT_TRUE(has_record(0));
+  ending = job(2, "2 sleep 1 100 one-thread");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kSoon);
+  EXPECT_THAT(ending.err, ContainsRegex("watchdog: nothing has moved for [0-9.]+ s on rank [01] on "));
+}
+
 TEST_F(Watchdogs, LeaveTheWordToARankThatKnowsWhatIsWrong) {
   const Ending ending = job(3, "600 throw 2 100");
   EXPECT_EQ(ending.status, 1);

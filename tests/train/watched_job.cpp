@@ -1,6 +1,6 @@
 // A job that the watchdog watches, for tests/train/watchdog_test.cpp: steps of operations between all ranks,
 // and one rank that fails in the way the arguments name.
-//   watched_job FOLDER SECONDS WAY RANK STEPS
+//   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread]
 #include <unistd.h>
 
 #include <csignal>
@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "llampi/core/error.hpp"
+#include "support/world_over.hpp"
 #include "train/watchdog.hpp"
 
 namespace {
@@ -54,11 +55,13 @@ void step(World& world, FlightRecord& record, int number, const std::string& way
 
 }  // namespace
 
-int main(int, char** argv) {
+int main(int arguments, char** argv) {
   const std::string folder = argv[1], way = argv[3];
   const int bad_rank = std::atoi(argv[4]), steps = std::atoi(argv[5]);
   std::signal(SIGTERM, SIG_IGN);  // as in `llampi train`, which has it blocked: ranks see others end
-  const auto world = World::create();
+  const auto mpi = World::create();
+  WorldOfOneThread one_thread(*mpi);
+  World* const world = arguments > 6 ? &one_thread : mpi.get();
   FlightRecord record;
   try {
     record.set_names({"model.layers.0", "model.layers.1"});

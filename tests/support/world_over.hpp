@@ -1,0 +1,54 @@
+// Worlds that differ from the test's own in something.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi {
+
+/// Does what another world does; for tests that change some of it.
+class WorldOver : public World {
+ public:
+  explicit WorldOver(World& world) : world_(world) {}
+  int size() const override { return world_.size(); }
+  int rank() const override { return world_.rank(); }
+  const Topology& topology() const override { return world_.topology(); }
+  std::string describe() const override { return world_.describe(); }
+  std::unique_ptr<Group> group(const std::vector<int>& members) override { return world_.group(members); }
+  std::unique_ptr<Channel> channel() override { return world_.channel(); }
+  std::unique_ptr<World> duplicate() override { return world_.duplicate(); }
+  Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
+  void barrier() override { world_.barrier(); }
+  void sum(std::span<double> values) override { world_.sum(values); }
+  void sum(std::span<std::int64_t> values) override { world_.sum(values); }
+  void max(std::span<std::int64_t> values) override { world_.max(values); }
+  void max(std::span<double> values) override { world_.max(values); }
+  std::string broadcast(const std::string& text, int root) override { return world_.broadcast(text, root); }
+  std::vector<std::string> all_gather(const std::string& text) override { return world_.all_gather(text); }
+  std::vector<std::string> gather(const std::string& text, int root) override {
+    return world_.gather(text, root);
+  }
+  [[noreturn]] void abort(int status) override {
+    world_.abort(status);
+    std::abort();  // not reached, which g++ does not see through a virtual function
+  }
+
+ protected:
+  World& world_;
+};
+
+/// As where MPI has no MPI_THREAD_MULTIPLE.
+class WorldOfOneThread final : public WorldOver {
+ public:
+  using WorldOver::WorldOver;
+  std::string describe() const override { return "an MPI for one thread"; }
+  std::unique_ptr<Channel> channel() override { return nullptr; }
+  std::unique_ptr<World> duplicate() override { return nullptr; }
+};
+
+}  // namespace llampi
