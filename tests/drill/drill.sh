@@ -3,6 +3,7 @@
 #
 #   prepare SOURCE LLAMPI       an empty folder with a model and a token file; enters it
 #   start RUN RANKS [OPTION...] starts the run, or continues it, in the background: $job is mpirun
+#   wait_for_job                until $job has ended; returns its status
 #   same_as_undisturbed RUN     metrics and checkpoint are those of the run that nobody disturbed, and nothing else is left
 
 prepare() {
@@ -27,6 +28,23 @@ start() {
         --train.steps="$steps" --train.global_batch=12 --optimizer.warmup_steps=5 --checkpoint.every=3 --checkpoint.keep=2 \
         --log.every=1000000 "$@" >>"$run.log" 2>&1 &
     job=$!
+}
+
+# Open MPI's mpirun can wait for itself for ever, at its end, where a rank was killed just when mpirun got to know it (PMIx_server_finalize;
+# seen with 4.1.4): then it goes the way of its ranks.
+wait_for_job() {
+    local status=0 guard
+    (
+        gone=0
+        while sleep 10; do
+            if grep -slqaP "llampi\x00train\x00.*run\.dir=$run\x00" /proc/[0-9]*/cmdline; then gone=0; else gone=$((gone + 1)); fi
+            if ((gone == 3)); then kill -9 "$job"; fi
+        done
+    ) >/dev/null 2>&1 &
+    guard=$!
+    wait "$job" 2>/dev/null || status=$?
+    { kill "$guard" && wait "$guard"; } 2>/dev/null
+    return "$status"
 }
 
 # Until no process of the run is left.

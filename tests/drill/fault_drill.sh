@@ -10,7 +10,7 @@ prepare "$1" "$2"
 
 run=undisturbed
 start $run 2
-wait "$job" || fail "the undisturbed run failed"
+wait_for_job || fail "the undisturbed run failed"
 
 faults=(0:write:3:ENOSPC 1:write:9:ENOSPC 0:fsync:2:EIO 1:fsync:1:EIO 0:rename:2:EROFS 0:rename:2:kill 0:rename:3:killed 1:write:7:short
     0:write:30:short 1:write:5:EIO)
@@ -37,7 +37,7 @@ for fault in "${faults[@]}"; do
         run=run-${fault//:/-}-$async
         status=0
         FAULTY_IO=$fault LD_PRELOAD=$faulty_io start "$run" 2 --checkpoint.async=$async
-        wait "$job" || status=$?
+        wait_for_job || status=$?
         wait_for_ranks
         case $fault:$status in
             *:0) ;; # so many calls are not made
@@ -49,7 +49,7 @@ for fault in "${faults[@]}"; do
             [[ -z $(find "$run" -name '*.tmp') ]] || fail "$fault with checkpoint.async=$async left $(find "$run" -name '*.tmp')"
         fi
         start "$run" 2 --checkpoint.async=$async
-        wait "$job" || fail "$fault with checkpoint.async=$async: the run does not continue"
+        wait_for_job || fail "$fault with checkpoint.async=$async: the run does not continue"
         same_as_undisturbed "$run" || fail "$fault with checkpoint.async=$async"
         rm -rf "$run"
     done

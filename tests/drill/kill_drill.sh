@@ -12,7 +12,7 @@ prepare "$1" "$2"
 run=undisturbed
 start $run 2
 begin=$EPOCHREALTIME
-wait "$job" || fail "the undisturbed run failed"
+wait_for_job || fail "the undisturbed run failed"
 milliseconds=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
 
 kills=0
@@ -36,7 +36,7 @@ for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may
             fi
         fi
         status=0
-        wait "$job" 2>/dev/null || status=$?
+        wait_for_job || status=$?
         wait_for_ranks # whose mpirun was killed
         ((status != 0)) || break
         ((status != 2 && status != 75)) || fail "trial $trial, attempt $attempt ended with status $status"
