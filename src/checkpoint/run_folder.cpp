@@ -75,20 +75,25 @@ void remove_unfinished_checkpoints(const fs::path& run_dir) {
   }
 }
 
-void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
-                       const std::vector<fs::path>& damaged) {
+std::vector<fs::path> surplus_checkpoints(const fs::path& run_dir, const Retention& retention,
+                                          const std::vector<fs::path>& damaged) {
   require(retention.newest >= 1, "at least one checkpoint is kept");
-  remove_unfinished_checkpoints(run_dir);
   auto checkpoints = list_checkpoints(run_dir);
   std::erase_if(checkpoints, [&](const fs::path& file) {
     return std::find(damaged.begin(), damaged.end(), file) != damaged.end();
   });
   const std::size_t newest = std::min(checkpoints.size(), static_cast<std::size_t>(retention.newest));
   checkpoints.resize(checkpoints.size() - newest);
-  for (const auto& file : checkpoints) {
-    const bool stays = retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
-    if (!stays) remove_file(file);
-  }
+  std::erase_if(checkpoints, [&](const fs::path& file) {
+    return retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
+  });
+  return checkpoints;
+}
+
+void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
+                       const std::vector<fs::path>& damaged) {
+  remove_unfinished_checkpoints(run_dir);
+  for (const auto& file : surplus_checkpoints(run_dir, retention, damaged)) remove_file(file);
 }
 
 }  // namespace llampi

@@ -37,10 +37,19 @@ void write_text(const fs::path& file, const std::string& text, std::ios::openmod
 
 }  // namespace
 
-RunFolder::RunFolder(fs::path folder, double patience) : folder_(std::move(folder)) {
+RunFolder::RunFolder(fs::path folder, const Log& log, double patience) : folder_(std::move(folder)) {
   std::error_code ignored;
+  if (folder_.empty()) throw_user_error("run.dir is empty; name the folder for what the run writes");
+  if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
+    throw_user_error("run.dir = {} is no folder", folder_.string());
   if (!fs::exists(config_file(), ignored)) return;
   locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+  wait_for_lock(log, patience);
+}
+
+void RunFolder::wait_for_lock(const Log& log, double patience) const {
+  if (locked_->lock()) return;
+  log.info("another job has {}: waiting {} s for its end", folder_.string(), patience);
   for (const double begin = steady_seconds(); !locked_->lock();) {
     if (steady_seconds() - begin > patience) refuse(folder_);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

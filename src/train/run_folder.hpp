@@ -7,6 +7,7 @@
 #include <string>
 
 #include "data/posix_file.hpp"
+#include "llampi/core/log.hpp"
 #include "train/metrics.hpp"
 
 namespace llampi {
@@ -16,8 +17,8 @@ class RunFolder {
  public:
   /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
   /// @param patience in seconds: how long another job may keep it; one that was killed may need some to die
-  /// @throws UserError if another job has it
-  explicit RunFolder(std::filesystem::path folder, double patience = 15);
+  /// @throws UserError if another job has it, or if it is no folder
+  RunFolder(std::filesystem::path folder, const Log& log, double patience = 15);
 
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved
@@ -29,6 +30,7 @@ class RunFolder {
 
  private:
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
+  void wait_for_lock(const Log& log, double patience) const;
   void create_and_lock();
 
   std::filesystem::path folder_;

@@ -38,12 +38,28 @@ struct Saver::Job {
 
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
+  if (run_.world.rank() == 0) warn_of_surplus();
   if (!run_.engine.options().snapshot) return;
   background_ = std::make_unique<Background>(run_.world);
   if (background_->works()) return;
   run_.log.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
                    run_.world.describe());
   background_.reset();
+}
+
+/// Of files that a run with other options kept. One more than stay is there where a run was killed.
+void Saver::warn_of_surplus() const {
+  const auto& config = run_.config;
+  const auto files = surplus_checkpoints(config.run.dir, retention(), refused_beside({}));
+  if (files.size() < 2) return;
+  run_.log.warning(
+      "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints, "
+      "from {} on",
+      config.checkpoint.keep, config.checkpoint.keep_every, files.size(), files.front().string());
+}
+
+Retention Saver::retention() const {
+  return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every};
 }
 
 Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const {
@@ -56,7 +72,7 @@ Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiec
           .state = state,
           .texts = run_.texts,
           .settings = {.stripes = config.checkpoint.stripes},
-          .retention = {config.checkpoint.keep, config.checkpoint.keep_every},
+          .retention = retention(),
           .refused = refused_beside(file)};
 }
 

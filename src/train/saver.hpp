@@ -54,6 +54,8 @@ class Saver {
  private:
   struct Job;
 
+  void warn_of_surplus() const;
+  Retention retention() const;
   Job job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const;
   std::filesystem::path file_of(std::int64_t step) const;
   void saved(std::int64_t step, double seconds);

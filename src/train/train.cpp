@@ -243,8 +243,9 @@ Outcome Trainer::run_watched() {
     inputs_ = open_inputs(config_, world_.size());
     state_ = inputs_.fresh;
   });
-  agree(world_, [&] {  // before it is looked for what to continue from
-    if (world_.rank() == 0) folder_ = std::make_unique<RunFolder>(config_.run.dir);
+  from_rank_0(world_, [&] {  // before it is looked for what to continue from
+    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_);
+    return std::string();
   });
   std::vector<Refused> refused;
   const Start start = choose_start(world_, config_, inputs_.llama, state_, refused, log_);

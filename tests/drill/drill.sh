@@ -33,18 +33,15 @@ start() {
 # Open MPI's mpirun can wait for itself for ever, at its end, where a rank was killed just when mpirun got to know it (PMIx_server_finalize;
 # seen with 4.1.4): then it goes the way of its ranks.
 wait_for_job() {
-    local status=0 guard
     (
         gone=0
-        while sleep 10; do
+        while sleep 5 && kill -0 "$job"; do
             if grep -slqaP "llampi\x00train\x00.*run\.dir=$run\x00" /proc/[0-9]*/cmdline; then gone=0; else gone=$((gone + 1)); fi
-            if ((gone == 3)); then kill -9 "$job"; fi
+            if ((gone == 6)); then kill -9 "$job"; fi
         done
     ) >/dev/null 2>&1 &
-    guard=$!
-    wait "$job" 2>/dev/null || status=$?
-    { kill "$guard" && wait "$guard"; } 2>/dev/null
-    return "$status"
+    disown
+    wait "$job" 2>/dev/null
 }
 
 # Until no process of the run is left.

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
 
 RunFolder opened(const fs::path& folder, const std::string& config, std::int64_t last_step = 0) {
-  RunFolder run(folder, 0.2);
+  RunFolder run(folder, Log(), 0.2);
   run.open(config, false, last_step);
   return run;
 }
@@ -38,7 +38,7 @@ TEST(RunFolder, IsMadeAndTidied) {
   const TemporaryFolder folder;
   const fs::path run = folder / "a/run";
   {
-    RunFolder made(run);
+    RunFolder made(run, Log());
     EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
     made.open("[run]\n", true, 0);
   }
@@ -58,7 +58,7 @@ TEST(RunFolder, IsOneJobsAtATime) {
   {
     const auto first = opened(folder.path(), "first\n");
     write(folder / "checkpoints/step-00000002.h5.tmp", "what the first one writes");
-    expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), 0.2); });
+    expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
     EXPECT_EQ(read_whole(folder / "config.ini"), "first\n");
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
   }
@@ -69,13 +69,20 @@ TEST(RunFolder, IsOneJobsAtATime) {
 // The second saw nothing to continue from.
 TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
   const TemporaryFolder folder;
-  RunFolder slow(folder.path());
+  RunFolder slow(folder.path(), Log());
   {
     const auto quick = opened(folder.path(), "quick\n");
     expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
   }
   expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
   EXPECT_EQ(read_whole(folder / "config.ini"), "quick\n");
+}
+
+TEST(RunFolder, MustBeNamed) {
+  const TemporaryFolder folder;
+  write(folder / "file", "");
+  EXPECT_THROW(RunFolder("", Log()), UserError);
+  EXPECT_THROW(RunFolder(folder / "file", Log()), UserError);
 }
 
 }  // namespace

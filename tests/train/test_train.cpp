@@ -24,6 +24,20 @@ TEST_F(Train, WritesOneLinePerStepAndTheCheckpointsAskedFor) {
   EXPECT_TRUE(fs::exists(folder_ / "a" / "config.ini"));
 }
 
+TEST_F(Train, WarnsOfCheckpointsThatOtherOptionsKept) {
+  auto c = config("a");
+  c.checkpoint.every = 2;
+  c.checkpoint.keep = 1;
+  c.checkpoint.keep_every = 4;
+  run(c, keeping_log());
+  EXPECT_FALSE(world().rank() == 0 && logged("the next save deletes"));
+  c.train.steps = 14;
+  c.checkpoint.keep_every = 0;
+  run(c, keeping_log());
+  EXPECT_TRUE(logged("keep_every = 0 the next save deletes 2 older checkpoints, from "));
+  EXPECT_EQ(list_checkpoints(c.run.dir), std::vector{checkpoint_path(c.run.dir, 14)});
+}
+
 TEST_F(Train, EpochsCountWholeBatches) {
   auto c = config("a");
   c.train.steps = 0;

@@ -128,8 +128,11 @@ struct Retention {
   int newest = 3;          ///< so many; at least 1
   std::int64_t every = 0;  ///< and those of steps that this divides; 0: none
 };
-/// Deletes the others, and what is left unfinished. One rank calls it.
-/// @param damaged are left where they are, and are none of the newest
+/// Those that do not stay. @param damaged are left where they are, and are none of the newest
+std::vector<std::filesystem::path> surplus_checkpoints(
+    const std::filesystem::path& run_dir, const Retention& retention,
+    const std::vector<std::filesystem::path>& damaged = {});
+/// Deletes them, and what is left unfinished. One rank calls it.
 void prune_checkpoints(const std::filesystem::path& run_dir, const Retention& retention,
                        const std::vector<std::filesystem::path>& damaged = {});
 
