@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -56,7 +57,8 @@ std::string share_part(World& world, const WeightsSource& source, int tensor, st
 void broadcast_pieces(World& world, Device& device, const WeightsSource& source,
                       const std::vector<int>& places, const std::vector<TensorInfo>& tensors,
                       const std::vector<TensorPiece>& pieces) {
-  Staging staging(device, kTransferElements);
+  std::optional<Staging> staging;
+  agree(world, [&] { staging.emplace(device, kTransferElements); });  // which may find no memory
   for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
     const std::int64_t elements = elements_of(tensors[t].shape);
     for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
@@ -67,9 +69,9 @@ void broadcast_pieces(World& world, Device& device, const WeightsSource& source,
         const std::int64_t to = std::min(end, piece.begin + piece.elements());
         if (piece.tensor != t || from >= to) continue;
         const Tensor target = piece.model.slice(from - piece.begin, to - piece.begin);
-        std::memcpy(staging.room_for(target), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
+        std::memcpy(staging->room_for(target), part.data() + 1 + (from - begin) * std::int64_t{sizeof(float)},
                     static_cast<std::size_t>(to - from) * sizeof(float));
-        staging.store(target);
+        staging->store(target);
       }
     }
   }

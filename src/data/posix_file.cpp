@@ -116,7 +116,13 @@ void PosixFile::sync() const {
   if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
 }
 
-bool PosixFile::lock() const { return ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+Lock PosixFile::lock() const {
+  while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EACCES) return Lock::taken;
+    if (errno != EINTR) return Lock::unsupported;
+  }
+  return Lock::locked;
+}
 
 std::string read_whole(const std::filesystem::path& path) {
   const auto file = PosixFile::open_for_reading(path);

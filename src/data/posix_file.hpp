@@ -12,6 +12,9 @@
 
 namespace llampi {
 
+/// What became of locking a file.
+enum class Lock : std::uint8_t { locked, taken, unsupported };
+
 /// An open file. Failures that the user can mend (no permission, no space, no such folder, ...) are
 /// UserErrors that name the file, others CallErrors. The destructor closes without a check: what matters is
 /// synced before.
@@ -38,9 +41,8 @@ class PosixFile {
   void read_ahead(std::int64_t offset, std::int64_t bytes) const;
   void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
   void sync() const;
-  /// Until it is closed. False if another process has locked the file; where the file system has no locks,
-  /// true.
-  bool lock() const;
+  /// Until it is closed; does not wait.
+  Lock lock() const;
 
  private:
   PosixFile(const std::filesystem::path& path, int flags, const char* action);

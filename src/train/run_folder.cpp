@@ -43,14 +43,21 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience) : folder_
   if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
     throw_user_error("run.dir = {} is no folder", folder_.string());
   if (!fs::exists(config_file(), ignored)) return;
-  locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+  try {
+    locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+  } catch (const UserError&) {  // open() says so, if there is anything to run
+    return;
+  }
   wait_for_lock(log, patience);
 }
 
 void RunFolder::wait_for_lock(const Log& log, double patience) const {
-  if (locked_->lock()) return;
+  const Lock first = locked_->lock();
+  if (first == Lock::unsupported)
+    log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
+  if (first != Lock::taken) return;
   log.info("another job has {}: waiting {} s for its end", folder_.string(), patience);
-  for (const double begin = steady_seconds(); !locked_->lock();) {
+  for (const double begin = steady_seconds(); locked_->lock() == Lock::taken;) {
     if (steady_seconds() - begin > patience) refuse(folder_);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
@@ -58,11 +65,10 @@ void RunFolder::wait_for_lock(const Log& log, double patience) const {
 
 /// Another job may do the same just now, and have trained and ended before this one gets the lock.
 void RunFolder::create_and_lock() {
-  std::error_code ignored;
-  if (fs::exists(config_file(), ignored)) refuse(folder_);
   write_text(config_file(), "", std::ios::app);
-  locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
-  if (!locked_->lock() || locked_->size() > 0) refuse(folder_);
+  auto created = PosixFile::open_for_writing(config_file());
+  if (created.lock() == Lock::taken || created.size() > 0) refuse(folder_);
+  locked_ = std::make_unique<PosixFile>(std::move(created));
 }
 
 void RunFolder::open(const std::string& config, bool traces, std::int64_t last_step) {

@@ -16,9 +16,10 @@ namespace llampi {
 class RunFolder {
  public:
   /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
-  /// @param patience in seconds: how long another job may keep it; one that was killed may need some to die
+  /// @param patience in seconds: how long another job may keep it. One that was killed may need some to die;
+  /// file servers keep the lock of a node that was lost for a minute or two
   /// @throws UserError if another job has it, or if it is no folder
-  RunFolder(std::filesystem::path folder, const Log& log, double patience = 15);
+  RunFolder(std::filesystem::path folder, const Log& log, double patience = 120);
 
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved

@@ -48,14 +48,15 @@ Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
 }
 
 /// Of files that a run with other options kept. One more than stay is there where a run was killed.
-void Saver::warn_of_surplus() const {
+void Saver::warn_of_surplus() const try {
   const auto& config = run_.config;
   const auto files = surplus_checkpoints(config.run.dir, retention(), refused_beside({}));
   if (files.size() < 2) return;
   run_.log.warning(
-      "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints, "
-      "from {} on",
+      "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints "
+      "or more, from {} on",
       config.checkpoint.keep, config.checkpoint.keep_every, files.size(), files.front().string());
+} catch (const UserError&) {  // of this rank alone; a save meets it too, and tells all
 }
 
 Retention Saver::retention() const {

@@ -225,7 +225,10 @@ Outcome Trainer::run(const Complain& complain) {
   Outcome outcome{};
   const auto error = common_failure([&] { outcome = run_watched(); });
   finish_what_is_saved();
-  if (error) std::rethrow_exception(error);
+  if (error) {
+    if (watchdog_) watchdog_->leave();
+    std::rethrow_exception(error);
+  }
   const FlightScope scope(record_, {"end of the run"});
   if (watchdog_) watchdog_->finish();
   return outcome;

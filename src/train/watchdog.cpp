@@ -87,6 +87,7 @@ class Watchdog::Thread {
   Thread(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log);
   ~Thread();
   void finish();
+  void leave();
 
  private:
   /// What this rank knows of another, in times of steady_seconds().
@@ -179,6 +180,12 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
 
 Watchdog::Thread::~Thread() {
   if (!thread_.joinable()) return;
+  stop();
+  if (!channel_) return;
+  for (const int peer : peers_) tell(peer, {static_cast<char>(Kind::left)});
+}
+
+void Watchdog::Thread::leave() {
   stop();
   if (channel_) say_goodbye(Kind::left, kLeaveSeconds);
 }
@@ -426,7 +433,10 @@ void Watchdog::Thread::say_goodbye(Kind kind, double seconds) {
     while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
       if (steady_seconds() > latest) return;
       std::erase_if(left, [&](int peer) { return channel_->send(peer, text); });
-      while (const auto message = channel_->receive()) take(*message);
+      while (const auto message = channel_->receive()) {
+        const auto heard = static_cast<Kind>(message->text.front());
+        if (heard == Kind::left || heard == Kind::last) finished_.insert(message->from);
+      }
       std::this_thread::yield();
     }
   } catch (const std::exception&) {  // of a rank that is lost, say
@@ -449,5 +459,7 @@ Watchdog::Watchdog(World& world, const FlightRecord& record, WatchdogOptions opt
 Watchdog::~Watchdog() = default;
 
 void Watchdog::finish() { thread_->finish(); }
+
+void Watchdog::leave() { thread_->leave(); }
 
 }  // namespace llampi

@@ -35,13 +35,16 @@ class Watchdog {
  public:
   /// Collective. `world` and `record` must outlive it.
   Watchdog(World& world, const FlightRecord& record, WatchdogOptions options, const Log& log);
-  /// Without finish() it was left by an exception: the others are told so.
+  /// Without finish() or leave() it was left by an exception of this rank alone: the others are told so.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// All went well: nobody watches any more. Collective.
   void finish();
+  /// After an error that all ranks throw alike: nobody watches any more, and what was sent is received,
+  /// unless a rank does not come within a second.
+  void leave();
 
  private:
   class Thread;

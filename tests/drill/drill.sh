@@ -36,7 +36,7 @@ wait_for_job() {
     (
         gone=0
         while sleep 5 && kill -0 "$job"; do
-            if grep -slqaP "llampi\x00train\x00.*run\.dir=$run\x00" /proc/[0-9]*/cmdline; then gone=0; else gone=$((gone + 1)); fi
+            if grep -slqaP "^[^\x00]*llampi\x00train\x00.*run\.dir=$run\x00" /proc/[0-9]*/cmdline; then gone=0; else gone=$((gone + 1)); fi
             if ((gone == 6)); then kill -9 "$job"; fi
         done
     ) >/dev/null 2>&1 &

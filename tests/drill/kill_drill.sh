@@ -17,6 +17,7 @@ milliseconds=$(((${EPOCHREALTIME/./} - ${begin/./}) / 1000))
 
 kills=0
 for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may come after the end
+    ((trial <= 10 * trials)) || fail "only $kills kills in $((trial - 1)) trials"
     run=run$trial
     options=(--checkpoint.async=$([[ $((trial % 2)) == 0 ]] && echo true || echo false))
     for ((attempt = 1; ; ++attempt)); do
