@@ -32,7 +32,8 @@ while ((stopped < stops)); do
         ((status == 75)) || fail "attempt $attempt ended with status $status"
         stopped=$((stopped + 1))
         last=$(tail -1 "$run/metrics.jsonl" | sed -E 's/.*"step": ([0-9]+).*/\1/')
-        [[ -e $run/checkpoints/step-$(printf %08d "$last").h5 ]] || fail "no checkpoint of step $last, the last of metrics.jsonl"
+        # Stopped before its first step, it has nothing to save.
+        [[ -z $last || -e $run/checkpoints/step-$(printf %08d "$last").h5 ]] || fail "no checkpoint of step $last, the last of metrics.jsonl"
         [[ ! -e $run/stop ]] || fail "the stop file is still there"
     done
     rm -f "$run/stop" # it came after the end
