@@ -53,8 +53,9 @@ run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE...
 finetune: program ## fine-tune a small Llama on questions that come with it, printing each command
 	@LLAMPI=$(BUILD)/llampi scripts/finetune-example.sh
 
+# One more at a time than there are cores: ranks wait for each other, and drills for the moment.
 test: build ## run the tests, all but the long ones
-	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(JOBS) -LE long
+	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $$(($(JOBS) + 1)) -LE long
 
 # A build of its own: faster code, which takes longer to compile than to run in `make test`.
 fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of nine

@@ -35,7 +35,6 @@ export_newest() {
 }
 
 say "a small Llama learns a text of sums (input/sums/text.jsonl)"
-run mkdir -p $folder
 run "$llampi" tokenize --tokenizer input/sums --format jsonl --output $folder/text.h5 input/sums/text.jsonl
 run mpirun -n "$ranks" "$llampi" train --config input/sums-base.ini
 export_newest $folder/base $folder/base-hf

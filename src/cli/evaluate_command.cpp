@@ -12,7 +12,7 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE --seq-len N [OPTIONS]\n"
+    "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE [--seq-len N] [OPTIONS]\n"
     "       [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]\n\n"
     "Mean loss of a model over all samples of a token file. Or how many questions it answers right: each "
     "line "
@@ -36,7 +36,10 @@ std::vector<Option> options_of(Request& r) {
   return {
       {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
-      {"seq-len", &r.loss.seq_len, "data: sequence length in tokens", {.range = kAtLeastOne}},
+      {"seq-len",
+       &r.loss.seq_len,
+       "data: sequence length in tokens; 0: that of the run which wrote the checkpoint",
+       {.range = kAtLeastZero}},
       {"micro-batch",
        &r.loss.micro_batch,
        "data: sequences per rank and forward pass",
@@ -72,7 +75,6 @@ Request parse(const Arguments& arguments) {
   if (request.data.empty() == request.questions.empty())
     throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
   const bool asks = request.data.empty();
-  require_option(asks || request.loss.seq_len != 0, "evaluate", "seq-len");
   if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len goes with --data only; leave it out");
   if (!asks && !request.answers.empty())
     throw_user_error("--answers goes with --questions only; leave it out");

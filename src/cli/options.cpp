@@ -1,5 +1,6 @@
 #include "cli/options.hpp"
 
+#include <boost/algorithm/string/trim.hpp>
 #include <boost/program_options.hpp>
 #include <cctype>
 #include <cerrno>
@@ -64,6 +65,21 @@ std::string printable(std::string text) {
   return text;
 }
 
+/// "FILE, line 12" for the line of `text` that sets `key` (Boost keeps no numbers); "FILE" if there is none.
+std::string place_of(const std::string& key, const std::string& text, const std::string& name) {
+  std::istringstream stream(text);
+  std::string prefix;
+  int number = 0;
+  for (std::string line; std::getline(stream, line);) {
+    ++number;
+    line = boost::trim_copy(line.substr(0, line.find('#')));
+    if (line.starts_with('[') && line.ends_with(']')) prefix = line.substr(1, line.size() - 2) + ".";
+    if (prefix + boost::trim_copy(line.substr(0, line.find('='))) == key)
+      return fmt::format("{}, line {}", name, number);
+  }
+  return name;
+}
+
 std::vector<Setting> ini_settings(const std::string& text, const std::string& name,
                                   const std::vector<Option>& table) {
   std::vector<Setting> settings;
@@ -73,11 +89,11 @@ std::vector<Setting> ini_settings(const std::string& text, const std::string& na
     for (const auto& given : po::parse_config_file(stream, po::options_description(), true).options) {
       const std::string& key = given.string_key;
       if (find_option(table, key) == nullptr) {
-        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), name,
+        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), place_of(key, text, name),
                          nearest(key, keys_of(table)));
       }
       if (!seen.insert(key).second) throw_user_error("{} is given twice in {}; give it once", key, name);
-      settings.push_back({key, given.value.front(), name});
+      settings.push_back({key, given.value.front(), place_of(key, text, name)});
     }
   } catch (const po::invalid_config_file_syntax& error) {
     throw_user_error("{} holds the line \"{}\", which is neither [section] nor key = value", name,

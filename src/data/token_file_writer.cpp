@@ -46,7 +46,7 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
 class TokenFileWriter::Impl {
  public:
   Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer)
-      : path_(refuse_folder(path)),
+      : path_(prepared(path)),
         vocabulary_(vocabulary),
         tokenizer_(tokenizer),
         width_(stored_width(vocabulary)),
@@ -105,10 +105,15 @@ class TokenFileWriter::Impl {
     tokens_ += static_cast<std::int64_t>(tokens.size());
   }
 
-  static const std::filesystem::path& refuse_folder(const std::filesystem::path& path) {
-    std::error_code unknown;  // what cannot be looked at cannot be created either, which says why
-    if (std::filesystem::is_directory(path, unknown))
+  /// Refuses a folder, and makes the one that the file is to be in.
+  static const std::filesystem::path& prepared(const std::filesystem::path& path) {
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error))
       throw_user_error("{} is a folder: give the name of a file", path.string());
+    const auto folder = path.parent_path();
+    if (!folder.empty()) std::filesystem::create_directories(folder, error);
+    if (!folder.empty() && error)
+      throw_user_error("the folder {} cannot be made: {}", folder.string(), error.message());
     return path;
   }
   std::filesystem::path temporary_path(const char* kind = "") const { return path_.string() + kind + ".tmp"; }

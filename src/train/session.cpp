@@ -173,10 +173,25 @@ std::optional<Evaluation> evaluate_file(World& world, Engine& engine, const Toke
   return result;
 }
 
+namespace {
+
+/// Of the run that trained these weights.
+std::int64_t seq_len_of(const std::filesystem::path& weights) {
+  std::int64_t seq_len = 0;
+  if (identify(weights) == FileKind::checkpoint) seq_len = read_checkpoint_summary(weights).state.seq_len;
+  if (seq_len < 1)
+    throw_user_error("{} does not say with which sequence length to evaluate; give --seq-len",
+                     weights.string());
+  return seq_len;
+}
+
+}  // namespace
+
 Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
-                    const EvaluateOptions& o, const Log& log) {
+                    EvaluateOptions o, const Log& log) {
   std::unique_ptr<TokenFile> file;
   agree(world, [&] {
+    if (o.seq_len == 0) o.seq_len = seq_len_of(weights);
     file = std::make_unique<TokenFile>(data);
     if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",

@@ -1,20 +1,15 @@
 // The training loop.
 #include "llampi/train/train.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
-#include <numeric>
-#include <sstream>
 #include <utility>
 
 #include "comm/common_failure.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/fsdp/memory_report.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "train/compute.hpp"
@@ -25,9 +20,10 @@
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
 #include "train/run_folder.hpp"
+#include "train/run_report.hpp"
 #include "train/saver.hpp"
 #include "train/session.hpp"
-#include "train/stop.hpp"
+#include "train/stopping.hpp"
 #include "train/trace.hpp"
 #include "train/watchdog.hpp"
 
@@ -35,19 +31,6 @@ namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The largest resident memory that this process has had.
-std::int64_t peak_memory_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
-}
-
-std::int64_t parameter_elements(const Model& model) {
-  std::int64_t elements = 0;
-  for (const auto& parameter : model.parameters()) elements += parameter.elements();
-  return elements;
-}
 
 Decay decay_of(const std::string& name) {
   return name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
@@ -57,7 +40,11 @@ class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
   Trainer(World& world, const Config& config, const std::string& resolved, const Log& log)
-      : world_(world), config_(config), resolved_(resolved), log_(log), started_(steady_seconds()) {}
+      : world_(world),
+        config_(config),
+        resolved_(resolved),
+        log_(log),
+        stopping_(config.run.dir, config.run.max_hours, world.rank()) {}
 
   Outcome run(const Complain& complain);
   /// After a failure of this rank alone: lets go of a save under way and what it reads.
@@ -68,14 +55,9 @@ class Trainer {
   void start_from(const fs::path& checkpoint, std::vector<Refused> refused);
   std::int64_t resume(fs::path checkpoint, std::vector<Refused>& refused);
   void open_run_folder();
-  void describe_run();
-  void describe_device();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
-  void report_memory() const;
-  void report_gpu_memory() const;
-  double mfu(double tokens_per_second) const;
   void trace_step(std::int64_t step);
   void write_trace();
   void report(const StepMetrics& metrics);
@@ -89,12 +71,10 @@ class Trainer {
   void check_finite(const StepMetrics& metrics);
   void compare_replicas();
   [[noreturn]] void fail(const std::string& reason);
-  bool told_to_stop() const;
   bool all_told_to_stop();
-  bool out_of_time(double step_seconds) const;
-  Outcome stop(bool late);
-  fs::path stop_file() const { return fs::path(config_.run.dir) / "stop"; }
-  void remove_stop_file() const;
+  double seconds_to_save() const;
+  double seconds_to_go_on(double step_seconds) const;
+  Outcome stop();
   template <class Work>
   void attempt(const Work& work);
   void settle();
@@ -106,14 +86,14 @@ class Trainer {
   const Config& config_;
   const std::string& resolved_;
   const Log& log_;
-  const double started_;
+  Stopping stopping_;
 
   FlightRecord record_;
   Inputs inputs_;
   Compute compute_;
-  std::string described_device_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RunFolder> folder_;  ///< rank 0
+  std::unique_ptr<RunReport> report_;
   LearningRateSchedule schedule_;
   TrainingState state_;
   std::int64_t total_steps_ = 0;
@@ -178,42 +158,6 @@ void Trainer::open_run_folder() {
     return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
   });
   owes_evaluation_ = !owes.empty() && due(config_.train.eval_every, state_.step);
-}
-
-/// Says it where it is not what was said last: which kernels a GPU takes is known after the first step.
-void Trainer::describe_device() {
-  const std::string description = compute_.device().describe();
-  if (description == described_device_) return;
-  log_.info("device: {}", description);
-  described_device_ = description;
-}
-
-void Trainer::describe_run() {
-  const auto& topology = world_.topology();
-  const auto& compiled = engine_->compiled();
-  std::int64_t trained = 0;
-  const auto& parameters = inputs_.model->parameters();
-  for (std::size_t p = 0; p < parameters.size(); ++p)
-    trained += engine_->options().groups[p].frozen ? 0 : parameters[p].elements();
-  const auto all = parameter_elements(*inputs_.model);
-  log_.info("llampi: {} parameters{}, {} layers, vocabulary {}", all,
-            trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
-            inputs_.llama.vocab_size);
-  if (traced_.first > total_steps_)
-    log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
-                 total_steps_);
-  log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
-  describe_device();
-  log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
-            format_groups(engine_->groups()));
-  if (config_.run.verify_replicas_every > 0 && engine_->groups().replica_count() == 1)
-    log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
-  log_.info("memory per rank, planned for a step:");
-  std::istringstream plan(format_plan(compiled.step_plan));
-  for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
-  log_.info("data: {} tokens, {} samples of {}, {} steps per epoch; {} steps in all",
-            inputs_.train_file->tokens(), inputs_.train_file->samples(config_.data.seq_len),
-            config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps_);
 }
 
 Outcome Trainer::run(const Complain& complain) {
@@ -284,57 +228,52 @@ Outcome Trainer::run_watched() {
   engine_->keep_record(record_);
   start_from(start.checkpoint, std::move(refused));
   open_run_folder();
-  describe_run();
+  if (traced_.first > total_steps_)
+    log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
+                 total_steps_);
+  report_ = std::make_unique<RunReport>(world_, config_, inputs_, compute_, *engine_, log_);
+  report_->describe(total_steps_);
   return loop();
-}
-
-/// True if this rank was told to stop: by a signal or, as rank 0 sees it, by the stop file.
-bool Trainer::told_to_stop() const {
-  std::error_code ignored;
-  return take_stop_request() || (world_.rank() == 0 && fs::exists(stop_file(), ignored));
 }
 
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
-  std::int64_t told = told_to_stop() || out_of_time(0) ? 1 : 0;
+  std::int64_t votes = stopping_.vote(seconds_to_go_on(0));
   const FlightScope scope(record_, {"agreement on stopping"});
-  world_.max(std::span(&told, 1));
-  return told > 0;
+  world_.sum(std::span(&votes, 1));
+  return stopping_.decide(votes);
 }
 
-/// True if run.max_hours leaves no time for another step, an evaluation that is due after it, and a save.
-bool Trainer::out_of_time(double step_seconds) const {
-  if (config_.run.max_hours <= 0) return false;
-  double save = saver_->slowest_seconds();
-  if (save == 0) {  // not measured yet: slow disks, which take 200 MB/s from each node
-    const auto bytes = 12.0 * static_cast<double>(parameter_elements(*inputs_.model));
-    save = 1 + bytes / (200e6 * world_.topology().nodes);
-  }
-  const double saves = saver_->is_under_way() ? 3 * save : 2 * save;
+/// That are kept for one save: as the slowest so far took.
+double Trainer::seconds_to_save() const {
+  if (saver_->slowest_seconds() > 0) return saver_->slowest_seconds();
+  // Not measured yet: slow disks, which take 200 MB/s from each node.
+  const auto bytes = 12.0 * static_cast<double>(parameter_elements(*inputs_.model));
+  return 1 + bytes / (200e6 * world_.topology().nodes);
+}
+
+/// Until the run could stop the next time: after a step, an evaluation that is due after it, and a save.
+double Trainer::seconds_to_go_on(double step_seconds) const {
+  const double saves = (saver_->is_under_way() ? 3 : 2) * seconds_to_save();
   const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
-  return steady_seconds() - started_ + 1.5 * step_seconds + evaluation + saves > config_.run.max_hours * 3600;
+  return 1.5 * step_seconds + evaluation + saves;
 }
 
-Outcome Trainer::stop(bool late) {
+Outcome Trainer::stop() {
   const bool idle = state_.step < first_step_;
   if (!idle) save();
   write_trace();
-  remove_stop_file();
-  if (idle && late) {
+  stopping_.remove_file(log_);
+  if (idle && stopping_.reason() == StopReason::max_hours) {
     log_.warning(
-        "no step fitted into run.max_hours = {}: the start took {}, and time to save is kept; allow more",
-        config_.run.max_hours, format_duration(steady_seconds() - started_));
+        "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "
+        "to save; allow more",
+        config_.run.max_hours, config_.run.max_hours * 3600, stopping_.seconds_since_start(),
+        2 * seconds_to_save());
   }
-  log_.info("stopped after step {}; run the same command again to continue", state_.step);
+  log_.info("stopped after step {} {}; run the same command again to continue", state_.step,
+            stopping_.text());
   return Outcome::stopped;
-}
-
-/// So that the next start does not stop at once.
-void Trainer::remove_stop_file() const {
-  if (world_.rank() != 0) return;
-  std::error_code error;
-  fs::remove(stop_file(), error);
-  if (error) log_.warning("cannot remove {}: {}", stop_file().string(), error.message());
 }
 
 /// Keeps the first failure of this rank until settle(): a step needs no collective of its own for it.
@@ -360,7 +299,7 @@ Outcome Trainer::loop() {
                 world_.rank(), world_.size());
   first_step_ = state_.step + 1;
   engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
-  if (owes_evaluation_ && !evaluate_now()) return stop(out_of_time(0));
+  if (owes_evaluation_ && !evaluate_now()) return stop();
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = steady_seconds();
@@ -372,8 +311,8 @@ Outcome Trainer::loop() {
     notice_save();
     const double data_seconds = steady_seconds() - begin;
 
-    // Valid labels of the global batch; ranks that failed, were told to stop, have no time for another step.
-    std::int64_t counts[] = {0, failure_ ? 1 : 0, told_to_stop() ? 1 : 0, out_of_time(last_seconds) ? 1 : 0};
+    // Valid labels of the global batch; ranks that failed; votes for stopping.
+    std::int64_t counts[] = {0, failure_ ? 1 : 0, stopping_.vote(seconds_to_go_on(last_seconds))};
     for (const auto& batch : batches) counts[0] += batch.valid_labels;
     {
       const FlightScope scope(record_, {"agreement on the step"});
@@ -383,36 +322,36 @@ Outcome Trainer::loop() {
       finish_saving();  // a save that failed there fails here
       settle();
     }
-    if (counts[2] + counts[3] > 0) return stop(counts[3] > 0);
+    if (stopping_.decide(counts[2])) return stop();
 
     StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
-    if (dropped_) return stop(out_of_time(0));
+    if (dropped_) return stop();
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = steady_seconds() - begin;
     metrics.tokens_per_second =
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
-    metrics.mfu = mfu(metrics.tokens_per_second_per_rank);
-    metrics.memory_bytes = compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_memory_bytes();
+    metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
+    metrics.memory_bytes = report_->memory_bytes();
     {
-      const FlightScope scope(record_, {"largest memory"});
+      const FlightScope scope(record_, {"gathering of memory figures"});
       world_.max(std::span(&metrics.memory_bytes, 1));
     }
     record_.act("reporting the step");
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     step_seconds_sum_ += last_seconds;
     report(metrics);
-    if (state_.step == first_step_) describe_device();
+    if (state_.step == first_step_) report_->describe_device();
     check_finite(metrics);
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
-    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop(out_of_time(0));
+    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop();
     if (state_.step == total_steps_) {
       save();
     } else if (due(config_.checkpoint.every, state_.step)) {
       start_saving();
     }
   }
-  remove_stop_file();
+  stopping_.remove_file(log_);
   write_trace();
   return Outcome::done;
 }
@@ -477,7 +416,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
-    if (step == first_step_) report_memory();
+    if (step == first_step_) report_->memory();
   } else {
     log_.warning("step {} has no valid labels: loss 0, no update", step);
   }
@@ -499,42 +438,6 @@ void Trainer::scale_loss(std::int64_t step, bool overflow) {
   }
   state_.loss_scale = scaler.scale;
   state_.loss_scale_good_steps = scaler.good_steps;
-}
-
-/// What was planned, what was used of it, and what the process has besides.
-void Trainer::report_memory() const {
-  const auto& planned = engine_->compiled().arena_bytes;
-  const auto used = engine_->high_water();
-  std::int64_t resident = peak_memory_bytes();
-  world_.max(std::span(&resident, 1));
-  const auto sum = [](const auto& bytes) {
-    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
-  };
-  log_.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
-            format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
-  if (compute_.on_gpu()) report_gpu_memory();
-}
-
-/// What is on the GPUs: the largest of each line over the ranks.
-void Trainer::report_gpu_memory() const {
-  const auto device = static_cast<std::size_t>(Arena::device);
-  const std::int64_t arena = engine_->compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
-  const std::int64_t all = compute_.gpu_bytes_in_use();
-  std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes};
-  world_.max(bytes);
-  log_.info(
-      "GPU memory per rank: CUDA context and libraries {}, arena planned {} and used {}, NCCL's "
-      "communicators and what was loaded since {}; in all {} of {}{}",
-      format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_->high_water()[device]),
-      format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
-      config_.run.share_gpu ? " (of all that share a GPU)" : "");
-}
-
-/// Share of the device's peak that the model's arithmetic takes; not a number where the peak is unknown.
-double Trainer::mfu(double tokens_per_second) const {
-  const double peak = compute_.peak_flops(engine_->options().precision.compute);
-  if (peak == 0) return std::numeric_limits<double>::quiet_NaN();
-  return inputs_.model->flops_per_token(config_.data.seq_len) * tokens_per_second / peak;
 }
 
 /// Switches the trace on and off, and writes one file per rank once the last traced step is done.

@@ -31,8 +31,8 @@ class Convert : public ::testing::Test {
     EXPECT_EQ(ending.status, 0) << arguments << "\n" << ending.err;
   }
   fs::path path(const std::string& name) const { return folder_.path() / name; }
-  double loss_of(const std::string& weights) const {
-    const Ending ending = run(1, "evaluate --json --seq-len 32 --data text.h5 --weights " + weights);
+  double loss_of(const std::string& weights, const std::string& more = " --seq-len 32") const {
+    const Ending ending = run(1, "evaluate --json --data text.h5 --weights " + weights + more);
     EXPECT_EQ(ending.status, 0) << ending.err;
     return json::parse(ending.out)["loss"];
   }
@@ -60,6 +60,8 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   const double loss = loss_of(saved);
   expect_done(2, "export --checkpoint " + saved + " --output whole");
   EXPECT_EQ(loss_of("whole"), loss);
+  EXPECT_EQ(loss_of(saved, ""), loss) << "with the sequence length of its run";
+  EXPECT_NE(loss_of(saved, " --seq-len 16"), loss);
   EXPECT_TRUE(fs::exists(path("whole/tokenizer.json")));
   const auto config = json::parse(read_file(path("whole/config.json")));
   EXPECT_EQ(config["torch_dtype"], "float32");
@@ -135,6 +137,8 @@ TEST_F(Convert, Mistakes) {
               HasSubstr("there is no file or folder"));
   EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output new --max-shard-size 5apples"),
               HasSubstr("write for example 5GB"));
+  EXPECT_THAT(complaint(1, "evaluate --weights there --data text.h5"),
+              HasSubstr("there does not say with which sequence length to evaluate; give --seq-len"));
   EXPECT_FALSE(fs::exists(path("new")));
   EXPECT_THAT(complaint(1, "import --weights " + saved + " --output new.h5"),
               HasSubstr("is no Hugging Face folder"));

@@ -73,7 +73,7 @@ TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
   write_file(std::string(kRequired) + "[log]\ntensorboard = true\n");
   EXPECT_FALSE(resolve_config({"--config=" + kFile, "--log.tensorboard=false"}).log.tensorboard);
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "log.tensorboard = true (options_test.ini) is not built yet; use false");
+                    "log.tensorboard = true (options_test.ini, line 8) is not built yet; use false");
 }
 
 TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
@@ -217,7 +217,7 @@ TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
                     "unknown option --train.step on the command line; did you mean --train.steps?");
   write_file("[optimiser]\nlr = 1\n");
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "unknown key optimiser.lr in options_test.ini; did you mean optimizer.lr?");
+                    "unknown key optimiser.lr in options_test.ini, line 2; did you mean optimizer.lr?");
   set_variable("LLAMPI_TRAIN_MICROBATCH", "1");
   expect_user_error(
       [] { resolve_config(with_required({})); },
@@ -256,6 +256,10 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
   expect_user_error(
       [&] { resolve_config({"--config=" + kFile}); },
       "options_test.ini holds the line \"steps 10\", which is neither [section] nor key = value");
+  write_file(std::string(kRequired) +
+             "# of a run\n[ optimizer ]  # or so\n[optimizer]\n  beta1 = 0.9\n lr = -1 # too little\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "optimizer.lr = -1 (options_test.ini, line 11) is out of range; it must be above 0");
   set_variable("LLAMPI_TRAIN_MICRO_BATCH", "two");
   expect_user_error([] { resolve_config(with_required({})); },
                     "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not a whole number");

@@ -107,7 +107,6 @@ TEST_F(Program, RefusesWrongOptions) {
 TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("train --train.stepz=5",
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
-  expect_refused("evaluate --weights w --data d", "evaluate needs --seq-len; see llampi evaluate --help");
   expect_refused("evaluate --weights w",
                  "evaluate needs either --data or --questions; see llampi evaluate --help");
   expect_refused("evaluate --weights w --questions q --data d",

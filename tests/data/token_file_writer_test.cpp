@@ -133,10 +133,17 @@ TEST(TokenFileWriter, RefusesIdsOutsideItsVocabulary) {
   EXPECT_THROW(writer.append(std::vector<std::int32_t>{-1}), Error);
 }
 
+TEST(TokenFileWriter, MakesTheFolderOfTheFile) {
+  const TemporaryFolder folder;
+  write_tokens(folder / "new/and/deep/a.h5", 256, {{1, 2, 3}});
+  EXPECT_EQ(TokenFile(folder / "new/and/deep/a.h5").tokens(), 3);
+}
+
 TEST(TokenFileWriter, SaysWhyItCannotWrite) {
   const TemporaryFolder folder;
-  EXPECT_THAT(user_error([&] { TokenFileWriter(folder / "none/a.h5", 256, "test"); }),
-              AllOf(HasSubstr("none/a.h5"), HasSubstr("No such file or directory")));
+  write_tokens(folder / "file.h5", 256, {{1}});
+  EXPECT_EQ(user_error([&] { TokenFileWriter(folder / "file.h5/in/a.h5", 256, "test"); }),
+            "the folder " + (folder / "file.h5/in").string() + " cannot be made: Not a directory");
   EXPECT_THAT(user_error([&] { TokenFileWriter(folder.path(), 256, "test"); }), HasSubstr("is a folder"));
   const AsNobody nobody(folder.path());
   EXPECT_THAT(user_error([&] { TokenFileWriter(folder / "a.h5", 256, "test"); }),

@@ -1,7 +1,6 @@
 // A function that can be left in the middle and entered again: one host thread, many stacks.
 #pragma once
 
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <functional>
@@ -30,8 +29,8 @@ class Fiber {
   GuardedMemory stack_;
   std::function<void()> body_;
   bool entered_ = false;
-  ucontext_t first_caller_{}, first_{};  ///< the first entry; afterwards setjmp, which makes no system call
-  jmp_buf here_{}, caller_{};
+  ucontext_t first_caller_{}, first_{};  ///< the first entry; afterwards jumps, which make no system call
+  void *here_[5] = {}, *caller_[5] = {};
 };
 
 }  // namespace llampi::emulation

@@ -25,8 +25,8 @@ env -u LLAMPI -u RANKS scripts/finetune-example.sh | tee output
 
 # Commands of several lines as one; the number of steps may be another.
 sed -E ':a; /\\$/ { N; s/ *\\\n */ /; ba }' "$source_dir/README.md" |
-    awk '/^## /{inside = ($0 == "## Fine-tuning")} inside && /^    (mkdir|build|mpirun).*sums/' >shown
-grep -E '^    (mkdir|build|mpirun)' output >printed
+    awk '/^## /{inside = ($0 == "## Fine-tuning")} inside && /^    (build|mpirun).*sums/' >shown
+grep -E '^    (build|mpirun)' output >printed
 diff <(sed -E 's/step-[0-9]+/step-N/' shown) <(sed -E 's/step-[0-9]+/step-N/' printed) >&2 || fail "the README shows other commands"
 
 count=$(wc -l <input/sums/heldout.jsonl)

@@ -87,6 +87,7 @@ TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
     c.run.dir = (folder_ / name).string();
     // Only the last rank gets the signal.
     EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
+    EXPECT_TRUE(logged("stopped after step 5 by a signal"));
     EXPECT_EQ(list_checkpoints(c.run.dir).back(), checkpoint_path(c.run.dir, 5));
     EXPECT_EQ(metrics(name).size(), 5U);
     EXPECT_EQ(run(c), Outcome::done);
@@ -99,6 +100,7 @@ TEST_F(Train, AStopFileStopsOnce) {
   const auto c = config("a");
   const auto file = folder_ / "a" / "stop";
   EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
+  EXPECT_TRUE(logged("stopped after step 5 because of the file " + file.string()));
   world().barrier();
   EXPECT_TRUE(fs::exists(checkpoint_path(c.run.dir, 5)));
   EXPECT_FALSE(fs::exists(file));
@@ -127,6 +129,7 @@ TEST_F(Train, TooLittleTimeForAStepIsSaid) {
       1.0 / 3600;  // the start alone is less, but two saves are taken to be more than two seconds
   EXPECT_EQ(run(c, keeping_log()), Outcome::stopped);
   EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(logged("stopped after step 0 because of run.max_hours"));
   EXPECT_TRUE(list_checkpoints(c.run.dir).empty());
 }
 

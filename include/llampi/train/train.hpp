@@ -38,14 +38,14 @@ struct DeviceOptions {
 };
 
 struct EvaluateOptions {
-  std::int64_t seq_len = 0;
+  std::int64_t seq_len = 0;  ///< 0: that with which the checkpoint was trained
   std::int64_t micro_batch = 1;
   DeviceOptions compute;
 };
 
 /// Loss of a model (Hugging Face folder or checkpoint) over all samples of a token file. Collective.
 Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
-                    const EvaluateOptions& options, const Log& log);
+                    EvaluateOptions options, const Log& log);
 
 /// What one comparison of the check gave, the largest error over the ranks.
 struct CheckedTensor {

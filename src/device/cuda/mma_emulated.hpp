@@ -61,22 +61,29 @@ inline SharedAddress shared_address(const void* pointer) { return reinterpret_ca
 template <class T>
 void mma_16x8x16(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   struct Operands {
-    std::uint32_t a[4], b[2];
+    float a[4][2], b[2][2];  // by register and half of it
   };
-  const emulation::Lanes<Operands> lanes =
-      emulation::show_lanes(Operands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
-  const int g = emulation::lane() / 4, t = emulation::lane() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int lower = i / 2, column = 2 * t + i % 2;
-    float sum = 0;  // the products meet each other before they meet c, as on a GPU
-    for (int k = 0; k < 16; ++k) {
-      const int owner = k % 8 / 2, upper_half = k / 8;  // t of the lanes that hold A[.][k] and B[k][.]
-      const std::uint32_t a_pair = lanes[4 * g + owner].a[2 * upper_half + lower];
-      const std::uint32_t b_pair = lanes[4 * column + owner].b[upper_half];
-      sum += mma_detail::element<T>(a_pair, k % 2) * mma_detail::element<T>(b_pair, k % 2);
-    }
-    c[i] += sum;
+  Operands own;
+  for (int half = 0; half < 2; ++half) {
+    for (int i = 0; i < 4; ++i) own.a[i][half] = mma_detail::element<T>(a[i], half);
+    own.b[0][half] = mma_detail::element<T>(b0, half);
+    own.b[1][half] = mma_detail::element<T>(b1, half);
   }
+  const emulation::Lanes<Operands> lanes = emulation::show_lanes(own);
+  const int g = emulation::lane() / 4, t = emulation::lane() % 4;
+  float sums[4] = {};                // the products meet each other before they meet c, as on a GPU
+  for (int k = 0; k < 16; k += 2) {  // two elements in a register
+    const int owner = k % 8 / 2, upper = k / 8;  // t of the lanes that hold A[.][k] and B[k][.]
+    const Operands left = lanes[4 * g + owner];
+    for (int column = 0; column < 2; ++column) {
+      const Operands right = lanes[4 * (2 * t + column) + owner];
+      for (int row = 0; row < 2; ++row) {
+        for (int half = 0; half < 2; ++half)
+          sums[2 * row + column] += left.a[2 * upper + row][half] * right.b[upper][half];
+      }
+    }
+  }
+  for (int i = 0; i < 4; ++i) c[i] += sums[i];
 }
 
 inline void ldmatrix_x4(std::uint32_t (&r)[4], SharedAddress row) {

@@ -1,0 +1,96 @@
+#include "train/run_report.hpp"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <limits>
+#include <numeric>
+#include <span>
+#include <sstream>
+
+#include "llampi/core/text.hpp"
+#include "llampi/fsdp/memory_report.hpp"
+
+namespace llampi {
+namespace {
+
+/// The largest resident memory that this process has had.
+std::int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+}  // namespace
+
+void RunReport::describe_device() {
+  const std::string description = compute_.device().describe();
+  if (description == described_device_) return;
+  log_.info("device: {}", description);
+  described_device_ = description;
+}
+
+void RunReport::describe(std::int64_t total_steps) {
+  const auto& topology = world_.topology();
+  const auto& compiled = engine_.compiled();
+  std::int64_t trained = 0;
+  const auto& parameters = inputs_.model->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
+  const auto all = parameter_elements(*inputs_.model);
+  log_.info("llampi: {} parameters{}, {} layers, vocabulary {}", all,
+            trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
+            inputs_.llama.vocab_size);
+  log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
+  describe_device();
+  log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
+            format_groups(engine_.groups()));
+  if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
+    log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
+  log_.info("memory per rank, planned for a step:");
+  std::istringstream plan(format_plan(compiled.step_plan));
+  for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
+  log_.info("data: {} tokens, {} samples of {}, {} steps per epoch; {} steps in all",
+            inputs_.train_file->tokens(), inputs_.train_file->samples(config_.data.seq_len),
+            config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps);
+}
+
+void RunReport::memory() const {
+  const auto& planned = engine_.compiled().arena_bytes;
+  const auto used = engine_.high_water();
+  std::int64_t resident = peak_resident_bytes();
+  world_.max(std::span(&resident, 1));
+  const auto sum = [](const auto& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  };
+  log_.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
+            format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
+  if (compute_.on_gpu()) gpu_memory();
+}
+
+/// What is on the GPUs: the largest of each line over the ranks.
+void RunReport::gpu_memory() const {
+  const auto device = static_cast<std::size_t>(Arena::device);
+  const std::int64_t arena = engine_.compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
+  const std::int64_t all = compute_.gpu_bytes_in_use();
+  std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes};
+  world_.max(bytes);
+  log_.info(
+      "GPU memory per rank: CUDA context and libraries {}, arena planned {} and used {}, NCCL's "
+      "communicators and what was loaded since {}; in all {} of {}{}",
+      format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_.high_water()[device]),
+      format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
+      config_.run.share_gpu ? " (of all that share a GPU)" : "");
+}
+
+double RunReport::mfu(double tokens_per_second) const {
+  const double peak = compute_.peak_flops(engine_.options().precision.compute);
+  if (peak == 0) return std::numeric_limits<double>::quiet_NaN();
+  return inputs_.model->flops_per_token(config_.data.seq_len) * tokens_per_second / peak;
+}
+
+std::int64_t RunReport::memory_bytes() const {
+  return compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_resident_bytes();
+}
+
+}  // namespace llampi

@@ -1,0 +1,54 @@
+#include "train/stopping.hpp"
+
+#include "llampi/core/clock.hpp"
+#include "train/stop.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kBits = 20;  ///< for the number of ranks with a reason
+
+}  // namespace
+
+Stopping::Stopping(const fs::path& run_dir, double max_hours, int rank)
+    : file_(run_dir / "stop"),
+      max_seconds_(max_hours * 3600),
+      looks_for_file_(rank == 0),
+      started_(steady_seconds()) {}
+
+double Stopping::seconds_since_start() const { return steady_seconds() - started_; }
+
+std::int64_t Stopping::vote(double seconds_to_go_on) const {
+  auto reason = StopReason::none;
+  if (max_seconds_ > 0 && seconds_since_start() + seconds_to_go_on > max_seconds_)
+    reason = StopReason::max_hours;
+  if (take_stop_request()) reason = StopReason::signal;
+  std::error_code ignored;
+  if (looks_for_file_ && fs::exists(file_, ignored)) reason = StopReason::file;
+  return reason == StopReason::none ? 0 : std::int64_t{1} << (kBits * (static_cast<int>(reason) - 1));
+}
+
+bool Stopping::decide(std::int64_t votes) {
+  reason_ = StopReason::none;
+  for (const auto reason : {StopReason::max_hours, StopReason::signal, StopReason::file}) {
+    if (votes != 0) reason_ = reason;
+    votes >>= kBits;
+  }
+  return reason_ != StopReason::none;
+}
+
+std::string Stopping::text() const {
+  if (reason_ == StopReason::max_hours) return "because of run.max_hours";
+  if (reason_ == StopReason::file) return "because of the file " + file_.string();
+  return "by a signal";
+}
+
+void Stopping::remove_file(const Log& log) const {
+  std::error_code error;
+  if (looks_for_file_) fs::remove(file_, error);
+  if (error) log.warning("cannot remove {}: {}", file_.string(), error.message());
+}
+
+}  // namespace llampi

@@ -1,0 +1,42 @@
+// When a run ends before its last step: told so by a signal or a file, or because its time is over.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "llampi/core/log.hpp"
+
+namespace llampi {
+
+/// Of several ranks' reasons the largest is told.
+enum class StopReason : std::uint8_t { none, max_hours, signal, file };
+
+class Stopping {
+ public:
+  /// The time begins. @param max_hours 0: none
+  /// Rank 0 looks for the file `stop` in the run's folder.
+  Stopping(const std::filesystem::path& run_dir, double max_hours, int rank);
+
+  /// What this rank has to say, to be summed over the ranks and given to decide(). A signal is said once.
+  /// @param seconds_to_go_on until the run could stop the next time, with everything saved
+  std::int64_t vote(double seconds_to_go_on) const;
+  /// Whether the run stops.
+  bool decide(std::int64_t votes);
+
+  StopReason reason() const { return reason_; }
+  /// "by a signal"
+  std::string text() const;
+  double seconds_since_start() const;
+  /// So that the next start does not stop at once. Rank 0 does it.
+  void remove_file(const Log& log) const;
+
+ private:
+  std::filesystem::path file_;
+  double max_seconds_;  ///< 0: none
+  bool looks_for_file_;
+  double started_;
+  StopReason reason_ = StopReason::none;
+};
+
+}  // namespace llampi

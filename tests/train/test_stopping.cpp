@@ -1,0 +1,70 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "llampi/train/train.hpp"
+#include "support/temporary_folder.hpp"
+#include "train/stopping.hpp"
+
+namespace llampi {
+namespace {
+
+class StoppingTest : public ::testing::Test {
+ protected:
+  TemporaryFolder folder_;
+  Stopping stopping(double max_hours = 0, int rank = 0) const {
+    return Stopping(folder_.path(), max_hours, rank);
+  }
+};
+
+TEST_F(StoppingTest, NobodyWantsTo) {
+  auto s = stopping(1);
+  EXPECT_FALSE(s.decide(s.vote(60)));
+  EXPECT_EQ(s.reason(), StopReason::none);
+}
+
+TEST_F(StoppingTest, ASignalCountsOnce) {
+  auto s = stopping();
+  request_stop();
+  EXPECT_TRUE(s.decide(s.vote(0)));
+  EXPECT_EQ(s.text(), "by a signal");
+  EXPECT_FALSE(s.decide(s.vote(0)));
+}
+
+TEST_F(StoppingTest, WhatDoesNotFitIntoTheTimeIsNotBegun) {
+  auto s = stopping(1);
+  EXPECT_FALSE(s.decide(s.vote(3500)));
+  EXPECT_TRUE(s.decide(s.vote(3600)));
+  EXPECT_EQ(s.text(), "because of run.max_hours");
+}
+
+TEST_F(StoppingTest, RankZeroLooksForTheFile) {
+  std::ofstream(folder_ / "stop") << "";
+  auto first = stopping(), second = stopping(0, 1);
+  EXPECT_EQ(second.vote(0), 0);
+  EXPECT_TRUE(second.decide(first.vote(0) + second.vote(0)));
+  EXPECT_EQ(second.text(), "because of the file " + (folder_ / "stop").string());
+  second.remove_file(Log());
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "stop"));
+  first.remove_file(Log());
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "stop"));
+}
+
+TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
+  const auto out_of_time = stopping(1).vote(3601);
+  request_stop();
+  const auto signalled = stopping().vote(0);
+  std::ofstream(folder_ / "stop") << "";
+  const auto file = stopping().vote(0);
+  auto s = stopping();
+  constexpr std::int64_t kRanks = 1'000'000;
+  EXPECT_TRUE(s.decide(kRanks * out_of_time));
+  EXPECT_EQ(s.reason(), StopReason::max_hours);
+  EXPECT_TRUE(s.decide(kRanks * out_of_time + signalled));
+  EXPECT_EQ(s.reason(), StopReason::signal);
+  EXPECT_TRUE(s.decide(kRanks * (out_of_time + signalled) + file));
+  EXPECT_EQ(s.reason(), StopReason::file);
+}
+
+}  // namespace
+}  // namespace llampi
