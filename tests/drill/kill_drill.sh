@@ -34,6 +34,8 @@ for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may
                     kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" 2>/dev/null || true
                 fi
                 kills=$((kills + 1))
+            elif ((attempt == 1)); then # the machine is faster than it was: earlier from now on
+                milliseconds=$((milliseconds * 3 / 4))
             fi
         fi
         status=0
