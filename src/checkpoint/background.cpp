@@ -10,8 +10,8 @@ void Background::start(std::function<double(World&)> work) {
       std::async(std::launch::async, [world = world_.get(), work = std::move(work)] { return work(*world); });
 }
 
-bool Background::is_done() const {
-  return under_way_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+bool Background::is_done_within(std::chrono::duration<double> time) const {
+  return under_way_.wait_for(time) == std::future_status::ready;
 }
 
 void Background::abandon() {

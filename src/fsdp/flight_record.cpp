@@ -93,6 +93,11 @@ void FlightRecord::wait_for_device() {
   now_.waiting = Waiting::device;
 }
 
+void FlightRecord::wait_for_ranks(bool waits) {
+  const std::lock_guard lock(mutex_);
+  now_.waiting = waits ? Waiting::ranks : Waiting::no;
+}
+
 void FlightRecord::act(const char* doing, int name, int micro_batch) {
   const double time = steady_seconds();
   const std::lock_guard lock(mutex_);

@@ -27,7 +27,7 @@ HeardOperation operation_of(const FlightEntry& entry, const std::vector<std::str
 
 }  // namespace
 
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers) {
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits) {
   const FlightPosition position = record.position();
   const auto names = record.names();
   Heartbeat heartbeat;
@@ -43,14 +43,15 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int pe
   heartbeat.marks = position.marks;
   if (position.phase != nullptr) {
     heartbeat.phase = FixedText<44>(position.phase);
+    if (waits && position.waiting == Waiting::no) heartbeat.waiting = Waiting::ranks;
     heartbeat.movement += static_cast<std::uint64_t>(io_bytes / bytes_of_movement(peers));
   }
   return heartbeat;
 }
 
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers) {
+FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits) {
   FlightReport report;
-  report.heartbeat = heartbeat_of(record, io_bytes, peers);
+  report.heartbeat = heartbeat_of(record, io_bytes, peers, waits);
   const auto entries = record.entries();
   const auto names = record.names();
   const std::size_t count = std::min(entries.size(), FlightReport::kOperations);

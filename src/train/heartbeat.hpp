@@ -58,7 +58,8 @@ struct FlightReport {
 
 /// @param io_bytes read and written by this process so far: in a phase they are movement, too
 /// @param peers to whom it sends heartbeats, which are written and read as well
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0);
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0);
+/// @param waits for other ranks, by its World: in a phase, in which the record does not know it
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false);
+FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false);
 
 }  // namespace llampi

@@ -11,6 +11,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Between looks at whether a save under way waits for that of another rank, for the watchdog.
+constexpr std::chrono::milliseconds kLook{200};
+
 }  // namespace
 
 /// What one save needs, in whatever thread.
@@ -103,6 +106,8 @@ void Saver::finish() {
   const FlightPhase phase(run_.record, "waits for the save under way");
   const double begin = steady_seconds();
   const bool waits = !background_->is_done();
+  while (!background_->is_done_within(kLook)) run_.record.wait_for_ranks(background_->waits());
+  run_.record.wait_for_ranks(false);
   const std::int64_t step = std::exchange(saving_step_, -1);
   const double seconds = background_->finish();
   if (waits) stall_seconds_ += steady_seconds() - begin;

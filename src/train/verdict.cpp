@@ -258,6 +258,7 @@ std::string format_ranks(const std::vector<int>& ranks) {
 std::string describe(const Heartbeat& beat) {
   std::string text = place_of(beat) + ": ";
   if (beat.waiting == Waiting::operation) return text + "waits for other ranks in " + describe(beat.at);
+  if (beat.waiting == Waiting::ranks) return text + "waits for other ranks";
   const std::string after = beat.at.sequence > 0 ? describe(beat.at) : "the start";
   if (beat.waiting == Waiting::no && beat.doing.view().empty() && !beat.phase.view().empty())
     return place_of(beat);
@@ -301,7 +302,7 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
     blamed = minority(*difference);
   } else {
     blamed = ranks_behind(ranks);
-    // In a phase all may seem to be at the same; whose process does not run holds up the others.
+    // All may seem to be at the same; whose process does not run holds up the others.
     if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
     if (blamed.size() == ranks.size()) blamed.clear();
   }

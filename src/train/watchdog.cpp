@@ -233,7 +233,7 @@ double Watchdog::Thread::look() {
 
 void Watchdog::Thread::send_heartbeats(double now) {
   last_heartbeat_ = now;
-  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes(), peers());
+  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes(), peers(), world_.waits());
   hear(rank_, heartbeat);
   const std::string text = pack(Kind::heartbeat, heartbeat);
   if (!channel_) return;
@@ -397,7 +397,7 @@ bool Watchdog::Thread::all_report() const {
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason) {
   write_record(reason);
-  FlightReport report = report_of(record_, io_bytes(), peers());
+  FlightReport report = report_of(record_, io_bytes(), peers(), world_.waits());
   report.neighbour = neighbour_;
   if (neighbour_ >= 0) report.neighbour_state = process_state(pid_of(neighbour_));
   return report;

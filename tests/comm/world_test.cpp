@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <thread>
 
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/mpi_world.hpp"
@@ -86,6 +87,25 @@ TEST(World, RefusesGroupsThatCannotBe) {
   if (world.size() > 1) {
     EXPECT_THROW(world.group({(world.rank() + 1) % world.size()}), Error);
   }
+}
+
+TEST(World, SaysFromOutsideThatItWaitsForOtherRanks) {
+  World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "nobody to wait for";
+  const auto other = world.duplicate();
+  ASSERT_NE(other, nullptr);
+  EXPECT_FALSE(other->waits());
+  std::thread thread;
+  if (world.rank() > 0) {  // they wait until rank 0 comes
+    thread = std::thread([&] { other->barrier(); });
+    while (!other->waits()) std::this_thread::yield();
+  }
+  world.barrier();
+  EXPECT_EQ(other->waits(), world.rank() > 0);
+  world.barrier();
+  if (world.rank() == 0) other->barrier();
+  if (thread.joinable()) thread.join();
+  EXPECT_FALSE(other->waits());
 }
 
 TEST(World, MpiErrorsNameCallAndRank) {

@@ -23,6 +23,7 @@ for async in false true; do
     wait "${jobs[$async]}" || status=$?
     ((status != 0)) || fail "a write that hangs was not noticed"
     grep -q 'watchdog: nothing has moved for 6' "$run.log" || fail "the watchdog says nothing"
+    grep -qE 'watchdog: nothing has moved for 6.*; rank 1 on [^ ]+ is behind' "$run.log" || fail "the watchdog does not name rank 1"
     where='saves a checkpoint'
     [[ $async == false ]] || where='waits for the save under way'
     grep -q "$where" "$run.log" || fail "the watchdog does not say that the run $where"

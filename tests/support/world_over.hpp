@@ -23,6 +23,7 @@ class WorldOver : public World {
   std::unique_ptr<Channel> channel() override { return world_.channel(); }
   std::unique_ptr<World> duplicate() override { return world_.duplicate(); }
   Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
+  bool waits() const override { return world_.waits(); }
   void barrier() override { world_.barrier(); }
   void sum(std::span<double> values) override { world_.sum(values); }
   void sum(std::span<std::int64_t> values) override { world_.sum(values); }

@@ -75,6 +75,42 @@ TEST(Verdict, NamesTheRankThatDoesNotWait) {
   EXPECT_THAT(text, HasSubstr("the record of ranks 0-3 is in runs/mine/flight"));
 }
 
+TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
+  std::vector<WatchedRank> ranks(3);
+  for (int r = 0; r < 3; ++r) {
+    FlightRecord record;
+    record.begin_step(12);
+    record.issue({"reduce"});
+    record.set_phase("saves a checkpoint");
+    ranks[r].host = "node0";
+    ranks[r].report = report_of(record, 0, 0, r != 1);
+    ranks[r].heartbeat = ranks[r].report->heartbeat;
+  }
+  hold_all(ranks, 601);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
+  const auto text = summary(ranks, Trouble::still, kLimits, "flight");
+  EXPECT_THAT(text, StartsWith("nothing has moved for 601.0 s; rank 1 on node0 is behind\n  rank 1 on node0: "
+                               "saves a checkpoint, step 12, for "));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0, 2: saves a checkpoint, step 12: waits for other ranks\n"));
+}
+
+// Of operations the record itself knows.
+TEST(Verdict, KnowsOfOtherWaitingInPhasesOnly) {
+  FlightRecord record;
+  record.begin_step(1);
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::no);
+  record.set_phase("saves a checkpoint");
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::ranks);
+  const auto before = heartbeat_of(record, 0).movement;
+  record.wait_for_ranks(true);
+  EXPECT_EQ(heartbeat_of(record, 0).waiting, Waiting::ranks);
+  record.wait_for_ranks(false);
+  EXPECT_EQ(heartbeat_of(record, 0).waiting, Waiting::no);
+  EXPECT_EQ(heartbeat_of(record, 0).movement, before) << "waiting is no movement";
+  record.wait(record.issue({"reduce"}));
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::operation);
+}
+
 TEST(Verdict, NamesTheRanksThatWaitForSomethingEarlier) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);

@@ -1,6 +1,7 @@
 // Saving while training goes on: on each rank a thread with a world of its own.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -26,7 +27,10 @@ class Background {
   void start(std::function<double(World&)> work);
   bool is_under_way() const { return under_way_.valid(); }
   /// Whether finish() would not wait.
-  bool is_done() const;
+  bool is_done() const { return is_done_within(std::chrono::seconds(0)); }
+  bool is_done_within(std::chrono::duration<double> time) const;
+  /// Whether it waits for what is under way on other ranks.
+  bool waits() const { return world_->waits(); }
   /// Waits for what is under way, and throws what it threw.
   double finish();
   /// Leaves what is under way to itself, for good: the job is about to be aborted, and other ranks may not

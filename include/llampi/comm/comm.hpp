@@ -143,6 +143,8 @@ class World {
   /// A world of the same ranks over MPI, for one other thread. Collective. Null where MPI cannot be called by
   /// several threads at once.
   virtual std::unique_ptr<World> duplicate() { return nullptr; }
+  /// Whether the thread that uses this world waits for other ranks now. From any thread.
+  virtual bool waits() const { return false; }
   /// To be called now and then while the host waits for a device: nothing else notices that a GPU waits for a
   /// rank that is lost. Cheap. @throws Error if a collective of any group has failed
   virtual void check() {}

@@ -39,7 +39,8 @@ struct FlightMark {
 enum class Waiting : std::uint8_t {
   no,
   operation,  ///< for other ranks, in an operation
-  device      ///< for the device, to which all was issued; which may wait for other ranks
+  device,     ///< for the device, to which all was issued; which may wait for other ranks
+  ranks       ///< for other ranks, beside operations: in a phase
 };
 
 /// Where a rank stands.
@@ -81,6 +82,8 @@ class FlightRecord {
   /// From here to act() the host waits for other ranks, in this operation.
   void wait(std::uint64_t sequence);
   void wait_for_device();
+  /// In a phase, beside operations: whether other ranks hold this one up. It is no movement.
+  void wait_for_ranks(bool waits);
   /// The host is done with the last action, or with waiting, and does this. `doing` is a literal.
   void act(const char* doing, int name = -1, int micro_batch = -1);
   /// What takes long, beside steps, or nullptr; a literal.

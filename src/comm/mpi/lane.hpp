@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -71,11 +72,26 @@ class Progress {
   bool wait_a_little(const Operation& operation);
   /// Whether an operation was given up: MPI still holds its buffers and cannot be finalised.
   bool gave_up() const { return gave_up_; }
+  /// Whether somebody waits. From any thread.
+  bool waits() const { return waits_.load(std::memory_order_relaxed); }
 
  private:
+  /// While it exists somebody waits.
+  class Wait {
+   public:
+    explicit Wait(std::atomic<bool>& flag) : flag_(flag) { flag_.store(true, std::memory_order_relaxed); }
+    ~Wait() { flag_.store(false, std::memory_order_relaxed); }
+    Wait(const Wait&) = delete;
+    Wait& operator=(const Wait&) = delete;
+
+   private:
+    std::atomic<bool>& flag_;
+  };
+
   const std::chrono::microseconds pause_;
   std::array<Lane, kStreams> lanes_;
   bool gave_up_ = false;
+  std::atomic<bool> waits_{false};
 };
 
 /// Issues a collective on the stream's lane.

@@ -119,6 +119,8 @@ class MpiWorld final : public World {
   }
   Memory allocate(std::int64_t bytes) override { return allocate_host_memory(bytes); }
 
+  bool waits() const override { return progress_->waits(); }
+
   void barrier() override;
   void sum(std::span<double> values) override { reduce(values, ReduceOp::sum); }
   void sum(std::span<std::int64_t> values) override { reduce(values, ReduceOp::sum); }

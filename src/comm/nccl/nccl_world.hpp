@@ -31,6 +31,7 @@ class NcclWorld final : public World {
   /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
   /// describe() says so.
   Memory allocate(std::int64_t bytes) override;
+  bool waits() const override { return mpi_.waits(); }
   void check() override { session_->check(); }
 
   void barrier() override { mpi_.barrier(); }
