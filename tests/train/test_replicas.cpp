@@ -86,5 +86,26 @@ TEST_F(Replicas, ARunThatComparesIsTheSameRun) {
   EXPECT_TRUE(tensors("plain", 12) == tensors("compared", 12));
 }
 
+// A seed of its own gives a rank other weights, as a fault would.
+TEST_F(Replicas, ARunWithADifferentOneEndsBeforeItIsSaved) {
+  if (world().size() < 3) GTEST_SKIP() << "two ranks cannot tell which of them is right";
+  for (const auto& [every, step] : {std::pair(2, 2), {100, 4}}) {  // 4: the first save
+    auto c = config("differs");
+    c.fsdp.strategy = "no_shard";
+    c.run.verify_replicas_every = every;
+    c.run.seed = world().rank() == 1 ? 1 : 0;
+    std::string message = "it did not end";
+    try {
+      run(c);
+    } catch (const CommonError& error) {  // on every rank, so that one may print it
+      message = error.what();
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr(fmt::format("after step {}, rank 1 on ", step)),
+                               HasSubstr("differs from"), HasSubstr("; there is no checkpoint yet")));
+    EXPECT_TRUE(list_checkpoints(c.run.dir).empty());
+    world().barrier();
+  }
+}
+
 }  // namespace
 }  // namespace llampi
