@@ -3,6 +3,7 @@
 # Variables, as in `make test WERROR=ON`:
 #   build, test   WERROR=ON|OFF GEMM=onednn|cblas CUDA=AUTO|ON|OFF BUILD_TYPE=Release|Debug CMAKE_FLAGS=... (CMake keeps
 #                 them in the build folder until changed), JOBS=N
+#   test          TEST_JOBS=N at a time: one more than JOBS, for ranks wait for each other and drills for the moment
 #   install       PREFIX=...
 #   fuzz          SECONDS=N for each parser, CLANGXX=clang++
 #   finetune      RANKS=N
@@ -18,6 +19,7 @@ CMAKE_FLAGS =
 BUILD = build
 PREFIX = /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
+TEST_JOBS = $(shell echo $$(($(JOBS) + 1)))
 SECONDS = 60
 CLANGXX = clang++
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
@@ -53,9 +55,8 @@ run: program ## train a small Llama on 2 ranks and sample from it (TEXT="FILE...
 finetune: program ## fine-tune a small Llama on questions that come with it, printing each command
 	@LLAMPI=$(BUILD)/llampi scripts/finetune-example.sh
 
-# One more at a time than there are cores: ranks wait for each other, and drills for the moment.
 test: build ## run the tests, all but the long ones
-	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $$(($(JOBS) + 1)) -LE long
+	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(TEST_JOBS) -LE long
 
 # A build of its own: faster code, which takes longer to compile than to run in `make test`.
 fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of nine

@@ -38,7 +38,8 @@ std::vector<Option> options_of(Request& r) {
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
-       "data: sequence length in tokens; 0: that of the run which wrote the checkpoint",
+       "data: sequence length in tokens; 0: that of the run which wrote the checkpoint; other weights need "
+       "one",
        {.range = kAtLeastZero}},
       {"micro-batch",
        &r.loss.micro_batch,

@@ -59,7 +59,8 @@ Request parse(const Arguments& arguments) {
   Request request;
   assign_command_line(arguments, options_of(request), 0);
   require_option(!request.weights.empty(), "generate", "weights");
-  require_option(!request.options.prompt.empty(), "generate", "prompt, with a text");
+  if (request.options.prompt.empty())
+    throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
   if (!request.options.chat && !request.options.system.empty())
     throw_user_error("--system does not go without --chat: only conversations have it; leave it out");
   return request;

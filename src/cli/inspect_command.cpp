@@ -64,10 +64,7 @@ Json file_bytes(const fs::path& file) {
 }
 
 Json describe_model(const LlamaConfig& config) {
-  const auto model = make_llama(config);
-  std::int64_t parameters = 0;
-  for (const auto& parameter : model->parameters()) parameters += parameter.elements();
-  return {{"parameters", parameters},
+  return {{"parameters", make_llama(config)->parameter_elements()},
           {"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},

@@ -1,5 +1,6 @@
 #include "cli/options.hpp"
 
+#include <boost/algorithm/string/classification.hpp>
 #include <boost/algorithm/string/trim.hpp>
 #include <boost/program_options.hpp>
 #include <cctype>
@@ -65,17 +66,22 @@ std::string printable(std::string text) {
   return text;
 }
 
-/// "FILE, line 12" for the line of `text` that sets `key` (Boost keeps no numbers); "FILE" if there is none.
+/// "FILE, line 12" for the first line of `text` that sets `key`, read as Boost does, which keeps no numbers.
 std::string place_of(const std::string& key, const std::string& text, const std::string& name) {
+  const auto trimmed = [](const std::string& part) {
+    return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
+  };
   std::istringstream stream(text);
-  std::string prefix;
-  int number = 0;
-  for (std::string line; std::getline(stream, line);) {
-    ++number;
-    line = boost::trim_copy(line.substr(0, line.find('#')));
-    if (line.starts_with('[') && line.ends_with(']')) prefix = line.substr(1, line.size() - 2) + ".";
-    if (prefix + boost::trim_copy(line.substr(0, line.find('='))) == key)
+  std::string prefix, line;
+  for (int number = 1; std::getline(stream, line); ++number) {
+    line = trimmed(line.substr(0, line.find('#')));
+    const auto equals = line.find('=');
+    if (line.starts_with('[') && line.ends_with(']')) {
+      prefix = line.substr(1, line.size() - 2);
+      if (!prefix.ends_with('.')) prefix += '.';
+    } else if (equals != std::string::npos && prefix + trimmed(line.substr(0, equals)) == key) {
       return fmt::format("{}, line {}", name, number);
+    }
   }
   return name;
 }
@@ -92,7 +98,8 @@ std::vector<Setting> ini_settings(const std::string& text, const std::string& na
         throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), place_of(key, text, name),
                          nearest(key, keys_of(table)));
       }
-      if (!seen.insert(key).second) throw_user_error("{} is given twice in {}; give it once", key, name);
+      if (!seen.insert(key).second)
+        throw_user_error("{} is given twice, first in {}; give it once", key, place_of(key, text, name));
       settings.push_back({key, given.value.front(), place_of(key, text, name)});
     }
   } catch (const po::invalid_config_file_syntax& error) {

@@ -27,7 +27,7 @@ std::vector<fs::path> folders_of_run(const fs::path& checkpoint) {
   if (identify(checkpoint) != FileKind::checkpoint) return {};
   const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
   if (text.empty()) return {};
-  const Config config = parse_ini(text, checkpoint.string());
+  const Config config = parse_ini(text, "the configuration in " + checkpoint.string());
   std::vector<fs::path> folders;
   std::error_code ignored;
   for (const fs::path path : {config.model.weights, config.model.config}) {

@@ -51,7 +51,7 @@ std::vector<Option> options_of(Request& r) {
        "tokenizer.json, tokenizer.model, the folder of one, or bytes: a token is a byte",
        {.name = "NAME"}},
       {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}}},
-      {"output", &r.output, "token file to write", {.name = "FILE"}},
+      {"output", &r.output, "token file to write; its folder is made", {.name = "FILE"}},
       {"text-field", &o.text_field, "jsonl: where a line's text is"},
       {"bos", &o.begin, "text, jsonl: the token that begins a document, where the tokenizer has one"},
       {"eos", &o.end, "text, jsonl: the token that ends a document, where the tokenizer has one"},

@@ -46,7 +46,7 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
 class TokenFileWriter::Impl {
  public:
   Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer)
-      : path_(prepared(path)),
+      : path_(with_its_folder(path)),
         vocabulary_(vocabulary),
         tokenizer_(tokenizer),
         width_(stored_width(vocabulary)),
@@ -105,8 +105,8 @@ class TokenFileWriter::Impl {
     tokens_ += static_cast<std::int64_t>(tokens.size());
   }
 
-  /// Refuses a folder, and makes the one that the file is to be in.
-  static const std::filesystem::path& prepared(const std::filesystem::path& path) {
+  /// Makes it, and refuses what is a folder itself.
+  static const std::filesystem::path& with_its_folder(const std::filesystem::path& path) {
     std::error_code error;
     if (std::filesystem::is_directory(path, error))
       throw_user_error("{} is a folder: give the name of a file", path.string());

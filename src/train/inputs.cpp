@@ -6,12 +6,6 @@
 
 namespace llampi {
 
-std::int64_t parameter_elements(const Model& model) {
-  std::int64_t elements = 0;
-  for (const auto& parameter : model.parameters()) elements += parameter.elements();
-  return elements;
-}
-
 int micro_batches_of_step(const Config& c, int ranks) {
   if (c.train.micro_batch > c.train.global_batch / ranks) {
     throw_user_error(

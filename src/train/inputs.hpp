@@ -20,8 +20,6 @@ struct Inputs {
   TrainingState fresh;  ///< of a run that has not begun
 };
 
-std::int64_t parameter_elements(const Model& model);
-
 /// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them
 int micro_batches_of_step(const Config& config, int ranks);
 

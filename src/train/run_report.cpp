@@ -37,7 +37,7 @@ void RunReport::describe(std::int64_t total_steps) {
   const auto& parameters = inputs_.model->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p)
     trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
-  const auto all = parameter_elements(*inputs_.model);
+  const auto all = inputs_.model->parameter_elements();
   log_.info("llampi: {} parameters{}, {} layers, vocabulary {}", all,
             trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
             inputs_.llama.vocab_size);
@@ -55,7 +55,7 @@ void RunReport::describe(std::int64_t total_steps) {
             config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps);
 }
 
-void RunReport::memory() const {
+void RunReport::describe_memory() const {
   const auto& planned = engine_.compiled().arena_bytes;
   const auto used = engine_.high_water();
   std::int64_t resident = peak_resident_bytes();
@@ -65,11 +65,11 @@ void RunReport::memory() const {
   };
   log_.info("memory per rank: planned {}, used {}; resident, with program and libraries, at most {}",
             format_bytes(sum(planned)), format_bytes(sum(used)), format_bytes(resident));
-  if (compute_.on_gpu()) gpu_memory();
+  if (compute_.on_gpu()) describe_gpu_memory();
 }
 
 /// What is on the GPUs: the largest of each line over the ranks.
-void RunReport::gpu_memory() const {
+void RunReport::describe_gpu_memory() const {
   const auto device = static_cast<std::size_t>(Arena::device);
   const std::int64_t arena = engine_.compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
   const std::int64_t all = compute_.gpu_bytes_in_use();

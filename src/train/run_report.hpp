@@ -26,7 +26,7 @@ class RunReport {
   /// step.
   void describe_device();
   /// After the first step: what was planned, what was used of it, and what there is besides. Collective.
-  void memory() const;
+  void describe_memory() const;
 
   /// Of this rank: on its GPU now, or the largest resident memory that the process has had.
   std::int64_t memory_bytes() const;
@@ -35,7 +35,7 @@ class RunReport {
   double mfu(double tokens_per_second) const;
 
  private:
-  void gpu_memory() const;
+  void describe_gpu_memory() const;
 
   World& world_;
   const Config& config_;

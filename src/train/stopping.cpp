@@ -8,7 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kBits = 20;  ///< for the number of ranks with a reason
+constexpr int kBits = 20;  // for the number of ranks with a reason: below 2^20
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Stopping::Stopping(const fs::path& run_dir, double max_hours, int rank)
 
 double Stopping::seconds_since_start() const { return steady_seconds() - started_; }
 
-std::int64_t Stopping::vote(double seconds_to_go_on) const {
+std::int64_t Stopping::vote(double seconds_to_go_on) {
   auto reason = StopReason::none;
   if (max_seconds_ > 0 && seconds_since_start() + seconds_to_go_on > max_seconds_)
     reason = StopReason::max_hours;

@@ -20,7 +20,7 @@ class Stopping {
 
   /// What this rank has to say, to be summed over the ranks and given to decide(). A signal is said once.
   /// @param seconds_to_go_on until the run could stop the next time, with everything saved
-  std::int64_t vote(double seconds_to_go_on) const;
+  std::int64_t vote(double seconds_to_go_on);
   /// Whether the run stops.
   bool decide(std::int64_t votes);
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <limits>
 #include <utility>
 
 #include "comm/common_failure.hpp"
@@ -248,12 +247,13 @@ bool Trainer::all_told_to_stop() {
 double Trainer::seconds_to_save() const {
   if (saver_->slowest_seconds() > 0) return saver_->slowest_seconds();
   // Not measured yet: slow disks, which take 200 MB/s from each node.
-  const auto bytes = 12.0 * static_cast<double>(parameter_elements(*inputs_.model));
+  const auto bytes = 12.0 * static_cast<double>(inputs_.model->parameter_elements());
   return 1 + bytes / (200e6 * world_.topology().nodes);
 }
 
 /// Until the run could stop the next time: after a step, an evaluation that is due after it, and a save.
 double Trainer::seconds_to_go_on(double step_seconds) const {
+  if (config_.run.max_hours <= 0) return 0;  // nobody asks
   const double saves = (saver_->is_under_way() ? 3 : 2) * seconds_to_save();
   const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
   return 1.5 * step_seconds + evaluation + saves;
@@ -267,9 +267,9 @@ Outcome Trainer::stop() {
   if (idle && stopping_.reason() == StopReason::max_hours) {
     log_.warning(
         "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "
-        "to save; allow more",
+        "for an evaluation that is due and to save; allow more",
         config_.run.max_hours, config_.run.max_hours * 3600, stopping_.seconds_since_start(),
-        2 * seconds_to_save());
+        seconds_to_go_on(0));
   }
   log_.info("stopped after step {} {}; run the same command again to continue", state_.step,
             stopping_.text());
@@ -416,7 +416,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
-    if (step == first_step_) report_->memory();
+    if (step == first_step_) report_->describe_memory();
   } else {
     log_.warning("step {} has no valid labels: loss 0, no update", step);
   }

@@ -72,6 +72,8 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(loss_of("sharded"), loss);
   expect_done(2, "import --weights sharded --output imported.h5");
   EXPECT_EQ(loss_of("imported.h5"), loss);
+  EXPECT_EQ(run(1, "evaluate --data text.h5 --weights imported.h5").status, 2)
+      << "no run, no sequence length";
 
   // Started from the folder, read in either way, a run takes the same first step.
   const auto first_loss = [&](int ranks, const std::string& way) {

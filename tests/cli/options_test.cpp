@@ -251,7 +251,7 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
       "the option --config is given twice on the command line; give it once");
   write_file(std::string(kRequired) + "steps = 10\n");
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "train.steps is given twice in options_test.ini; give it once");
+                    "train.steps is given twice, first in options_test.ini, line 6; give it once");
   write_file("[train]\nsteps 10\n");
   expect_user_error(
       [&] { resolve_config({"--config=" + kFile}); },
@@ -260,6 +260,12 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
              "# of a run\n[ optimizer ]  # or so\n[optimizer]\n  beta1 = 0.9\n lr = -1 # too little\n");
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
                     "optimizer.lr = -1 (options_test.ini, line 11) is out of range; it must be above 0");
+  write_file("[train]\r\n# note\r\n\r\n= 5\r\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "unknown key train. in options_test.ini, line 4; did you mean train.steps?");
+  write_file("[optimizer.]\n\tlr\t= 0\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "optimizer.lr = 0 (options_test.ini, line 2) is out of range; it must be above 0");
   set_variable("LLAMPI_TRAIN_MICRO_BATCH", "two");
   expect_user_error([] { resolve_config(with_required({})); },
                     "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not a whole number");

@@ -115,6 +115,10 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
                  "--answers goes with --questions only; leave it out");
   expect_refused("evaluate --weights w --questions q --seq-len 8",
                  "--seq-len goes with --data only; leave it out");
+  for (const auto* prompt : {"", " --prompt="}) {
+    expect_refused(std::string("generate --weights w") + prompt,
+                   "generate needs a --prompt that is not empty; see llampi generate --help");
+  }
   expect_refused("generate --weights w --prompt p --system s",
                  "--system does not go without --chat: only conversations have it; leave it out");
   expect_refused("generate --weights w --prompt p --top-p=0",

@@ -34,7 +34,7 @@ for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may
                     kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" 2>/dev/null || true
                 fi
                 kills=$((kills + 1))
-            elif ((attempt == 1)); then # the machine is faster than it was: earlier from now on
+            elif ((attempt == 1)) && [[ ! -e /proc/$job ]]; then # it was over: the machine is faster than it was
                 milliseconds=$((milliseconds * 3 / 4))
             fi
         fi

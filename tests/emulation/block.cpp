@@ -128,7 +128,7 @@ void Block::prepare(dim3 shape) {
   while (static_cast<int>(threads_.size()) < size_) {
     const int thread = static_cast<int>(threads_.size());
     threads_.push_back(
-        {{}, false, std::make_unique<Fiber>(kStackBytes, [this, thread] { thread_main(thread); })});
+        {{}, false, std::make_unique<Fiber>(thread, kStackBytes, [this, thread] { thread_main(thread); })});
     if (thread % kWarp == 0) warps_.push_back(std::make_unique<Warp>());
   }
   std::vector<int> all;

@@ -10,8 +10,11 @@ namespace {
 
 }  // namespace
 
-Fiber::Fiber(std::size_t stack_bytes, std::function<void()> body)
-    : stack_(stack_bytes), body_(std::move(body)) {}
+// The shift: else the stacks of a warp would take the same lines of the cache.
+Fiber::Fiber(int number, std::size_t stack_bytes, std::function<void()> body)
+    : stack_(stack_bytes),
+      shift_(static_cast<std::size_t>(number) * 13 * 64 % 4096),
+      body_(std::move(body)) {}
 
 void Fiber::resume() {
   if (__builtin_setjmp(caller_) != 0) return;
@@ -19,10 +22,7 @@ void Fiber::resume() {
   entered_ = true;
   getcontext(&first_);
   first_.uc_stack.ss_sp = stack_.begin();
-  // Not all stacks begin at the same place of a page: those of a warp would take the same lines of the cache.
-  static std::size_t shift = 0;
-  shift = (shift + 13 * 64) % 4096;
-  first_.uc_stack.ss_size = stack_.bytes() - shift;
+  first_.uc_stack.ss_size = stack_.bytes() - shift_;
   first_.uc_link = nullptr;
   const auto self = reinterpret_cast<std::uintptr_t>(this);  // makecontext passes only ints
   makecontext(&first_, reinterpret_cast<void (*)()>(&Fiber::enter), 2, static_cast<unsigned>(self >> 32),

@@ -11,9 +11,9 @@ namespace llampi::emulation {
 
 class Fiber {
  public:
-  /// `body` is run from the start again when it has ended and the fiber is resumed once more. It throws
-  /// nothing.
-  Fiber(std::size_t stack_bytes, std::function<void()> body);
+  /// Stacks of neighbouring numbers begin at different places of a page. `body` is run from the start again
+  /// when it has ended and the fiber is resumed once more. It throws nothing.
+  Fiber(int number, std::size_t stack_bytes, std::function<void()> body);
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
@@ -27,10 +27,11 @@ class Fiber {
   void loop();
 
   GuardedMemory stack_;
+  std::size_t shift_;
   std::function<void()> body_;
   bool entered_ = false;
-  ucontext_t first_caller_{}, first_{};  ///< the first entry; afterwards jumps, which make no system call
-  void *here_[5] = {}, *caller_[5] = {};
+  ucontext_t first_caller_{}, first_{};   ///< the first entry; afterwards jumps, which make no system call
+  void *here_[5] = {}, *caller_[5] = {};  ///< five words, as __builtin_setjmp asks for
 };
 
 }  // namespace llampi::emulation

@@ -117,6 +117,7 @@ TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
   run(c);
   c.run.dir = (folder_ / "stopped").string();
   ASSERT_EQ(run(c, at_step(8, 0, [] { request_stop(); })), Outcome::stopped);  // before the evaluation begins
+  EXPECT_TRUE(logged("stopped after step 8 by a signal"));
   EXPECT_EQ(metrics("stopped").back()["step"], 8);
   EXPECT_FALSE(metrics("stopped").back().contains("eval_loss"));
   ASSERT_EQ(run(c), Outcome::done);

@@ -20,7 +20,7 @@ using ::testing::Not;
 // Far below what these jobs would be allowed, and would run.
 constexpr auto kSoon = std::chrono::seconds(60);
 // mpirun sees the end of a rank as well, and gives the others two seconds: little on a loaded machine.
-constexpr auto* kPatientMpirun = "OMPI_MCA_odls_base_sigkill_timeout=5 $JOB";
+constexpr auto* kPatientMpirun = "OMPI_MCA_odls_base_sigkill_timeout=8 $JOB";
 
 class Watchdogs : public ::testing::Test {
  protected:

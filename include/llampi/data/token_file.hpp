@@ -14,7 +14,7 @@ namespace llampi {
 class TokenFileWriter {
  public:
   /// @param vocabulary decides the stored width (uint8, uint16 or uint32)
-  /// @throws UserError if the file cannot be created
+  /// Makes the folder of the file, too. @throws UserError if they cannot be created
   TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer);
   ~TokenFileWriter();  ///< removes the temporary file if close() was not reached
   TokenFileWriter(TokenFileWriter&&) noexcept;

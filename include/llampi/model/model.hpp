@@ -126,6 +126,7 @@ class Model {
   virtual ~Model() = default;
   virtual const std::vector<Module>& modules() const = 0;
   virtual const std::vector<Parameter>& parameters() const = 0;
+  std::int64_t parameter_elements() const;  ///< of all parameters together
   virtual const std::vector<std::unique_ptr<Stage>>& stages() const = 0;
   /// Tables that do not change (RoPE), [rows, cols] for sequences up to seq_len.
   virtual std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const = 0;
