@@ -66,11 +66,12 @@ std::string printable(std::string text) {
   return text;
 }
 
-/// "FILE, line 12" for the first line of `text` that sets `key`, read as Boost does, which keeps no numbers.
-std::string place_of(const std::string& key, const std::string& text, const std::string& name) {
+/// The first line that sets each key, from 1, read as Boost does, which keeps no numbers.
+std::map<std::string, int> lines_of_keys(const std::string& text) {
   const auto trimmed = [](const std::string& part) {
     return boost::trim_copy_if(part, boost::is_any_of(" \t\r\n"));
   };
+  std::map<std::string, int> lines;
   std::istringstream stream(text);
   std::string prefix, line;
   for (int number = 1; std::getline(stream, line); ++number) {
@@ -79,28 +80,31 @@ std::string place_of(const std::string& key, const std::string& text, const std:
     if (line.starts_with('[') && line.ends_with(']')) {
       prefix = line.substr(1, line.size() - 2);
       if (!prefix.ends_with('.')) prefix += '.';
-    } else if (equals != std::string::npos && prefix + trimmed(line.substr(0, equals)) == key) {
-      return fmt::format("{}, line {}", name, number);
+    } else if (equals != std::string::npos) {
+      lines.emplace(prefix + trimmed(line.substr(0, equals)), number);
     }
   }
-  return name;
+  return lines;
 }
 
 std::vector<Setting> ini_settings(const std::string& text, const std::string& name,
                                   const std::vector<Option>& table) {
   std::vector<Setting> settings;
   std::set<std::string> seen;
+  const auto lines = lines_of_keys(text);
   std::istringstream stream(text);
   try {
     for (const auto& given : po::parse_config_file(stream, po::options_description(), true).options) {
       const std::string& key = given.string_key;
+      const auto line = lines.find(key);
+      const std::string place = line == lines.end() ? name : fmt::format("{}, line {}", name, line->second);
       if (find_option(table, key) == nullptr) {
-        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), place_of(key, text, name),
+        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), place,
                          nearest(key, keys_of(table)));
       }
       if (!seen.insert(key).second)
-        throw_user_error("{} is given twice, first in {}; give it once", key, place_of(key, text, name));
-      settings.push_back({key, given.value.front(), place_of(key, text, name)});
+        throw_user_error("{} is given twice, first in {}; give it once", key, place);
+      settings.push_back({key, given.value.front(), place});
     }
   } catch (const po::invalid_config_file_syntax& error) {
     throw_user_error("{} holds the line \"{}\", which is neither [section] nor key = value", name,

@@ -111,8 +111,7 @@ class TokenFileWriter::Impl {
     if (std::filesystem::is_directory(path, error))
       throw_user_error("{} is a folder: give the name of a file", path.string());
     const auto folder = path.parent_path();
-    if (!folder.empty()) std::filesystem::create_directories(folder, error);
-    if (!folder.empty() && error)
+    if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error)
       throw_user_error("the folder {} cannot be made: {}", folder.string(), error.message());
     return path;
   }

@@ -49,9 +49,9 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int pe
   return heartbeat;
 }
 
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits) {
+FlightReport report_of(const FlightRecord& record, const Heartbeat& heartbeat) {
   FlightReport report;
-  report.heartbeat = heartbeat_of(record, io_bytes, peers, waits);
+  report.heartbeat = heartbeat;
   const auto entries = record.entries();
   const auto names = record.names();
   const std::size_t count = std::min(entries.size(), FlightReport::kOperations);

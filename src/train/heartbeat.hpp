@@ -60,6 +60,7 @@ struct FlightReport {
 /// @param peers to whom it sends heartbeats, which are written and read as well
 /// @param waits for other ranks, by its World: in a phase, in which the record does not know it
 Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false);
-FlightReport report_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false);
+/// @param heartbeat of the same rank, now
+FlightReport report_of(const FlightRecord& record, const Heartbeat& heartbeat);
 
 }  // namespace llampi

@@ -31,6 +31,16 @@ cpu_set_t usable_cores() {
   return cores;
 }
 
+/// Of the run that trained these weights.
+std::int64_t seq_len_of(const std::filesystem::path& weights) {
+  std::int64_t seq_len = 0;
+  if (identify(weights) == FileKind::checkpoint) seq_len = read_checkpoint_summary(weights).state.seq_len;
+  if (seq_len < 1)
+    throw_user_error("{} does not say with which sequence length to evaluate; give --seq-len",
+                     weights.string());
+  return seq_len;
+}
+
 }  // namespace
 
 int threads_per_rank(int asked, int sharing) {
@@ -172,20 +182,6 @@ std::optional<Evaluation> evaluate_file(World& world, Engine& engine, const Toke
   result.perplexity = std::exp(result.loss);
   return result;
 }
-
-namespace {
-
-/// Of the run that trained these weights.
-std::int64_t seq_len_of(const std::filesystem::path& weights) {
-  std::int64_t seq_len = 0;
-  if (identify(weights) == FileKind::checkpoint) seq_len = read_checkpoint_summary(weights).state.seq_len;
-  if (seq_len < 1)
-    throw_user_error("{} does not say with which sequence length to evaluate; give --seq-len",
-                     weights.string());
-  return seq_len;
-}
-
-}  // namespace
 
 Evaluation evaluate(World& world, const std::filesystem::path& weights, const std::filesystem::path& data,
                     EvaluateOptions o, const Log& log) {

@@ -111,6 +111,7 @@ class Watchdog::Thread {
   bool all_report() const;
   std::vector<WatchedRank> view(double now) const;
   void write_record(const std::string& reason);
+  Heartbeat own_heartbeat() const { return heartbeat_of(record_, io_bytes(), peers(), world_.waits()); }
   FlightReport own_report(const std::string& reason);
   void say_goodbye(Kind kind, double seconds);
   void tell(int rank, const std::string& text);
@@ -233,7 +234,7 @@ double Watchdog::Thread::look() {
 
 void Watchdog::Thread::send_heartbeats(double now) {
   last_heartbeat_ = now;
-  const Heartbeat heartbeat = heartbeat_of(record_, io_bytes(), peers(), world_.waits());
+  const Heartbeat heartbeat = own_heartbeat();
   hear(rank_, heartbeat);
   const std::string text = pack(Kind::heartbeat, heartbeat);
   if (!channel_) return;
@@ -397,7 +398,7 @@ bool Watchdog::Thread::all_report() const {
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason) {
   write_record(reason);
-  FlightReport report = report_of(record_, io_bytes(), peers(), world_.waits());
+  FlightReport report = report_of(record_, own_heartbeat());
   report.neighbour = neighbour_;
   if (neighbour_ >= 0) report.neighbour_state = process_state(pid_of(neighbour_));
   return report;

@@ -27,7 +27,7 @@ std::vector<WatchedRank> waiting_ranks(int operations, int other_rank = -1, int 
     record.wait(static_cast<std::uint64_t>(operations));
     ranks[r].host = r < 2 ? "node0" : "node1";
     ranks[r].heartbeat = heartbeat_of(record, 0);
-    ranks[r].report = report_of(record, 0);
+    ranks[r].report = report_of(record, ranks[r].heartbeat);
   }
   return ranks;
 }
@@ -83,8 +83,8 @@ TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
     record.issue({"reduce"});
     record.set_phase("saves a checkpoint");
     ranks[r].host = "node0";
-    ranks[r].report = report_of(record, 0, 0, r != 1);
-    ranks[r].heartbeat = ranks[r].report->heartbeat;
+    ranks[r].heartbeat = heartbeat_of(record, 0, 0, r != 1);
+    ranks[r].report = report_of(record, ranks[r].heartbeat);
   }
   hold_all(ranks, 601);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
