@@ -87,9 +87,10 @@ int check_command(const Arguments& arguments) {
   }
   return run_on_ranks([&](World& world) {
     Request r;
-    assign_command_line(arguments, options_of(r), 0);
     const bool speaks = world.rank() == 0;
-    const CheckResult result = check(world, r.compute, console_log(speaks, stderr));
+    const Log log = console_log(speaks, stderr);
+    assign_command_line(arguments, options_of(r), 0, log);
+    const CheckResult result = check(world, r.compute, log);
     if (speaks) r.json ? print_json(result) : print_table(result, r.all);
     if (!result.passed())
       throw CommonError("the check failed; please report what it printed, with what llampi --version prints");

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <boost/program_options.hpp>
-#include <set>
 #include <sstream>
+#include <utility>
 
+#include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -66,36 +66,48 @@ std::vector<po::option> run_parser(const Arguments& arguments, const std::vector
   }
 }
 
+/// The last one counts, so that a script can have options of its own in front of its user's.
+void add_or_replace(CommandLine& line, Setting setting) {
+  const auto earlier = std::find_if(line.settings.begin(), line.settings.end(),
+                                    [&](const Setting& other) { return other.key == setting.key; });
+  if (earlier == line.settings.end()) {
+    line.settings.push_back(std::move(setting));
+    return;
+  }
+  if (earlier->value != setting.value) {
+    line.notes.push_back(fmt::format("--{} is given twice on the command line: {} counts, not {}",
+                                     setting.key, setting.value, earlier->value));
+  }
+  *earlier = std::move(setting);
+}
+
 }  // namespace
 
 CommandLine parse_command_line(const Arguments& arguments, const std::vector<Option>& options) {
   CommandLine line;
-  std::set<std::string> seen;
   for (const auto& given : run_parser(arguments, options)) {
     if (given.position_key != -1) {
       line.positional.push_back(given.value.front());
       continue;
     }
     if (find_option(options, given.string_key) == nullptr) {
-      throw_user_error("unknown option --{} on the command line; did you mean --{}?", given.string_key,
-                       nearest(given.string_key, keys_of(options)));
-    }
-    if (!seen.insert(given.string_key).second) {
-      throw_user_error("the option --{} is given twice on the command line; give it once", given.string_key);
+      throw_user_error("unknown option --{} on the command line{}", given.string_key,
+                       did_you_mean(suggestions(given.string_key, keys_of(options)), "--", "--help"));
     }
     const std::string value = given.value.empty() ? "" : given.value.front();
     if (given.original_tokens.size() > 1 &&
         value.starts_with("--")) {  // Boost takes the next option for the value
       throw_user_error("the option --{} needs a value", given.string_key);
     }
-    line.settings.push_back({given.string_key, value, "command line"});
+    add_or_replace(line, {given.string_key, value, "command line"});
   }
   return line;
 }
 
 std::vector<std::string> assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
-                                             std::size_t max_positional) {
+                                             std::size_t max_positional, const Log& log) {
   CommandLine line = parse_command_line(arguments, options);
+  for (const auto& note : line.notes) log.info("{}", note);
   if (line.positional.size() > max_positional) {
     throw_user_error("unexpected argument \"{}\"; options are written --name=value",
                      line.positional[max_positional]);

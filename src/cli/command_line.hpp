@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cli/option.hpp"
+#include "llampi/core/log.hpp"
 
 namespace llampi::cli {
 
@@ -12,17 +13,19 @@ namespace llampi::cli {
 using Arguments = std::vector<std::string>;
 
 struct CommandLine {
-  std::vector<Setting> settings;  ///< in order, each of a known key, none twice
+  std::vector<Setting> settings;  ///< each of a known key, none twice: the last one counts
   std::vector<std::string> positional;
+  std::vector<std::string> notes;  ///< sentences about options that were given twice, with different values
 };
 
 /// Takes `--key=value`, `--key value`, `--flag` and arguments apart.
-/// @throws UserError for an unknown option (naming the nearest), one given twice or without its value
+/// @throws UserError for an unknown option (naming what may be meant) or one without its value
 CommandLine parse_command_line(const Arguments& arguments, const std::vector<Option>& options);
 
 /// The same, setting each option's target; returns the arguments. More than `max_positional` are an error.
+/// `log` is given the notes.
 std::vector<std::string> assign_command_line(const Arguments& arguments, const std::vector<Option>& options,
-                                             std::size_t max_positional);
+                                             std::size_t max_positional, const Log& log);
 
 bool asks_for_help(const Arguments& arguments);
 

@@ -93,8 +93,9 @@ int export_command(const Arguments& arguments) {
   }
   return run_on_ranks([&](World& world) {
     ExportRequest request;
+    const Log log = console_log(world.rank() == 0, stdout);
     agree(world, [&] {
-      assign_command_line(arguments, options_of(a), 0);
+      assign_command_line(arguments, options_of(a), 0, log);
       require_option(!a.checkpoint.empty(), "export", "checkpoint");
       require_option(!a.output.empty(), "export", "output");
       request = {.checkpoint = a.checkpoint,
@@ -108,7 +109,7 @@ int export_command(const Arguments& arguments) {
         request.tokenizers = folders_of_run(a.checkpoint);
       }
     });
-    export_folder(world, request, console_log(world.rank() == 0, stdout));
+    export_folder(world, request, log);
     return kDone;
   });
 }
@@ -120,12 +121,13 @@ int import_command(const Arguments& arguments) {
     return kDone;
   }
   return run_on_ranks([&](World& world) {
+    const Log log = console_log(world.rank() == 0, stdout);
     agree(world, [&] {
-      assign_command_line(arguments, options_of(a), 0);
+      assign_command_line(arguments, options_of(a), 0, log);
       require_option(!a.weights.empty(), "import", "weights");
       require_option(!a.output.empty(), "import", "output");
     });
-    import_folder(world, a.weights, a.output, console_log(world.rank() == 0, stdout));
+    import_folder(world, a.weights, a.output, log);
     return kDone;
   });
 }

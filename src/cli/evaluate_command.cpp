@@ -69,9 +69,9 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-Request parse(const Arguments& arguments) {
+Request parse(const Arguments& arguments, const Log& log) {
   Request request;
-  assign_command_line(arguments, options_of(request), 0);
+  assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "evaluate", "weights");
   if (request.data.empty() == request.questions.empty())
     throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
@@ -119,9 +119,9 @@ int evaluate_command(const Arguments& arguments) {
     return kDone;
   }
   return run_on_ranks([&](World& world) {
-    Request r = parse(arguments);
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
+    Request r = parse(arguments, log);
     if (r.questions.empty()) {
       const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);
       if (speaks) print_result(result, r.json);

@@ -55,9 +55,9 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-Request parse(const Arguments& arguments) {
+Request parse(const Arguments& arguments, const Log& log) {
   Request request;
-  assign_command_line(arguments, options_of(request), 0);
+  assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "generate", "weights");
   if (request.options.prompt.empty())
     throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
@@ -85,16 +85,17 @@ int generate_command(const Arguments& arguments) {
     return kDone;
   }
   return run_on_ranks([&](World& world) {
-    Request r = parse(arguments);
+    const bool speaks = world.rank() == 0;
+    const Log log = console_log(speaks, stderr);
+    Request r = parse(arguments, log);
     agree(world, [&] {
       if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights);
     });
-    const bool speaks = world.rank() == 0;
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {
       if (!r.json) print(std::exchange(before, "") + piece);
     };
-    const auto made = generate(world, r.weights, r.options, emit, console_log(speaks, stderr));
+    const auto made = generate(world, r.weights, r.options, emit, log);
     if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
     return kDone;
   });

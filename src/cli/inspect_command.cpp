@@ -48,7 +48,7 @@ std::vector<Option> options_of(Request& r) {
 
 Request parse(const Arguments& arguments) {
   Request request;
-  const auto files = assign_command_line(arguments, options_of(request), 1);
+  const auto files = assign_command_line(arguments, options_of(request), 1, console_log(true, stderr));
   if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
   request.file = files[0];
   if (request.units && request.verify)

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "llampi/core/error.hpp"
@@ -57,18 +58,35 @@ bool includes(const Range& range, double value) {
   throw_user_error("{} = {}{} {}", setting.key, setting.value, where, problem);
 }
 
+/// "1e9" and "2.5e6" are whole numbers, too; not a number for what is none of them.
+double whole_with_exponent(const std::string& text) {
+  constexpr double kLargest = 0x1p53;  // above it a double has gaps
+  if (text.find_first_of("eE") == std::string::npos) return NAN;
+  const char* end = text.data() + text.size();
+  double value = 0;
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  const bool read = error == std::errc() && stopped == end;
+  return read && std::abs(value) <= kLargest && std::trunc(value) == value ? value : NAN;
+}
+
 template <class Number>
 Number parse_number(const Option& option, const Setting& setting) {
   constexpr bool kWhole = std::is_integral_v<Number>;
   const char* end = setting.value.data() + setting.value.size();
   Number number{};
   const auto [stopped, error] = std::from_chars(setting.value.data(), end, number);
-  bool finite = true;
-  if constexpr (!kWhole) finite = std::isfinite(number);
-  if (error == std::errc::result_out_of_range) refuse(setting, "is too large or too small a number");
-  if (error != std::errc() || stopped != end || !finite) {
-    refuse(setting, kWhole ? "is not a whole number" : "is not a number");
+  bool read = error == std::errc() && stopped == end;
+  if constexpr (kWhole) {
+    const double value = read ? NAN : whole_with_exponent(setting.value);
+    const bool fits = value >= static_cast<double>(std::numeric_limits<Number>::min()) &&
+                      value <= static_cast<double>(std::numeric_limits<Number>::max());
+    if (fits) number = static_cast<Number>(value);
+    read = read || fits;
+  } else {
+    read = read && std::isfinite(number);
   }
+  if (error == std::errc::result_out_of_range) refuse(setting, "is too large or too small a number");
+  if (!read) refuse(setting, kWhole ? "is not a whole number" : "is not a number");
   if (!includes(option.values.range, static_cast<double>(number))) {
     refuse(setting, "is out of range; it must be " + describe(option.values.range));
   }

@@ -1,6 +1,8 @@
 #include "cli/options.hpp"
 
+#include <algorithm>
 #include <boost/algorithm/string/classification.hpp>
+#include <boost/algorithm/string/predicate.hpp>
 #include <boost/algorithm/string/trim.hpp>
 #include <boost/program_options.hpp>
 #include <cctype>
@@ -12,10 +14,11 @@
 #include <map>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "cli/option_table.hpp"
+#include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -34,19 +37,29 @@ std::string variable_of(const std::string& key) {
   return variable;
 }
 
+/// What may be meant by LLAMPI_TRAIN_MICROBATCH, or LLAMPI_LR without the section.
+std::vector<std::string> suggested_variables(const std::string& variable, const std::vector<Option>& table) {
+  const std::string rest = variable.substr(std::strlen(kPrefix));
+  const auto keys = keys_of(table);
+  const auto section = std::find_if(keys.begin(), keys.end(), [&](const std::string& key) {
+    return boost::istarts_with(rest, key.substr(0, key.find('.')) + "_");
+  });
+  std::string word = rest;
+  if (section != keys.end()) word[section->find('.')] = '.';
+  auto suggested = suggestions(word, keys);
+  for (auto& key : suggested) key = variable_of(key);
+  return suggested;
+}
+
 std::vector<Setting> environment_settings(const std::vector<Option>& table) {
   std::map<std::string, std::string> keys;
-  std::vector<std::string> variables;
-  for (const auto& option : table) {
-    variables.push_back(variable_of(option.key));
-    keys[variables.back()] = option.key;
-  }
+  for (const auto& option : table) keys[variable_of(option.key)] = option.key;
   const auto key_of = [&](const std::string& variable) -> std::string {
     if (!variable.starts_with(kPrefix) || variable == kPluginFolder) return {};
     const auto found = keys.find(variable);
     if (found != keys.end()) return found->second;
-    throw_user_error("unknown variable {} in the environment; did you mean {}?", variable,
-                     nearest(variable, variables));
+    throw_user_error("unknown variable {} in the environment{}", variable,
+                     did_you_mean(suggested_variables(variable, table), "", "llampi train --help"));
   };
   std::vector<Setting> settings;
   const boost::function1<std::string, std::string> mapper = key_of;
@@ -87,6 +100,14 @@ std::map<std::string, int> lines_of_keys(const std::string& text) {
   return lines;
 }
 
+bool is_quote(char c) { return c == '"' || c == '\''; }
+
+/// Without a pair of quotation marks around all of it, which other formats need: here they mean nothing.
+std::string unquoted(const std::string& value) {
+  const bool quoted = value.size() > 1 && is_quote(value.front()) && value.front() == value.back();
+  return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
 std::vector<Setting> ini_settings(const std::string& text, const std::string& name,
                                   const std::vector<Option>& table) {
   std::vector<Setting> settings;
@@ -99,12 +120,12 @@ std::vector<Setting> ini_settings(const std::string& text, const std::string& na
       const auto line = lines.find(key);
       const std::string place = line == lines.end() ? name : fmt::format("{}, line {}", name, line->second);
       if (find_option(table, key) == nullptr) {
-        throw_user_error("unknown key {} in {}; did you mean {}?", printable(key), place,
-                         nearest(key, keys_of(table)));
+        throw_user_error("unknown key {} in {}{}", printable(key), place,
+                         did_you_mean(suggestions(key, keys_of(table)), "", "llampi train --help"));
       }
       if (!seen.insert(key).second)
         throw_user_error("{} is given twice, first in {}; give it once", key, place);
-      settings.push_back({key, given.value.front(), place});
+      settings.push_back({key, unquoted(given.value.front()), place});
     }
   } catch (const po::invalid_config_file_syntax& error) {
     throw_user_error("{} holds the line \"{}\", which is neither [section] nor key = value", name,
@@ -120,18 +141,23 @@ std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file)
     throw_user_error("cannot read the configuration file {}: {}", path.string(), std::strerror(errno));
-  return {std::istreambuf_iterator<char>(file), {}};
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some editors write it
+  return text.starts_with(kByteOrderMark) ? text.substr(kByteOrderMark.size()) : text;
 }
 
-/// A text that the resolved configuration could not give back: the file format has no quotes.
+/// A text that the resolved configuration could not give back.
 void refuse_what_ini_cannot_hold(const Setting& setting) {
   const auto& value = setting.value;
+  if (value.empty()) return;
   const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
-  const bool padded = !value.empty() && (is_space(value.front()) || is_space(value.back()));
-  if (!padded && value.find_first_of("#\r\n") == std::string::npos) return;
-  throw_user_error("{} = {} ({}) cannot be kept in a configuration file: it {}", setting.key,
-                   printable(value), setting.where,
-                   padded ? "begins or ends with a space" : "holds a # or a line end");
+  const auto refuse = [&](const char* problem) {
+    throw_user_error("{} = {} ({}) cannot be kept in a configuration file: it {}", setting.key,
+                     printable(value), setting.where, problem);
+  };
+  if (is_space(value.front()) || is_space(value.back())) refuse("begins or ends with a space");
+  if (value.find_first_of("#\r\n") != std::string::npos) refuse("holds a # or a line end");
+  if (is_quote(value.front()) || is_quote(value.back())) refuse("begins or ends with a quotation mark");
 }
 
 /// What concerns more than one key, and what is required; none of it needs a file.
@@ -187,7 +213,8 @@ Option config_option(std::string& file) {
 
 }  // namespace
 
-Config resolve_config(const Arguments& arguments, Purpose purpose, const std::vector<Option>& more) {
+Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
+                      const std::vector<Option>& more) {
   Config defaults;
   const auto table = option_table(defaults);
   std::string file;
@@ -196,6 +223,7 @@ Config resolve_config(const Arguments& arguments, Purpose purpose, const std::ve
   accepted.insert(accepted.end(), more.begin(), more.end());
 
   CommandLine line = parse_command_line(arguments, accepted);
+  for (const auto& note : line.notes) log.info("{}", note);
   if (!line.positional.empty()) {
     throw_user_error("unexpected argument \"{}\"; options are written --section.key=value",
                      line.positional[0]);

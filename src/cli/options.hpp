@@ -17,9 +17,10 @@ enum class Purpose : std::uint8_t { train, plan };
 /// From the command line (`--config FILE`, `--section.key=value`), then this process's environment
 /// (LLAMPI_SECTION_KEY), then the file, then the defaults: what stands earlier wins. Paths are relative to
 /// the current folder, wherever the file is. Values that another source overrides are not looked at.
+/// @param log told which value counts of an option that is given twice
 /// @param more options of the command, besides `--config` and the keys; their targets are set
 /// @throws UserError naming key, value, where it came from and what to do
-Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
+Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
                       const std::vector<Option>& more = {});
 
 /// "run.device = cuda" for each key whose value asks for what is not built yet.

@@ -96,7 +96,8 @@ int plan_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(request)) + config_help());
     return kDone;
   }
-  const Config config = resolve_config(arguments, Purpose::plan, options_of(request));
+  const Config config =
+      resolve_config(arguments, console_log(true, stderr), Purpose::plan, options_of(request));
   Machine machine = machine_of(request, config);
   request.shape.hardware = machine.backend == Backend::nccl ? Hardware::gpu : Hardware::cpu;
   const CompiledRun run = compile_run(config, request.shape);

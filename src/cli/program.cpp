@@ -1,8 +1,8 @@
 // Finds the command, and turns what it throws into an exit status.
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -28,7 +28,8 @@ const Command& find_command(const std::string& name) {
     if (command.name == name) return command;
     names.push_back(command.name);
   }
-  throw_user_error("unknown command \"{}\"; did you mean {}?", name, nearest(name, names));
+  throw_user_error("unknown command \"{}\"{}", name,
+                   did_you_mean(suggestions(name, names), "", "llampi --help"));
 }
 
 int dispatch(const Arguments& arguments) {

@@ -112,7 +112,8 @@ void check(const Request& r) {
 
 Request parse(const Arguments& arguments) {
   Request request;
-  const auto inputs = assign_command_line(arguments, options_of(request), arguments.size());
+  const auto inputs =
+      assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
     if (!inputs.empty() || !request.output.empty()) {

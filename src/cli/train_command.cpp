@@ -14,7 +14,8 @@ constexpr const char* kUsage =
     "Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...]\n\n"
     "Trains, or continues, a run. A key is taken from the command line, else from the environment "
     "(train.steps\n"
-    "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default. The resolved\n"
+    "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default; of an option\n"
+    "that is given twice, the last one counts. Whole numbers can be written as 1e9. The resolved\n"
     "configuration is written to config.ini in run.dir, where --config can take it from. SIGUSR1, SIGTERM "
     "and\n"
     "SIGINT, or a file named stop in run.dir, stop the run before the next micro-batch with a checkpoint and "
@@ -25,8 +26,8 @@ constexpr const char* kUsage =
 
 /// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
 /// have, or have otherwise, must not make the ranks differ. Collective.
-Config resolve_on_rank_0(World& world, const Arguments& arguments) {
-  return parse_ini(from_rank_0(world, [&] { return to_ini(resolve_config(arguments)); }),
+Config resolve_on_rank_0(World& world, const Arguments& arguments, const Log& log) {
+  return parse_ini(from_rank_0(world, [&] { return to_ini(resolve_config(arguments, log)); }),
                    "the configuration of rank 0");
 }
 
@@ -39,8 +40,8 @@ int train_command(const Arguments& arguments) {
   }
   const StopSignals stop_signals;
   return run_on_ranks([&](World& world) {
-    const Config config = resolve_on_rank_0(world, arguments);
     const Log log = console_log(world.rank() == 0, stdout);
+    const Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
     return train(world, config, to_ini(config), log, complain) == Outcome::stopped ? kStopped : kDone;
   });

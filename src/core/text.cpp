@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <vector>
 
 namespace llampi {
 
@@ -27,8 +28,6 @@ std::string count(std::int64_t number, const char* one, const char* ending) {
   return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
 }
 
-namespace {
-
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -42,17 +41,6 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
-}
-
-}  // namespace
-
-std::string nearest(std::string_view word, const std::vector<std::string>& known) {
-  constexpr std::size_t kLongest = 64;  // what is longer is no mistyped word, and may be a whole file
-  if (known.empty()) return {};
-  word = word.substr(0, kLongest);
-  return *std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-    return edit_distance(word, a) < edit_distance(word, b);
-  });
 }
 
 }  // namespace llampi

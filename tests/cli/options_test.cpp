@@ -40,6 +40,11 @@ class OptionsTest : public ::testing::Test {
   std::vector<std::string> variables_;
 };
 
+Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
+                      const std::vector<Option>& more = {}) {
+  return cli::resolve_config(arguments, Log(), purpose, more);
+}
+
 constexpr const char* kRequired = "[model]\nconfig=m.json\n[data]\ntrain=t.h5\n[train]\nsteps=9\n";
 
 TEST_F(OptionsTest, DefaultsAreTheConfigs) {
@@ -224,6 +229,55 @@ TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
       "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
 }
 
+TEST_F(OptionsTest, SuggestionsKnowSectionsAndOtherTrainers) {
+  const auto suggests = [](const std::string& option, const std::string& end) {
+    expect_user_error([&] { resolve_config(with_required({"--" + option + "=1"})); },
+                      "unknown option --" + option + " on the command line; " + end);
+  };
+  suggests("lr", "did you mean --optimizer.lr?");
+  suggests("optimizer.learning_rate", "did you mean --optimizer.lr?");
+  suggests("train.lr", "did you mean --optimizer.lr?");
+  suggests("batch-size", "did you mean --train.micro_batch?");
+  suggests("max_steps", "did you mean --train.steps?");
+  suggests("every", "did you mean --checkpoint.every or --log.every?");
+  suggests("checkpoints.every", "did you mean --checkpoint.every?");
+  suggests("data.seqlen", "did you mean --data.seq_len?");
+  suggests("weigth_decay", "did you mean --optimizer.weight_decay?");
+  suggests("gradient_checkpointing", "did you mean --activation.checkpointing?");
+  suggests("frobnicate", "see --help");
+  set_variable("LLAMPI_LR", "1");
+  expect_user_error([] { resolve_config(with_required({})); },
+                    "unknown variable LLAMPI_LR in the environment; did you mean LLAMPI_OPTIMIZER_LR?");
+}
+
+TEST_F(OptionsTest, OfTwoOptionsTheLastCounts) {
+  write_file(kRequired);
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const Config c = llampi::cli::resolve_config(
+      {"--config=none.ini", "--run.dir=a", "--config=" + kFile, "--run.dir", "b", "--run.dir=c"}, log);
+  EXPECT_EQ(c.run.dir, "c");
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         "--config is given twice on the command line: options_test.ini counts, not none.ini",
+                         "--run.dir is given twice on the command line: b counts, not a",
+                         "--run.dir is given twice on the command line: c counts, not b"));
+}
+
+TEST_F(OptionsTest, QuotesAroundAValueMeanNothing) {
+  write_file("\xEF\xBB\xBF[run]\n" +  // a byte order mark, as some editors write it
+             std::string("dir = \"runs/x y\" # as in TOML\n[data]\neval = ''\n") + kRequired);
+  const Config c = resolve_config({"--config=" + kFile});
+  EXPECT_EQ(c.run.dir, "runs/x y");
+  EXPECT_EQ(c.data.eval, "");
+  write_file("[run]\ndir = \"runs # x\"\n" + std::string(kRequired));
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "run.dir = \"runs (options_test.ini, line 2) cannot be kept in a configuration file: it "
+                    "begins or ends with a quotation mark");
+  expect_user_error([] { resolve_config(with_required({"--run.dir='a'"})); },
+                    "run.dir = 'a' (command line) cannot be kept in a configuration file: it begins or ends "
+                    "with a quotation mark");
+}
+
 TEST_F(OptionsTest, EveryVariableWithThePrefixIsAKey) {
   for (const char* name : {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT", "LLAMPI_SITE"}) {
     setenv(name, "x", 1);
@@ -244,11 +298,6 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
                     "optimizer.schedule = cosin (command line) is not known; use cosine, linear or constant");
   expect_user_error([] { resolve_config(with_required({"more"})); },
                     "unexpected argument \"more\"; options are written --section.key=value");
-  expect_user_error(
-      [] {
-        resolve_config(with_required({"--config=a", "--config=b"}));
-      },
-      "the option --config is given twice on the command line; give it once");
   write_file(std::string(kRequired) + "steps = 10\n");
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
                     "train.steps is given twice, first in options_test.ini, line 6; give it once");

@@ -107,6 +107,8 @@ TEST_F(Program, RefusesWrongOptions) {
 TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("train --train.stepz=5",
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
+  expect_refused("train --lr=1e-3",
+                 "unknown option --lr on the command line; did you mean --optimizer.lr?");
   expect_refused("evaluate --weights w",
                  "evaluate needs either --data or --questions; see llampi evaluate --help");
   expect_refused("evaluate --weights w --questions q --data d",

@@ -18,9 +18,11 @@ TEST(Text, Duration) {
   EXPECT_EQ(format_duration(-1), "0s");
 }
 
-TEST(Text, NearestWord) {
-  EXPECT_EQ(nearest("optimiser.lr", {"optimizer.eps", "optimizer.lr", "run.dir"}), "optimizer.lr");
-  EXPECT_EQ(nearest("x", {}), "");
+TEST(Text, EditDistance) {
+  EXPECT_EQ(edit_distance("optimiser", "optimizer"), 1U);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
+  EXPECT_EQ(edit_distance("", "four"), 4U);
+  EXPECT_EQ(edit_distance("four", ""), 4U);
 }
 
 }  // namespace

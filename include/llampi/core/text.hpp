@@ -1,10 +1,10 @@
 // Numbers for people.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace llampi {
 
@@ -14,7 +14,7 @@ std::string format_bytes(std::int64_t bytes);
 std::string format_duration(double seconds);
 /// "1 unit", "2 units".
 std::string count(std::int64_t number, const char* one, const char* ending = "s");
-/// The word of `known` with the smallest edit distance to `word`; empty if `known` is.
-std::string nearest(std::string_view word, const std::vector<std::string>& known);
+/// Letters to insert, leave out or replace that make `b` of `a` (Levenshtein). Takes |a| |b| steps.
+std::size_t edit_distance(std::string_view a, std::string_view b);
 
 }  // namespace llampi
