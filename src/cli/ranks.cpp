@@ -2,6 +2,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/launch.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
 
@@ -18,6 +19,11 @@ int end_job(World& world, const std::string& what) {
 
 int run_on_ranks(const std::function<int(World&)>& body) {
   const std::unique_ptr<World> world = World::create();
+  const Launch launch = inspect_launch(world->size(), environment_variable);
+  if (launch.verdict == Launch::Verdict::wrong) {
+    if (launch.speaks) print_error(launch.sentence);
+    return kWrongInput;
+  }
   try {
     return body(*world);
   } catch (const UserError& error) {

@@ -1,6 +1,7 @@
 // llampi train
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/launch.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/stop_signals.hpp"
@@ -41,6 +42,8 @@ int train_command(const Arguments& arguments) {
   const StopSignals stop_signals;
   return run_on_ranks([&](World& world) {
     const Log log = console_log(world.rank() == 0, stdout);
+    const Launch launch = inspect_launch(world.size(), environment_variable);
+    if (launch.verdict == Launch::Verdict::suspicious) log.warning("{}", launch.sentence);
     const Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
     return train(world, config, to_ini(config), log, complain) == Outcome::stopped ? kStopped : kDone;

@@ -130,6 +130,17 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
                  "1000000");
 }
 
+TEST_F(Program, RefusesToBeOneOfSeveralThatDoNotKnowOfEachOther) {
+  const std::string step = "env SLURM_STEP_ID=0 SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=";
+  const auto start = [&](const char* task) {
+    return shell(folder_.path(), step + task + " " + LLAMPI_PROGRAM + " train --train.steps=1");
+  };
+  EXPECT_EQ(start("0").status, 2);
+  EXPECT_THAT(start("0").err, StartsWith("llampi: srun started 2 processes, but to MPI this is a job of one"));
+  EXPECT_EQ(start("1").status, 2);
+  EXPECT_EQ(start("1").err, "");
+}
+
 TEST_F(Program, PrintsAndDecodesTokens) {
   folder_.write("text", "Hi!\n\nÄ\n");
   const Ending ids = run("tokenize --tokenizer bytes --print <text");

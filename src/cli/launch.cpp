@@ -1,0 +1,60 @@
+#include "cli/launch.hpp"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+
+namespace llampi::cli {
+namespace {
+
+/// What a launcher tells each process that it starts.
+struct Launcher {
+  const char* name;
+  const char* size;  ///< variable: processes
+  const char* rank;  ///< variable: number of this one
+};
+constexpr Launcher kOpenMpi{"mpirun", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"};
+constexpr Launcher kSlurmStep{"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"};
+constexpr Launcher kPmi{"the launcher", "PMI_SIZE", "PMI_RANK"};  // mpiexec of MPICH and Intel MPI, aprun
+
+/// 0 if the text is no number.
+int number(const std::string& text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? value : 0;
+}
+
+}  // namespace
+
+Launch inspect_launch(int ranks, const std::function<std::string(const char*)>& variable) {
+  if (ranks > 1 || number(variable(kOpenMpi.size)) == 1) return {};
+  for (const auto& launcher : {kOpenMpi, kPmi, kSlurmStep}) {
+    // A batch script has the variables of a step that it is not.
+    const bool step = launcher.size == kSlurmStep.size;
+    if (step && variable("SLURM_STEP_ID").empty()) continue;
+    const int started = number(variable(launcher.size));
+    if (started < 2) continue;
+    return {Launch::Verdict::wrong,
+            fmt::format("{} started {} processes, but to MPI this is a job of one: they do not find each "
+                        "other; start with {}",
+                        launcher.name, started,
+                        step ? "srun --mpi=pmix, or with mpirun"
+                             : "the mpirun of the Open MPI that llampi was built with (llampi --version)"),
+            number(variable(launcher.rank)) == 0};
+  }
+  const int tasks = number(variable("SLURM_NTASKS"));
+  if (tasks < 2) return {};  // srun -n 1 says 1
+  return {
+      Launch::Verdict::suspicious,
+      fmt::format("the Slurm job has {} tasks, but this is a run of one process; to use them all, start it "
+                  "with srun --mpi=pmix or mpirun",
+                  tasks)};
+}
+
+std::string environment_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+}  // namespace llampi::cli
