@@ -165,6 +165,8 @@ void SafetensorsFile::parse() {
   if (bytes < kLengthBytes ||
       file_.read_at(0, std::as_writable_bytes(std::span(&length, 1))) != sizeof length)
     throw MalformedSafetensors{"it is too short to have a header"};
+  if (std::memcmp(&length, "version ", sizeof length) == 0)
+    throw MalformedSafetensors{"it is only a Git LFS pointer to one, which `git lfs pull` replaces"};
   if (length > kMaxHeaderBytes) throw MalformedSafetensors{"it does not begin with the length of a header"};
   data_ = kLengthBytes + static_cast<std::int64_t>(length);
   std::string text;
