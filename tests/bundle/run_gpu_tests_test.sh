@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# run_gpu_tests_test.sh SOURCE: what scripts/run-gpu-tests.sh makes of programs that pass, fail, skip, hang or run nothing.
-# The programs are scripts that print what GoogleTest, llampi, compute-sanitizer and several_ranks.sh print.
+# run_gpu_tests_test.sh SOURCE JUDGED: what scripts/run-gpu-tests.sh makes of programs that pass, fail, skip, crash, hang or
+# run nothing. The tests are JUDGED (judged.cpp), coloured as on a terminal whatever the script asks for; the other programs are
+# scripts that print what llampi, compute-sanitizer and several_ranks.sh print.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -12,7 +13,11 @@ program() { # file, script
     printf '#!/usr/bin/env bash\n%s\n' "$2" >"$1"
     chmod +x "$1"
 }
-good_test='echo "[==========] 3 tests ran."; echo "[  PASSED  ] 3 tests."'
+judged=$2
+tests() { # those of JUDGED that a filter chooses
+    printf 'export GTEST_FILTER=%q; %q "$@" --gtest_color=yes' "$1" "$judged"
+}
+good_test=$(tests '*.Passes*:*.DISABLED*')
 # What it takes to pass everything.
 all_good() {
     program "$build/llampi" 'echo "GPU              CUDA 13.0, cuBLASLt 13.1"'
@@ -26,7 +31,8 @@ all_good() {
     program "$folder/bin/compute-sanitizer" '
         tool=$2
         while [[ $1 == --* ]]; do shift 2; done # every option has a value
-        "$@"; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+        program=$1; shift; for a in "$@"; do shift; [[ $a == --gtest_filter=* ]] || set -- "$@" "$a"; done
+        "$program" "$@" || exit; if [[ $tool == racecheck ]]; then echo "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
         else echo "========= ERROR SUMMARY: 0 errors"; fi'
     program "$folder/bin/mpirun" 'if [[ $1 == --version ]]; then exit; fi; shift 2; exec "$@"'
     printf 'tests/gpu/test_gpu \ntests/gpu/test_ranks 1 2\n' >"$build/gpu_tests.list"
@@ -53,44 +59,79 @@ expect() { # a line of the table that must be there
 all_good
 run 0
 for name in program test_gpu test_ranks_1 test_ranks_2 several_ranks memcheck racecheck gpu_bench; do expect "$name +pass"; done
+expect "test_gpu +pass .* 2 tests passed$"
+expect "memcheck +pass .* 2 tests passed ERROR SUMMARY: 0 errors$"
 grep -q "a table" "$folder/output"
 [[ $(tail -n 1 "$folder/output") == "none of 8 failed"* ]] # the table is last
+grep -q '^\[  PASSED  \] 2 tests' "$folder/out/test_gpu.log" # without colours
 
-program "$build/tests/gpu/test_gpu" 'echo "[  FAILED  ] Gpu.Adds"; exit 1'
+program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.Fails')"
 run 1
-expect "test_gpu +FAIL .*Gpu.Adds"
+expect "test_gpu +FAIL .*exit status 1; failed: Judged.Fails"
 expect "memcheck +FAIL"
 expect "gpu_bench +pass" # and it went on
 [[ $(tail -n 1 "$folder/output") == "3 of 8 FAILED"* ]]
 
+# What fails is not passed because of its exit status, nor because of what it prints, nor because of an earlier run's results.
 all_good
-program "$build/tests/gpu/test_gpu" 'echo "gpu_test.cpp:19: Skipped"; echo "no GPU to test: there is no driver"
-    echo "[  SKIPPED ] Gpu.Adds (0 ms)"; echo "[  PASSED  ] 0 tests."; exit 0'
+program "$build/tests/gpu/test_gpu" "GTEST_FILTER='*.Fails' $judged \"\$@\"; echo '[  PASSED  ] 3 tests.'; exit 0"
 run 1 tests
-expect "test_gpu +FAIL .*no GPU to test: there is no driver"
+expect "test_gpu +FAIL .*failed: Judged.Fails"
+program "$build/tests/gpu/test_gpu" "echo '[  PASSED  ] 3 tests.'"
+run 1 tests
+expect "test_gpu +FAIL .*ended without results"
+program "$build/tests/gpu/test_gpu" "GTEST_FILTER='*.Passes' $judged \"\$@\"; exit 3"
+program "$build/tests/gpu/test_ranks" "$(tests '*.Passes:*.Crashes')"
+run 1 tests
+expect "test_gpu +FAIL .*exit status 3; 1 test passed"
+expect "test_ranks_1 +FAIL .*exit status 134; it ended without results, in Judged.Crashes"
+
+all_good
+program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.IsSkipped')"
+run 1 tests
+expect "test_gpu +FAIL .*skipped: Judged.IsSkipped: no GPU to test: there is no driver"
 expect "test_ranks_1 +pass"
 
 all_good
-program "$build/tests/gpu/test_gpu" 'echo "[  PASSED  ] 0 tests."'
+program "$build/tests/gpu/test_gpu" "$(tests 'Nothing.*')"
+run 1 tests
+expect "test_gpu +FAIL .*no test ran"
+program "$build/tests/gpu/test_gpu" "$(tests '*.DISABLED*')"
 run 1 tests
 expect "test_gpu +FAIL .*no test ran"
 
 all_good
-program "$build/tests/gpu/test_gpu" "sleep 30; $good_test"
+program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.Hangs')"
 run 1 tests=1
-expect "test_gpu +FAIL .*not done after 1 s"
+expect "test_gpu +FAIL .*not done after 1 s, in Judged.Hangs"
 expect "test_ranks_1 +FAIL .*no time"
 
+# mpirun may give its programs a terminal, where lines end with a carriage return.
+all_good
+program "$build/tests/gpu/test_ranks" "$(tests '*.Passes') | sed 's/\$/\\r/'; exit \${PIPESTATUS[0]}"
+program "$tree/tests/gpu/several_ranks.sh" 'printf "\033[0;32m== all agree\033[m\r\n"'
+run 0 ranks runs
+expect "test_ranks_2 +pass .* 1 test passed$"
+expect "several_ranks +pass .* == all agree$"
+
+# Parts; each fits into ten minutes, all without a limit of their own.
+run 0 program tests
+[[ $(tail -n 1 "$folder/output") == "none of 3 failed"* ]]
+program "$build/tests/gpu/test_gpu" "$(tests '*.Hangs')"
+TOTAL=1 run 1 tests program
+expect "test_gpu +FAIL .*not done after 1 s"
+expect "program +FAIL .*no time"
 all_good
 program "$build/llampi" 'echo "GPU              none: libcublasLt.so.13 cannot be loaded"'
 run 1 program
 expect "program +FAIL .*libcublasLt.so.13 cannot be loaded"
 
 all_good
-program "$folder/bin/compute-sanitizer" "$good_test; echo '========= ERROR SUMMARY: 2 errors'; exit 9"
+sanitized='for a in "$@"; do [[ $a != --gtest_output=* ]] || '"GTEST_FILTER='*.Passes' $judged"' "$a"; done'
+program "$folder/bin/compute-sanitizer" "$sanitized; echo '========= ERROR SUMMARY: 2 errors'; exit 9"
 run 1 memcheck
 expect "memcheck +FAIL .*2 errors"
-program "$folder/bin/compute-sanitizer" "$good_test; echo '========= RACECHECK SUMMARY: 1 hazard displayed (1 error)'"
+program "$folder/bin/compute-sanitizer" "$sanitized; echo '========= RACECHECK SUMMARY: 1 hazard displayed (1 error)'"
 run 1 racecheck
 expect "racecheck +FAIL .*1 hazard"
 
@@ -98,7 +139,7 @@ all_good
 program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
     printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'
 program "$tree/tests/gpu/several_ranks.sh" 'echo "several_ranks: the losses do not agree"; exit 1'
-run 1 ranks bench
+run 1 runs bench
 expect "several_ranks +FAIL .*do not agree"
 expect "gpu_bench +FAIL .*1 measured, 1 failed"
 rm "$build/gpu_bench"

@@ -45,7 +45,7 @@ run_test() { # ranks, executable, its arguments
     [[ -x $test ]] || fail "there is no $test: build it first"
     local log
     log=$folder/$(basename "$test")_$ranks.log
-    timeout 900 mpirun -n "$ranks" "$test" "$@" >"$log" 2>&1 || { tail -n 50 "$log"; fail "$test failed on $ranks ranks"; }
+    timeout 900 mpirun -n "$ranks" "$test" --gtest_color=no "$@" >"$log" 2>&1 || { tail -n 50 "$log"; fail "$test failed on $ranks ranks"; }
     if grep -q 'no GPU to test' "$log"; then fail "$(grep -m1 'no GPU to test' "$log")"; fi
     tail -n 3 "$log"
 }
