@@ -31,13 +31,15 @@ Machine open_machine(World& mpi, const Options& options) {
     }
     if (gpus.empty()) throw_user_error("no GPU: {}; --device cpu does without", why);
   });
-  const int gpu = gpu_of_rank(mpi, gpus, options.share_gpu);
+  const GpuOfRank gpu = gpu_of_rank(mpi, gpus, options.share_gpu);
   agree(mpi, [&] {
-    machine.gpu = library->make_device(
-        {.gpu = gpu, .deterministic = options.deterministic, .attention = attention_of(options.attention)});
+    machine.gpu = library->make_device({.gpu = gpu.index,
+                                        .deterministic = options.deterministic,
+                                        .attention = attention_of(options.attention),
+                                        .ranks = gpu.ranks});
   });
   machine.gpu_world = make_nccl_world(mpi, *machine.gpu, *library);
-  machine.name = gpus[static_cast<std::size_t>(gpu)].name;
+  machine.name = gpus[static_cast<std::size_t>(gpu.index)].name;
   machine.libraries = library->describe();
   machine.peak_flops = peak_flops(machine.name, DType::bfloat16);
   return machine;

@@ -12,9 +12,10 @@ struct Seat {
   int gpus = 0;  ///< visible
   int node = 0;
   std::string host;
-  std::string bus_id;
+  std::string bus_id = {};
+  std::string identity = {};  ///< GpuProperties::identity()
 
-  bool same_gpu(const Seat& other) const { return node == other.node && bus_id == other.bus_id; }
+  bool same_gpu(const Seat& other) const { return node == other.node && identity == other.identity; }
 };
 
 int number(const std::string& text) {
@@ -35,11 +36,11 @@ std::vector<std::string> split_lines(const std::string& text) {
 
 std::vector<Seat> gather_seats(World& world, const Seat& own) {
   std::vector<Seat> seats;
-  for (const auto& text :
-       world.all_gather(fmt::format("{}\n{}\n{}\n{}", own.gpus, own.node, own.host, own.bus_id))) {
+  for (const auto& text : world.all_gather(
+           fmt::format("{}\n{}\n{}\n{}\n{}", own.gpus, own.node, own.host, own.bus_id, own.identity))) {
     const auto lines = split_lines(text);
-    require(lines.size() == 4, "a rank's GPU, in unknown words");
-    seats.push_back({number(lines[0]), number(lines[1]), lines[2], lines[3]});
+    require(lines.size() == 5, "a rank's GPU, in unknown words");
+    seats.push_back({number(lines[0]), number(lines[1]), lines[2], lines[3], lines[4]});
   }
   return seats;
 }
@@ -71,15 +72,22 @@ void require_own_gpus(const std::vector<Seat>& seats) {
 
 }  // namespace
 
-int gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu) {
+GpuOfRank gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu) {
   const Topology& topology = world.topology();
   const int count = static_cast<int>(gpus.size());
-  const int gpu = count == 0 ? 0 : topology.local_rank % count;
-  const auto seats = gather_seats(world, {count, topology.node, topology.host,
-                                          count == 0 ? "" : gpus[static_cast<std::size_t>(gpu)].bus_id});
+  GpuOfRank result{.index = count == 0 ? 0 : topology.local_rank % count};
+  Seat own{.gpus = count, .node = topology.node, .host = topology.host};
+  if (count > 0) {
+    const GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
+    own.bus_id = gpu.bus_id;
+    own.identity = gpu.identity();
+  }
+  const auto seats = gather_seats(world, own);
   require_equal_counts(seats);
   if (!share_gpu) require_own_gpus(seats);
-  return gpu;
+  result.ranks = static_cast<int>(
+      std::count_if(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.same_gpu(own); }));
+  return result;
 }
 
 std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu) {

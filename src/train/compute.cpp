@@ -1,6 +1,7 @@
 #include "train/compute.hpp"
 
 #include <algorithm>
+#include <optional>
 
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/error.hpp"
@@ -50,9 +51,10 @@ int ranks_without(World& world, const std::vector<GpuProperties>& gpus) {
   return static_cast<int>(without);
 }
 
-/// This rank's GPU among `gpus`; -1 if all compute on CPUs instead, which `auto` allows. Collective.
-int choose_gpu(World& world, const ComputeChoice& choice, const std::vector<GpuProperties>& gpus,
-               const std::string& why, const Log& log) {
+/// This rank's GPU among `gpus`; none if all compute on CPUs instead, which `auto` allows. Collective.
+std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
+                                    const std::vector<GpuProperties>& gpus, const std::string& why,
+                                    const Log& log) {
   const int without = ranks_without(world, gpus);
   if (choice.device == "cuda") {
     agree(world, [&] {
@@ -62,19 +64,19 @@ int choose_gpu(World& world, const ComputeChoice& choice, const std::vector<GpuP
     });
     return gpu_of_rank(world, gpus, choice.share_gpu);
   }
-  if (without == world.size()) return -1;
+  if (without == world.size()) return std::nullopt;
   if (without > 0) {
     const auto reasons = world.all_gather(why);
     const auto blind = std::find_if(reasons.begin(), reasons.end(), [](const auto& r) { return !r.empty(); });
     log.warning("{} of {} ranks see no GPU, so all compute on CPUs; rank {}: {}", without, world.size(),
                 blind - reasons.begin(), *blind);
-    return -1;
+    return std::nullopt;
   }
   try {
     return gpu_of_rank(world, gpus, choice.share_gpu);
   } catch (const UserError& error) {  // the same on all ranks
     log.warning("all compute on CPUs, as {} = auto allows: {}", choice.option, error.what());
-    return -1;
+    return std::nullopt;
   }
 }
 
@@ -89,18 +91,19 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
   const GpuLibrary* library = nullptr;
   std::string why;
   const auto gpus = choice.device == "cuda" ? visible_gpus(library, why) : usable_gpus(library, why);
-  const int gpu = choose_gpu(world, choice, gpus, why, log);
-  if (gpu < 0) return compute;
+  const auto gpu = choose_gpu(world, choice, gpus, why, log);
+  if (!gpu) return compute;
   agree(world, [&] {
-    compute.gpu = library->make_device({.gpu = gpu,
+    compute.gpu = library->make_device({.gpu = gpu->index,
                                         .deterministic = choice.deterministic,
                                         .tf32 = choice.tf32,
-                                        .attention = attention_of(choice.attention)});
+                                        .attention = attention_of(choice.attention),
+                                        .ranks = gpu->ranks});
   });
-  compute.gpu_properties = gpus[static_cast<std::size_t>(gpu)];
+  compute.gpu_properties = gpus[static_cast<std::size_t>(gpu->index)];
   compute.gpu_world = make_nccl_world(world, *compute.gpu, *library);
   compute.gpu_opened_bytes = compute.gpu_bytes_in_use();
-  log.info("{}", gpu_table(world, gpus, gpu));
+  log.info("{}", gpu_table(world, gpus, gpu->index));
   return compute;
 }
 

@@ -1,4 +1,5 @@
-// Tests that pass, fail, are skipped, crash or hang, for run_gpu_tests_test.sh: GTEST_FILTER says which are run.
+// Tests that pass, fail, are skipped, crash or hang, for run_gpu_tests_test.sh: GTEST_FILTER says which are
+// run.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

@@ -32,15 +32,40 @@ std::string refusal(World& world, const std::vector<GpuProperties>& visible, boo
 TEST(GpuOfRank, IsTheRankWithinTheNode) {
   World& world = test_world();
   const Topology& topology = world.topology();
-  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks), false), topology.local_rank);
-  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks + 1), false), topology.local_rank);
-  EXPECT_EQ(gpu_of_rank(world, gpus(3), true), topology.local_rank % 3);
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks), false).index, topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks + 1), false).index, topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(3), true).index, topology.local_rank % 3);
 }
 
 TEST(GpuOfRank, OneOwnGpuForEachRankIsFine) {
   // As batch systems may arrange it: each rank sees one GPU, which is another one.
   World& world = test_world();
-  EXPECT_EQ(gpu_of_rank(world, gpus(1, world.rank()), false), 0);
+  const GpuOfRank own = gpu_of_rank(world, gpus(1, world.rank()), false);
+  EXPECT_EQ(own.index, 0);
+  EXPECT_EQ(own.ranks, 1);  // whose memory is its own, however many ranks there are on the node
+}
+
+TEST(GpuOfRank, CountsTheRanksThatHaveIt) {
+  World& world = test_world();
+  const Topology& topology = world.topology();
+  const int ranks = topology.local_ranks, rank = topology.local_rank;
+  EXPECT_EQ(gpu_of_rank(world, gpus(ranks), false).ranks, 1);
+  EXPECT_EQ(gpu_of_rank(world, gpus(1), true).ranks, ranks);
+  // Two ranks on each GPU, whether a rank sees all of them or its own alone; the last may have one to itself.
+  const int all = (ranks + 1) / 2;
+  EXPECT_EQ(gpu_of_rank(world, gpus(all), true).ranks, rank % all + all < ranks ? 2 : 1);
+  EXPECT_EQ(gpu_of_rank(world, gpus(1, rank / 2), true).ranks, (rank ^ 1) < ranks ? 2 : 1);
+}
+
+// The instances of one GPU have its bus id, and memory and names of their own.
+TEST(GpuOfRank, InstancesOfADividedGpuAreGpus) {
+  World& world = test_world();
+  auto instance = gpus(1);
+  instance[0].uuid = fmt::format("5f21c3d0{:024x}", world.rank());
+  const GpuOfRank own = gpu_of_rank(world, instance, false);
+  EXPECT_EQ(own.ranks, 1);
+  instance[0].uuid = fmt::format("5f21c3d0{:024x}", 7);
+  EXPECT_EQ(gpu_of_rank(world, instance, true).ranks, world.topology().local_ranks);
 }
 
 TEST(GpuOfRank, SharingIsRefusedUnlessAskedFor) {

@@ -33,13 +33,18 @@
 
 namespace llampi {
 
-/// The index among the visible GPUs that this rank is to use: its number within the node, modulo their
-/// number. Collective.
-/// @param gpus what this rank sees
+struct GpuOfRank {
+  int index = 0;  ///< among the visible GPUs
+  int ranks = 1;  ///< that have it, this one included
+};
+
+/// The GPU that this rank is to use, among those that it sees: that of its number within the node, modulo
+/// their number. Collective.
+/// @param gpus what this rank sees: all GPUs of its node, or a part of them, or its own alone
 /// @param share_gpu whether ranks may share a GPU
 /// @throws UserError, the same on all ranks, if a rank sees none or another number than the others, or if two
 ///   ranks would have one GPU and may not
-int gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu);
+GpuOfRank gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu);
 
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.
 std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu);

@@ -162,8 +162,8 @@ class Device : public OperationSizes {
   virtual Memory allocate(std::int64_t bytes) = 0;
   /// shared_workspace() bytes, before the first operation; they stay the device's.
   virtual void set_workspace(Tensor /*workspace*/) {}
-  /// Bytes that a rank could still allocate if `local_ranks` ranks of this node shared what there is; a
-  /// host's memory is bounded by its control group too. The largest number there is where that is unknown.
+  /// Bytes that a rank could still allocate if `local_ranks` ranks of this node, of a GPU those that have it,
+  /// shared what there is; a host's control group counts too. The largest number there is where unknown.
   virtual std::int64_t available_bytes(int local_ranks) const = 0;
   /// Host memory from which and to which copies are fast and asynchronous (page-locked where that matters).
   virtual Memory allocate_host(std::int64_t bytes) = 0;

@@ -21,9 +21,13 @@ inline constexpr int kOldestGpu = 8;
 
 struct GpuProperties {
   std::string name;          ///< "NVIDIA H200"
-  std::string bus_id;        ///< "0000:17:00.0"
+  std::string bus_id;        ///< "0000:17:00.0"; the instances of a GPU that is divided (MIG) have the same
   int major = 0, minor = 0;  ///< compute capability
   std::int64_t memory_bytes = 0;
+  std::string uuid = {};  ///< 32 hexadecimal digits, another one for each instance; empty: unknown
+
+  /// What two ranks of a node compare to know whether they have one GPU.
+  const std::string& identity() const { return uuid.empty() ? bus_id : uuid; }
 };
 
 /// Which attention kernels a GPU uses.
@@ -34,6 +38,7 @@ struct GpuOptions {
   bool deterministic = true;                         ///< the same bits in repeated runs
   bool tf32 = false;                                 ///< float32 matrix products in TF32
   GpuAttention attention = GpuAttention::automatic;  ///< cudnn where it can, else own
+  int ranks = 1;                                     ///< that have this GPU and share its memory
 };
 
 class GpuLibrary {

@@ -126,9 +126,7 @@ void CudaDevice::set_workspace(Tensor workspace) {
 std::int64_t CudaDevice::available_bytes(int local_ranks) const {
   std::size_t free = 0, total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  int gpus = 0;
-  check(cudaGetDeviceCount(&gpus), "cudaGetDeviceCount");
-  return static_cast<std::int64_t>(free) / divide_up(std::max(1, local_ranks), gpus);
+  return static_cast<std::int64_t>(free) / std::clamp(local_ranks, 1, std::max(1, options_.ranks));
 }
 
 void CudaDevice::upload(Tensor destination, const void* source, Stream stream) {

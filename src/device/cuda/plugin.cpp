@@ -32,6 +32,12 @@ std::string cudnn_version() {
 #endif
 }
 
+std::string hexadecimal(const cudaUUID_t& uuid) {
+  std::string text;
+  for (const char byte : uuid.bytes) text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  return text.find_first_not_of('0') == std::string::npos ? "" : text;
+}
+
 class CudaLibrary final : public GpuLibrary {
  public:
   explicit CudaLibrary(void* handle) : handle_(handle) {}
@@ -50,7 +56,7 @@ class CudaLibrary final : public GpuLibrary {
       char bus_id[32] = {};
       check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, i), "cudaDeviceGetPCIBusId");
       gpus.push_back({properties.name, bus_id, properties.major, properties.minor,
-                      static_cast<std::int64_t>(properties.totalGlobalMem)});
+                      static_cast<std::int64_t>(properties.totalGlobalMem), hexadecimal(properties.uuid)});
     }
     return gpus;
   }
