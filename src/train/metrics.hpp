@@ -25,6 +25,7 @@ struct StepMetrics {
   double tokens_per_second_per_rank = 0;
   double mfu = std::numeric_limits<double>::quiet_NaN();  ///< causal count; unknown on CPUs
   std::int64_t memory_bytes = 0;
+  std::int64_t gpu_process_bytes = 0;   ///< -1: not known; 0: on CPUs
   double checkpoint_stall_seconds = 0;  ///< since the line before: that training waited for saving
 };
 

@@ -55,7 +55,7 @@ void RunReport::describe(std::int64_t total_steps) {
             config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps);
 }
 
-void RunReport::describe_memory() const {
+void RunReport::describe_memory() {
   const auto& planned = engine_.compiled().arena_bytes;
   const auto used = engine_.high_water();
   std::int64_t resident = peak_resident_bytes();
@@ -69,18 +69,19 @@ void RunReport::describe_memory() const {
 }
 
 /// What is on the GPUs: the largest of each line over the ranks.
-void RunReport::describe_gpu_memory() const {
+void RunReport::describe_gpu_memory() {
   const auto device = static_cast<std::size_t>(Arena::device);
   const std::int64_t arena = engine_.compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
   const std::int64_t all = compute_.gpu_bytes_in_use();
-  std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes};
+  std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes,
+                          gpu_process_bytes()};
   world_.max(bytes);
   log_.info(
       "GPU memory per rank: CUDA context and libraries {}, arena planned {} and used {}, NCCL's "
-      "communicators and what was loaded since {}; in all {} of {}{}",
+      "communicators and what was loaded since {}; in all {} of {} (of all that use it){}",
       format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_.high_water()[device]),
       format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
-      config_.run.share_gpu ? " (of all that share a GPU)" : "");
+      bytes[4] > 0 ? fmt::format(", of which this process has {}", format_bytes(bytes[4])) : "");
 }
 
 double RunReport::mfu(double tokens_per_second) const {
@@ -91,6 +92,12 @@ double RunReport::mfu(double tokens_per_second) const {
 
 std::int64_t RunReport::memory_bytes() const {
   return compute_.on_gpu() ? compute_.gpu_bytes_in_use() : peak_resident_bytes();
+}
+
+std::int64_t RunReport::gpu_process_bytes() {
+  if (!process_memory_) return 0;
+  const std::int64_t arena = engine_.compiled().arena_bytes[static_cast<std::size_t>(Arena::device)];
+  return process_memory_->bytes(compute_.gpu_bytes_in_use(), arena).value_or(-1);
 }
 
 }  // namespace llampi

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/log.hpp"
+#include "llampi/device/gpu_process.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
 #include "train/compute.hpp"
@@ -18,7 +20,9 @@ class RunReport {
   /// All of it outlives the report.
   RunReport(World& world, const Config& config, const Inputs& inputs, const Compute& compute,
             const Engine& engine, const Log& log)
-      : world_(world), config_(config), inputs_(inputs), compute_(compute), engine_(engine), log_(log) {}
+      : world_(world), config_(config), inputs_(inputs), compute_(compute), engine_(engine), log_(log) {
+    if (compute.on_gpu()) process_memory_ = std::make_unique<GpuProcessMemory>(compute.gpu_properties.bus_id);
+  }
 
   /// Before the first step: model, ranks, sharding, planned memory, data.
   void describe(std::int64_t total_steps);
@@ -26,16 +30,18 @@ class RunReport {
   /// step.
   void describe_device();
   /// After the first step: what was planned, what was used of it, and what there is besides. Collective.
-  void describe_memory() const;
+  void describe_memory();
 
   /// Of this rank: on its GPU now, or the largest resident memory that the process has had.
   std::int64_t memory_bytes() const;
+  /// Of its GPU's memory, what this rank's process has; -1 where the driver does not say, 0 on CPUs.
+  std::int64_t gpu_process_bytes();
   /// Share of the device's peak that the model's arithmetic takes; not a number where the peak is unknown.
   /// @param tokens_per_second of one rank
   double mfu(double tokens_per_second) const;
 
  private:
-  void describe_gpu_memory() const;
+  void describe_gpu_memory();
 
   World& world_;
   const Config& config_;
@@ -44,6 +50,7 @@ class RunReport {
   const Engine& engine_;
   const Log& log_;
   std::string described_device_;
+  std::unique_ptr<GpuProcessMemory> process_memory_;  ///< null on CPUs
 };
 
 }  // namespace llampi

@@ -332,11 +332,13 @@ Outcome Trainer::loop() {
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
-    metrics.memory_bytes = report_->memory_bytes();
+    std::int64_t memory[] = {report_->memory_bytes(), report_->gpu_process_bytes()};
     {
       const FlightScope scope(record_, {"gathering of memory figures"});
-      world_.max(std::span(&metrics.memory_bytes, 1));
+      world_.max(memory);
     }
+    metrics.memory_bytes = memory[0];
+    metrics.gpu_process_bytes = memory[1];
     record_.act("reporting the step");
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     step_seconds_sum_ += last_seconds;

@@ -71,13 +71,20 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
               ContainsRegex("\nGPU memory per rank: CUDA context and libraries .*, arena planned "
                             "([0-9.]+ [KMG]iB) and used [0-9.]+ [KMG]iB, NCCL's communicators .*; in all "));
 
-  const Ending narrow = llampi(train + "narrow --run.device=cuda --run.share_gpu=true", 2);
+  const Ending narrow =
+      llampi(train + "narrow --run.device=cuda --run.share_gpu=true", 2,
+             fmt::format("LD_LIBRARY_PATH='{}/nvml' FAKE_NVML='1:5000000000 self:700000000'", FAKE_PLUGINS));
   ASSERT_EQ(narrow.status, 0) << narrow.err;
   expect_same_curve("narrow", "cpu", 1.8e-2);
   EXPECT_THAT(narrow.out, HasSubstr(" in bfloat16 are the CPU's\n"));
   // The arena, and nothing of the process.
   const auto plan = nlohmann::json::parse(llampi("plan --config run.ini --ranks 2 --device cuda --json").out);
   EXPECT_GE(metrics("narrow").back()["memory_bytes"], plan["arenas"]["device"]["planned_bytes"]);
+  // What the driver says of this process, where it says it.
+  EXPECT_EQ(metrics("narrow").back()["gpu_process_bytes"], 700000000);
+  EXPECT_THAT(narrow.out, HasSubstr(" (of all that use it), of which this process has 667.57 MiB\n"));
+  EXPECT_TRUE(metrics("exact").back().at("gpu_process_bytes").is_null());
+  EXPECT_FALSE(metrics("cpu").back().contains("gpu_process_bytes"));
 
   // Weights go on where there are other devices.
   const std::string weights = " --weights narrow/checkpoints/step-00000002.h5 ";
