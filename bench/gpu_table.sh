@@ -73,7 +73,8 @@ run() {
 read -ra lengths <<<"$lengths"
 longest=${lengths[0]}
 short=(--profile 0 --products 0)
-for length in "${lengths[@]}"; do run --seq-len "$length"; done
+for length in "${lengths[@]}"; do run --seq-len "$length" --deterministic 0; done # as PyTorch, which is paired with these
+for length in "${lengths[@]}"; do run --seq-len "$length" "${short[@]}"; done
 for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
 variants=40 # seconds kept for what follows
 if (($(left) > variants)); then
@@ -84,7 +85,6 @@ if (($(left) > variants)); then
         --budget "$seconds" "${torch_device[@]}" 2>&1 | tee -a "$log" >&2 || say_not_measured "beside PyTorch" "no time left, or see $log"
 fi
 run --seq-len "$longest" --state float32 "${short[@]}"
-run --seq-len "$longest" --deterministic 0 "${short[@]}"
 run --seq-len "$longest" --attention own "${short[@]}"
 run --seq-len "$longest" --documents 4 "${short[@]}"
 run --seq-len "$longest" --layers 32 --checkpointing full --gradient bfloat16 "${short[@]}" # all of Llama-3-8B
