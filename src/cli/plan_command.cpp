@@ -24,6 +24,7 @@ struct Request {
   RunShape shape;
   std::string device = kAsConfigured;
   double memory_gib = 0;
+  double host_memory_gib = 0;
   bool units = false;
   bool json = false;
 };
@@ -59,6 +60,12 @@ std::vector<Option> options_of(Request& r) {
        &r.memory_gib,
        "GiB of the device's memory that each rank has; 0: what is known of the device",
        {.range = kAtLeastZero}},
+      {"host-memory",
+       &r.host_memory_gib,
+       "GiB of memory that a node has for all of its ranks, beside its GPUs; what is offloaded must fit "
+       "there "
+       "too; 0: not known",
+       {.range = kAtLeastZero}},
       {"units", &r.units, "list the FSDP units too", {}, true},
       {"json", &r.json, "print one JSON object", {}, true},
   };
@@ -88,6 +95,21 @@ Machine machine_of(const Request& r, const Config& config) {
   return machine;
 }
 
+/// On CPUs it is the ranks' only memory.
+void share_host_memory(const Request& r, Machine& machine) {
+  const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
+  if (bytes == 0) return;
+  if (machine.backend == Backend::nccl) {
+    if (machine.memory_bytes == 0)
+      throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
+    machine.host_memory_bytes = bytes;
+  } else if (machine.memory_bytes == 0) {
+    machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
+  } else {
+    throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
+  }
+}
+
 }  // namespace
 
 int plan_command(const Arguments& arguments) {
@@ -105,6 +127,7 @@ int plan_command(const Arguments& arguments) {
   machine.ranks = run.shape.ranks;
   machine.ranks_per_node = run.shape.ranks_per_node;
   machine.threads = run.shape.threads;
+  share_host_memory(request, machine);
   const PlanReport report = make_report(*run.model, run.options, run.groups, run.compiled, machine);
   if (request.json) {
     print(to_json(report) + "\n");

@@ -127,9 +127,11 @@ void Engine::check_that_it_fits(World& world) const {
   const bool one_memory = &host_ == &device_;
   const Backend backend = world.backend();
   const int local_ranks = world.topology().local_ranks;
-  // Communicators get their buffers with their first collectives.
+  // Communicators get their buffers with their first collectives, kernels are loaded when they are first
+  // used.
   const auto on_device = [&](const auto& arenas, const RankGroups& groups) {
-    return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, groups);
+    return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, groups) +
+           loaded_later_bytes(backend);
   };
   agree(world, [&] {
     const std::int64_t device_bytes = device_.available_bytes(local_ranks);
@@ -151,7 +153,7 @@ void Engine::check_that_it_fits(World& world) const {
                                                 return device_fits(arenas, groups) && host_fits(arenas);
                                               }});
     throw_user_error(
-        "the run needs {} of {} per rank and {} has about {} for each of its {}; the largest are {}; {}",
+        "needs {} of {} per rank, but {} has about {} for each of its {}; largest items: {}; {}",
         format_bytes(device_is_full ? on_device(compiled_.arena_bytes, groups_) : compiled_.arena_bytes[1]),
         one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), world.topology().host,
         format_bytes(device_is_full ? device_bytes : host_bytes), count(local_ranks, "rank"),

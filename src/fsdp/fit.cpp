@@ -1,7 +1,9 @@
 #include "llampi/fsdp/fit.hpp"
 
 #include <algorithm>
-#include <numeric>
+#include <iterator>
+#include <utility>
+#include <vector>
 
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
@@ -18,11 +20,13 @@ constexpr std::int64_t kMostMicroBatches = 256;  ///< of a step that is tried: i
 struct Change {
   std::string words;
   std::function<void(EngineOptions&)> apply;
+  bool to_host = false;  ///< fills the host's memory instead, which may be too small for it
 };
+using Changes = std::vector<Change>;
 
 /// Smaller micro-batches, the largest first; the samples of a step stay the same.
-std::vector<Change> smaller_micro_batches(const EngineOptions& options) {
-  std::vector<Change> changes;
+Changes smaller_micro_batches(const EngineOptions& options) {
+  Changes changes;
   const std::int64_t now = options.batch.sequences;
   for (std::int64_t divisor = 2; divisor <= now;
        divisor = divisor < kDivisors ? divisor + 1 : std::max(now, divisor + 1)) {
@@ -38,22 +42,46 @@ std::vector<Change> smaller_micro_batches(const EngineOptions& options) {
   return changes;
 }
 
-std::vector<Change> other_changes(const EngineOptions& options) {
-  std::vector<Change> changes;
+Changes other_changes(const EngineOptions& options) {
+  Changes changes;
   if (!options.training) return changes;
   if (options.checkpointing != Checkpointing::full) {
     changes.push_back(
         {"activation.checkpointing = full", [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
   }
   if (!options.offload.optimizer)
-    changes.push_back({"fsdp.cpu_offload = optimizer", [](EngineOptions& o) { o.offload.optimizer = true; }});
+    changes.push_back(
+        {"fsdp.cpu_offload = optimizer", [](EngineOptions& o) { o.offload.optimizer = true; }, true});
   if (!options.offload.params) {
     changes.push_back({"fsdp.cpu_offload = params",
-                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; }});
+                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; }, true});
   }
   if (options.strategy != Strategy::full_shard)
     changes.push_back(
         {"fsdp.strategy = full_shard", [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
+  return changes;
+}
+
+/// The state in bfloat16, one part after another. Combinations that a configuration may not have are left
+/// out.
+Changes narrower_state(const EngineOptions& options) {
+  constexpr DType kNarrow = DType::bfloat16;
+  const Precision& now = options.precision;
+  Changes changes;
+  if (!options.training) return changes;
+  if (now.moment != kNarrow) {
+    changes.push_back(
+        {"optimizer.moment_dtype = bfloat16", [](EngineOptions& o) { o.precision.moment = kNarrow; }});
+  }
+  if (now.master != kNarrow && now.param == kNarrow) {  // float32 parameters are the master themselves
+    changes.push_back(
+        {"optimizer.master_dtype = bfloat16", [](EngineOptions& o) { o.precision.master = kNarrow; }});
+  }
+  if (now.gradient_shard == DType::float32 && now.reduce != DType::float16) {
+    changes.push_back({fmt::format("optimizer.gradient_dtype = bfloat16{}",
+                                   now.reduce == kNarrow ? "" : " and fsdp.reduce_dtype = bfloat16"),
+                       [](EngineOptions& o) { o.precision.gradient_shard = o.precision.reduce = kNarrow; }});
+  }
   return changes;
 }
 
@@ -69,7 +97,7 @@ bool fits_with(const FitQuestion& q, const EngineOptions& options, int ranks) {
 }
 
 /// What several changes are called together: the later of two of one key says all.
-std::string together(const std::vector<Change>& changes) {
+std::string together(const Changes& changes) {
   std::vector<std::string> words;
   for (const auto& change : changes) {
     const std::string key = change.words.substr(0, change.words.find(" = "));
@@ -79,24 +107,53 @@ std::string together(const std::vector<Change>& changes) {
   return fmt::format("{}", fmt::join(words, " and "));
 }
 
-/// The words of the first that fits: one change alone, then ever more of them; empty if none does.
+Changes joined(Changes first, const Changes& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+/// The words of `base` with the fewest of `more`, in their order, with which `fits` holds; empty if it does
+/// with none.
+std::string as_many_as_needed(Changes base, const Changes& more,
+                              const std::function<bool(const Changes&)>& fits) {
+  for (const auto& change : more) {
+    base.push_back(change);
+    if (fits(base)) return together(base);
+  }
+  return "";
+}
+
+/// The words of the first that fits, in the order that advice_to_fit() promises; empty if none does.
 std::string fitting_change(const FitQuestion& q, int ranks) {
-  const auto with = [&](const std::vector<Change>& changes) {
+  const auto fits = [&](const Changes& changes) {
     EngineOptions options = q.options;
     for (const auto& change : changes) change.apply(options);
     return fits_with(q, options, ranks);
   };
-  const auto batches = smaller_micro_batches(q.options), others = other_changes(q.options);
+  const Changes batches = smaller_micro_batches(q.options), others = other_changes(q.options),
+                narrow = narrower_state(q.options);
+  const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
+  Changes on_device;  // what helps even where the host's memory is full
+  std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),
+               [](const Change& change) { return !change.to_host; });
+  const Changes most = joined(smallest, others), most_on_device = joined(smallest, on_device);
+  // Compiling takes a while: where not even everything helps, with as much in the host's memory as goes
+  // there, its parts are not tried.
+  bool some_fits = fits(joined(most_on_device, narrow));
+  for (const auto& change : others) {
+    if (!some_fits && change.to_host) some_fits = fits(joined(joined(most_on_device, {change}), narrow));
+  }
+  if (!some_fits) return "";
+
   for (const auto& changes : {batches, others}) {
     for (const auto& change : changes) {
-      if (with({change})) return change.words;
+      if (fits({change})) return change.words;
     }
   }
-  std::vector<Change> all;
-  if (!batches.empty()) all.push_back(batches.back());
-  for (const auto& change : others) {
-    all.push_back(change);
-    if (all.size() > 1 && with(all)) return together(all);
+  for (const auto& [base, more] :
+       {std::pair(smallest, on_device), std::pair(smallest, others), std::pair(Changes(), narrow),
+        std::pair(most_on_device, narrow), std::pair(most, narrow)}) {
+    if (const std::string words = as_many_as_needed(base, more, fits); !words.empty()) return words;
   }
   return "";
 }
@@ -130,8 +187,8 @@ std::string advice_to_fit(const FitQuestion& q) {
                          words);
   }
   return fmt::format(
-      "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations or offload "
-      "would make it fit; use a smaller model or data.seq_len",
+      "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations, offload or "
+      "state in bfloat16 would make it fit; use a smaller model or data.seq_len",
       kMostTimesRanks);
 }
 

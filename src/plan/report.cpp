@@ -65,6 +65,14 @@ void describe_busiest(PlanReport& report, const CompiledModel& compiled) {
 
 }  // namespace
 
+std::string Machine::device_in_words() const {
+  if (device == "cpu") return "a rank";
+  if (device == "cuda") return "a GPU";
+  const bool vowel =
+      std::string_view("ahlr").find(device.front()) != std::string_view::npos;  // as it is spoken
+  return (vowel ? "an " : "a ") + device;
+}
+
 const char* to_string(Category category) {
   constexpr std::array kNames = {"parameters", "gradients", "optimizer", "activations", "other"};
   return kNames.at(static_cast<std::size_t>(category));
@@ -113,7 +121,12 @@ std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArena
                           const RankGroups& groups) {
   const auto [on_device, on_host] = arena_bytes;
   if (backend == Backend::mpi) return on_device + on_host + kProcessBytes;
-  return on_device + kContextBytes + communicator_bytes(backend, groups);
+  return on_device + kContextBytes + loaded_later_bytes(backend) + communicator_bytes(backend, groups);
+}
+
+std::int64_t host_needed_bytes(const Machine& machine, const std::array<std::int64_t, kArenas>& arena_bytes) {
+  if (machine.backend == Backend::mpi) return 0;
+  return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(Arena::host)] + kProcessBytes);
 }
 
 std::string does_not_fit(const PlanReport& report, const Model& model, const EngineOptions& options,
@@ -121,11 +134,20 @@ std::string does_not_fit(const PlanReport& report, const Model& model, const Eng
                          const OperationSizes& sizes) {
   const Machine& machine = report.machine;
   const auto fits = [&](const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& in_groups) {
-    return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes;
+    return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes &&
+           (!report.knows_host_memory() ||
+            host_needed_bytes(machine, arena_bytes) <= machine.host_memory_bytes);
   };
-  return fmt::format("the run needs {} of the memory of {} per rank, which has {}; the largest are {}; {}",
-                     format_bytes(report.needed_bytes), machine.device, format_bytes(machine.memory_bytes),
-                     largest_items(compiled, report.on_gpu() ? std::optional(Arena::device) : std::nullopt),
+  const bool device_is_full = !report.fits_on_device();
+  const std::string lack =
+      device_is_full
+          ? fmt::format("needs {} per rank, but {} has {}", format_bytes(report.needed_bytes),
+                        machine.device_in_words(), format_bytes(machine.memory_bytes))
+          : fmt::format("needs {} of host memory per node, but a node has {}",
+                        format_bytes(report.host_needed_bytes), format_bytes(machine.host_memory_bytes));
+  const std::optional<Arena> arena =
+      report.on_gpu() ? std::optional(device_is_full ? Arena::device : Arena::host) : std::nullopt;
+  return fmt::format("{}; largest items: {}; {}", lack, largest_items(compiled, arena),
                      advice_to_fit({model, options, groups, sizes, machine.backend, fits}));
 }
 
@@ -179,7 +201,9 @@ PlanReport make_report(const Model& model, const EngineOptions& options, const R
                         .planned = compiled.arena_bytes[a]};
   }
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
+  report.later_bytes = loaded_later_bytes(machine.backend);
   report.communicator_bytes = communicator_bytes(machine.backend, groups);
+  report.host_needed_bytes = host_needed_bytes(machine, compiled.arena_bytes);
   report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups);
   report.step_plan = format_plan(compiled.step_plan);
   describe_busiest(report, compiled);

@@ -57,18 +57,26 @@ std::string format_arenas(const PlanReport& r) {
   text += besides("program and libraries, about", r.on_gpu() ? 2 * kColumn : kColumns, kProcessBytes,
                   "not part of what is planned");
   if (!r.on_gpu()) return text;
-  text += besides("CUDA context, its libraries", kColumn, r.context_bytes, "an estimate, not measured yet");
+  text += besides("CUDA context, its libraries", kColumn, r.context_bytes, "measured on one H100");
+  text += besides("kernels that are loaded later", kColumn, r.later_bytes, "the most measured on one H100");
   return text +
          besides("NCCL's communicators", kColumn, r.communicator_bytes, "an estimate, not measured yet");
 }
 
 /// Whether it fits, where that can be told.
 std::string format_fit(const PlanReport& r) {
+  const auto verdict = [](bool fits) { return fits ? "fits: " : "does not fit: "; };
+  const Machine& m = r.machine;
   std::string text =
-      fmt::format("needed of the memory of {}: about {}", r.machine.device, format_bytes(r.needed_bytes));
+      fmt::format("needs about {} per {}", format_bytes(r.needed_bytes), r.on_gpu() ? "GPU" : "rank");
   if (!r.knows_memory()) return text + "\n";
-  return text + fmt::format(" of {}: {}\n", format_bytes(r.machine.memory_bytes),
-                            r.fits() ? "it fits" : "it does not fit");
+  text = verdict(r.fits_on_device()) + text +
+         fmt::format(", {} has {}\n", m.device == "cpu" || m.device == "cuda" ? "which" : m.device,
+                     format_bytes(m.memory_bytes));
+  if (!r.knows_host_memory()) return text;
+  return text + verdict(r.fits_on_host()) +
+         fmt::format("needs about {} of host memory per node, which has {}\n",
+                     format_bytes(r.host_needed_bytes), format_bytes(m.host_memory_bytes));
 }
 
 std::string format_busiest(const PlanReport& r) {

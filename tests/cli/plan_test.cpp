@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -18,6 +19,11 @@ using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+/// A model whose state is most of what it needs.
+constexpr const char* kWide = R"({"model_type": "llama", "vocab_size": 4096, "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8,
+    "max_position_embeddings": 64})";
 
 class Plan : public ::testing::Test {
  protected:
@@ -158,14 +164,17 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_EQ(cpu["context_bytes"], 0);
   EXPECT_EQ(cpu["communicator_bytes"], 0);
   EXPECT_EQ(cpu["needed_bytes"], cpu["planned_bytes"].get<std::int64_t>() + (64 << 20));
-  EXPECT_GT(gpu["context_bytes"], 0);
   EXPECT_GT(gpu["communicator_bytes"], 0);
   EXPECT_EQ(json("--device cuda")["communicator_bytes"], 0);  // one rank
   EXPECT_EQ(json("--ranks 4 --device cuda --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2")
                 ["communicator_bytes"],
             gpu["communicator_bytes"].get<std::int64_t>() * 3 / 2);  // and one of the replicas
+  EXPECT_EQ(cpu["loaded_later_bytes"], 0);
+  EXPECT_EQ(gpu["context_bytes"], 543 << 20);  // as measured
+  EXPECT_EQ(gpu["loaded_later_bytes"], 180 << 20);
   EXPECT_EQ(gpu["needed_bytes"], gpu["arenas"]["device"]["planned_bytes"].get<std::int64_t>() +
                                      gpu["context_bytes"].get<std::int64_t>() +
+                                     gpu["loaded_later_bytes"].get<std::int64_t>() +
                                      gpu["communicator_bytes"].get<std::int64_t>());
   EXPECT_EQ(gpu["device_memory_bytes"], nullptr);
   EXPECT_EQ(gpu["fits"], nullptr);
@@ -178,12 +187,11 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_THAT(table,
               HasSubstr("gathered in bfloat16, computed with in bfloat16; gradients reduced in float32, "
                         "kept in float32; master parameters in float32, moments in float32\n"));
-  EXPECT_THAT(table, ContainsRegex(
-                         "\n  CUDA context, its libraries +[0-9.]+ MiB +, an estimate, not measured yet\n"));
+  EXPECT_THAT(table, ContainsRegex("\n  CUDA context, its libraries +543.00 MiB +, measured on one H100\n"));
   EXPECT_THAT(table,
               ContainsRegex("\n  NCCL's communicators +[0-9.]+ MiB +, an estimate, not measured yet\n"));
-  EXPECT_THAT(table,
-              ContainsRegex("\nneeded of the memory of h100: about [0-9.]+ GiB of 79.65 GiB: it fits\n"));
+  EXPECT_THAT(table, ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, h100 has 79.65 GiB\n"));
+  EXPECT_THAT(plan("--ranks 2 --device cuda").out, ContainsRegex("\nneeds about [0-9.]+ [MG]iB per GPU\n"));
   EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
 }
 
@@ -195,10 +203,12 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
   const auto advice = [&](const std::string& options, double mib) {
     const Ending ending = plan(fmt::format("{} --memory {}", options, mib / 1024));
     EXPECT_EQ(ending.status, 2) << options;
-    EXPECT_THAT(ending.out, HasSubstr(": it does not fit\n"));
+    EXPECT_THAT(ending.out,
+                ContainsRegex(
+                    "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), which has [0-9.]+ [MG]iB\n"));
     EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
-    EXPECT_THAT(ending.err, StartsWith("llampi: the run needs "));
-    return ending.err.substr(ending.err.find("; ", ending.err.find("the largest are")) + 2);
+    EXPECT_THAT(ending.err, StartsWith("llampi: needs "));
+    return ending.err.substr(ending.err.find("; ", ending.err.find("largest items: ")) + 2);
   };
   const std::string run = "--device cuda --data.seq_len=64 --fsdp.param_dtype=float32 --train.micro_batch=";
   const std::string recomputing = run + "1 --activation.checkpointing=full";
@@ -215,21 +225,62 @@ TEST_F(Plan, SaysWhatWouldMakeItFit) {
       ::testing::MatchesRegex("it would fit with train.micro_batch = 1 and activation.checkpointing = "
                               "full and fsdp.cpu_offload = (optimizer|params)\n"));
   // Where nothing on one rank helps: more ranks of a model whose state is most of it.
-  folder_.write("wide.json", R"({"model_type": "llama", "vocab_size": 4096, "hidden_size": 512,
-    "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8,
-    "max_position_embeddings": 64})");
+  folder_.write("wide.json", kWide);
   const std::string wide = "--model.config=wide.json --train.micro_batch=1 --activation.checkpointing=full";
-  EXPECT_EQ(advice(wide, mib_needed(wide + " --ranks 4") + 1),
+  EXPECT_EQ(advice(wide, mib_needed(wide + " --optimizer.moment_dtype=bfloat16") + 1),
+            "it would fit with optimizer.moment_dtype = bfloat16\n");
+  const std::string narrow =
+      " --optimizer.moment_dtype=bfloat16 --optimizer.gradient_dtype=bfloat16 --fsdp.reduce_dtype=bfloat16";
+  EXPECT_EQ(advice(wide + narrow, mib_needed(wide + narrow + " --ranks 4") + 1),
             "it would fit on 4 ranks, with no more of them on a node\n");
   EXPECT_THAT(advice(wide, 1), StartsWith("neither 64 times as many ranks nor smaller micro-batches"));
 
   const Ending ending = plan(wide + " --memory 0.4");
   EXPECT_THAT(
       ending.err,
-      ContainsRegex("the run needs [0-9.]+ MiB of the memory of cpu per rank, which has 409.60 MiB; the "
-                    "largest are [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it "
-                    "would fit on [0-9]+ ranks"));
+      ContainsRegex("needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB; largest items: [a-z_ ]+ [0-9.]+ "
+                    "MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it would fit on [0-9]+ ranks"));
   EXPECT_EQ(nlohmann::json::parse(plan(wide + " --memory 0.4 --json").out)["fits"], false);
+}
+
+// Offload is no help where the host has no room for it.
+TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
+  folder_.write("wide.json", kWide);
+  const std::string wide =
+      "--ranks 2 --device cuda --model.config=wide.json --train.micro_batch=1 "
+      "--activation.checkpointing=full";
+  const std::string offload = " --fsdp.cpu_offload=optimizer";
+  const auto all = json(wide), offloaded = json(wide + offload);
+  EXPECT_EQ(offloaded["host_memory_bytes"], nullptr);
+  EXPECT_EQ(offloaded["host_needed_bytes"],
+            2 * (offloaded["arenas"]["host"]["planned_bytes"].get<std::int64_t>() + (64 << 20)));
+  const auto gib = [](const nlohmann::json& bytes) { return bytes.get<double>() / 0x1p30; };
+  const std::string memory = fmt::format(" --memory {}", gib(offloaded["needed_bytes"]) + 0.001);
+  ASSERT_GT(gib(all["needed_bytes"]), gib(offloaded["needed_bytes"]) + 0.001);
+  const double host = gib(offloaded["host_needed_bytes"]);
+  const std::string enough = fmt::format(" --host-memory {}", host + 0.001),
+                    less = fmt::format(" --host-memory {}", host - 0.001);
+  for (const auto& room : {std::string(), enough})
+    EXPECT_THAT(plan(wide + memory + room).err,
+                EndsWith("; it would fit with fsdp.cpu_offload = optimizer\n"));
+  EXPECT_THAT(plan(wide + memory + less).err, Not(HasSubstr("fsdp.cpu_offload = optimizer\n")));
+
+  const Ending fits = plan(wide + offload + memory + enough), does_not = plan(wide + offload + memory + less);
+  EXPECT_EQ(fits.status, 0) << fits.err;
+  EXPECT_THAT(fits.out,
+              ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, which has [0-9.]+ [MG]iB\n"
+                            "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
+  EXPECT_EQ(does_not.status, 2);
+  EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
+  EXPECT_THAT(does_not.err,
+              ContainsRegex("^llampi: needs [0-9.]+ [MG]iB of host memory per node, but a node has "
+                            "[0-9.]+ [MG]iB; largest items: "));
+  // On CPUs the ranks of a node share it.
+  EXPECT_EQ(json("--ranks 4 --per-node 2 --host-memory 3")["device_memory_bytes"], std::int64_t{3} << 29);
+  expect_refused("--memory 1 --host-memory 3",
+                 "--memory and --host-memory are the same memory on CPUs; give one of them");
+  expect_refused("--device cuda --host-memory 3",
+                 "--host-memory needs to know the GPUs too; add --memory, or name them with --device");
 }
 
 // What the README says of the shapes that come with the program.
@@ -251,6 +302,14 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
               HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
   EXPECT_THAT(readme, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
                                             gib(planned("70b.ini --ranks 64 --per-node 8")))));
+  std::string refusal = run("plan --config input/llama3-70b.ini --ranks 8 --device h100").err;
+  const auto spaces = [](std::string text) {
+    const auto blank = [](char a, char b) { return std::isspace(a) && std::isspace(b); };
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    text.erase(std::unique(text.begin(), text.end(), blank), text.end());
+    return text;
+  };
+  EXPECT_THAT(spaces(readme), HasSubstr(spaces(refusal)));
 }
 
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {

@@ -12,11 +12,16 @@
 //   parameters, trained_parameters                                 elements of the model
 //   planned_bytes                                                  what the program allocates: all arenas
 //   process_bytes                                                  kProcessBytes, not in planned_bytes
-//   context_bytes, communicator_bytes                              what else of a GPU is taken, likewise:
-//                                                                  estimates, 0 on CPUs
+//   context_bytes, loaded_later_bytes, communicator_bytes          what else of a GPU is taken, likewise:
+//                                                                  measured on one H100 but for the last, an
+//                                                                  estimate; 0 on CPUs
 //   needed_bytes, device_memory_bytes, fits                        of the device's memory with all of these;
 //                                                                  what it has and whether that is enough,
 //                                                                  null if it is not known
+//   host_needed_bytes, host_memory_bytes                           of a node with GPUs: what its ranks need
+//   of
+//                                                                  the host's memory, what it has (null if
+//                                                                  not given); `fits` is of both
 //   arenas {device, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
 //                                                                  planned is the larger of the step's and
 //                                                                  the evaluation's; both contain what is
@@ -50,22 +55,23 @@ namespace llampi {
 /// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
 inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
 
-/// About what CUDA's context and the kernels of cuBLASLt and cuDNN take of a GPU, not measured yet: contexts
-/// with lazily loaded kernels are reported to take 300 to 430 MiB (pytorch/pytorch issues 107667 and 109888,
-/// unslothai/unsloth-zoo 1053); a part of the difference between the memory that a GPU has and that CUDA
-/// offers comes on top.
-inline constexpr std::int64_t kContextBytes = std::int64_t{768} << 20;
+/// What CUDA's context and the libraries take of a GPU when a run has opened and checked it, as measured on
+/// one H100 (driver 580, CUDA 13.0). What is loaded later is loaded_later_bytes().
+inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
 
 /// Where a step would run.
 struct Machine {
   std::string device = "cpu";
-  Backend backend = Backend::mpi;  ///< of the collectives: nccl for GPUs
-  std::int64_t memory_bytes = 0;   ///< of the device, for each rank; 0: not known
+  Backend backend = Backend::mpi;      ///< of the collectives: nccl for GPUs
+  std::int64_t memory_bytes = 0;       ///< of the device, for each rank; 0: not known
+  std::int64_t host_memory_bytes = 0;  ///< of a node, beside its GPUs; 0: not known
   int ranks = 1;
   int ranks_per_node = 1;
   int threads = 1;  ///< per rank; workspaces depend on it
 
   int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
+  std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
+  int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
 };
 
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, other };
@@ -138,21 +144,28 @@ struct PlanReport {
   std::int64_t evaluation_actions = 0;
   std::vector<UnitReport> units;
 
-  std::int64_t context_bytes = 0;       ///< an estimate, see kContextBytes
-  std::int64_t communicator_bytes = 0;  ///< likewise, see llampi::communicator_bytes()
+  std::int64_t context_bytes = 0;       ///< see kContextBytes
+  std::int64_t later_bytes = 0;         ///< see loaded_later_bytes()
+  std::int64_t communicator_bytes = 0;  ///< an estimate, see llampi::communicator_bytes()
   std::int64_t needed_bytes = 0;        ///< of the device's memory
+  std::int64_t host_needed_bytes = 0;   ///< of a node's memory beside its GPUs; 0 on CPUs
 
   /// Over all arenas.
   ArenaReport total() const;
   bool on_gpu() const { return machine.backend == Backend::nccl; }
   bool knows_memory() const { return machine.memory_bytes > 0; }
-  bool fits() const { return needed_bytes <= machine.memory_bytes; }
+  bool knows_host_memory() const { return machine.host_memory_bytes > 0; }
+  bool fits_on_device() const { return needed_bytes <= machine.memory_bytes; }
+  bool fits_on_host() const { return !knows_host_memory() || host_needed_bytes <= machine.host_memory_bytes; }
+  bool fits() const { return fits_on_device() && fits_on_host(); }
 };
 
-/// What a rank of these groups needs of the memory of its device: a GPU's with what is estimated, or the
-/// host's, where both arenas lie with the process itself.
+/// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
+/// later and communicators, or the host's, where both arenas lie with the process itself.
 std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArenas>& arena_bytes,
                           const RankGroups& groups);
+/// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
+std::int64_t host_needed_bytes(const Machine& machine, const std::array<std::int64_t, kArenas>& arena_bytes);
 
 /// @param compiled with a training step
 PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
