@@ -218,8 +218,8 @@ sanitize() { # tool, tests, options...
 }
 # Calls that fail on purpose, such as asking for too much memory, are no errors.
 step_memcheck() { sanitize memcheck '*' --report-api-errors no; }
-# Attention, whose tiles lie in dynamic shared memory, is left out: on an H100 racecheck ended there with an illegal address of
-# its own, where memcheck found none.
+# Attention, whose tiles lie in dynamic shared memory, is left out: with it racecheck ended on an H100 with an illegal address
+# inside the sanitizer, where memcheck found none.
 step_racecheck() { sanitize racecheck 'GpuOperations.*:GpuUpdate.Norm*-*Attention*:*Segments*:*LargeScores*'; }
 
 measured() { # of llampi's configurations; gpu_table.sh notes those that fail and goes on

@@ -234,7 +234,7 @@ Table fsdp_options(Config& c) {
        {.one_of = {"auto", "float32", "bfloat16", "float16"}}},
       {"fsdp.reduce_dtype",
        &c.fsdp.reduce_dtype,
-       "gradients travel in; sums are float32 in any case",
+       "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype",
        {.one_of = dtypes}},
       {"fsdp.cpu_offload",
        &c.fsdp.cpu_offload,
