@@ -2,12 +2,8 @@
 
 #include <sys/mman.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <limits>
-#include <string>
 
 #include "llampi/core/text.hpp"
 
@@ -31,26 +27,7 @@ std::byte* trim(std::byte* begin, std::int64_t mapped, std::int64_t wanted) {
   return begin + front;
 }
 
-/// The number in FILE behind `key` (or the first one); -1 if there is none, as in "max".
-std::int64_t number_in(const char* file, const std::string& key) {
-  std::ifstream in(file);
-  std::string word;
-  while (!key.empty() && in >> word && word != key) continue;
-  std::int64_t value = -1;
-  return in >> value ? value : -1;
-}
-
 }  // namespace
-
-std::int64_t available_host_memory() {
-  std::int64_t available = std::numeric_limits<std::int64_t>::max();
-  const std::int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-  if (kib >= 0) available = kib * 1024;
-  const std::int64_t limit = number_in("/sys/fs/cgroup/memory.max", "");
-  const std::int64_t used = number_in("/sys/fs/cgroup/memory.current", "");
-  if (limit >= 0 && used >= 0) available = std::min(available, std::max<std::int64_t>(0, limit - used));
-  return available;
-}
 
 Memory allocate_host_memory(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");

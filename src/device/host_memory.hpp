@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
 #include "llampi/device/device.hpp"
 
@@ -13,7 +14,9 @@ namespace llampi {
 Memory allocate_host_memory(std::int64_t bytes);
 
 /// Bytes that could be taken without swapping: what the kernel calls MemAvailable, or what is left of the
-/// control group's limit (version 2), whichever is less. The largest number there is where neither is known.
-std::int64_t available_host_memory();
+/// limit of a control group (version 1 or 2) that this process is in or that is around it, whichever is
+/// least. The largest number there is where nothing is known.
+/// @param root of the file system with /proc and the control groups, for tests
+std::int64_t available_host_memory(const std::filesystem::path& root = "/");
 
 }  // namespace llampi
