@@ -14,6 +14,7 @@
 #include "llampi/core/error.hpp"
 #include "train/flight_file.hpp"
 #include "train/process.hpp"
+#include "train/process_links.hpp"
 #include "train/stop.hpp"
 #include "train/verdict.hpp"
 #include "train/watchers.hpp"
@@ -32,6 +33,7 @@ constexpr double kAbortSeconds = 5;       // for MPI to end the job
 constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
 constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
 constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
+constexpr double kLinkSeconds = 60;  // for connections between nodes, until it is said that there are none
 
 enum class Kind : char {
   heartbeat = 'h',
@@ -102,6 +104,7 @@ class Watchdog::Thread {
   void hear(int rank, const Heartbeat& heartbeat);
   void send_heartbeats(double now);
   void watch_neighbour();
+  void watch_other_nodes(double now);
   void tell_who_is_gone();
   void judge_the_others(double now);
   void judge_alone(double now);
@@ -136,15 +139,18 @@ class Watchdog::Thread {
   std::vector<int> peers_;  ///< who is told, and tells: all of a monitor, the monitors of the others
   std::vector<RankProcess> processes_;
   int neighbour_ = -1;
+  std::unique_ptr<ProcessLinks> links_;
+  Log log_;
 
   std::vector<Known> known_;  ///< per rank
   std::set<int> finished_;    ///< ranks from which nothing comes any more
-  double last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
+  double started_ = 0, last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
   double alarm_ends_ = 0;
   double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
   double asked_at_ = -kSpokenForSeconds;  ///< for a report
   bool record_written_ = false;
+  bool links_told_ = false;  ///< whether there are connections to other nodes
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -160,7 +166,8 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
       interval_(std::min(kLongestInterval, options_.seconds / 10)),
       rank_(world.rank()),
       host_(world.topology().host),
-      channel_(world.channel()) {
+      channel_(world.channel()),
+      log_(log) {
   processes_ = exchange_processes(world);
   monitors_ = choose_monitors(processes_);
   if (!channel_ && world.size() > 1) {
@@ -171,7 +178,8 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
     if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
   }
   neighbour_ = neighbour_of(processes_, rank_);
-  last_look_ = steady_seconds();
+  links_ = std::make_unique<ProcessLinks>(world, processes_, monitors_);
+  last_look_ = started_ = steady_seconds();
   for (const auto& process : processes_) {
     known_.push_back({last_look_, last_look_, {}});
     known_.back().rank.host = process.host;
@@ -198,6 +206,7 @@ void Watchdog::Thread::stop() {
   }
   wake_.notify_all();
   thread_.join();
+  links_.reset();
 }
 
 void Watchdog::Thread::run() {
@@ -209,6 +218,7 @@ void Watchdog::Thread::run() {
       if (take_flight_record_request()) write_record("the process was told to terminate");
       const double now = look();  // no later time: this process may be suspended anywhere
       watch_neighbour();
+      watch_other_nodes(now);
       channel_ ? judge_the_others(now) : judge_alone(now);
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
@@ -251,8 +261,10 @@ std::optional<Channel::Message> Watchdog::Thread::next_message() {
   }
 }
 
-/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell.
+/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell. One
+/// to a process that has ended may wait in MPI, which has its own words to say about it.
 void Watchdog::Thread::tell(int rank, const std::string& text) {
+  if (known(rank).rank.gone) return;
   try {
     channel_->send(rank, text);
   } catch (const Error&) {
@@ -305,6 +317,17 @@ void Watchdog::Thread::watch_neighbour() {
     neighbour_ = neighbour_after(processes_, rank_, neighbour_);
   }
   if (neighbour_ != before) tell_who_is_gone();
+}
+
+void Watchdog::Thread::watch_other_nodes(double now) {
+  const auto ended = links_->look();
+  for (const int rank : ended) known(rank).rank.gone = true;
+  if (!ended.empty()) tell_who_is_gone();
+  if (now - started_ < kLinkSeconds || links_told_) return;
+  links_told_ = true;
+  if (links_->missing().empty()) return;
+  log_.warning("rank 0 has no connection to {}: should that process end, only its silence will tell",
+               format_ranks({links_->missing().begin(), links_->missing().end()}));
 }
 
 /// Again and again: one that does not read misses some.

@@ -4,8 +4,9 @@
 // second where they stand, and tell all ranks that they are there. Rank 0 judges, and the deputy if rank 0
 // has fallen silent. Then every rank that still answers writes its flight record to the run folder, whoever
 // judged says what is wrong, and the job is aborted. A rank that hears neither of the two ends the job
-// itself. Ranks of one machine watch each other's processes, so that the end of one is seen at once, whatever
-// started them. Where MPI does not let a second thread call it, each rank watches only that it moves itself.
+// itself. Ranks of one machine watch each other's processes, and connections between machines show the end of
+// one that is alone on its own (process_links.hpp), so that an end is seen at once, whatever started the job.
+// Where MPI does not let a second thread call it, each rank watches only that it moves itself.
 //
 // A thread notices when it has not run for long, because the whole job was suspended: that time does not
 // count.

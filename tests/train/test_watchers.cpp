@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "train/process.hpp"
+#include "train/process_links.hpp"
 #include "train/watchers.hpp"
 
 namespace llampi {
@@ -57,6 +58,16 @@ TEST(Watchers, WhoIsLeftWatchesAllTheOthersInTheEnd) {
   EXPECT_EQ(neighbour_after(ranks, 1, 2), 0);
   EXPECT_EQ(neighbour_after(ranks, 1, 0), -1);
   EXPECT_EQ(neighbour_after(ranks, 3, 4), -1);
+}
+
+TEST(Watchers, TheFirstRankOfEachNodeIsLinkedWithTheMonitorsOnOthers) {
+  using Pairs = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(pairs_to_link(ranks_on({4}), {0, 1}), Pairs{});
+  EXPECT_EQ(pairs_to_link(ranks_on({1, 1, 1}), {0, 1}), (Pairs{{0, 1}, {1, 0}, {2, 0}, {2, 1}}));
+  EXPECT_EQ(pairs_to_link(ranks_on({3, 2, 2}), {0, 3}), (Pairs{{0, 3}, {3, 0}, {5, 0}, {5, 3}}));
+  auto unknown = ranks_on({3});
+  for (auto& rank : unknown) rank.machine.clear();
+  EXPECT_EQ(pairs_to_link(unknown, {0, 1}), (Pairs{{0, 1}, {1, 0}, {2, 0}, {2, 1}}));
 }
 
 TEST(Watchers, WhatCannotBeSeenIsNotWatched) {

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "cli/shell.hpp"
 
@@ -21,6 +22,9 @@ using ::testing::Not;
 constexpr auto kSoon = std::chrono::seconds(60);
 // mpirun sees the end of a rank as well, and gives the others two seconds: little on a loaded machine.
 constexpr auto* kPatientMpirun = "OMPI_MCA_odls_base_sigkill_timeout=8 $JOB";
+
+// It goes on without ranks that have ended.
+constexpr auto* kHeedlessMpirun = "OMPI_MCA_orte_enable_recovery=1 $JOB";
 
 class Watchdogs : public ::testing::Test {
  protected:
@@ -140,6 +144,29 @@ TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
     for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
     std::filesystem::remove_all(folder_.path() / "flight");
   }
+}
+
+// No other rank sees its process, and the launcher does not care, like srun.
+TEST_F(Watchdogs, NameARankThatHasEndedAloneOnItsNode) {
+  // Both ranks to which all report, and another.
+  for (const auto& [ranks, way, rank] : {std::tuple(3, "exit-at-once", 0), {3, "kill", 2}, {2, "exit", 1}}) {
+    const Ending ending = job(ranks, fmt::format("600 {} {} 100 apart", way, rank), kHeedlessMpirun);
+    EXPECT_LT(took_, kSoon);
+    ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+    EXPECT_THAT(ending.complaints()[0],
+                ContainsRegex(fmt::format("llampi: watchdog: rank {} on .+ has ended without a word", rank)));
+    for (int other = 0; other < ranks; ++other) EXPECT_EQ(has_record(other), other != rank) << other;
+    std::filesystem::remove_all(folder_.path() / "flight");
+  }
+}
+
+TEST_F(Watchdogs, TakeNoOrdinaryEndOnAnotherNodeForAFailure) {
+  Ending ending = job(3, "600 slow 1 2 apart");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.err, "");
+  ending = job(3, "600 throw 2 100 apart");
+  EXPECT_EQ(ending.status, 1);
+  EXPECT_THAT(ending.complaints(), ::testing::ElementsAre("llampi: rank 2: something is wrong here"));
 }
 
 // Then each rank has only its own machine to look at.

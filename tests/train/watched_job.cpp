@@ -1,6 +1,7 @@
 // A job that the watchdog watches, for tests/train/watchdog_test.cpp: steps of operations between all ranks,
 // and one rank that fails in the way the arguments name.
-//   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread]
+//   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]
+// one-thread: MPI does not let a second thread call it; apart: each rank is on a machine of its own.
 #include <unistd.h>
 
 #include <csignal>
@@ -20,9 +21,25 @@ constexpr int kBadStep = 3;
 
 using namespace llampi;
 
+/// Ranks that do not see each other's processes.
+class WorldOfNodes final : public WorldOver {
+ public:
+  explicit WorldOfNodes(World& world) : WorldOver(world), topology_(world.topology()) {
+    topology_.nodes = world.size();
+    topology_.node = world.rank();
+    topology_.local_rank = 0;
+    topology_.local_ranks = 1;
+  }
+  const Topology& topology() const override { return topology_; }
+
+ private:
+  Topology topology_;
+};
+
 void fail(World& world, const std::string& way) {
   if (way == "exit") std::exit(0);
   if (way == "exit-at-once") ::_exit(0);
+  if (way == "kill") std::raise(SIGKILL);
   if (way == "throw") throw Error("something is wrong here");
   if (way == "stop") {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so that where it is has been heard
@@ -61,7 +78,9 @@ int main(int arguments, char** argv) {
   std::signal(SIGTERM, SIG_IGN);  // as in `llampi train`, which has it blocked: ranks see others end
   const auto mpi = World::create();
   WorldOfOneThread one_thread(*mpi);
-  World* const world = arguments > 6 ? &one_thread : mpi.get();
+  WorldOfNodes apart(*mpi);
+  const std::string kind = arguments > 6 ? argv[6] : "";
+  World* const world = kind == "one-thread" ? &one_thread : kind == "apart" ? &apart : mpi.get();
   FlightRecord record;
   try {
     record.set_names({"model.layers.0", "model.layers.1"});
