@@ -14,6 +14,7 @@ constexpr int kBits = 20;  // for the number of ranks with a reason: below 2^20
 
 Stopping::Stopping(const fs::path& run_dir, double max_hours, int rank)
     : file_(run_dir / "stop"),
+      stopped_file_(run_dir / "stopped"),
       max_seconds_(max_hours * 3600),
       looks_for_file_(rank == 0),
       started_(steady_seconds()) {}
@@ -49,6 +50,19 @@ void Stopping::remove_file(const Log& log) const {
   std::error_code error;
   if (looks_for_file_) fs::remove(file_, error);
   if (error) log.warning("cannot remove {}: {}", file_.string(), error.message());
+}
+
+void Stopping::put_file_aside(const Log& log) const {
+  std::error_code error;
+  if (!looks_for_file_ || !fs::exists(file_, error)) return;
+  fs::rename(file_, stopped_file_, error);
+  if (error)
+    log.warning("cannot rename {} to {}: {}", file_.string(), stopped_file_.string(), error.message());
+}
+
+void Stopping::forget_last_stop() const {
+  std::error_code ignored;  // of a folder in which nothing can be removed, the run has said so before
+  if (looks_for_file_) fs::remove(stopped_file_, ignored);
 }
 
 }  // namespace llampi

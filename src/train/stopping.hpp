@@ -28,11 +28,16 @@ class Stopping {
   /// "by a signal"
   std::string text() const;
   double seconds_since_start() const;
-  /// So that the next start does not stop at once. Rank 0 does it.
+  /// At the end of the run, so that nothing stops at once what continues it. Rank 0 does it.
   void remove_file(const Log& log) const;
+  /// Likewise when the run stops: `stop` becomes `stopped`, by which a job script sees that a person has
+  /// stopped it.
+  void put_file_aside(const Log& log) const;
+  /// Removes `stopped`, once the run goes on.
+  void forget_last_stop() const;
 
  private:
-  std::filesystem::path file_;
+  std::filesystem::path file_, stopped_file_;
   double max_seconds_;  ///< 0: none
   bool looks_for_file_;
   double started_;

@@ -156,6 +156,7 @@ void Trainer::open_run_folder() {
     folder_->open(resolved_, traced_.first > 0, state_.step);
     return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
   });
+  stopping_.forget_last_stop();
   owes_evaluation_ = !owes.empty() && due(config_.train.eval_every, state_.step);
 }
 
@@ -263,7 +264,7 @@ Outcome Trainer::stop() {
   const bool idle = state_.step < first_step_;
   if (!idle) save();
   write_trace();
-  stopping_.remove_file(log_);
+  stopping_.put_file_aside(log_);
   if (idle && stopping_.reason() == StopReason::max_hours) {
     log_.warning(
         "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "

@@ -50,6 +50,22 @@ TEST_F(StoppingTest, RankZeroLooksForTheFile) {
   EXPECT_FALSE(std::filesystem::exists(folder_ / "stop"));
 }
 
+TEST_F(StoppingTest, LeavesATraceOfTheFileUntilTheRunGoesOn) {
+  const auto stop = folder_ / "stop", stopped = folder_ / "stopped";
+  const auto first = stopping(), second = stopping(0, 1);
+  first.put_file_aside(Log());
+  EXPECT_FALSE(std::filesystem::exists(stopped)) << "nobody has stopped it by the file";
+  std::ofstream(stop) << "";
+  second.put_file_aside(Log());
+  EXPECT_TRUE(std::filesystem::exists(stop));
+  first.put_file_aside(Log());
+  EXPECT_FALSE(std::filesystem::exists(stop));
+  second.forget_last_stop();
+  EXPECT_TRUE(std::filesystem::exists(stopped));
+  first.forget_last_stop();
+  EXPECT_FALSE(std::filesystem::exists(stopped));
+}
+
 TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
   const auto out_of_time = stopping(1).vote(3601);
   request_stop();
