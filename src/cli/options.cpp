@@ -214,7 +214,7 @@ Option config_option(std::string& file) {
 }  // namespace
 
 Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
-                      const std::vector<Option>& more) {
+                      const std::vector<Option>& more, std::set<std::string>* given) {
   Config defaults;
   const auto table = option_table(defaults);
   std::string file;
@@ -237,7 +237,13 @@ Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpos
   });
   std::vector<Setting> from_file;
   if (has_file) from_file = ini_settings(read_text(file), file, table);
-  return build({from_file, environment_settings(table), line.settings}, purpose);
+  const std::vector<std::vector<Setting>> sources = {from_file, environment_settings(table), line.settings};
+  for (const auto& source : sources) {
+    for (const auto& setting : source) {
+      if (given != nullptr) given->insert(setting.key);
+    }
+  }
+  return build(sources, purpose);
 }
 
 std::vector<std::string> not_built(const Config& config) {
@@ -249,7 +255,7 @@ std::vector<std::string> not_built(const Config& config) {
   return settings;
 }
 
-std::string to_ini(const Config& config) {
+std::string to_ini(const Config& config, const std::set<std::string>* given) {
   Config copy = config;
   std::string text, section;
   for (const auto& option : option_table(copy)) {
@@ -260,7 +266,9 @@ std::string to_ini(const Config& config) {
       text += fmt::format("[{}]\n", section);
     }
     const std::string value = value_text(option);
-    text += fmt::format("{} ={}{}\n", option.key.substr(dot + 1), value.empty() ? "" : " ", value);
+    const bool as_comment = given != nullptr && given->count(option.key) == 0;
+    text += fmt::format("{}{} ={}{}\n", as_comment ? "# " : "", option.key.substr(dot + 1),
+                        value.empty() ? "" : " ", value);
   }
   return text;
 }

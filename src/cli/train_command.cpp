@@ -1,4 +1,6 @@
 // llampi train
+#include <algorithm>
+
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
@@ -11,8 +13,9 @@
 namespace llampi::cli {
 namespace {
 
+constexpr const char* kPrintConfig = "--print-config";
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...]\n\n"
+    "Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]\n\n"
     "Trains, or continues, a run. A key is taken from the command line, else from the environment "
     "(train.steps\n"
     "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default; of an option\n"
@@ -23,7 +26,19 @@ constexpr const char* kUsage =
     "status\n"
     "75; the same command continues it. Under mpirun send SIGUSR1 to mpirun, which passes it on: after "
     "SIGTERM or\n"
-    "Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, saved or not.\n";
+    "Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, saved or not.\n"
+    "--print-config prints the resolved configuration and trains nothing; keys that are not given anywhere "
+    "are\n"
+    "comments in it.\n";
+
+/// What would be run, for people and job scripts. Needs no MPI.
+int print_config(Arguments arguments) {
+  std::erase(arguments, kPrintConfig);
+  std::set<std::string> given;
+  const Config config = resolve_config(arguments, Log(), Purpose::train, {}, &given);
+  print(to_ini(config, &given));
+  return kDone;
+}
 
 /// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
 /// have, or have otherwise, must not make the ranks differ. Collective.
@@ -39,6 +54,8 @@ int train_command(const Arguments& arguments) {
     print(kUsage + config_help());
     return kDone;
   }
+  if (std::find(arguments.begin(), arguments.end(), kPrintConfig) != arguments.end())
+    return print_config(arguments);
   const StopSignals stop_signals;
   return run_on_ranks([&](World& world) {
     const Log log = console_log(world.rank() == 0, stdout);

@@ -141,6 +141,25 @@ TEST_F(Program, RefusesToBeOneOfSeveralThatDoNotKnowOfEachOther) {
   EXPECT_EQ(start("1").err, "");
 }
 
+TEST_F(Program, PrintsTheConfigurationOfARun) {
+  folder_.write("run.ini", "[run]\ndir = mine\nseed = 0\n[model]\nconfig = c.json\n[data]\ntrain = t.h5\n");
+  const Ending ending =
+      shell(folder_.path(), std::string("LLAMPI_TRAIN_STEPS=7 ") + LLAMPI_PROGRAM +
+                                " train --config run.ini --optimizer.lr=2e-3 --print-config");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  for (const auto* given : {"[run]\ndir = mine\n", "\nseed = 0\n", "\nsteps = 7\n", "\nlr = 0.002\n"})
+    EXPECT_THAT(ending.out, HasSubstr(given));
+  for (const auto* not_given : {"\n# resume = auto\n", "\n# weights = random\n", "\n# min_lr = 0\n"})
+    EXPECT_THAT(ending.out, HasSubstr(not_given));
+  // It is a configuration file itself.
+  folder_.write("printed.ini", ending.out);
+  EXPECT_EQ(run("train --print-config --config printed.ini").out, ending.out);
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "mine"));
+  expect_refused("train --print-config --config printed.ini --train.steps=0",
+                 "neither train.steps nor train.epochs is given; say how long the run is with one of them");
+}
+
 TEST_F(Program, PrintsAndDecodesTokens) {
   folder_.write("text", "Hi!\n\nÄ\n");
   const Ending ids = run("tokenize --tokenizer bytes --print <text");
