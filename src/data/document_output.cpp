@@ -7,8 +7,10 @@ namespace llampi {
 DocumentOutput::DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                const TokenizeOptions& options)
     : writer_(path, tokenizer.vocabulary(), tokenizer.name()) {
-  if (options.format == InputFormat::chat)
-    packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
+  notes_.tokenizer_hash = vocabulary_hash(tokenizer);
+  if (options.format != InputFormat::chat) return;
+  packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
+  notes_.row_tokens = options.seq_len;
 }
 
 void DocumentOutput::append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {
@@ -38,8 +40,11 @@ OutputStatistics DocumentOutput::close() {
     statistics_.rows = rows.rows;
     statistics_.padding = rows.padding;
     statistics_.cut = rows.cut;
+    notes_.padding_tokens = rows.padding + (rows.rows > 0 ? 1 : 0);  // behind the last
+    notes_.padding_documents = rows.padding_documents;
   }
-  writer_.close();
+  notes_.loss_tokens = statistics_.trained;
+  writer_.close(notes_);
   return statistics_;
 }
 

@@ -28,6 +28,7 @@ class DocumentOutput {
   TokenFileWriter writer_;
   std::optional<RowPacker> packer_;
   OutputStatistics statistics_;
+  TokenFileNotes notes_;
   std::int64_t length_ = 0;  // of the document under way
 };
 

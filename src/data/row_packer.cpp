@@ -69,11 +69,16 @@ RowPacker::Rows RowPacker::write(TokenFileWriter& writer) {
       tokens += lengths[packing.items[i]];
     }
     const auto rows = (tokens + seq_len_ - 1) / seq_len_;
-    write_padding(writer, rows * seq_len_ - tokens);
+    const auto padding = rows * seq_len_ - tokens;
+    write_padding(writer, padding);
     result.rows += rows;
-    result.padding += rows * seq_len_ - tokens;
+    result.padding += padding;
+    result.padding_documents += padding > 0 ? 1 : 0;
   }
-  if (result.rows > 0) write_padding(writer, 1);
+  if (result.rows > 0) {
+    write_padding(writer, 1);
+    ++result.padding_documents;
+  }
   return result;
 }
 

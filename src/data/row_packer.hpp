@@ -17,8 +17,9 @@ class RowPacker {
  public:
   struct Rows {
     std::int64_t rows = 0;
-    std::int64_t padding = 0;  ///< tokens
-    std::int64_t cut = 0;      ///< conversations longer than a row
+    std::int64_t padding = 0;            ///< tokens, without the one behind the last row
+    std::int64_t padding_documents = 0;  ///< with that one
+    std::int64_t cut = 0;                ///< conversations longer than a row
   };
 
   /// @param padding id of the tokens that fill rows

@@ -126,12 +126,14 @@ class TokenFile::Impl {
   std::filesystem::path path;
   std::int64_t vocabulary = 0;
   std::string tokenizer;
+  TokenFileNotes notes;
   PosixFile file;
   std::optional<Column> tokens, mask;
   std::vector<std::uint64_t> documents;
 
  private:
   void refuse_other_formats(const hdf5::File& hdf5_file) const;
+  void read_notes(hid_t hdf5_file);
   void read_documents(const Column& column);
 };
 
@@ -145,6 +147,7 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
     }
     if (hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
       tokenizer = hdf5::read_string(hdf5_file.id(), "tokenizer");
+    if (hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
     file = PosixFile::open_for_reading(path);
     tokens.emplace(hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
     tokens->require_inside(file.size());
@@ -188,6 +191,22 @@ void TokenFile::Impl::refuse_other_formats(const hdf5::File& hdf5_file) const {
   }
 }
 
+void TokenFile::Impl::read_notes(hid_t hdf5_file) {
+  const auto number = [&](const char* name) -> std::int64_t {
+    if (!hdf5::has_attribute(hdf5_file, name)) return 0;
+    const auto value = hdf5::read_int64(hdf5_file, name);
+    if (value < 0) throw_user_error("{}: the attribute '{}' is {}", path.string(), name, value);
+    return value;
+  };
+  if (hdf5::has_attribute(hdf5_file, token_format::kTokenizerHash))
+    notes.tokenizer_hash = hdf5::read_string(hdf5_file, token_format::kTokenizerHash);
+  notes.row_tokens = number(token_format::kRowTokens);
+  notes.padding_tokens = number(token_format::kPaddingTokens);
+  notes.padding_documents = number(token_format::kPaddingDocuments);
+  if (hdf5::has_attribute(hdf5_file, token_format::kLossTokens))
+    notes.loss_tokens = number(token_format::kLossTokens);
+}
+
 void TokenFile::Impl::read_documents(const Column& column) {
   documents.resize(static_cast<std::size_t>(column.size()));
   bool negative = false;
@@ -214,6 +233,7 @@ const std::filesystem::path& TokenFile::path() const { return impl_->path; }
 std::int64_t TokenFile::tokens() const { return impl_->tokens->size(); }
 std::int64_t TokenFile::vocabulary() const { return impl_->vocabulary; }
 std::string TokenFile::tokenizer() const { return impl_->tokenizer; }
+const TokenFileNotes& TokenFile::notes() const { return impl_->notes; }
 bool TokenFile::has_loss_mask() const { return impl_->mask.has_value(); }
 const std::vector<std::uint64_t>& TokenFile::documents() const { return impl_->documents; }
 
@@ -223,11 +243,11 @@ std::int64_t TokenFile::samples(std::int64_t seq_len) const {
 }
 
 void TokenFile::read(std::int64_t begin, std::span<std::int32_t> ids) const {
-  constexpr auto kLargest = std::numeric_limits<std::int32_t>::max();
+  using Limits = std::numeric_limits<std::int32_t>;
   impl_->tokens->read(impl_->file, begin, static_cast<std::int64_t>(ids.size()), [&](std::size_t i, auto id) {
-    ids[i] = std::cmp_less(id, 0)             ? -1
-             : std::cmp_greater(id, kLargest) ? kLargest
-                                              : static_cast<std::int32_t>(id);
+    ids[i] = std::cmp_less(id, Limits::min())      ? Limits::min()
+             : std::cmp_greater(id, Limits::max()) ? Limits::max()
+                                                   : static_cast<std::int32_t>(id);
   });
 }
 

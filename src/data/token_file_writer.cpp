@@ -37,6 +37,17 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
   return static_cast<std::int64_t>(offset.value_or(0));
 }
 
+/// Only what is known.
+void write_notes(hid_t file, const TokenFileNotes& notes) {
+  if (!notes.tokenizer_hash.empty())
+    hdf5::write_string(file, token_format::kTokenizerHash, notes.tokenizer_hash);
+  if (notes.loss_tokens) hdf5::write_int64(file, token_format::kLossTokens, *notes.loss_tokens);
+  if (notes.row_tokens == 0) return;
+  hdf5::write_int64(file, token_format::kRowTokens, notes.row_tokens);
+  hdf5::write_int64(file, token_format::kPaddingTokens, notes.padding_tokens);
+  hdf5::write_int64(file, token_format::kPaddingDocuments, notes.padding_documents);
+}
+
 }  // namespace
 
 // The number of tokens is known only at the end, but a dataset that can grow is chunked and has no single
@@ -81,9 +92,9 @@ class TokenFileWriter::Impl {
 
   void end_document() { documents_.push_back(static_cast<std::uint64_t>(tokens_)); }
 
-  void close() {
+  void close(const TokenFileNotes& notes) {
     if (documents_.back() != static_cast<std::uint64_t>(tokens_)) end_document();
-    const auto places = lay_out();
+    const auto places = lay_out(notes);
     const auto file = PosixFile::open_for_writing(temporary_path());
     token_spool_.copy_to(file, places.tokens);
     file.write_at(places.documents, std::as_bytes(std::span(documents_)));
@@ -118,7 +129,7 @@ class TokenFileWriter::Impl {
   std::filesystem::path temporary_path(const char* kind = "") const { return path_.string() + kind + ".tmp"; }
 
   /// The file without its data; where the data belong.
-  Places lay_out() const {
+  Places lay_out(const TokenFileNotes& notes) const {
     const Hdf5Lock lock;
     try {
       auto file = hdf5::create_file(temporary_path(), hdf5::file_access().id());
@@ -126,6 +137,7 @@ class TokenFileWriter::Impl {
       hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
       hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
       hdf5::write_string(file.id(), "tokenizer", tokenizer_);
+      write_notes(file.id(), notes);
       Places places;
       places.tokens = reserve_dataset(file, "tokens", stored_type(width_), tokens_);
       places.documents =
@@ -161,8 +173,8 @@ void TokenFileWriter::append(std::span<const std::int32_t> tokens, std::span<con
   impl_->append(tokens, mask);
 }
 void TokenFileWriter::end_document() { impl_->end_document(); }
-void TokenFileWriter::close() {
-  impl_->close();
+void TokenFileWriter::close(const TokenFileNotes& notes) {
+  impl_->close(notes);
   impl_.reset();
 }
 

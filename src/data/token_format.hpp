@@ -8,4 +8,11 @@ namespace llampi::token_format {
 inline constexpr char kFormat[] = "llampi-tokens";
 inline constexpr std::int64_t kVersion = 1;
 
+// Attributes of TokenFileNotes.
+inline constexpr char kTokenizerHash[] = "tokenizer_hash";
+inline constexpr char kRowTokens[] = "seq_len";
+inline constexpr char kPaddingTokens[] = "padding_tokens";
+inline constexpr char kPaddingDocuments[] = "padding_documents";
+inline constexpr char kLossTokens[] = "loss_tokens";
+
 }  // namespace llampi::token_format

@@ -1,5 +1,7 @@
 #include "llampi/data/tokenizer.hpp"
 
+#include <libdeflate.h>
+
 #include "data/posix_file.hpp"
 #include "data/tokenizer_files.hpp"
 #include "llampi/core/error.hpp"
@@ -70,6 +72,19 @@ fs::path file_in(const fs::path& folder) {
 }  // namespace
 
 bool holds_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
+
+std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids) {
+  require(ids >= 0 && ids <= tokenizer.vocabulary(), "ids of a vocabulary's hash");
+  std::string text;
+  std::uint32_t crc = 0;
+  const auto end = static_cast<std::int32_t>(ids == 0 ? tokenizer.vocabulary() : ids);
+  for (std::int32_t id = 0; id < end; ++id) {
+    const auto bytes = tokenizer.bytes_of(id);
+    text = fmt::format("{}:", bytes.size()) + bytes;
+    crc = libdeflate_crc32(crc, text.data(), text.size());
+  }
+  return fmt::format("{:08x}", crc);
+}
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   if (name == "bytes") return std::make_unique<ByteTokenizer>();

@@ -101,7 +101,7 @@ class Words : public Tokenizer {
 class WholeText : public Tokenizer {
  public:
   std::string name() const override { return "whole"; }
-  std::int64_t vocabulary() const override { return std::int64_t{1} << 30; }
+  std::int64_t vocabulary() const override { return std::int64_t{1} << 21; }
   std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
     return {static_cast<std::int32_t>(text.size())};
   }

@@ -104,6 +104,31 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
   EXPECT_THROW(writer.append(Ids{1, 2}, Mask{1}), Error);
 }
 
+TEST(TokenFileWriter, NotesWhatIsKnownOfTheTokens) {
+  const TemporaryFolder folder;
+  TokenFileWriter writer(folder / "a.h5", 256, "bytes");
+  writer.append_document(std::vector<std::int32_t>{1, 2, 3, 0});
+  writer.close({.tokenizer_hash = "0a1b2c3d",
+                .row_tokens = 3,
+                .padding_tokens = 1,
+                .padding_documents = 1,
+                .loss_tokens = 2});
+  const TokenFile file(folder / "a.h5");
+  EXPECT_EQ(file.row_tokens(), 3);
+  EXPECT_EQ(file.notes().tokenizer_hash, "0a1b2c3d");
+  EXPECT_EQ(file.notes().padding_tokens, 1);
+  EXPECT_EQ(file.notes().padding_documents, 1);
+  EXPECT_EQ(file.notes().loss_tokens, 2);
+  {
+    const Hdf5Lock lock;
+    EXPECT_EQ(hdf5::read_int64(hdf5::open_file(folder / "a.h5").id(), "seq_len"), 3);
+  }
+  const TokenFile silent(write_tokens(folder / "b.h5", 256, {{1}}));
+  EXPECT_EQ(silent.row_tokens(), 0);
+  EXPECT_EQ(silent.notes().tokenizer_hash, "");
+  EXPECT_EQ(silent.notes().loss_tokens, std::nullopt);
+}
+
 TEST(TokenFileWriter, WritesAFileWithoutTokens) {
   const TemporaryFolder folder;
   const TokenFile file(write_tokens(folder / "a.h5", 256, {}));

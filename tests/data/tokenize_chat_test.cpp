@@ -96,7 +96,7 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   }
   ASSERT_EQ(missing.size(), known.size());
   ASSERT_GT(cut, 10);
-  std::int64_t padding = 0;
+  std::int64_t padding = 0, padding_documents = 0;
   for (std::size_t i = 0; i + 1 < out.starts.size(); ++i) {
     const auto begin = out.starts[i], end = out.starts[i + 1];
     const std::vector<std::int32_t> ids(out.ids.begin() + begin, out.ids.begin() + end);
@@ -106,6 +106,7 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
       EXPECT_TRUE(std::all_of(mask.begin(), mask.end(), [](auto flag) { return flag == 0; }));
       EXPECT_EQ(end == out.file.tokens() ? 0 : end % kRow, 0) << "padding is at the end of a row";
       padding += end - begin;
+      ++padding_documents;
       continue;
     }
     const auto found = missing.find(ids);
@@ -123,6 +124,11 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   EXPECT_EQ(done.output.cut, cut);
   EXPECT_EQ(done.output.padding + 1, padding);
   EXPECT_EQ(tokens + done.output.padding, done.output.rows * kRow);
+  EXPECT_EQ(out.file.row_tokens(), kRow);
+  EXPECT_EQ(out.file.notes().tokenizer_hash, vocabulary_hash(tokenizer_));
+  EXPECT_EQ(out.file.notes().padding_tokens, padding);
+  EXPECT_EQ(out.file.notes().padding_documents, padding_documents);
+  EXPECT_EQ(out.file.notes().loss_tokens, trained);
   EXPECT_GT(static_cast<double>(tokens), 0.97 * static_cast<double>(done.output.rows * kRow));
 }
 

@@ -1,6 +1,7 @@
 #include "llampi/data/tokenizer.hpp"
 
 #include "data_testing.hpp"
+#include "fake_tokenizers.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -24,6 +25,15 @@ TEST(Tokenizer, RefusesIdsThatAreNoBytes) {
     const std::vector<std::int32_t> ids{65, id};
     EXPECT_THAT(user_error([&] { tokenizer->decode(ids); }), ::testing::HasSubstr(std::to_string(id)));
   }
+}
+
+TEST(Tokenizer, HasAHashOfItsVocabulary) {
+  const auto bytes = make_tokenizer("bytes");
+  // Python: zlib.crc32(b"".join(b"1:" + bytes([i]) for i in range(256)))
+  EXPECT_EQ(vocabulary_hash(*bytes), "026d1fa6");
+  EXPECT_EQ(vocabulary_hash(*bytes, 3), "b94bac32");
+  EXPECT_EQ(vocabulary_hash(BytesAndSpecials::llama3(), 256), vocabulary_hash(*bytes));
+  EXPECT_NE(vocabulary_hash(BytesAndSpecials({"<a>"})), vocabulary_hash(BytesAndSpecials({"<b>"})));
 }
 
 TEST(Tokenizer, RefusesOthers) {

@@ -4,11 +4,22 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace llampi {
+
+/// What a token file says about its tokens besides the datasets. Files of other programs, and older ones, say
+/// nothing of it.
+struct TokenFileNotes {
+  std::string tokenizer_hash;               ///< vocabulary_hash() of the tokenizer; empty: unknown
+  std::int64_t row_tokens = 0;              ///< rows of so many tokens, each a sample; 0: none, or unknown
+  std::int64_t padding_tokens = 0;          ///< tokens that only fill rows
+  std::int64_t padding_documents = 0;       ///< documents that consist of them
+  std::optional<std::int64_t> loss_tokens;  ///< tokens that are labels, wherever samples begin
+};
 
 /// Writes a token file piece by piece, under a temporary name; it gets its own name in close().
 class TokenFileWriter {
@@ -33,7 +44,7 @@ class TokenFileWriter {
   }
   /// Ends a document under way, completes the file and gives it its name. @throws UserError if the disk is
   /// full
-  void close();
+  void close(const TokenFileNotes& notes = {});
 
  private:
   class Impl;
@@ -55,14 +66,18 @@ class TokenFile {
   std::int64_t tokens() const;
   std::int64_t vocabulary() const;  ///< attribute vocab_size; 0 if missing
   std::string tokenizer() const;    ///< attribute; empty if missing
+  const TokenFileNotes& notes() const;
+  /// Length of the rows that conversations were packed into: the data.seq_len to train with. 0: the file does
+  /// not say, or its texts fit any sequence length.
+  std::int64_t row_tokens() const { return notes().row_tokens; }
   bool has_loss_mask() const;
   /// Starts of the documents and, last, the total length.
   const std::vector<std::uint64_t>& documents() const;
   /// floor((tokens - 1) / seq_len)
   std::int64_t samples(std::int64_t seq_len) const;
 
-  /// Tokens [begin, begin + ids.size()). Values above 2^31 - 1 become 2^31 - 1, negative ones -1: ids no
-  /// vocabulary has.
+  /// Tokens [begin, begin + ids.size()). Values that no int32 holds become the nearest: ids no vocabulary
+  /// has.
   /// @throws UserError if the file has become shorter since it was opened
   void read(std::int64_t begin, std::span<std::int32_t> ids) const;
   /// The loss mask of the same positions; all ones if the file has none.

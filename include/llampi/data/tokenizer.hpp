@@ -53,6 +53,12 @@ class Tokenizer {
 /// @throws UserError for anything else, and for malformed files, by name of what is wrong in them
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);
 
+/// CRC-32, in eight hexadecimal digits, of what the first `ids` ids mean: of each in turn the number of its
+/// bytes in decimal digits, ":" and its bytes. The same for a tokenizer.model and the tokenizer.json it was
+/// converted to, and where more tokens were added behind those.
+/// @param ids at most vocabulary(); 0: all
+std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids = 0);
+
 /// Whether the folder holds tokenizer.json or tokenizer.model.
 bool holds_tokenizer(const std::filesystem::path& folder);
 
