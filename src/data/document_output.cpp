@@ -6,7 +6,7 @@ namespace llampi {
 
 DocumentOutput::DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
                                const TokenizeOptions& options)
-    : writer_(path, tokenizer.vocabulary(), tokenizer.name()) {
+    : writer_(path, tokenizer.vocabulary(), tokenizer.name(), options.overwrite) {
   notes_.tokenizer_hash = vocabulary_hash(tokenizer);
   if (options.format != InputFormat::chat) return;
   packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "data/output_file.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
@@ -53,6 +54,13 @@ PosixFile PosixFile::open_for_writing(const std::filesystem::path& path) {
 
 PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, O_RDWR | O_CREAT | O_TRUNC, "created"};
+}
+
+PosixFile PosixFile::create_unnamed(const std::filesystem::path& path) {
+  PosixFile file = create(temporary_beside(path));
+  std::filesystem::remove(file.path());
+  file.path_ = path;
+  return file;
 }
 
 PosixFile PosixFile::in_memory(const char* name) {
@@ -132,8 +140,8 @@ std::string read_whole(const std::filesystem::path& path) {
 }
 
 void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk) {
-  std::filesystem::path temporary = path;
-  temporary += ".tmp";
+  if (on_disk) clear_leftovers(path, {});
+  const auto temporary = temporary_beside(path);
   try {
     const auto out = PosixFile::create(temporary);
     out.write_at(0, std::as_bytes(std::span(text)));
@@ -152,7 +160,11 @@ void write_whole(const std::filesystem::path& path, std::string_view text, bool 
 
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
-  const auto folder = to.has_parent_path() ? to.parent_path() : std::filesystem::path(".");
+  sync_folder_of(to);
+}
+
+void sync_folder_of(const std::filesystem::path& file) {
+  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
   PosixFile::open_for_reading(folder).sync();
 }
 

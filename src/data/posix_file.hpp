@@ -24,6 +24,9 @@ class PosixFile {
   static PosixFile open_for_reading(const std::filesystem::path& path);
   static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
   static PosixFile create(const std::filesystem::path& path);            ///< or replace
+  /// One of its own beside `path`, which has no name any more: gone when it is closed, whatever ends the
+  /// program.
+  static PosixFile create_unnamed(const std::filesystem::path& path);
   /// Gone when it is closed. path() leads to it for this process. @param name for who looks at open files
   static PosixFile in_memory(const char* name);
   ~PosixFile();
@@ -58,5 +61,7 @@ void write_whole(const std::filesystem::path& path, std::string_view text, bool 
 
 /// Gives a synced file its final name, for good: the folder is synced as well.
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);
+/// What happened to names in the folder of a file is on disk.
+void sync_folder_of(const std::filesystem::path& file);
 
 }  // namespace llampi

@@ -10,16 +10,10 @@ namespace {
 
 constexpr auto kMaskBit = std::numeric_limits<std::int32_t>::min();
 
-Spool make_unnamed_spool(const std::filesystem::path& path) {
-  Spool spool(path);
-  std::filesystem::remove(path);  // it is there until it is closed, and gone whatever ends the program
-  return spool;
-}
-
 }  // namespace
 
 RowPacker::RowPacker(const std::filesystem::path& output, std::int64_t seq_len, std::int32_t padding)
-    : seq_len_(seq_len), padding_(padding), spool_(make_unnamed_spool(output.string() + ".packing.tmp")) {
+    : seq_len_(seq_len), padding_(padding), spool_(output) {
   require(seq_len > 0 && seq_len <= std::numeric_limits<std::int32_t>::max(), "sequence length of rows");
 }
 

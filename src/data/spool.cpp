@@ -21,7 +21,7 @@ void store(std::span<const std::int32_t> numbers, std::byte* to) {
 
 }  // namespace
 
-Spool::Spool(const std::filesystem::path& path) : path_(path), file_(PosixFile::create(path)) {
+Spool::Spool(const std::filesystem::path& path) : path_(path), file_(PosixFile::create_unnamed(path)) {
   buffer_.reserve(kBufferBytes);
 }
 
@@ -69,7 +69,7 @@ void Spool::flush() {
 void Spool::read(std::int64_t offset, std::span<std::byte> bytes) {
   flush();
   if (file_.read_at(offset, bytes) != bytes.size()) {
-    throw Error(fmt::format("{} was cut short by someone else", path_.string()));
+    throw Error(fmt::format("the temporary file of {} was cut short", path_.string()));
   }
 }
 

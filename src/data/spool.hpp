@@ -11,10 +11,11 @@
 
 namespace llampi {
 
-/// Written from its beginning to its end, then read. Whoever makes it removes it. Failures are those of
-/// PosixFile.
+/// Written from its beginning to its end, then read. It has no name, and is gone whatever ends the program.
+/// Failures are those of PosixFile.
 class Spool {
  public:
+  /// @param path of the output beside which it is
   explicit Spool(const std::filesystem::path& path);
 
   /// The low `width` bytes (1, 2 or 4) of each number, little-endian, as are the machines we run on.

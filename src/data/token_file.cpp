@@ -224,6 +224,17 @@ void TokenFile::Impl::read_documents(const Column& column) {
   }
 }
 
+bool is_llampi_token_file(const std::filesystem::path& path) {
+  const Hdf5Lock lock;
+  try {
+    const auto file = hdf5::open_file(path);
+    return hdf5::has_attribute(file.id(), "format") &&
+           hdf5::read_string(file.id(), "format") == token_format::kFormat;
+  } catch (const Error&) {  // no HDF5 file, damaged, not to be read
+    return false;
+  }
+}
+
 TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique<Impl>(path)) {}
 TokenFile::~TokenFile() = default;
 TokenFile::TokenFile(TokenFile&&) noexcept = default;

@@ -2,6 +2,7 @@
 #include <optional>
 
 #include "data/hdf5.hpp"
+#include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "data/spool.hpp"
 #include "data/token_format.hpp"
@@ -56,22 +57,19 @@ void write_notes(hid_t file, const TokenFileNotes& notes) {
 // shows in our own writes, where it can be reported.
 class TokenFileWriter::Impl {
  public:
-  Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer)
+  Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer,
+       bool overwrite)
       : path_(with_its_folder(path)),
+        output_(token_file_output(path, overwrite)),
         vocabulary_(vocabulary),
         tokenizer_(tokenizer),
         width_(stored_width(vocabulary)),
-        token_spool_(temporary_path(".tokens")) {
+        token_spool_(path_) {
+    output_.check();
     require(vocabulary > 0 && vocabulary <= std::numeric_limits<std::int32_t>::max(),
             "vocabulary of a token file");
   }
 
-  ~Impl() {
-    std::error_code ignored;  // nothing to do about a temporary file that cannot be removed
-    for (const char* kind : {".tokens", ".mask", ""}) {
-      std::filesystem::remove(temporary_path(kind), ignored);
-    }
-  }
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
@@ -83,7 +81,7 @@ class TokenFileWriter::Impl {
   void append(std::span<const std::int32_t> tokens, std::span<const std::uint8_t> mask) {
     require(tokens.size() == mask.size(), "a loss mask of another length than its tokens");
     if (!mask_spool_) {
-      mask_spool_.emplace(temporary_path(".mask"));
+      mask_spool_.emplace(path_);
       mask_spool_->append_ones(static_cast<std::size_t>(tokens_));
     }
     mask_spool_->append(mask);
@@ -94,13 +92,14 @@ class TokenFileWriter::Impl {
 
   void close(const TokenFileNotes& notes) {
     if (documents_.back() != static_cast<std::uint64_t>(tokens_)) end_document();
-    const auto places = lay_out(notes);
-    const auto file = PosixFile::open_for_writing(temporary_path());
+    const TemporaryFile temporary(temporary_beside(path_));
+    const auto places = lay_out(temporary.path(), notes);
+    const auto file = PosixFile::open_for_writing(temporary.path());
     token_spool_.copy_to(file, places.tokens);
     file.write_at(places.documents, std::as_bytes(std::span(documents_)));
     if (mask_spool_) mask_spool_->copy_to(file, places.mask);
     file.sync();
-    rename_into_place(temporary_path(), path_);
+    output_.place(temporary.path());
   }
 
  private:
@@ -116,23 +115,20 @@ class TokenFileWriter::Impl {
     tokens_ += static_cast<std::int64_t>(tokens.size());
   }
 
-  /// Makes it, and refuses what is a folder itself.
+  /// Makes it.
   static const std::filesystem::path& with_its_folder(const std::filesystem::path& path) {
     std::error_code error;
-    if (std::filesystem::is_directory(path, error))
-      throw_user_error("{} is a folder: give the name of a file", path.string());
     const auto folder = path.parent_path();
     if (!folder.empty() && !std::filesystem::create_directories(folder, error) && error)
       throw_user_error("the folder {} cannot be made: {}", folder.string(), error.message());
     return path;
   }
-  std::filesystem::path temporary_path(const char* kind = "") const { return path_.string() + kind + ".tmp"; }
 
   /// The file without its data; where the data belong.
-  Places lay_out(const TokenFileNotes& notes) const {
+  Places lay_out(const std::filesystem::path& temporary, const TokenFileNotes& notes) const {
     const Hdf5Lock lock;
     try {
-      auto file = hdf5::create_file(temporary_path(), hdf5::file_access().id());
+      auto file = hdf5::create_file(temporary, hdf5::file_access().id());
       hdf5::write_string(file.id(), "format", token_format::kFormat);
       hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
       hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
@@ -152,6 +148,7 @@ class TokenFileWriter::Impl {
   }
 
   const std::filesystem::path path_;
+  const OutputFile output_;
   const std::int64_t vocabulary_;
   const std::string tokenizer_;
   const std::size_t width_;  // bytes of a stored token
@@ -161,9 +158,13 @@ class TokenFileWriter::Impl {
   std::vector<std::uint64_t> documents_{0};
 };
 
+OutputFile token_file_output(const std::filesystem::path& path, bool overwrite) {
+  return {path, "a token file that llampi wrote", is_llampi_token_file, overwrite};
+}
+
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary,
-                                 const std::string& tokenizer)
-    : impl_(std::make_unique<Impl>(path, vocabulary, tokenizer)) {}
+                                 const std::string& tokenizer, bool overwrite)
+    : impl_(std::make_unique<Impl>(path, vocabulary, tokenizer, overwrite)) {}
 TokenFileWriter::~TokenFileWriter() = default;
 TokenFileWriter::TokenFileWriter(TokenFileWriter&&) noexcept = default;
 TokenFileWriter& TokenFileWriter::operator=(TokenFileWriter&&) noexcept = default;

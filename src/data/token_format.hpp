@@ -2,6 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+
+#include "data/output_file.hpp"
 
 namespace llampi::token_format {
 
@@ -16,3 +19,12 @@ inline constexpr char kPaddingDocuments[] = "padding_documents";
 inline constexpr char kLossTokens[] = "loss_tokens";
 
 }  // namespace llampi::token_format
+
+namespace llampi {
+
+/// By what it says of itself.
+bool is_llampi_token_file(const std::filesystem::path& path);
+/// What a TokenFileWriter replaces.
+OutputFile token_file_output(const std::filesystem::path& path, bool overwrite);
+
+}  // namespace llampi

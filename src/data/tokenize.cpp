@@ -1,5 +1,6 @@
 #include "llampi/data/tokenize.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <thread>
@@ -7,6 +8,7 @@
 #include "data/document_output.hpp"
 #include "data/ordered_map.hpp"
 #include "data/piece_encoder.hpp"
+#include "data/token_format.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
 
@@ -20,8 +22,24 @@ bool is_same_file(const std::filesystem::path& a, const std::filesystem::path& b
   return std::filesystem::equivalent(a, b, error) || a.lexically_normal() == b.lexically_normal();
 }
 
+/// A name that is there and stands for no token file: with the extension of an input, it may be one itself,
+/// as in --output *.txt.
+void check_output(const TokenizeOptions& options, const std::filesystem::path& output) {
+  const auto is_alike = [&](const auto& input) { return input.extension() == output.extension(); };
+  const bool forgotten = std::any_of(options.inputs.begin(), options.inputs.end(), is_alike);
+  std::error_code ignored;
+  if (!options.overwrite && forgotten && std::filesystem::is_regular_file(output, ignored) &&
+      !is_llampi_token_file(output)) {
+    throw_user_error(
+        "the output {} already exists and looks like an input, not like a token file: give the output's name "
+        "before the inputs, or replace the file with --overwrite",
+        output.string());
+  }
+  token_file_output(output, options.overwrite).check();
+}
+
 /// Found before the first of many large inputs is read.
-void check_inputs(const TokenizeOptions& options) {
+void check_files(const TokenizeOptions& options, const Log& log) {
   if (options.inputs.empty()) throw_user_error("no input given: name the files to tokenize");
   for (const auto& input : options.inputs) {
     std::error_code error;
@@ -39,6 +57,11 @@ void check_inputs(const TokenizeOptions& options) {
   if (is_same_file(options.output, options.held_out_output)) {
     throw_user_error("{} is the output for both parts: give the held-out part another name",
                      options.output.string());
+  }
+  for (const auto& output : {options.output, options.held_out_output}) {
+    if (output.empty()) continue;
+    check_output(options, output);
+    clear_leftovers(output, log);
   }
 }
 
@@ -129,7 +152,7 @@ class Collector {
 
 TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log,
                             const TokenizeProgress& progress) {
-  check_inputs(options);
+  check_files(options, log);
   const PieceEncoder encoder(tokenizer, options);
   PieceReader reader(options.inputs, [&](std::string_view text) { return encoder.cut(text); });
   Collector collector(tokenizer, options, log);

@@ -1,4 +1,12 @@
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+
 #include "data/hdf5.hpp"
+#include "data/output_file.hpp"
 #include "data_testing.hpp"
 
 namespace llampi::testing {
@@ -175,17 +183,124 @@ TEST(TokenFileWriter, SaysWhyItCannotWrite) {
               HasSubstr("Permission denied"));
 }
 
-// A temporary file that is /dev/full is a full disk without a disk.
-TEST(TokenFileWriter, SaysThatTheDiskIsFull) {
-  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+/// For its lifetime no file may grow beyond so many bytes: a full disk without a disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FileSizeLimit() {
+    setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, handler_);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  void (*handler_)(int);
+  rlimit before_{};
+};
+
+TEST(TokenFileWriter, SaysThatThereIsNoRoom) {
   const TemporaryFolder folder;
   write_tokens(folder / "a.h5", 256, {{1, 2, 3}});
   const auto old = read_text(folder / "a.h5");
-  std::filesystem::create_symlink("/dev/full", folder / "a.h5.tokens.tmp");
-  const auto message = user_error([&] { write_tokens(folder / "a.h5", 256, {{4, 5}}); });
-  EXPECT_THAT(message, HasSubstr("No space left on device"));
-  EXPECT_EQ(read_text(folder / "a.h5"), old);
+  for (const rlim_t bytes : {1, 3000}) {  // for the spool of the tokens; for the file
+    std::string message;
+    {
+      const FileSizeLimit limit(bytes);
+      message = user_error([&] { write_tokens(folder / "a.h5", 256, {std::vector<std::int32_t>(2500, 7)}); });
+    }
+    EXPECT_THAT(message, ::testing::AnyOf(HasSubstr("File too large"), HasSubstr("larger than files may be")))
+        << bytes;
+    EXPECT_EQ(read_text(folder / "a.h5"), old);
+    EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+  }
+}
+
+TEST(TokenFileWriter, ReplacesNothingButTokenFilesOfItsOwn) {
+  const TemporaryFolder folder;
+  const auto refusal = [&](const std::string& name) {
+    return user_error([&] { TokenFileWriter(folder / name, 256, "test"); });
+  };
+  write_text(folder / "text", "words");
+  write_text(folder / "empty", "");
+  std::filesystem::copy_file(fixture("plain.h5"), folder / "foreign.h5");
+  const auto foreign = read_text(folder / "foreign.h5");
+  const std::string advice =
+      " already exists and is not a token file that llampi wrote: name another file, or "
+      "replace it with --overwrite";
+  for (const char* name : {"text", "empty", "foreign.h5"})
+    EXPECT_EQ(refusal(name), (folder / name).string() + advice);
+  EXPECT_THAT(refusal("../" + folder.path().filename().string()), HasSubstr("is a folder"));
+  EXPECT_EQ(user_error([&] { TokenFileWriter("/dev/null", 256, "test", true); }),
+            "/dev/null is not a regular file: name another output");
+  EXPECT_EQ(read_text(folder / "text"), "words");
+  EXPECT_EQ(read_text(folder / "foreign.h5"), foreign);
+  TokenFileWriter writer(folder / "text", 256, "test", true);
+  writer.append_document(std::vector<std::int32_t>{1, 2});
+  writer.close();
+  EXPECT_EQ(TokenFile(folder / "text").tokens(), 2);
+}
+
+TEST(TokenFileWriter, ReplacesNothingThatHasComeMeanwhile) {
+  const TemporaryFolder folder;
+  TokenFileWriter text(folder / "a", 256, "test"), tokens(folder / "b", 256, "test");
+  write_text(folder / "a", "words");
+  write_tokens(folder / "b", 256, {{1}});
+  for (auto* writer : {&text, &tokens}) writer->append_document(std::vector<std::int32_t>{1, 2});
+  EXPECT_THAT(user_error([&] { text.close(); }), HasSubstr("a already exists"));
+  EXPECT_EQ(read_text(folder / "a"), "words");
+  tokens.close();
+  EXPECT_EQ(TokenFile(folder / "b").tokens(), 2) << "a token file is replaced";
+  EXPECT_THAT(names_in(folder.path()), ElementsAre("a", "b"));
+}
+
+TEST(TokenFileWriter, MayHaveSeveralOfOneName) {
+  const TemporaryFolder folder;
+  {
+    TokenFileWriter first(folder / "a.h5", 256, "test"), second(folder / "a.h5", 256, "test");
+    first.append_document(std::vector<std::int32_t>{1, 1});
+    second.append_document(std::vector<std::int32_t>{2, 2, 2});
+    first.append_document(std::vector<std::int32_t>{1});
+    second.close();
+    EXPECT_THAT(read_all(TokenFile(folder / "a.h5")), ElementsAre(2, 2, 2));
+    first.close();
+  }
+  EXPECT_THAT(read_all(TokenFile(folder / "a.h5")), ElementsAre(1, 1, 1));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+}
+
+TEST(Leftovers, OfDeadProcessesAreRemoved) {
+  const TemporaryFolder folder;
+  const auto output = folder / "a.h5";
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    write_text(temporary_beside(output), "half");
+    _exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  const auto mine = temporary_beside(output);
+  write_text(mine, "of a process that lives");
+  write_text(folder / "a.h5.llampi-elsewhere-1-2-0a1b2c3d.tmp", "of another host");
+  write_text(folder / "b.h5.llampi-x.tmp", "of another output");
+  write_text(folder / "a.h5.tmp", "the user's");
+  ASSERT_EQ(names_in(folder.path()).size(), 5U);
+  std::vector<std::string> warnings;
+  const Log log([&](const std::string& line) { warnings.push_back(line); });
+  clear_leftovers(output, log);
+  EXPECT_EQ(names_in(folder.path()).size(), 4U);
+  EXPECT_TRUE(std::filesystem::exists(mine));
+  EXPECT_TRUE(warnings.empty()) << warnings.front();
+  std::filesystem::last_write_time(folder / "a.h5.llampi-elsewhere-1-2-0a1b2c3d.tmp",
+                                   std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
+  clear_leftovers(output, log);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings[0], HasSubstr("elsewhere-1-2-0a1b2c3d.tmp was left by a process that ended"));
+  EXPECT_EQ(names_in(folder.path()).size(), 4U);
 }
 
 }  // namespace

@@ -140,6 +140,34 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.txt", "empty.txt"));
 }
 
+// As a shell makes of --output *.txt.
+TEST(Tokenize, RefusesAnInputInThePlaceOfAForgottenOutput) {
+  const TemporaryFolder folder;
+  write_text(folder / "a.txt", "text");
+  write_text(folder / "b.txt", "more");
+  const auto tokenizer = make_tokenizer("bytes");
+  auto given = options({folder / "b.txt"}, folder / "a.txt");
+  EXPECT_EQ(
+      user_error([&] { tokenize(*tokenizer, given); }),
+      "the output " + (folder / "a.txt").string() +
+          " already exists and looks like an input, not like a token file: give the output's name before "
+          "the inputs, or replace the file with --overwrite");
+  EXPECT_EQ(read_text(folder / "a.txt"), "text");
+  given.output = folder / "out.h5";
+  given.held_out = 0.5;
+  given.held_out_output = folder / "a.txt";
+  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, given); }), HasSubstr("a.txt already exists"));
+  EXPECT_EQ(read_text(folder / "a.txt"), "text");
+  given = options({folder / "b.txt"}, folder / "a.txt");
+  given.overwrite = true;
+  tokenize(*tokenizer, given);
+  EXPECT_EQ(TokenFile(folder / "a.txt").tokens(), 4);
+  write_text(folder / "b.txt", "longer");
+  given.overwrite = false;
+  tokenize(*tokenizer, given);
+  EXPECT_EQ(TokenFile(folder / "a.txt").tokens(), 6) << "now it is a token file, whatever its name says";
+}
+
 class TokenizeLines : public ::testing::Test {
  protected:
   TokenizeStatistics run(const TokenizeOptions& given) {

@@ -25,9 +25,13 @@ struct TokenFileNotes {
 class TokenFileWriter {
  public:
   /// @param vocabulary decides the stored width (uint8, uint16 or uint32)
-  /// Makes the folder of the file, too. @throws UserError if they cannot be created
-  TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer);
-  ~TokenFileWriter();  ///< removes the temporary file if close() was not reached
+  /// Makes the folder of the file, too.
+  /// @param overwrite a file that is there may be replaced whatever it is; if not, only a token file that
+  /// llampi wrote
+  /// @throws UserError if they cannot be created
+  TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer,
+                  bool overwrite = false);
+  ~TokenFileWriter();  ///< without close() there is no file
   TokenFileWriter(TokenFileWriter&&) noexcept;
   TokenFileWriter& operator=(TokenFileWriter&&) noexcept;
 
@@ -42,8 +46,9 @@ class TokenFileWriter {
     append(tokens);
     end_document();
   }
-  /// Ends a document under way, completes the file and gives it its name. @throws UserError if the disk is
-  /// full
+  /// Ends a document under way, completes the file and gives it its name.
+  /// @throws UserError if the disk is full, or if something else than a token file has got that name
+  /// meanwhile
   void close(const TokenFileNotes& notes = {});
 
  private:

@@ -35,6 +35,7 @@ struct TokenizeOptions {
   InputFormat format = InputFormat::text;
   std::vector<std::filesystem::path> inputs;
   std::filesystem::path output;
+  bool overwrite = false;  ///< outputs replace any file; if not, only token files that llampi wrote
   OnError on_error = OnError::refuse;
   int threads = 0;  ///< 0: one per core
 
