@@ -1,4 +1,5 @@
 // llampi inspect
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -6,6 +7,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/launch.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
@@ -120,17 +122,44 @@ Json describe_checkpoint(const fs::path& file) {
           {"model", describe_model(LlamaConfig::parse(summary.texts.model_config, file.string()))}};
 }
 
+/// Tokens that are labels: all but the first of each document, where the mask is not 0.
+std::int64_t count_labels(const TokenFile& file) {
+  constexpr std::int64_t kPiece = 1 << 20;
+  std::vector<std::uint8_t> mask;
+  std::int64_t labels = 0;
+  auto start = file.documents().begin();
+  for (std::int64_t begin = 0; begin < file.tokens(); begin += kPiece) {
+    const auto end = std::min(begin + kPiece, file.tokens());
+    mask.resize(static_cast<std::size_t>(end - begin));
+    file.read_mask(begin, mask);
+    for (; start != file.documents().end() && std::cmp_less(*start, end); ++start)
+      mask[static_cast<std::size_t>(*start) - static_cast<std::size_t>(begin)] = 0;
+    labels += std::count(mask.begin(), mask.end(), std::uint8_t{1});
+  }
+  return labels;
+}
+
+/// Counts as `tokenize` does: without what only fills rows.
 Json describe_tokens(const fs::path& path) {
   const TokenFile file(path);
   const auto vocabulary = file.vocabulary();
   const auto tokenizer = file.tokenizer();
-  return {{"kind", "tokens"},
-          {"file_bytes", file_bytes(path)},
-          {"tokens", file.tokens()},
-          {"documents", file.documents().empty() ? 0 : file.documents().size() - 1},
-          {"vocab_size", vocabulary == 0 ? Json() : Json(vocabulary)},
-          {"tokenizer", tokenizer.empty() ? Json() : Json(tokenizer)},
-          {"loss_mask", file.has_loss_mask()}};
+  const auto& notes = file.notes();
+  Json json{{"kind", "tokens"},
+            {"file_bytes", file_bytes(path)},
+            {"tokens", file.tokens() - notes.padding_tokens},
+            {"documents", std::ssize(file.documents()) - 1 - notes.padding_documents},
+            {"loss_tokens", notes.loss_tokens ? *notes.loss_tokens : count_labels(file)}};
+  if (notes.row_tokens > 0) {
+    json["sequences"] = file.samples(notes.row_tokens);
+    json["seq_len"] = notes.row_tokens;
+    json["padding_tokens"] = notes.padding_tokens;
+  }
+  json["vocab_size"] = vocabulary == 0 ? Json() : Json(vocabulary);
+  json["tokenizer"] = tokenizer.empty() ? Json() : Json(tokenizer);
+  json["tokenizer_hash"] = notes.tokenizer_hash.empty() ? Json() : Json(notes.tokenizer_hash);
+  json["loss_mask"] = file.has_loss_mask();
+  return json;
 }
 
 /// Of all safetensors files; null where there are none.
@@ -152,7 +181,7 @@ Json describe_folder(const fs::path& folder) {
 /// Throws if a file is not as it was written, or if nothing can tell.
 Json verify(const fs::path& path) {
   if (identify(path) != FileKind::checkpoint) {
-    throw_user_error("{} is no checkpoint, and other files have no checksums; leave --verify out",
+    throw_user_error("{} is not a checkpoint, and other files have no checksums; leave --verify out",
                      path.string());
   }
   const auto begin = std::chrono::steady_clock::now();
@@ -210,6 +239,7 @@ int inspect_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(request)));
     return kDone;
   }
+  if (!works_alone("inspect", environment_variable)) return kDone;
   request = parse(arguments);
   if (request.units) {
     print_units(request.file, request.json);

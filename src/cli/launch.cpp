@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "cli/console.hpp"
+
 namespace llampi::cli {
 namespace {
 
@@ -50,6 +52,25 @@ Launch inspect_launch(int ranks, const std::function<std::string(const char*)>& 
       fmt::format("the Slurm job has {} tasks, but this is a run of one process; to use them all, start it "
                   "with srun --mpi=pmix or mpirun",
                   tasks)};
+}
+
+bool works_alone(const std::string& command, const std::function<std::string(const char*)>& variable) {
+  // mpirun first: what it starts may have inherited Slurm's variables of mpirun's own daemons.
+  for (const auto& launcher : {kOpenMpi, kPmi, kSlurmStep}) {
+    if (launcher.size == kSlurmStep.size && variable("SLURM_STEP_ID").empty()) continue;
+    const int started = number(variable(launcher.size));
+    if (started == 0) continue;
+    const int rank = number(variable(launcher.rank));
+    if (started > 1 && rank == 0) {
+      print_error(
+          fmt::format("warning: {} uses one process: rank 0 of {} does the work, the other ranks do nothing; "
+                      "in scripts where "
+                      "each rank works on a part of its own, unset {}",
+                      command, started, launcher.size));
+    }
+    return rank == 0;
+  }
+  return true;
 }
 
 std::string environment_variable(const char* name) {

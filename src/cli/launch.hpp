@@ -23,6 +23,10 @@ struct Launch {
 /// @param variable value of a variable of the environment; empty if it is not set
 Launch inspect_launch(int ranks, const std::function<std::string(const char*)>& variable);
 
+/// Whether this process does the work of a command that uses one process. Of several that a launcher started
+/// it is the first, which says so in a warning on standard error; the others have nothing to do.
+bool works_alone(const std::string& command, const std::function<std::string(const char*)>& variable);
+
 /// The variable of this process's environment; empty if it is not set.
 std::string environment_variable(const char* name);
 

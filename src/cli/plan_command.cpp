@@ -1,6 +1,7 @@
 // llampi plan
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/launch.hpp"
 #include "cli/options.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/report.hpp"
@@ -118,6 +119,7 @@ int plan_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(request)) + config_help());
     return kDone;
   }
+  if (!works_alone("plan", environment_variable)) return kDone;
   const Config config =
       resolve_config(arguments, console_log(true, stderr), Purpose::plan, options_of(request));
   Machine machine = machine_of(request, config);

@@ -1,10 +1,12 @@
 // llampi tokenize
+#include <algorithm>
 #include <charconv>
 #include <iostream>
 #include <sstream>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/launch.hpp"
 #include "cli/progress.hpp"
 #include "cli/tokenize_report.hpp"
 #include "llampi/core/error.hpp"
@@ -27,12 +29,14 @@ constexpr const char* kUsage =
     "\"user\",\n"
     "\"content\": \"...\"}, ...]} or {\"prompt\": \"...\", \"completion\": \"...\"}: it is put into a chat "
     "template, the\n"
-    "assistant's tokens are learnt, and rows of N tokens are packed without cutting any that fits.\n"
+    "loss is computed on the assistant's tokens only, and rows of N tokens are packed without cutting any\n"
+    "conversation that fits. An existing output is replaced only if it is a token file of llampi.\n"
     "Or prints the ids of each line of standard input, one line each, or the other way round.\n";
 
 struct Request {
   std::string tokenizer;
   std::string format = "text";
+  bool format_given = false;
   std::string output, held_out_output;
   std::string chat_template = "auto", loss = "assistant", too_long = "cut", on_error = "refuse";
   TokenizeOptions options;
@@ -68,17 +72,20 @@ std::vector<Option> options_of(Request& r) {
        &r.chat_template,
        "chat; auto: by the tokenizer's special tokens",
        {.one_of = {"auto", "llama2", "llama3"}}},
-      {"loss", &r.loss, "chat: the tokens that are learnt", {.one_of = {"assistant", "all"}}},
+      {"loss", &r.loss, "chat: the tokens with loss", {.one_of = {"assistant", "all"}}},
       {"too-long",
        &r.too_long,
        "chat: conversations longer than a row; cut: into rows of their own",
        {.one_of = {"cut", "drop", "refuse"}}},
-      {"held-out", &o.held_out, "part of the documents that goes to another file", {.range = kPart}},
-      {"held-out-output", &r.held_out_output, "token file for that part", {.name = "FILE"}},
-      {"seed", &o.seed, "of the choice of that part"},
+      {"held-out",
+       &o.held_out,
+       "fraction of documents to hold out for evaluation (0.01 = 1 %)",
+       {.range = kPart}},
+      {"held-out-output", &r.held_out_output, "token file for the documents held out", {.name = "FILE"}},
+      {"seed", &o.seed, "of the choice of the documents held out"},
       {"on-error",
        &r.on_error,
-       "lines that cannot be used; skip: say which, and go on",
+       "lines that cannot be used, and files that are not text; skip: name them and go on",
        {.one_of = {"refuse", "skip"}}},
       {"threads", &o.threads, "0: one per core", {.range = kAtLeastZero}},
       {"print", &r.print, "ids of each line of standard input", {}, true},
@@ -90,7 +97,7 @@ std::vector<Option> options_of(Request& r) {
 /// An option that would change nothing.
 void refuse_unused(bool given, const Request& r, const char* option, const char* reason) {
   if (given)
-    throw_user_error("--{} does not go with --format {}: {}; leave it out", option, r.format, reason);
+    throw_user_error("--{} cannot be used with --format {}: {}; leave it out", option, r.format, reason);
 }
 
 void check(const Request& r) {
@@ -119,6 +126,9 @@ Request parse(const Arguments& arguments) {
   Request request;
   const auto inputs =
       assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
+  request.format_given = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    return argument == "--format" || argument.starts_with("--format=");
+  });
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
     if (!inputs.empty() || !request.output.empty()) {
@@ -163,6 +173,7 @@ TokenizeOptions resolve(const Request& r, const Tokenizer& tokenizer) {
   TokenizeOptions options = r.options;
   options.output = r.output;
   options.held_out_output = r.held_out_output;
+  if (!r.format_given) options.json_as_text = JsonAsText::refuse;
   if (r.format == "jsonl") options.format = InputFormat::jsonl;
   if (r.is_chat()) {
     options.format = InputFormat::chat;
@@ -209,6 +220,7 @@ int tokenize_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(request)));
     return kDone;
   }
+  if (!works_alone("tokenize", environment_variable)) return kDone;
   request = parse(arguments);
   const auto tokenizer = make_tokenizer(request.tokenizer);
   if (request.decode) {

@@ -25,19 +25,21 @@ std::string row(const char* name, fmt::format_string<Args...> format, Args&&... 
 
 std::string describe(const std::string& file, const OutputStatistics& output,
                      const TokenizeOptions& options) {
-  std::string text = fmt::format("{}: {} tokens in {} documents\n", file, output.tokens, output.documents);
-  text += row("trained tokens", "{} ({:.1f} %)", output.trained, 100 * ratio(output.trained, output.tokens));
-  text += row("longest", "{} tokens", output.longest);
+  std::string text =
+      fmt::format("{}: {} in {}\n", file, count(output.tokens, "token"), count(output.documents, "document"));
+  text +=
+      row("tokens with loss", "{} ({:.1f} %)", output.trained, 100 * ratio(output.trained, output.tokens));
+  text += row("longest", "{}", count(output.longest, "token"));
   if (options.format != InputFormat::chat) return text;
   text +=
       row("sequences", "{} of {} tokens, {:.2f} % full", output.rows, options.seq_len, 100 * fill(output));
-  if (output.cut > 0) text += row("cut", "{} conversations that are longer", output.cut);
+  if (output.cut > 0) text += row("cut", "{} longer than that", count(output.cut, "conversation"));
   return text;
 }
 
 Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
   Json json{{"documents", output.documents}, {"tokens", output.tokens}};
-  json["trained_tokens"] = output.trained;
+  json["loss_tokens"] = output.trained;
   json["longest"] = output.longest;
   if (options.format != InputFormat::chat) return json;
   json["sequences"] = output.rows;
@@ -57,8 +59,12 @@ std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatist
   text += fmt::format("from {} of text in {} file{}\n", format_bytes(done.bytes), done.files,
                       done.files == 1 ? "" : "s");
   text += row("tokens per byte", "{:.3f}", ratio(tokens, done.bytes));
-  if (done.skipped > 0) text += row("skipped", "{} lines that could not be used", done.skipped);
-  if (done.dropped > 0) text += row("dropped", "{} conversations that were too long", done.dropped);
+  if (done.empty > 0) text += row("without text", "{} files or lines", done.empty);
+  if (done.ill_formed > 0)
+    text += row("not UTF-8", "{} in {}", count(done.ill_formed, "place"),
+                count(done.ill_formed_documents, "document"));
+  if (done.skipped > 0) text += row("skipped", "{} files or lines that could not be used", done.skipped);
+  if (done.dropped > 0) text += row("dropped", "{} that were too long", count(done.dropped, "conversation"));
   text +=
       row("time", "{:.1f} s, {:.1f} MB/s", seconds, static_cast<double>(done.input_bytes) / 1e6 / seconds);
   return text;
@@ -68,6 +74,9 @@ std::string tokenize_json(const TokenizeOptions& options, const TokenizeStatisti
   Json json = json_of(done.output, options);
   json["bytes"] = done.bytes;
   json["files"] = done.files;
+  json["empty"] = done.empty;
+  json["ill_formed"] = done.ill_formed;
+  json["ill_formed_documents"] = done.ill_formed_documents;
   json["skipped"] = done.skipped;
   json["dropped"] = done.dropped;
   if (options.held_out > 0) json["held_out"] = json_of(done.held_out, options);

@@ -66,7 +66,7 @@ void refuse_what_is_no_hdf5_file(const std::filesystem::path& path) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
   if (status.type() == std::filesystem::file_type::not_found) {
-    throw_user_error("{} cannot be opened: there is no such file", path.string());
+    throw_user_error("{}: no such file", path.string());
   }
   if (std::filesystem::is_directory(status)) {
     throw_user_error("{} is a folder; an HDF5 file is expected", path.string());

@@ -36,10 +36,28 @@ Json parse_object(std::string_view line) {
   return json;
 }
 
+std::string quoted(const std::string& text) {
+  constexpr std::size_t kLongest = 40;
+  return Json(text.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace);
+}
+
+/// `the keys are "id", "conversations"`, for who expects others.
+std::string keys_found(const Json& object) {
+  constexpr std::size_t kMost = 8;
+  if (object.empty()) return "the object is empty";
+  std::string text = object.size() == 1 ? "the only key is " : "the keys are ";
+  std::size_t number = 0;
+  for (const auto& [key, value] : object.items()) {
+    if (number == kMost) return text + ", ...";
+    text += (number++ == 0 ? "" : ", ") + quoted(key);
+  }
+  return text;
+}
+
 /// @param where of the object in the line, for messages: "", "message 3: "
 std::string text_in(const Json& object, const std::string& key, const std::string& where) {
   const auto found = object.find(key);
-  if (found == object.end()) throw_user_error("{}\"{}\" is missing", where, key);
+  if (found == object.end()) throw_user_error("{}\"{}\" is missing; {}", where, key, keys_found(object));
   if (!found->is_string()) {
     throw_user_error("{}\"{}\" is of type {}; it must be a string", where, key, found->type_name());
   }
@@ -49,7 +67,7 @@ std::string text_in(const Json& object, const std::string& key, const std::strin
 std::string full_text_in(const Json& object, const std::string& key, const std::string& where = "") {
   auto text = text_in(object, key, where);
   if (text.find_first_not_of(" \t\r\n") == std::string::npos)
-    throw_user_error("{}\"{}\" is empty", where, key);
+    throw_user_error("{}\"{}\" is empty or only white space", where, key);
   return text;
 }
 
@@ -57,9 +75,7 @@ ChatRole parse_role(const std::string& name, const std::string& where) {
   if (name == "system") return ChatRole::system;
   if (name == "user") return ChatRole::user;
   if (name == "assistant") return ChatRole::assistant;
-  constexpr std::size_t kLongest = 40;
-  throw_user_error("{}the role {} is not known; use system, user or assistant", where,
-                   Json(name.substr(0, kLongest)).dump(-1, ' ', true, Json::error_handler_t::replace));
+  throw_user_error("{}the role {} is not known; use system, user or assistant", where, quoted(name));
 }
 
 bool parse_weight(const Json& message, const std::string& where) {
@@ -83,7 +99,7 @@ Message parse_message(const Json& json, std::size_t number) {
 }  // namespace
 
 std::string parse_text_line(std::string_view line, const std::string& field) {
-  return full_text_in(parse_object(line), field);
+  return text_in(parse_object(line), field, "");
 }
 
 Conversation parse_conversation(std::string_view line) {
@@ -94,7 +110,8 @@ Conversation parse_conversation(std::string_view line) {
             {ChatRole::assistant, full_text_in(json, "completion")}};
   }
   if (messages == json.end())
-    throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there");
+    throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
+                     keys_found(json));
   if (!messages->is_array() || messages->empty())
     throw_user_error("\"messages\" must be a list that is not empty");
   Conversation conversation;

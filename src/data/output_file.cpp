@@ -33,15 +33,28 @@ std::string owner() {
   return fmt::format("{}-{}", host.data(), space);
 }
 
-/// Whose temporary file of `path` this is: "HOST-SPACE-PROCESS"; nothing if it is another file.
-std::optional<std::string> writer_of(const fs::path& entry, const fs::path& path) {
-  const std::string name = entry.filename().string();
-  const std::string begin = path.filename().string() + std::string(kMark);
-  if (!name.starts_with(begin) || !name.ends_with(kEnd)) return {};
-  const std::string middle = name.substr(begin.size(), name.size() - begin.size() - kEnd.size());
-  const auto dash = middle.rfind('-');
-  if (dash == std::string::npos) return {};
-  return middle.substr(0, dash);
+struct Temporary {
+  fs::path path;
+  std::string output;  ///< the name that it was to get
+  std::string writer;  ///< "HOST-SPACE-PROCESS"
+};
+
+/// What the name of a file says, if it is that of a temporary one.
+std::optional<Temporary> parse_name(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const auto mark = name.rfind(kMark), dash = name.rfind('-');
+  if (mark == std::string::npos || !name.ends_with(kEnd) || dash < mark + kMark.size()) return {};
+  const auto begin = mark + kMark.size();
+  return Temporary{path, name.substr(0, mark), name.substr(begin, dash - begin)};
+}
+
+std::vector<Temporary> temporaries_in(const fs::path& folder) {
+  std::vector<Temporary> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (auto temporary = parse_name(entry->path())) found.push_back(*std::move(temporary));
+  }
+  return found;
 }
 
 bool is_dead(const std::string& writer) {
@@ -58,6 +71,18 @@ bool is_old(const fs::path& file) {
   std::error_code error;
   const auto written = fs::last_write_time(file, error);
   return !error && fs::file_time_type::clock::now() - written > kOld;
+}
+
+fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
+
+void clear(const Temporary& temporary, const Log& log) {
+  std::error_code ignored;
+  if (is_dead(temporary.writer)) {
+    fs::remove(temporary.path, ignored);
+  } else if (is_old(temporary.path)) {
+    log.warning("{} was left by a process that ended, or is being written: remove it if no job writes {}",
+                temporary.path.string(), temporary.output);
+  }
 }
 
 }  // namespace
@@ -91,20 +116,13 @@ fs::path temporary_beside(const fs::path& path) {
 }
 
 void clear_leftovers(const fs::path& path, const Log& log) {
-  const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  std::vector<fs::path> leftovers;
-  std::error_code error;
-  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
-    if (writer_of(entry->path(), path)) leftovers.push_back(entry->path());
+  for (const auto& temporary : temporaries_in(folder_of(path))) {
+    if (temporary.output == path.filename()) clear(temporary, log);
   }
-  for (const auto& file : leftovers) {
-    if (is_dead(*writer_of(file, path))) {
-      fs::remove(file, error);
-    } else if (is_old(file)) {
-      log.warning("{} was left by a process that ended, or is being written: remove it if no job writes {}",
-                  file.string(), path.string());
-    }
-  }
+}
+
+void clear_leftovers_in(const fs::path& folder, const Log& log) {
+  for (const auto& temporary : temporaries_in(folder)) clear(temporary, log);
 }
 
 TemporaryFile::~TemporaryFile() {

@@ -32,6 +32,8 @@ std::filesystem::path temporary_beside(const std::filesystem::path& path);
 /// may live, on this host or another one, nothing is known: each is named in a warning if it was not written
 /// to for a day.
 void clear_leftovers(const std::filesystem::path& path, const Log& log);
+/// The same beside all files of a folder.
+void clear_leftovers_in(const std::filesystem::path& folder, const Log& log);
 
 /// Removes a temporary file when it goes out of scope; nothing if it is there no longer.
 class TemporaryFile {

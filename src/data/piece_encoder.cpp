@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
+#include "data/text_check.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/data/json_lines.hpp"
 
 namespace llampi {
 namespace {
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 }  // namespace
 
@@ -26,9 +27,13 @@ std::size_t PieceEncoder::cut(std::string_view text) const {
 EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
   EncodedPiece out;
   out.input_bytes = static_cast<std::int64_t>(piece.text.size());
-  const std::string file = options_.inputs[piece.file].string();
-  if (piece.first && piece.last && piece.text.empty()) {
-    out.empty_file = file;
+  const std::string file = out.file = options_.inputs[piece.file].string();
+  const auto problem = piece.first && !tokenizer_.takes_any_bytes()
+                           ? why_no_text(std::string_view(piece.text).substr(0, kHeadBytes))
+                           : "";
+  if (!problem.empty()) throw_user_error("{} {}", file, problem);  // a pipe; files were looked at before
+  if (piece.first && piece.last && is_blank(piece.text)) {
+    leave_out(out, file);
   } else if (options_.format == InputFormat::text) {
     add_text(out, piece);
   } else {
@@ -36,7 +41,8 @@ EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
     for (auto number = piece.line; !rest.empty(); ++number) {
       const auto line = rest.substr(0, rest.find('\n'));
       rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      if (!is_blank(line)) add_line(out, line, fmt::format("{}:{}", file, number));
+      const auto place = fmt::format("{}:{}", file, number);
+      is_blank(line) ? leave_out(out, place) : add_line(out, line, place);
     }
   }
   return out;
@@ -50,14 +56,20 @@ void PieceEncoder::add_text(EncodedPiece& out, const Piece& piece) const {
   if (piece.first) add_ids(out, begin_);
   add_ids(out, piece.first ? cutter_.encode_first(piece.text) : cutter_.encode_next(piece.text));
   out.text_bytes += out.input_bytes;
+  out.ill_formed = static_cast<std::int64_t>(count_ill_formed(piece.text));
   if (!piece.last) return;
   add_ids(out, end_);
   out.ends.push_back(out.ids.size());
 }
 
+void PieceEncoder::leave_out(EncodedPiece& out, const std::string& place) const {
+  if (out.empty++ == 0) out.first_empty = place;
+}
+
 std::int64_t PieceEncoder::encode_line(std::string_view line, EncodedChat& document) const {
   if (options_.format == InputFormat::jsonl) {
     const auto text = parse_text_line(line, options_.text_field);
+    if (is_blank(text)) return 0;
     document.ids = begin_;
     const auto ids = tokenizer_.encode(text);
     document.ids.insert(document.ids.end(), ids.begin(), ids.end());
@@ -82,12 +94,12 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
     text_bytes = encode_line(line, document);
   } catch (const UserError& error) {
     if (options_.on_error == OnError::refuse) {
-      throw_user_error("{}: {}; mend the line, or leave such lines out with --on-error skip", place,
-                       error.what());
+      throw_user_error("{}: {}; fix the line, or skip bad lines with --on-error skip", place, error.what());
     }
     out.defects.push_back(fmt::format("{}: {}", place, error.what()));
     return;
   }
+  if (document.ids.empty()) return leave_out(out, place);
   if (options_.format == InputFormat::chat && std::ssize(document.ids) > options_.seq_len) {
     if (options_.too_long == TooLong::refuse) {
       throw_user_error(

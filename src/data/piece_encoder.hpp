@@ -21,7 +21,10 @@ struct EncodedPiece {
   std::int64_t input_bytes = 0;      ///< of the piece
   std::int64_t dropped = 0;          ///< conversations that were too long
   std::vector<std::string> defects;  ///< "file:line: what is wrong", of lines that were skipped
-  std::string empty_file;            ///< its name, if the piece is one
+  std::int64_t empty = 0;            ///< files, lines and texts that are left out as they are blank
+  std::string first_empty;           ///< "file" or "file:line"
+  std::int64_t ill_formed = 0;       ///< places in a text that are not UTF-8
+  std::string file;                  ///< its name
 };
 
 /// May be used by several threads.
@@ -38,7 +41,8 @@ class PieceEncoder {
  private:
   void add_text(EncodedPiece& out, const Piece& piece) const;
   void add_line(EncodedPiece& out, std::string_view line, const std::string& place) const;
-  /// One document; returns the bytes of its text.
+  void leave_out(EncodedPiece& out, const std::string& place) const;
+  /// One document; returns the bytes of its text. No ids: it is blank.
   std::int64_t encode_line(std::string_view line, EncodedChat& document) const;
   void add_ids(EncodedPiece& out, const std::vector<std::int32_t>& ids) const;
 

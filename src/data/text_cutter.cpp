@@ -23,6 +23,16 @@ bool begins_word(std::string_view text, std::size_t place) {
   return is_visible(text[place - 1]) && text[place] == ' ' && is_visible(text[place + 1]);
 }
 
+/// How many bytes there are without the last character, which may be cut off, if it has several.
+std::size_t whole_characters(std::string_view text) {
+  const auto is_high = [](char c) { return (static_cast<unsigned char>(c) & 0x80U) != 0; };
+  const auto is_lead = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0xC0; };
+  for (std::size_t place = text.size(); place-- > 1 && is_high(text[place]) && text.size() - place <= 4;) {
+    if (is_lead(text[place])) return place;
+  }
+  return text.size();
+}
+
 }  // namespace
 
 TextCutter::TextCutter(const Tokenizer& tokenizer)
@@ -50,7 +60,7 @@ bool TextCutter::may_cut(std::string_view text, std::size_t place) const {
 }
 
 std::size_t TextCutter::cut(std::string_view text) const {
-  if (tokenizer_.encodes_piecewise()) return text.size();
+  if (tokenizer_.encodes_piecewise()) return whole_characters(text);
   int tries = 0;
   std::size_t place = text.size() - std::min(text.size(), kContextBytes);
   for (; place > 0 && tries < kMostTries; --place) {

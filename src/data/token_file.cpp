@@ -117,6 +117,15 @@ void Column::read(const PosixFile& file, std::int64_t begin, std::int64_t count,
   }
 }
 
+/// What is given for a token file is often the text itself.
+hdf5::File open_token_file(const std::filesystem::path& path) {
+  try {
+    return hdf5::open_file(path);
+  } catch (const hdf5::DamagedFile& error) {
+    throw_user_error("{}; make a token file with `llampi tokenize`", error.what());
+  }
+}
+
 }  // namespace
 
 class TokenFile::Impl {
@@ -139,7 +148,7 @@ class TokenFile::Impl {
 
 TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
   const Hdf5Lock lock;
-  const auto hdf5_file = hdf5::open_file(path);
+  const auto hdf5_file = open_token_file(path);
   try {
     refuse_other_formats(hdf5_file);
     if (hdf5::has_attribute(hdf5_file.id(), "vocab_size")) {

@@ -8,9 +8,11 @@
 #include "data/document_output.hpp"
 #include "data/ordered_map.hpp"
 #include "data/piece_encoder.hpp"
+#include "data/text_check.hpp"
 #include "data/token_format.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
 
 namespace llampi {
 namespace {
@@ -65,11 +67,48 @@ void check_files(const TokenizeOptions& options, const Log& log) {
   }
 }
 
+/// What is not text cannot be used, but by a tokenizer of bytes. Returns how many inputs are left out of
+/// `options`.
+std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const Tokenizer& tokenizer, const Log& log) {
+  std::int64_t skipped = 0, json = 0;
+  std::string first_json;
+  std::erase_if(options.inputs, [&](const std::filesystem::path& input) {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(input, ignored)) return false;  // pipes: when they are read
+    const auto head = read_head(input);
+    if (options.format == InputFormat::text && looks_like_json(input, head) && json++ == 0)
+      first_json = input.string();
+    const auto problem = why_no_text(head);
+    if (problem.empty()) return false;
+    if (tokenizer.takes_any_bytes()) {
+      log.warning("{} {}; its bytes are taken as they are", input.string(), problem);
+      return false;
+    }
+    if (options.on_error == OnError::refuse)
+      throw_user_error("{} {}; or skip such files with --on-error skip", input.string(), problem);
+    if (skipped++ < kDefectsToShow) log.warning("{} {}; the file is left out", input.string(), problem);
+    return true;
+  });
+  if (options.inputs.empty()) throw_user_error("none of the inputs is text");
+  if (json == 0) return skipped;
+  const auto where =
+      fmt::format("{} of {} (the first is {})", json, count(std::ssize(options.inputs), "input"), first_json);
+  if (options.json_as_text == JsonAsText::refuse) {
+    throw_user_error(
+        "JSON is in {}: give --format jsonl or --format chat for lines of JSON, or --format text to train on "
+        "the JSON itself",
+        where);
+  }
+  log.warning("JSON is in {}: --format text takes it as it is", where);
+  return skipped;
+}
+
 /// Takes the encoded pieces in order.
 class Collector {
  public:
   Collector(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log)
-      : options_(options),
+      : tokenizer_(tokenizer),
+        options_(options),
         log_(log),
         draws_(options.seed, "held-out documents"),
         output_(options.output, tokenizer, options) {
@@ -85,7 +124,8 @@ class Collector {
       begin = end;
     }
     append(piece, begin, piece.ids.size());
-    if (!piece.empty_file.empty()) log_.warning("{} is empty and left out", piece.empty_file);
+    count_left_out(piece);
+    count_ill_formed(piece);
     for (const auto& defect : piece.defects) {
       if (statistics_.skipped++ < kDefectsToShow) log_.warning("{}; the line is left out", defect);
     }
@@ -96,11 +136,15 @@ class Collector {
 
   std::int64_t input_bytes() const { return statistics_.input_bytes; }
 
-  TokenizeStatistics finish() {
+  /// @param skipped inputs that were left out before
+  TokenizeStatistics finish(std::int64_t skipped) {
     if (statistics_.skipped > kDefectsToShow) {
       log_.warning("{} lines are left out, the first {} of them are named above", statistics_.skipped,
                    kDefectsToShow);
     }
+    statistics_.skipped += skipped;
+    warn_of_blanks();
+    warn_of_ill_formed();
     refuse_empty_outputs();
     statistics_.files = std::ssize(options_.inputs);
     statistics_.output = output_.close();
@@ -109,6 +153,37 @@ class Collector {
   }
 
  private:
+  void count_left_out(const EncodedPiece& piece) {
+    if (statistics_.empty == 0) first_empty_ = piece.first_empty;
+    statistics_.empty += piece.empty;
+  }
+
+  void count_ill_formed(const EncodedPiece& piece) {
+    if (piece.ill_formed == 0) return;
+    if (statistics_.ill_formed == 0) first_ill_formed_ = piece.file;
+    statistics_.ill_formed += piece.ill_formed;
+    if (piece.file != last_ill_formed_) ++statistics_.ill_formed_documents;
+    last_ill_formed_ = piece.file;
+  }
+
+  void warn_of_blanks() const {
+    if (statistics_.empty == 0) return;
+    log_.warning("{} left out that {} no text (the first is {})",
+                 statistics_.empty == 1 ? "1 file or line is"
+                                        : fmt::format("{} files or lines are", statistics_.empty),
+                 statistics_.empty == 1 ? "has" : "have", first_empty_);
+  }
+
+  void warn_of_ill_formed() const {
+    if (statistics_.ill_formed == 0) return;
+    log_.warning(
+        "{} not UTF-8 in {} (the first is {}): {}",
+        statistics_.ill_formed == 1 ? "1 place is" : fmt::format("{} places are", statistics_.ill_formed),
+        count(statistics_.ill_formed_documents, "document"), first_ill_formed_,
+        tokenizer_.takes_any_bytes() ? "the bytes are taken as they are"
+                                     : "each was replaced by U+FFFD; convert the files with iconv");
+  }
+
   /// By the number of the document, not by the thread or the file that it comes from.
   DocumentOutput& output_of_document() {
     if (!held_out_) return output_;
@@ -129,16 +204,20 @@ class Collector {
     if (statistics_.input_bytes == 0) throw_user_error("all inputs are empty (the first is {})", first);
     if (documents_ == 0) {
       throw_user_error(
-          "no document is left of the inputs (the first is {}): {} lines could not be used, {} "
-          "conversations were too long",
-          first, statistics_.skipped, statistics_.dropped);
+          "no document is left of the inputs (the first is {}): {} files or lines had no text, {} lines "
+          "could "
+          "not be used, {} conversations were too long",
+          first, statistics_.empty, statistics_.skipped, statistics_.dropped);
     }
     if (!held_out_ || (output_.documents() > 0 && held_out_->documents() > 0)) return;
-    throw_user_error(
-        "all of the {} documents fell into the {} part; choose another part than {}, or another seed",
-        documents_, output_.documents() > 0 ? "training" : "held-out", options_.held_out);
+    const bool lacks_training = output_.documents() == 0;
+    throw_user_error("the {} part is empty: {} of {}; use a {} --held-out, another --seed or more documents",
+                     lacks_training ? "training" : "held-out",
+                     lacks_training ? 1 - options_.held_out : options_.held_out,
+                     count(documents_, "document"), lacks_training ? "smaller" : "larger");
   }
 
+  const Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
   const Log& log_;
   const RandomStream draws_;
@@ -146,13 +225,16 @@ class Collector {
   std::optional<DocumentOutput> held_out_;
   std::int64_t documents_ = 0;  // complete, of both outputs
   TokenizeStatistics statistics_;
+  std::string first_empty_, first_ill_formed_, last_ill_formed_;
 };
 
 }  // namespace
 
-TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log,
+TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given, const Log& log,
                             const TokenizeProgress& progress) {
-  check_files(options, log);
+  check_files(given, log);
+  TokenizeOptions options = given;
+  const auto skipped = leave_out_what_is_no_text(options, tokenizer, log);
   const PieceEncoder encoder(tokenizer, options);
   PieceReader reader(options.inputs, [&](std::string_view text) { return encoder.cut(text); });
   Collector collector(tokenizer, options, log);
@@ -164,7 +246,7 @@ TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& o
         collector.add(piece);
         if (progress) progress(collector.input_bytes());
       });
-  return collector.finish();
+  return collector.finish(skipped);
 }
 
 }  // namespace llampi

@@ -2,6 +2,8 @@
 
 #include <libdeflate.h>
 
+#include <algorithm>
+
 #include "data/posix_file.hpp"
 #include "data/tokenizer_files.hpp"
 #include "llampi/core/error.hpp"
@@ -15,6 +17,7 @@ class ByteTokenizer : public Tokenizer {
  public:
   std::string name() const override { return "bytes"; }
   std::int64_t vocabulary() const override { return 256; }
+  bool takes_any_bytes() const override { return true; }
   bool encodes_piecewise() const override { return true; }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
@@ -69,6 +72,21 @@ fs::path file_in(const fs::path& folder) {
   return {};
 }
 
+/// Lines of a token in base64 and its rank.
+bool is_tiktoken(std::string_view contents) {
+  const auto line = contents.substr(0, contents.find('\n'));
+  const auto space = line.find(' ');
+  if (space == line.npos || space == 0 || space + 1 == line.size()) return false;
+  const auto all = [](std::string_view text, auto test) {
+    return std::all_of(text.begin(), text.end(), test);
+  };
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return all(line.substr(space + 1), is_digit) && all(line.substr(0, space), [&](char c) {
+           return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '+' || c == '/' ||
+                  c == '=';
+         });
+}
+
 }  // namespace
 
 bool holds_tokenizer(const fs::path& folder) { return !file_in(folder).empty(); }
@@ -103,6 +121,13 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
         "the tokenizer \"{}\" must be a file tokenizer.json or tokenizer.model, or the folder of one", name);
   }
   const std::string contents = read_whole(file);
+  if (!is_json && is_tiktoken(contents)) {
+    throw_user_error(
+        "{} is Meta's own file of Llama 3's tokenizer (tiktoken), which is not read: give the tokenizer.json "
+        "of "
+        "the model's Hugging Face folder",
+        file.string());
+  }
   auto tokenizer =
       is_json ? parse_tokenizer_json(contents, file.string()) : parse_sentencepiece(contents, file.string());
   apply_neighbours(*tokenizer, neighbours(file.parent_path()));

@@ -83,10 +83,10 @@ TEST_F(Program, RefusesWrongOptions) {
                  "tokenize --format chat needs --seq-len; see llampi tokenize --format chat --help");
   expect_refused(
       "tokenize --tokenizer bytes --seq-len 128 --output x.h5 y",
-      "--seq-len does not go with --format text: texts are cut into sequences when they are read; leave "
+      "--seq-len cannot be used with --format text: texts are cut into sequences when they are read; leave "
       "it out");
   expect_refused("tokenize --tokenizer bytes --loss all --format jsonl --output x.h5 y",
-                 "--loss does not go with --format jsonl: only conversations have it; leave it out");
+                 "--loss cannot be used with --format jsonl: only conversations have it; leave it out");
   expect_refused(
       "tokenize --tokenizer bytes --held-out 0.1 --output x.h5 y",
       "tokenize needs both --held-out and --held-out-output for a held-out part; --held-out-output is "
@@ -107,8 +107,7 @@ TEST_F(Program, RefusesWrongOptions) {
 TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("train --train.stepz=5",
                  "unknown option --train.stepz on the command line; did you mean --train.steps?");
-  expect_refused("train --lr=1e-3",
-                 "unknown option --lr on the command line; did you mean --optimizer.lr?");
+  expect_refused("train --lr=1e-3", "unknown option --lr on the command line; did you mean --optimizer.lr?");
   expect_refused("evaluate --weights w",
                  "evaluate needs either --data or --questions; see llampi evaluate --help");
   expect_refused("evaluate --weights w --questions q --data d",
@@ -136,7 +135,8 @@ TEST_F(Program, RefusesToBeOneOfSeveralThatDoNotKnowOfEachOther) {
     return shell(folder_.path(), step + task + " " + LLAMPI_PROGRAM + " train --train.steps=1");
   };
   EXPECT_EQ(start("0").status, 2);
-  EXPECT_THAT(start("0").err, StartsWith("llampi: srun started 2 processes, but to MPI this is a job of one"));
+  EXPECT_THAT(start("0").err,
+              StartsWith("llampi: srun started 2 processes, but to MPI this is a job of one"));
   EXPECT_EQ(start("1").status, 2);
   EXPECT_EQ(start("1").err, "");
 }
@@ -194,9 +194,98 @@ TEST_F(Program, WritesAndInspectsTokenFiles) {
   EXPECT_EQ(seen["vocab_size"], 256);
   EXPECT_EQ(seen["tokenizer"], "bytes");
   EXPECT_EQ(seen["loss_mask"], false);
+  EXPECT_EQ(seen["loss_tokens"], said["loss_tokens"]);
+  EXPECT_EQ(seen["loss_tokens"], 14);
+  EXPECT_FALSE(seen.contains("seq_len"));
   EXPECT_THAT(run("inspect t.h5").out, ContainsRegex("\n  tokens +16\n"));
+  folder_.write("one.txt", "1");
+  EXPECT_THAT(run("tokenize --tokenizer bytes --output one.h5 one.txt").out,
+              StartsWith("one.h5: 1 token in 1 document\n"));
   expect_refused("inspect --verify t.h5",
-                 "t.h5 is no checkpoint, and other files have no checksums; leave --verify out");
+                 "t.h5 is not a checkpoint, and other files have no checksums; leave --verify out");
+}
+
+TEST_F(Program, CountsConversationsAlikeWhereverItCounts) {
+  std::string lines;
+  for (int i = 0; i < 5; ++i)
+    lines += R"({"prompt": "What is )" + std::to_string(i) + R"(?", "completion": "A number."})" + "\n";
+  folder_.write("chat.jsonl", lines);
+  const Ending written =
+      run(std::string("tokenize --format chat --seq-len 200 --json --output t.h5 --tokenizer ") +
+          LLAMPI_TEST_DATA + "/data/tokenizers/llama2 --template llama2 chat.jsonl");
+  ASSERT_EQ(written.status, 0) << written.err;
+  const auto said = nlohmann::json::parse(written.out);
+  const auto seen = nlohmann::json::parse(run("inspect t.h5 --json").out);
+  for (const char* key : {"documents", "tokens", "loss_tokens", "sequences", "seq_len"})
+    EXPECT_EQ(seen[key], said[key]) << key;
+  EXPECT_EQ(seen["documents"], 5);
+  EXPECT_EQ(seen["seq_len"], 200);
+  EXPECT_EQ(seen["padding_tokens"].get<int>(),
+            200 * seen["sequences"].get<int>() + 1 - seen["tokens"].get<int>());
+}
+
+TEST_F(Program, KeepsATextWhereTheOutputIsForgotten) {
+  folder_.write("a.txt", "a text");
+  folder_.write("b.txt", "another");
+  expect_refused("tokenize --tokenizer bytes --output *.txt",
+                 "the output a.txt already exists and looks like an input, not like a token file: give the "
+                 "output's name before the inputs, or replace the file with --overwrite");
+  EXPECT_EQ(read_file(folder_.path() / "a.txt"), "a text");
+  EXPECT_EQ(run("tokenize --tokenizer bytes --overwrite --output a.txt b.txt").status, 0);
+  EXPECT_EQ(nlohmann::json::parse(run("inspect a.txt --json").out)["tokens"], 7);
+}
+
+TEST_F(Program, RefusesJsonWithoutAFormat) {
+  folder_.write("a.jsonl", "{\"text\": \"one\"}\n");
+  const std::string command = "tokenize --tokenizer bytes --output t.h5 a.jsonl";
+  expect_refused(
+      command,
+      "JSON is in 1 of 1 input (the first is a.jsonl): give --format jsonl or --format chat for lines "
+      "of JSON, or --format text to train on the JSON itself");
+  const Ending asked = run(command + " --format text");
+  EXPECT_EQ(asked.status, 0);
+  EXPECT_EQ(asked.err,
+            "warning: JSON is in 1 of 1 input (the first is a.jsonl): --format text takes it as it is\n");
+}
+
+TEST_F(Program, NamesMetasOwnTokenizerFile) {
+  folder_.write("tokenizer.model", "IQ== 0\nIg== 1\nIw== 2\n");
+  folder_.write("a.txt", "text");
+  const Ending ending = run("tokenize --tokenizer tokenizer.model --output t.h5 a.txt");
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_THAT(ending.err,
+              HasSubstr("is Meta's own file of Llama 3's tokenizer (tiktoken), which is not read: "
+                        "give the tokenizer.json"));
+}
+
+// What launchers set. Rank 0 alone works, so that no two processes write one file or print a plan twice.
+TEST_F(Program, UsesRankZeroAloneWhereItIsOneOfSeveral) {
+  folder_.write("a.txt", "text");
+  const auto rank = [&](const std::string& environment, const std::string& arguments) {
+    return shell(folder_.path(), environment + " " + LLAMPI_PROGRAM + " " + arguments);
+  };
+  const std::string make = "tokenize --tokenizer bytes --output t.h5 a.txt";
+  for (const std::string other : {"OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2", "PMI_RANK=1 PMI_SIZE=2",
+                                  "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2"}) {
+    for (const std::string& command : {make, std::string("inspect t.h5"), std::string("plan")}) {
+      const Ending ending = rank(other, command);
+      EXPECT_EQ(ending.status, 0) << other << " " << command;
+      EXPECT_EQ(ending.out + ending.err, "") << other << " " << command;
+    }
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "t.h5"));
+  // mpirun's daemons on other nodes may have been started by srun.
+  const Ending first = rank(
+      "SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=3",
+      make);
+  EXPECT_EQ(first.status, 0) << first.err;
+  EXPECT_EQ(first.err,
+            "llampi: warning: tokenize uses one process: rank 0 of 3 does the work, the other ranks do "
+            "nothing; in scripts where each rank works on a part of its own, unset OMPI_COMM_WORLD_SIZE\n");
+  EXPECT_THAT(first.out, StartsWith("t.h5: 4 tokens"));
+  const Ending alone = rank("SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1", "inspect t.h5");
+  EXPECT_EQ(alone.status, 0);
+  EXPECT_EQ(alone.err, "");
 }
 
 TEST_F(Program, TokenizesJsonLines) {
@@ -206,8 +295,8 @@ TEST_F(Program, TokenizesJsonLines) {
   const std::string command = "tokenize --tokenizer bytes --format jsonl --output t.h5 a.jsonl";
   expect_refused(
       command,
-      "a.jsonl:2: \"text\" is of type number; it must be a string; mend the line, or leave such lines out "
-      "with --on-error skip");
+      "a.jsonl:2: \"text\" is of type number; it must be a string; fix the line, or skip bad lines with "
+      "--on-error skip");
   const Ending ending =
       run(command + " --on-error skip --held-out 0.3 --held-out-output e.h5 --threads 2 --json");
   EXPECT_EQ(ending.status, 0);
@@ -222,7 +311,7 @@ TEST_F(Program, TokenizesJsonLines) {
             said["held_out"]["documents"]);
   const Ending table = run(command + " --on-error skip");
   EXPECT_THAT(table.out, StartsWith("t.h5: 163 tokens in 41 documents\n"));
-  EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 lines"));
+  EXPECT_THAT(table.out, ContainsRegex("\n  skipped +1 files or lines"));
 }
 
 TEST_F(Program, NeedsATokenizerWithAChatTemplate) {

@@ -10,6 +10,7 @@ using ::testing::HasSubstr;
 TEST(TextLine, GivesTheText) {
   EXPECT_EQ(parse_text_line(R"({"text": "a\nb ä \u00e4 \ud83d\ude00", "id": 7})", "text"), "a\nb ä ä 😀");
   EXPECT_EQ(parse_text_line("  {\"content\": \"x\"}\r", "content"), "x");
+  EXPECT_EQ(parse_text_line(R"({"text": ""})", "text"), "");
 }
 
 TEST(TextLine, SaysWhatIsWrong) {
@@ -27,9 +28,9 @@ TEST(TextLine, SaysWhatIsWrong) {
   EXPECT_THAT(message(R"({"text": "\ud800"})"), HasSubstr("not valid JSON"));
   EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
   EXPECT_THAT(message(R"("text")"), HasSubstr("is a string and not a JSON object"));
-  EXPECT_THAT(message(R"({"content": "a"})"), HasSubstr("\"text\" is missing"));
+  EXPECT_EQ(message(R"({"id": 1, "content": "a"})"), R"("text" is missing; the keys are "content", "id")");
+  EXPECT_EQ(message("{}"), R"("text" is missing; the object is empty)");
   EXPECT_THAT(message(R"({"text": 7})"), HasSubstr("\"text\" is of type number"));
-  EXPECT_THAT(message(R"({"text": " \n"})"), HasSubstr("\"text\" is empty"));
   EXPECT_THAT(message(std::string(100'000, '[')), HasSubstr("breaks off"));
 }
 
@@ -57,11 +58,17 @@ TEST(ConversationLine, SaysWhatIsWrong) {
   const auto message = [](const std::string& line) { return user_error([&] { parse_conversation(line); }); };
   const auto messages = [&](const std::string& list) { return message(R"({"messages": )" + list + "}"); };
   const std::string user = R"({"role": "user", "content": "a"}, )";
-  EXPECT_THAT(message(R"({"text": "a"})"), HasSubstr("neither \"messages\" nor \"prompt\""));
+  EXPECT_EQ(
+      message(R"({"id": 7, "conversations": []})"),
+      R"(neither "messages" nor "prompt" and "completion" are there; the keys are "conversations", "id")");
+  EXPECT_THAT(message(R"({"text": "a"})"), HasSubstr(R"(are there; the only key is "text")"));
+  EXPECT_THAT(messages(R"([{"from": "human", "value": "a"}])"),
+              HasSubstr(R"(message 1: "role" is missing; the keys are "from", "value")"));
   EXPECT_THAT(message(R"({"prompt": "a"})"), HasSubstr("\"completion\" is missing"));
   EXPECT_THAT(message(R"({"completion": "a"})"), HasSubstr("\"prompt\" is missing"));
   EXPECT_THAT(message(R"({"prompt": "a", "completion": [1]})"), HasSubstr("\"completion\" is of type array"));
-  EXPECT_THAT(message(R"({"prompt": "a", "completion": ""})"), HasSubstr("\"completion\" is empty"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": ""})"),
+              HasSubstr("\"completion\" is empty or only white space"));
   EXPECT_THAT(messages("[]"), HasSubstr("list that is not empty"));
   EXPECT_THAT(messages("{}"), HasSubstr("list that is not empty"));
   EXPECT_THAT(messages("[1]"), HasSubstr("message 1 is not an object"));

@@ -106,7 +106,111 @@ TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
       tokenize(*tokenizer, options({folder / "empty.txt", folder / "a.txt"}, folder / "out.h5"), log);
   EXPECT_EQ(statistics.output.documents, 1);
   EXPECT_THAT(TokenFile(folder / "out.h5").documents(), ElementsAre(0, 4));
-  EXPECT_THAT(lines, ElementsAre("warning: " + (folder / "empty.txt").string() + " is empty and left out"));
+  EXPECT_EQ(statistics.empty, 1);
+  EXPECT_THAT(lines, ElementsAre("warning: 1 file or line is left out that has no text (the first is " +
+                                 (folder / "empty.txt").string() + ")"));
+}
+
+TEST(Tokenize, RefusesWhatIsNoText) {
+  const TemporaryFolder folder;
+  std::string utf16, big_endian, cyrillic;
+  for (const char c : std::string("text in two bytes per letter, ")) {
+    utf16 += {c, '\0'};
+    big_endian += {'\0', c};
+    cyrillic += static_cast<char>(0xc0 + c % 32);  // KOI8-R
+  }
+  write_text(folder / "good", "text");
+  write_text(folder / "marked", "\xff\xfe" + utf16);
+  write_text(folder / "little", utf16);
+  write_text(folder / "big", big_endian);
+  write_text(folder / "gzip", "\x1f\x8b\x08 and so on");
+  write_text(folder / "binary", std::string("ab\0cd\1\2", 7));
+  write_text(folder / "koi8", cyrillic);
+  const Words tokenizer(Words::Start::plain);
+  const auto message = [&](const std::string& name, InputFormat format = InputFormat::text) {
+    return user_error([&] {
+      tokenize(tokenizer, options({folder / "good", folder / name}, folder / "out.h5", format));
+    });
+  };
+  const std::string skip = "; or skip such files with --on-error skip";
+  const auto says = [&](const std::string& name, const std::string& what) {
+    return (folder / name).string() + " " + what + skip;
+  };
+  EXPECT_EQ(message("marked"),
+            says("marked", "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"));
+  EXPECT_EQ(message("marked", InputFormat::jsonl), message("marked"));
+  EXPECT_THAT(message("little"), HasSubstr("iconv -f UTF-16LE"));
+  EXPECT_THAT(message("big"), HasSubstr("iconv -f UTF-16BE"));
+  EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
+  EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes: only text can be tokenized"));
+  EXPECT_THAT(message("koi8"), HasSubstr("koi8 is not UTF-8 in "));
+  EXPECT_FALSE(fs::exists(folder / "out.h5"));
+
+  std::vector<std::string> warnings;
+  const Log log([&](const std::string& line) { warnings.push_back(line); });
+  auto given = options({folder / "gzip", folder / "good"}, folder / "out.h5");
+  given.on_error = OnError::skip;
+  const auto done = tokenize(tokenizer, given, log);
+  EXPECT_EQ(done.output.documents, 1);
+  EXPECT_EQ(done.skipped, 1);
+  EXPECT_THAT(warnings, ElementsAre("warning: " + (folder / "gzip").string() +
+                                    " is compressed with gzip: unpack it first; the file is left out"));
+  given.inputs = {folder / "gzip"};
+  EXPECT_THAT(user_error([&] { tokenize(tokenizer, given); }), HasSubstr("none of the inputs is text"));
+}
+
+TEST(Tokenize, CountsWhatIsNotUtf8) {
+  const TemporaryFolder folder;
+  std::string latin1;
+  for (int i = 0; i < 30'000; ++i) latin1 += "a plain line and a caf\xe9\n";  // several pieces
+  write_text(folder / "latin1", latin1);
+  write_text(folder / "good", "caf\u00e9, \uFFFD");
+  write_text(folder / "one", "only one \xe9 in a longer text");
+  std::vector<std::string> warnings;
+  const Log log([&](const std::string& line) { warnings.push_back(line); });
+  const auto given = options({folder / "good", folder / "latin1", folder / "one"}, folder / "out.h5");
+  const auto done = tokenize(Words(Words::Start::plain), given, log);
+  EXPECT_EQ(done.ill_formed, 30'001);
+  EXPECT_EQ(done.ill_formed_documents, 2);
+  EXPECT_THAT(warnings, ElementsAre("warning: 30001 places are not UTF-8 in 2 documents (the first is " +
+                                    (folder / "latin1").string() +
+                                    "): each was replaced by U+FFFD; convert the files with iconv"));
+  warnings.clear();
+  std::string accents;
+  for (int i = 0; i < 200'000; ++i) accents += "\u00e9\u20ac\U0001F600"[i % 9];
+  write_text(folder / "good", accents);  // no character is cut
+  EXPECT_EQ(tokenize(*make_tokenizer("bytes"), given, log).ill_formed, 30'001);
+  EXPECT_THAT(warnings, ElementsAre(HasSubstr("the bytes are taken as they are")));
+}
+
+TEST(Tokenize, SaysThatATextIsJson) {
+  const TemporaryFolder folder;
+  write_text(folder / "lines", "{\"text\": \"one\"}\n\n{\"text\": \"two\"}\n{\"te");
+  write_text(folder / "one.jsonl", "{\"text\": \"one\"}");
+  write_text(folder / "pretty.json", "[\n  1\n]\n");
+  write_text(folder / "brace", "{\"text\": \"one\"}\nis how a line begins\n");
+  write_text(folder / "plain.jsonl", "no JSON\n");
+  write_text(folder / "good", "text");
+  const auto tokenizer = make_tokenizer("bytes");
+  std::vector<fs::path> inputs;
+  for (const char* name : {"good", "brace", "plain.jsonl", "lines", "one.jsonl", "pretty.json"})
+    inputs.push_back(folder / name);
+  auto given = options(inputs, folder / "out.h5");
+  given.json_as_text = JsonAsText::refuse;
+  EXPECT_EQ(
+      user_error([&] { tokenize(*tokenizer, given); }),
+      "JSON is in 3 of 6 inputs (the first is " + (folder / "lines").string() +
+          "): give --format jsonl or --format chat for lines of JSON, or --format text to train on the JSON "
+          "itself");
+  std::vector<std::string> warnings;
+  const Log log([&](const std::string& line) { warnings.push_back(line); });
+  given.json_as_text = JsonAsText::warn;
+  EXPECT_EQ(tokenize(*tokenizer, given, log).output.documents, 6);
+  EXPECT_THAT(warnings, ElementsAre("warning: JSON is in 3 of 6 inputs (the first is " +
+                                    (folder / "lines").string() + "): --format text takes it as it is"));
+  given.inputs.resize(3);
+  given.json_as_text = JsonAsText::refuse;
+  EXPECT_EQ(tokenize(*tokenizer, given).output.documents, 3);
 }
 
 TEST(Tokenize, ReadsPipes) {
@@ -194,6 +298,21 @@ TEST_F(TokenizeLines, MakeOneDocumentEach) {
   EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "twö", "last"));
 }
 
+TEST_F(TokenizeLines, WithoutTextAreLeftOutAndCounted) {
+  write_text(folder_ / "a", "{\"text\": \"one\"}\n{\"text\": \"\"}\n\n{\"text\": \"\\n \"}\n");
+  write_text(folder_ / "b", "\n");
+  write_text(folder_ / "c", "{\"text\": \"two\"}\n");
+  const auto given =
+      options({folder_ / "a", folder_ / "b", folder_ / "c"}, folder_ / "out.h5", InputFormat::jsonl);
+  const auto done = run(given);
+  EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "two"));
+  EXPECT_EQ(done.empty, 4);
+  EXPECT_EQ(done.skipped, 0);
+  EXPECT_THAT(warnings_,
+              ElementsAre("warning: 4 files or lines are left out that have no text (the first is " +
+                          (folder_ / "a").string() + ":2)"));
+}
+
 TEST_F(TokenizeLines, AreRefusedWithFileAndLine) {
   write_text(folder_ / "good", "{\"text\": \"one\"}\n");
   // The bad line is far behind the first piece.
@@ -209,8 +328,9 @@ TEST_F(TokenizeLines, AreRefusedWithFileAndLine) {
       run(options({folder_ / "good", folder_ / name}, folder_ / "out.h5", InputFormat::jsonl));
     });
   };
-  const std::string advice = "; mend the line, or leave such lines out with --on-error skip";
-  EXPECT_EQ(message("missing"), place("missing", 30'001) + "\"text\" is missing" + advice);
+  const std::string advice = "; fix the line, or skip bad lines with --on-error skip";
+  EXPECT_EQ(message("missing"),
+            place("missing", 30'001) + "\"text\" is missing; the only key is \"txt\"" + advice);
   EXPECT_EQ(message("broken"), place("broken", 3) + "the line is not valid JSON at byte 13" + advice);
   EXPECT_EQ(message("truncated"),
             place("truncated", 2) +
@@ -236,7 +356,8 @@ TEST_F(TokenizeLines, AreSkippedAndNamed) {
   EXPECT_EQ(warnings_[0], "warning: " + place("a", 2) +
                               "the line breaks off within its JSON, after 13 bytes; the file may be "
                               "truncated; the line is left out");
-  EXPECT_EQ(warnings_[1], "warning: " + place("b", 1) + "\"text\" is missing; the line is left out");
+  EXPECT_EQ(warnings_[1],
+            "warning: " + place("b", 1) + "\"text\" is missing; the object is empty; the line is left out");
   EXPECT_EQ(warnings_[10], "warning: 22 lines are left out, the first 10 of them are named above");
   write_text(folder_ / "a", "{}\n");
   given.inputs = {folder_ / "a"};
@@ -325,10 +446,9 @@ TEST_F(HeldOut, IsNotEmpty) {
   auto given = split({"two"});
   given.held_out = 1e-9;
   EXPECT_THAT(user_error([&] { run(given); }),
-              HasSubstr("all of the 2 documents fell into the training part"));
+              HasSubstr("the held-out part is empty: 1e-09 of 2 documents; use a larger --held-out"));
   given.held_out = 1 - 1e-9;
-  EXPECT_THAT(user_error([&] { run(given); }),
-              HasSubstr("all of the 2 documents fell into the held-out part"));
+  EXPECT_THAT(user_error([&] { run(given); }), HasSubstr("the training part is empty: "));
   EXPECT_FALSE(fs::exists(given.output));
   EXPECT_FALSE(fs::exists(given.held_out_output));
 }

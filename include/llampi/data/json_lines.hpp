@@ -8,8 +8,8 @@
 
 namespace llampi {
 
-/// The text under `field`. @throws UserError that says what is wrong with the line: it is not valid JSON or
-/// not UTF-8, no object, or the field is missing, no string, or empty
+/// The text under `field`, which may be empty. @throws UserError that says what is wrong with the line: it is
+/// not valid JSON or not UTF-8, no object, or the field is missing or no string
 std::string parse_text_line(std::string_view line, const std::string& field);
 
 /// `{"messages": [{"role": "system"|"user"|"assistant", "content": TEXT, "weight": 0|1}, ...]}`, where the

@@ -19,7 +19,10 @@ enum class InputFormat : std::uint8_t {
   chat,   ///< each line is one, as parse_conversation() reads it
 };
 
-/// What becomes of a line that cannot be used.
+/// What becomes of a text that seems to be JSON lines.
+enum class JsonAsText : std::uint8_t { refuse, warn };
+
+/// What becomes of a line that cannot be used, and of a file that is not text.
 enum class OnError : std::uint8_t { refuse, skip };
 
 /// What becomes of a conversation that is longer than a row.
@@ -38,6 +41,8 @@ struct TokenizeOptions {
   bool overwrite = false;  ///< outputs replace any file; if not, only token files that llampi wrote
   OnError on_error = OnError::refuse;
   int threads = 0;  ///< 0: one per core
+
+  JsonAsText json_as_text = JsonAsText::warn;  ///< of format text
 
   // Of text and jsonl.
   std::string text_field = "text";
@@ -72,19 +77,25 @@ struct TokenizeStatistics {
   std::int64_t files = 0;
   std::int64_t bytes = 0;        ///< of text in the documents
   std::int64_t input_bytes = 0;  ///< of the files
-  std::int64_t skipped = 0;      ///< lines that could not be used
-  std::int64_t dropped = 0;      ///< conversations that were too long
+  std::int64_t skipped = 0;      ///< lines that could not be used, and files that are not text
+  std::int64_t empty = 0;        ///< files, lines and texts without anything but white space; left out
+  std::int64_t ill_formed = 0;   ///< places in texts that are not UTF-8
+  std::int64_t ill_formed_documents = 0;
+  std::int64_t dropped = 0;  ///< conversations that were too long
 };
 
 /// Called now and then with the number of bytes of the inputs that are done.
 using TokenizeProgress = std::function<void(std::int64_t input_bytes)>;
 
 /// Documents come out in the order of the inputs, conversations packed into rows, the same for any number of
-/// threads. Empty files are left out with a warning. Needs no MPI, and memory for a few pieces of the inputs
-/// (a piece is some lines, or a part of a text that may be cut there for this tokenizer; all of it if there
-/// is no such place) and some 40 bytes per document. The outputs appear when they are complete.
-/// @throws UserError, with file and line, for what cannot be used; if there is no document for one of the
-/// outputs, or if one cannot be written
+/// threads. Files, lines and texts that are blank are left out with a warning; another one counts what is not
+/// UTF-8, and becomes U+FFFD but with a tokenizer that takes any bytes. Needs no MPI, and memory for a few
+/// pieces of the inputs (a piece is some lines, or a part of a text that may be cut there for this tokenizer;
+/// all of it if there is no such place) and some 40 bytes per document. The outputs appear when they are
+/// complete.
+/// @throws UserError, with file and line, for what cannot be used (lines that are malformed; files that are
+/// compressed, UTF-16, binary, or in large part not UTF-8, unless the tokenizer takes any bytes); if there is
+/// no document for one of the outputs, or if one cannot be written
 TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log = {},
                             const TokenizeProgress& progress = {});
 

@@ -30,6 +30,8 @@ class Tokenizer {
   /// Bytes that are not UTF-8 are encoded as U+FFFD, but by "bytes".
   virtual std::vector<std::int32_t> encode(std::string_view text,
                                            SpecialText special = SpecialText::tokens) const = 0;
+  /// Whether bytes that are not UTF-8 keep their meaning.
+  virtual bool takes_any_bytes() const { return false; }
   /// Whether a text may be cut anywhere and encoded piece by piece, with the same ids.
   virtual bool encodes_piecewise() const { return false; }
   /// Special tokens appear by name. Tokens may be parts of characters: what is not UTF-8 as a whole becomes

@@ -1,0 +1,119 @@
+#include "data/text_check.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "data/posix_file.hpp"
+#include "data/tokenizer_utf8.hpp"
+
+namespace llampi {
+namespace {
+
+using namespace std::string_view_literals;
+
+/// Text in a language with accents, in Latin-1, has a few percent; texts in other encodings, and what is no
+/// text, far more.
+constexpr double kMostIllFormed = 0.1;
+
+struct Signature {
+  std::string_view bytes;
+  const char* meaning;
+};
+constexpr std::array<Signature, 9> kSignatures{{
+    {"\x1f\x8b"sv, "is compressed with gzip: unpack it first"},
+    {"\x28\xb5\x2f\xfd"sv, "is compressed with zstd: unpack it first"},
+    {"\xfd\x37zXZ\0"sv, "is compressed with xz: unpack it first"},
+    {"BZh"sv, "is compressed with bzip2: unpack it first"},
+    {"PK\x03\x04"sv, "is a zip archive: unpack it first"},
+    {"%PDF-"sv, "is a PDF: extract its text first, with pdftotext for example"},
+    {"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file and not text"},
+    {"\xff\xfe"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},
+    {"\xfe\xff"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},
+}};
+
+/// Texts that are mostly ASCII have a zero byte in every second place.
+const char* utf16_without_mark(std::string_view head) {
+  std::array<std::size_t, 2> zeros{};
+  for (std::size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0' ? 1 : 0;
+  const auto half = head.size() / 2;
+  if (half > 0 && zeros[1] > half / 2 && zeros[0] <= half / 16)
+    return "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16LE -t UTF-8";
+  if (half > 0 && zeros[0] > half / 2 && zeros[1] <= half / 16)
+    return "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16BE -t UTF-8";
+  return nullptr;
+}
+
+/// Without a character that was cut off.
+std::string_view whole_characters(std::string_view head) {
+  for (std::size_t back = 1; back <= std::min<std::size_t>(3, head.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(head[head.size() - back]);
+    if (byte < 0x80) break;
+    if (byte >= 0xC0)
+      return character_bytes(head[head.size() - back]) > back ? head.substr(0, head.size() - back) : head;
+  }
+  return head;
+}
+
+bool is_json_object(std::string_view line) { return nlohmann::json::parse(line, nullptr, false).is_object(); }
+
+}  // namespace
+
+std::string read_head(const std::filesystem::path& path) {
+  const auto file = PosixFile::open_for_reading(path);
+  std::string head(kHeadBytes, '\0');
+  head.resize(file.read_at(0, std::as_writable_bytes(std::span(head))));
+  return head;
+}
+
+std::size_t count_ill_formed(std::string_view text) {
+  if (is_well_formed(text)) return 0;
+  constexpr std::string_view kReplacement = "\uFFFD";
+  const auto count = [&](std::string_view in) {
+    std::size_t found = 0;
+    for (auto at = in.find(kReplacement); at != in.npos; at = in.find(kReplacement, at + kReplacement.size()))
+      ++found;
+    return found;
+  };
+  std::string storage;
+  return count(well_formed(text, storage)) - count(text);  // some may stand there as they are
+}
+
+std::string why_no_text(std::string_view head) {
+  for (const auto& [bytes, meaning] : kSignatures) {
+    if (head.starts_with(bytes)) return meaning;
+  }
+  if (const char* utf16 = utf16_without_mark(head)) return utf16;
+  if (head.find('\0') != head.npos) return "is binary, with zero bytes: only text can be tokenized";
+  const auto text = whole_characters(head);
+  const auto part = static_cast<double>(count_ill_formed(text)) /
+                    static_cast<double>(std::max<std::size_t>(1, text.size()));
+  if (part <= kMostIllFormed) return {};
+  return fmt::format(
+      "is not UTF-8 in {:.0f} % of its first {} bytes: if it is text, convert it from its encoding, "
+      "for example with iconv -f LATIN1 -t UTF-8",
+      100 * part, text.size());
+}
+
+bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const auto begin = head.find_first_not_of(kBlank);
+  if (begin == head.npos) return false;
+  const auto extension = path.extension();
+  if ((extension == ".jsonl" || extension == ".json" || extension == ".ndjson") &&
+      (head[begin] == '{' || head[begin] == '['))
+    return true;
+  // Two lines, as a text may begin with one; the last is perhaps not whole.
+  std::string_view rest = head.substr(begin);
+  for (int lines = 0; lines < 2; ++lines) {
+    const auto end = rest.find('\n');
+    if (end == rest.npos || !is_json_object(rest.substr(0, end))) return false;
+    rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(kBlank, end)));
+    if (rest.empty()) return true;  // one line
+  }
+  return true;
+}
+
+}  // namespace llampi

@@ -1,0 +1,28 @@
+// Whether a file that is to be read as text is one. Private to the library.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace llampi {
+
+/// So much of a file is looked at.
+inline constexpr std::size_t kHeadBytes = std::size_t{1} << 16;
+
+/// The beginning of a file; shorter if the file is.
+std::string read_head(const std::filesystem::path& path);
+
+/// What is wrong with a file that begins like this, and what to do, as the end of a sentence that begins with
+/// its name: compressed, UTF-16, binary, in large part not UTF-8. Empty: it may be text.
+std::string why_no_text(std::string_view head);
+
+/// Whether a file holds JSON, a line or a file each: by its name and its first character, or by its first
+/// lines, which are JSON objects.
+bool looks_like_json(const std::filesystem::path& path, std::string_view head);
+
+/// Places that are not UTF-8, each of which tokenizers take for one U+FFFD.
+std::size_t count_ill_formed(std::string_view text);
+
+}  // namespace llampi
