@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
@@ -15,6 +16,14 @@ namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
+
+const std::string kIndex = "model.safetensors.index.json";
+
+/// Whether transformers, or an export, gives a file of weights this name.
+bool is_weights_name(const std::string& name) {
+  return name == "model.safetensors" || name == kIndex ||
+         (name.starts_with("model-") && name.ends_with(".safetensors"));
+}
 
 /// One file to write.
 struct ShardFile {
@@ -60,7 +69,8 @@ class Exporter {
         source_(source),
         folder_(std::move(folder)),
         options_(options),
-        files_(divide(source.tensors(), options)) {
+        files_(divide(source.tensors(), options)),
+        ending_(world.all_gather(temporary_beside("").string()).front()) {
     require(options.dtype == DType::float32 || options.dtype == DType::bfloat16, "dtype of an export");
   }
 
@@ -82,8 +92,8 @@ class Exporter {
       if (world_.rank() == 0) work();
     });
   }
-  fs::path temporary(const ShardFile& file) const { return folder_ / (file.name + ".tmp"); }
-  fs::path temporary_index() const { return folder_ / "model.safetensors.index.json.tmp"; }
+  fs::path temporary(const ShardFile& file) const { return folder_ / (file.name + ending_); }
+  fs::path temporary_index() const { return folder_ / (kIndex + ending_); }
 
   std::string beginning(const ShardFile& file) const {
     std::vector<TensorInfo> tensors;
@@ -93,22 +103,33 @@ class Exporter {
 
   /// Weights of two exports in one folder would be taken for one model.
   void refuse_other_weights() const {
+    if (options_.overwrite) return;
     for (const auto& entry : fs::directory_iterator(folder_)) {
       const auto name = entry.path().filename().string();
       if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
-        throw_user_error("{} already holds weights ({}); choose another folder, or remove them",
-                         folder_.string(), name);
+        throw_user_error(
+            "{} already holds weights ({}); choose another folder, or replace them with --overwrite",
+            folder_.string(), name);
       }
     }
   }
 
-  void create() const {
-    std::vector<fs::path> left;  // by an export that was killed
+  /// All of them before the first new file gets its name, so that there is never a mixture of two models; and
+  /// config.json, without which the folder is not taken for a model.
+  void remove_other_weights() const {
+    std::vector<fs::path> old{folder_ / "config.json"};
     for (const auto& entry : fs::directory_iterator(folder_)) {
-      const auto name = entry.path().filename().string();
-      if (name.starts_with("model") && name.ends_with(".tmp")) left.push_back(entry.path());
+      if (is_weights_name(entry.path().filename().string())) old.push_back(entry.path());
     }
-    for (const auto& file : left) fs::remove(file);
+    for (const auto& file : old) {
+      std::error_code error;
+      fs::remove(file, error);
+      if (error) throw_user_error("{} cannot be replaced: {}", file.string(), error.message());
+    }
+    sync_folder_of(old.front());
+  }
+
+  void create() const {
     for (const auto& file : files_) PosixFile::create(temporary(file)).write_at(0, bytes_of(beginning(file)));
     if (files_.size() > 1)
       PosixFile::create(temporary_index()).write_at(0, bytes_of(index_text(source_.tensors(), files_)));
@@ -145,10 +166,12 @@ class Exporter {
   }
 
   void rename() const {
+    refuse_other_weights();  // there may be some meanwhile
+    if (options_.overwrite) remove_other_weights();
     for (const auto& file : files_) rename_into_place(temporary(file), folder_ / file.name);
     if (files_.size() == 1) return;
     PosixFile::open_for_writing(temporary_index()).sync();
-    rename_into_place(temporary_index(), folder_ / "model.safetensors.index.json");
+    rename_into_place(temporary_index(), folder_ / kIndex);
   }
 
   void remove_temporaries() const {
@@ -162,6 +185,7 @@ class Exporter {
   fs::path folder_;
   ExportOptions options_;
   std::vector<ShardFile> files_;
+  std::string ending_;  ///< of temporary names
 };
 
 }  // namespace

@@ -111,7 +111,7 @@ std::int64_t verify_checkpoint(const fs::path& path) {
 
 FileKind identify(const fs::path& path) try {
   std::error_code ignored;
-  if (!fs::exists(path, ignored)) throw_user_error("there is no file or folder {}", path.string());
+  if (!fs::exists(path, ignored)) throw_user_error("{}: no such file or folder", path.string());
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
     throw_user_error("the folder {} has no config.json; give a Hugging Face folder or a file", path.string());

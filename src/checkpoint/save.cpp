@@ -18,6 +18,7 @@
 #include "checkpoint/tensor_list.hpp"
 #include "comm/common_failure.hpp"
 #include "comm/exchange.hpp"
+#include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/clock.hpp"
@@ -60,6 +61,7 @@ struct Job {
   CheckpointSummary about;  // rank 0's counts, but for the tensors; `optimizer`: its moments are written
   const SaveOptions& options;
   std::function<void(Values&)> write_values;  // this rank's
+  std::function<void()> place;                // rank 0: gives the file its name; none: whatever is there
 };
 
 Values::Values(const Job& job, const Places& places) : job_(job), places_(places), file_(job.temporary) {}
@@ -260,7 +262,10 @@ void write_temporary(const Job& job) {
 void save(const Job& job) {
   const auto error = common_failure([&] {
     write_temporary(job);
-    on_rank_0(job, [&] { rename_into_place(job.temporary, job.file); });
+    if (!job.place) return on_rank_0(job, [&] { rename_into_place(job.temporary, job.file); });
+    agree(job.world, [&] {
+      if (job.world.rank() == 0) job.place();
+    });
   });
   if (!error) return;
   std::error_code ignored;
@@ -283,7 +288,18 @@ Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors
                     .created = utc_now(),
                     .tensors = std::move(tensors)},
           .options = options,
-          .write_values = {}};
+          .write_values = {},
+          .place = {}};
+}
+
+/// A checkpoint that training wrote is of a later step, or of a run.
+bool was_imported(const fs::path& file) {
+  try {
+    const auto about = read_checkpoint_summary(file);
+    return about.state.step == 0 && !about.has_optimizer && about.texts.run_config.empty();
+  } catch (const Error&) {  // no checkpoint, or damaged
+    return false;
+  }
 }
 
 }  // namespace
@@ -307,12 +323,16 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
 }
 
 void import_weights(World& world, const WeightsSource& source, const fs::path& checkpoint,
-                    const CheckpointTexts& texts) {
+                    const CheckpointTexts& texts, bool overwrite) {
+  const OutputFile output{checkpoint, "a checkpoint that llampi import wrote", was_imported, overwrite};
+  agree(world, [&] { output.check(); });
   auto tensors = source.tensors();
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
   Job job = make_job(world, checkpoint, std::move(tensors), {}, texts, options);
   job.write_values = [&](Values& values) { write_converted(job, values, source); };
+  job.temporary = world.all_gather(temporary_beside(checkpoint).string()).front();
+  job.place = [&] { output.place(job.temporary); };
   save(job);
 }
 

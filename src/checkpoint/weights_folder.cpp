@@ -39,8 +39,7 @@ class WeightsFolder final : public WeightsSource {
     } else if (fs::exists(path_ / kIndex, ignored)) {
       add_files_of_index(tied_head);
     } else {
-      throw_user_error("there is no {} in {}; give the Hugging Face folder that holds it", kWhole,
-                       path_.string());
+      refuse_folder();
     }
   }
 
@@ -51,6 +50,19 @@ class WeightsFolder final : public WeightsSource {
   }
 
  private:
+  [[noreturn]] void refuse_folder() const {
+    for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      std::error_code ignored;
+      if (!fs::exists(path_ / name, ignored)) continue;
+      throw_user_error(
+          "{} holds {} but no {}, and .bin files are not read: convert it in Python with transformers, "
+          "AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(FOLDER)",
+          path_.string(), name, kWhole, path_.string());
+    }
+    throw_user_error("there is no {} in {}; give the Hugging Face folder that holds it", kWhole,
+                     path_.string());
+  }
+
   /// @param map of the index; null: the file is the only one
   void add_file(const std::string& name, const SafetensorsIndex* map, bool tied_head) {
     const auto& file = files_.emplace_back(path_ / name);

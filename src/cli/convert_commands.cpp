@@ -31,6 +31,7 @@ struct ExportArguments {
   std::string checkpoint, output, tokenizer;
   std::string dtype = "float32";
   std::string max_shard_size = "5GB";
+  bool overwrite = false;
 };
 
 std::vector<Option> options_of(ExportArguments& a) {
@@ -48,17 +49,24 @@ std::vector<Option> options_of(ExportArguments& a) {
        "are "
        "there",
        {.name = "FOLDER"}},
+      {"overwrite",
+       &a.overwrite,
+       "replace the model that is in the folder; what else is there stays",
+       {},
+       true},
   };
 }
 
 struct ImportArguments {
   std::string weights, output;
+  bool overwrite = false;
 };
 
 std::vector<Option> options_of(ImportArguments& a) {
   return {
       {"weights", &a.weights, "Hugging Face folder", {.name = "FOLDER"}},
       {"output", &a.output, "checkpoint to write", {.name = "FILE"}},
+      {"overwrite", &a.overwrite, "the output may replace a file that import did not write", {}, true},
   };
 }
 
@@ -80,7 +88,7 @@ std::int64_t parse_size(const std::string& text) {
     if (error == std::errc() && unit == known.name && bytes >= 1 && bytes < 9e18)
       return static_cast<std::int64_t>(bytes);
   }
-  throw_user_error("--max-shard-size = {} is no size; write for example 5GB or 500MiB", text);
+  throw_user_error("--max-shard-size = {} is not a size; write for example 5GB or 500MiB", text);
 }
 
 }  // namespace
@@ -102,7 +110,8 @@ int export_command(const Arguments& arguments) {
                  .output = a.output,
                  .dtype = a.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
                  .max_shard_bytes = parse_size(a.max_shard_size),
-                 .tokenizers = {}};
+                 .tokenizers = {},
+                 .overwrite = a.overwrite};
       if (!a.tokenizer.empty()) {
         request.tokenizers = {a.tokenizer};
       } else {
@@ -127,7 +136,7 @@ int import_command(const Arguments& arguments) {
       require_option(!a.weights.empty(), "import", "weights");
       require_option(!a.output.empty(), "import", "output");
     });
-    import_folder(world, a.weights, a.output, log);
+    import_folder(world, a.weights, a.output, a.overwrite, log);
     return kDone;
   });
 }

@@ -53,6 +53,11 @@ std::vector<Option> options_of(Request& r) {
        &r.answers,
        "questions: JSON lines to write, each with the model's answer",
        {.name = "FILE"}},
+      {"overwrite",
+       &r.asking.overwrite,
+       "questions: --answers may replace a file that is not one of answers",
+       {},
+       true},
       {"max-tokens",
        &r.asking.max_tokens,
        "questions: of an answer, with the token that ends it; 0: 16 more than the right one has",
@@ -79,6 +84,8 @@ Request parse(const Arguments& arguments, const Log& log) {
   if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len goes with --data only; leave it out");
   if (!asks && !request.answers.empty())
     throw_user_error("--answers goes with --questions only; leave it out");
+  if (request.asking.overwrite && request.answers.empty())
+    throw_user_error("--overwrite goes with --answers only; leave it out");
   std::error_code ignored;
   if (std::filesystem::equivalent(request.questions, request.answers, ignored))
     throw_user_error("--answers {} would replace the questions; name another file", request.answers);

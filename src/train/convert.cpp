@@ -1,8 +1,10 @@
 #include "llampi/train/convert.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
+#include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/clock.hpp"
@@ -36,6 +38,12 @@ void on_rank_0(World& world, const Work& work) {
   });
 }
 
+/// The folder whose tokenizer the export gets; empty: there is none.
+fs::path tokenizer_of(const ExportRequest& request) {
+  const auto found = std::find_if(request.tokenizers.begin(), request.tokenizers.end(), holds_tokenizer);
+  return found == request.tokenizers.end() ? fs::path() : *found;
+}
+
 void copy_tokenizer(const ExportRequest& request, const Log& log) {
   for (const auto& folder : request.tokenizers) {
     if (!holds_tokenizer(folder)) continue;
@@ -50,6 +58,32 @@ void copy_tokenizer(const ExportRequest& request, const Log& log) {
     return;
   }
   log.warning("no tokenizer is in the folder: copy its files into it, or name their folder with --tokenizer");
+}
+
+/// The folder is made and held: two exports at once would leave a mixture. Then what is in it is looked at.
+PosixFile open_output(const ExportRequest& request, const Log& log) {
+  std::error_code error;
+  fs::create_directories(request.output, error);
+  if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
+  PosixFile folder = PosixFile::open_for_reading(request.output);
+  if (folder.lock() == Lock::taken)
+    throw_user_error("another export is writing to {}; wait until it has finished", request.output.string());
+  clear_leftovers_in(request.output, log);
+  if (request.overwrite) return folder;
+  if (fs::exists(request.output / "config.json", error))
+    throw_user_error(
+        "{} already holds a model (config.json); choose another folder, or replace it with --overwrite",
+        request.output.string());
+  const auto tokenizer = tokenizer_of(request);
+  if (tokenizer.empty()) return folder;
+  for (const auto* name : kCompanions) {
+    const auto source = tokenizer / name, there = request.output / name;
+    if (!fs::exists(source, error) || !fs::exists(there, error) || read_whole(source) == read_whole(there))
+      continue;
+    throw_user_error("{} already holds another {}; choose another folder, or replace it with --overwrite",
+                     request.output.string(), name);
+  }
+  return folder;
 }
 
 void report(const Log& log, const fs::path& written, const std::vector<TensorInfo>& tensors, DType dtype,
@@ -72,19 +106,16 @@ void export_folder(World& world, const ExportRequest& request, const Log& log) {
   std::unique_ptr<WeightsSource> source;
   agree(world, [&] {
     if (identify(request.checkpoint) != FileKind::checkpoint)
-      throw_user_error("{} is no checkpoint; export writes a Hugging Face folder from a checkpoint",
+      throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
                        request.checkpoint.string());
     config = LlamaConfig::parse(read_checkpoint_summary(request.checkpoint).texts.model_config,
                                 request.checkpoint.string());
     source = open_checkpoint_weights(request.checkpoint);
     check_tensors(*source, tensors_of(config));
   });
-  on_rank_0(world, [&] {
-    std::error_code error;
-    fs::create_directories(request.output, error);
-    if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
-  });
-  export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes});
+  PosixFile held;
+  on_rank_0(world, [&] { held = open_output(request, log); });
+  export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
   on_rank_0(world, [&] {
     copy_tokenizer(request, log);
     write_whole(request.output / "config.json", config_text(config, request.dtype));
@@ -92,18 +123,21 @@ void export_folder(World& world, const ExportRequest& request, const Log& log) {
   report(log, request.output, source->tensors(), request.dtype, steady_seconds() - begin);
 }
 
-void import_folder(World& world, const fs::path& folder, const fs::path& checkpoint, const Log& log) {
+void import_folder(World& world, const fs::path& folder, const fs::path& checkpoint, bool overwrite,
+                   const Log& log) {
   const double begin = steady_seconds();
   LlamaConfig config;
   std::unique_ptr<WeightsSource> source;
   agree(world, [&] {
     if (identify(folder) != FileKind::huggingface_folder)
-      throw_user_error("{} is no Hugging Face folder; import writes a checkpoint from one", folder.string());
+      throw_user_error("{} is not a Hugging Face folder; import writes a checkpoint from one",
+                       folder.string());
     config = LlamaConfig::read(folder);
     source = open_safetensors(folder, config.tie_word_embeddings);
     check_tensors(*source, tensors_of(config));
   });
-  import_weights(world, *source, checkpoint, {config.json, ""});
+  on_rank_0(world, [&] { clear_leftovers(checkpoint, log); });
+  import_weights(world, *source, checkpoint, {config.json, ""}, overwrite);
   report(log, checkpoint, source->tensors(), DType::float32, steady_seconds() - begin);
 }
 

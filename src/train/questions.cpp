@@ -1,7 +1,9 @@
 #include <chrono>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/data/json_lines.hpp"
 #include "llampi/train/generate.hpp"
@@ -61,29 +63,49 @@ std::vector<Question> read_questions(const TextModel& model, const QuestionOptio
   return questions;
 }
 
-/// The answers as they come; on rank 0, if they are asked for.
+/// By its first line, that answer_line() made it.
+bool is_file_of_answers(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::string line;
+  if (!std::getline(file, line)) return false;
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  return json.is_object() && json.size() == 4 && json.contains("question") && json.contains("right") &&
+         json.contains("answer") && json.contains("correct");
+}
+
+/// The answers as they come; on rank 0, if they are asked for. What was under that name stays until the first
+/// answers are there.
 class AnswersFile {
  public:
-  AnswersFile(World& world, const std::filesystem::path& path) : world_(world), wanted_(!path.empty()) {
-    agree(world_, [&] {
-      if (wanted_ && world_.rank() == 0) file_ = PosixFile::create(path);
-    });
+  AnswersFile(World& world, const QuestionOptions& options, const Log& log)
+      : world_(world), output_{options.answers, "a file of answers", is_file_of_answers, options.overwrite} {
+    if (output_.path.empty()) return;
+    agree(world_, [&] { output_.check(); });
+    on_rank_0([&] { clear_leftovers(output_.path, log); });
   }
   /// Lines of all ranks, in their order. Collective.
   void append(const std::string& line) {
-    if (!wanted_) return;
+    if (output_.path.empty()) return;
     std::string lines;
     for (const auto& one : world_.all_gather(line)) lines += one;
-    agree(world_, [&] {
-      if (world_.rank() != 0) return;
+    on_rank_0([&] {
+      const TemporaryFile temporary(temporary_beside(output_.path));
+      if (bytes_ == 0) file_ = PosixFile::create(temporary.path());
       file_.write_at(bytes_, std::as_bytes(std::span(lines)));
+      if (bytes_ == 0) output_.place(temporary.path());
       bytes_ += std::ssize(lines);
     });
   }
 
  private:
+  void on_rank_0(const std::function<void()>& work) {
+    agree(world_, [&] {
+      if (world_.rank() == 0) work();
+    });
+  }
+
   World& world_;
-  const bool wanted_;
+  const OutputFile output_;
   PosixFile file_;
   std::int64_t bytes_ = 0;
 };
@@ -98,6 +120,7 @@ std::string answer_line(const Question& question, const std::string& answer, boo
 
 Accuracy answer_questions(World& world, const std::filesystem::path& weights, const QuestionOptions& options,
                           const Log& log) {
+  AnswersFile answers(world, options, log);
   TextModel model;
   std::vector<Question> questions;
   std::int64_t longest = 0;
@@ -108,7 +131,6 @@ Accuracy answer_questions(World& world, const std::filesystem::path& weights, co
       longest = std::max(longest, std::ssize(beginning.tokens) + beginning.most);
   });
   const auto session = open_for_inference(world, weights, generation_shape(longest), options.compute, log);
-  AnswersFile answers(world, options.answers);
   const auto stop = model.stop_tokens(true);
   const auto choose = [&](std::vector<double>& logits, std::int64_t) {
     model.forbid_nameless(logits);

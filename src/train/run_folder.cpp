@@ -71,7 +71,19 @@ void RunFolder::create_and_lock() {
   locked_ = std::make_unique<PosixFile>(std::move(created));
 }
 
+/// Every run makes the folder of its checkpoints before it writes these.
+void RunFolder::refuse_files_of_others() const {
+  std::error_code ignored;
+  if (fs::exists(folder_ / "checkpoints", ignored)) return;
+  for (const auto& file : {config_file(), folder_ / "metrics.jsonl"}) {
+    if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
+    throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
+                     folder_.string(), file.filename().string());
+  }
+}
+
 void RunFolder::open(const std::string& config, bool traces, std::int64_t last_step) {
+  refuse_files_of_others();
   create_folder(folder_ / "checkpoints");
   if (traces) create_folder(folder_ / "trace");
   if (!locked_) create_and_lock();

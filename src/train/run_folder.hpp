@@ -25,7 +25,8 @@ class RunFolder {
   /// @param config the run's, resolved
   /// @param traces whether there will be any
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
-  /// @throws UserError if it cannot be written, or if another job has made it meanwhile
+  /// @throws UserError if it cannot be written, if another job has made it meanwhile, or if it holds no run
+  /// but files of the names that one would replace
   void open(const std::string& config, bool traces, std::int64_t last_step);
   MetricsFile& metrics() { return *metrics_; }  ///< once it is open
 
@@ -33,6 +34,7 @@ class RunFolder {
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
   void wait_for_lock(const Log& log, double patience) const;
   void create_and_lock();
+  void refuse_files_of_others() const;
 
   std::filesystem::path folder_;
   std::unique_ptr<PosixFile> locked_;

@@ -3,7 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <csignal>
 #include <nlohmann/json.hpp>
 
 #include "checkpoint/sample.hpp"
@@ -117,15 +119,36 @@ TEST(Weights, FoldersThatHoldWeightsAreLeftAlone) {
       AllOf(HasSubstr("already holds weights (model.safetensors)"), HasSubstr("choose another folder")));
 }
 
-TEST(Weights, AFullDiskLeavesNothing) {
-  // A file that cannot be created stands for it: a folder has its temporary name.
-  const Exported exported({});
+TEST(Weights, AFullDiskLeavesWhatWasThere) {
+  const Exported exported({.max_shard_bytes = 60'000});
   const auto source = open_checkpoint_weights(exported.checkpoint());
-  const fs::path folder = exported.folder().parent_path() / "second";
-  on_rank_0([&] { fs::create_directories(folder / "model-00002-of-00003.safetensors.tmp" / "inner"); });
-  EXPECT_ANY_THROW(export_weights(test_world(), *source, folder, {.max_shard_bytes = 60'000}));
+  const auto before = names_in(exported.folder());
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit unlimited{};
+  getrlimit(RLIMIT_FSIZE, &unlimited);
+  const rlimit limit{10'000, unlimited.rlim_max};  // no file may be larger: a full disk without a disk
+  setrlimit(RLIMIT_FSIZE, &limit);
+  const auto message = message_of<UserError>(
+      [&] { export_weights(test_world(), *source, exported.folder(), {.overwrite = true}); });
+  setrlimit(RLIMIT_FSIZE, &unlimited);
+  std::signal(SIGXFSZ, handler);
   test_world().barrier();
-  EXPECT_THAT(names_in(folder), ::testing::ElementsAre("model-00002-of-00003.safetensors.tmp"));
+  EXPECT_THAT(message, HasSubstr("File too large"));
+  EXPECT_EQ(names_in(exported.folder()), before);
+}
+
+TEST(Weights, AreReplacedAsAWhole) {
+  const Exported exported({.max_shard_bytes = 60'000});
+  ASSERT_GT(names_in(exported.folder()).size(), 2U);
+  on_rank_0([&] {
+    std::ofstream(exported.folder() / "config.json") << "{}";
+    std::ofstream(exported.folder() / "notes.safetensors.txt") << "stay";
+  });
+  const auto source = open_checkpoint_weights(exported.checkpoint());
+  export_weights(test_world(), *source, exported.folder(), {.overwrite = true});
+  EXPECT_THAT(names_in(exported.folder()),
+              ::testing::UnorderedElementsAre("model.safetensors", "notes.safetensors.txt"))
+      << "whoever exports writes config.json again, when all is there";
 }
 
 TEST(Weights, DamageWhileItIsReadReachesAllRanks) {

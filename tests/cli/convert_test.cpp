@@ -132,26 +132,84 @@ TEST_F(Convert, Mistakes) {
   };
   expect_done(1, "export --checkpoint " + saved + " --output there");
   EXPECT_THAT(complaint(2, "export --checkpoint " + saved + " --output there"),
-              HasSubstr("already holds weights"));
+              HasSubstr("already holds a model (config.json)"));
   EXPECT_THAT(complaint(1, "export --checkpoint text.h5 --output new"),
-              HasSubstr("text.h5 is no checkpoint"));
+              HasSubstr("text.h5 is not a checkpoint"));
   EXPECT_THAT(complaint(1, "export --checkpoint absent.h5 --output new"),
-              HasSubstr("there is no file or folder"));
+              HasSubstr("absent.h5: no such file or folder"));
   EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output new --max-shard-size 5apples"),
               HasSubstr("write for example 5GB"));
   EXPECT_THAT(complaint(1, "evaluate --weights there --data text.h5"),
               HasSubstr("there does not say with which sequence length to evaluate; give --seq-len"));
   EXPECT_FALSE(fs::exists(path("new")));
   EXPECT_THAT(complaint(1, "import --weights " + saved + " --output new.h5"),
-              HasSubstr("is no Hugging Face folder"));
+              HasSubstr("is not a Hugging Face folder"));
   EXPECT_THAT(complaint(1, "import --weights model --output new.h5"),
               HasSubstr("there is no model.safetensors"));
+  folder_.write("model/pytorch_model.bin", "");
+  EXPECT_THAT(
+      complaint(1, "import --weights model --output new.h5"),
+      AllOf(HasSubstr("model holds pytorch_model.bin but no model.safetensors, and .bin files are not read"),
+            HasSubstr("from_pretrained(\"model\").save_pretrained(FOLDER)")));
+  fs::remove(path("model/pytorch_model.bin"));
+  EXPECT_THAT(complaint(1, "evaluate --weights there --data text --seq-len 8"),
+              HasSubstr("make a token file with `llampi tokenize`"));
   std::string other = kModel;
   other.replace(other.find("\"intermediate_size\": 48"), 23, "\"intermediate_size\": 52");
   folder_.write("there/config.json", other);
   EXPECT_THAT(complaint(2, "import --weights there --output new.h5"),
               AllOf(HasSubstr("does not fit the model"), HasSubstr("mlp.down_proj.weight ([32, 48] where")));
   EXPECT_FALSE(fs::exists(path("new.h5")));
+}
+
+TEST_F(Convert, ReplacesNothingThatIsAnothers) {
+  const std::string saved = checkpoint();
+  const auto refused = [&](const std::string& arguments, const std::string& file,
+                           const std::string& sentence) {
+    const std::string before = read_file(path(file));
+    const Ending ending = run(2, arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    EXPECT_THAT(ending.complaints(), ElementsAre(HasSubstr(sentence))) << ending.err;
+    EXPECT_TRUE(read_file(path(file)) == before) << file << " has changed";
+  };
+  expect_done(1, "export --checkpoint " + saved + " --output folder --max-shard-size 20KB");
+  // import: onto the checkpoint of a run, a token file, a text; then onto what import wrote.
+  const std::string import = "import --weights folder --output ";
+  const std::string not_imported =
+      " already exists and is not a checkpoint that llampi import wrote: name another "
+      "file, or replace it with --overwrite";
+  for (const std::string& file : {saved, std::string("text.h5"), std::string("text")})
+    refused(import + file, file, file + not_imported);
+  for (int twice = 0; twice < 2; ++twice) expect_done(2, import + "imported.h5");
+  fs::copy_file(path(saved), path("copy.h5"));
+  expect_done(2, import + "copy.h5 --overwrite");
+  EXPECT_EQ(read_file(path("copy.h5")).size(), read_file(path("imported.h5")).size());
+  // export: onto weights, a config.json, another tokenizer.
+  const std::string onto = "export --checkpoint " + saved + " --output ";
+  refused(
+      onto + "folder", "folder/config.json",
+      "folder already holds a model (config.json); choose another folder, or replace it with --overwrite");
+  fs::create_directories(path("mine"));
+  folder_.write("mine/tokenizer.json", "{\"mine\": 1}");
+  refused(onto + "mine", "mine/tokenizer.json", "mine already holds another tokenizer.json");
+  folder_.write("mine/notes", "stay");
+  folder_.write("mine/model-00007-of-00009.safetensors", "of another model");
+  expect_done(2, onto + "mine --overwrite");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path("mine"))) names.push_back(entry.path().filename());
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre("config.json", "model.safetensors", "notes", "tokenizer.json"));
+  expect_done(2, onto + "folder --overwrite");
+  EXPECT_FALSE(fs::exists(path("folder/model.safetensors.index.json"))) << "of the model before";
+  EXPECT_EQ(loss_of("folder"), loss_of(saved));
+}
+
+TEST_F(Convert, WritesOneTokenFileUnderMpirun) {
+  folder_.write("a.txt", "text");
+  for (int i = 0; i < 3; ++i) expect_done(2, "tokenize --tokenizer bytes --output t.h5 a.txt");
+  const Ending ending = run(2, "inspect --json t.h5");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(json::parse(ending.out)["tokens"], 4) << "once";
 }
 
 }  // namespace

@@ -290,6 +290,34 @@ TEST_F(Generate, CountsRightAnswers) {
             (json{{"question", "and this?"}, {"right", "42"}, {"answer", "42"}, {"correct", true}}));
 }
 
+TEST_F(Generate, ReplacesAnswersAndNothingElse) {
+  const auto file = folder_ / "notes.txt";
+  if (world().rank() == 0) std::ofstream(file) << "my notes\n";
+  const auto refusal = [&] {
+    try {
+      ask(question("what?", "42"), "notes.txt");
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_EQ(refusal(), file.string() +
+                           " already exists and is not a file of answers: name another file, or "
+                           "replace it with --overwrite");
+  world().barrier();
+  const auto lines_of = [&](const std::string& name) {
+    std::ifstream in(folder_ / name);
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+  };
+  EXPECT_EQ(lines_of("notes.txt"), std::vector<std::string>{"my notes"});
+  ask(question("what?", "42") + question("what is it?", "41"), "answers.jsonl");
+  ask(question("what?", "42"), "answers.jsonl");
+  world().barrier();
+  EXPECT_EQ(lines_of("answers.jsonl").size(), 1U);
+}
+
 TEST_F(Generate, RefusesWhatAreNoQuestions) {
   const auto message = [&](const std::string& lines) {
     try {

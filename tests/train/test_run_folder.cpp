@@ -53,6 +53,21 @@ TEST(RunFolder, IsMadeAndTidied) {
   EXPECT_TRUE(again.metrics().ends_with_step(1));
 }
 
+TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
+  for (const std::string name : {"config.ini", "metrics.jsonl"}) {
+    const TemporaryFolder folder;
+    write(folder / name, "mine\n");
+    try {
+      opened(folder.path(), "[run]\n");
+      FAIL() << name;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.what(), "run.dir = " + folder.path().string() + " has no run but a " + name +
+                                  ", which a run would replace; choose another run.dir");
+    }
+    EXPECT_EQ(read_whole(folder / name), "mine\n");
+  }
+}
+
 TEST(RunFolder, IsOneJobsAtATime) {
   const TemporaryFolder folder;
   {

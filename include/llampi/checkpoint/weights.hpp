@@ -49,13 +49,15 @@ void load_weights(World& world, Device& device, const WeightsSource& source,
                   WeightsReading reading = WeightsReading::each);
 
 /// A checkpoint without optimizer state, of step 0, from weights; every rank reads and writes an equal share.
-/// Collective. @throws UserError as save_checkpoint()
+/// Collective. @throws UserError as save_checkpoint(), and without `overwrite` for a file that is there and
+/// was not written by this function
 void import_weights(World& world, const WeightsSource& source, const std::filesystem::path& checkpoint,
-                    const CheckpointTexts& texts);
+                    const CheckpointTexts& texts, bool overwrite = false);
 
 struct ExportOptions {
   DType dtype = DType::float32;                  ///< or bfloat16, rounded to nearest even
   std::int64_t max_shard_bytes = 5'000'000'000;  ///< of a file; a tensor is never divided
+  bool overwrite = false;  ///< weights in the folder are replaced; if not, they are refused
 };
 
 /// model.safetensors or model-0000i-of-0000n.safetensors with the index; the files get their names when all

@@ -19,16 +19,20 @@ struct ExportRequest {
   std::int64_t max_shard_bytes = 5'000'000'000;
   /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
   std::vector<std::filesystem::path> tokenizers;
+  bool overwrite = false;  ///< what is in the folder under the names of these files is replaced
 };
 
 /// Writes weights, config.json and the tokenizer's files; config.json last, so that a folder without it is
 /// not taken for a model. Collective.
-/// @throws UserError if the output already holds weights, for a full disk, a damaged checkpoint, ...
+/// @throws UserError without `overwrite` if the output already holds weights, a config.json, or other files
+/// of a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
 void export_folder(World& world, const ExportRequest& request, const Log& log);
 
 /// A checkpoint of step 0 without optimizer state, for model.weights. Collective.
+/// @param overwrite a file that is there is replaced whatever it is; if not, only one that import_folder()
+/// wrote
 /// @throws UserError if the weights are not those of the folder's config.json, ...
 void import_folder(World& world, const std::filesystem::path& folder, const std::filesystem::path& checkpoint,
-                   const Log& log);
+                   bool overwrite, const Log& log);
 
 }  // namespace llampi

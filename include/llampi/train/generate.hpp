@@ -58,6 +58,7 @@ struct QuestionOptions {
   std::int64_t max_tokens = 0;
   /// JSON lines to write: {"question", "right", "answer", "correct"} of each; empty: none.
   std::filesystem::path answers = {};
+  bool overwrite = false;  ///< answers replace any file; if not, only a file of answers
   TextOptions text = {};
   DeviceOptions compute = {};
 };
