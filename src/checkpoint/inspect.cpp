@@ -16,6 +16,8 @@ CheckpointSummary read_attributes(hid_t file) {
   CheckpointSummary summary;
   summary.state = read_state(file);
   summary.texts = {hdf5::read_string(file, "model_config"), hdf5::read_string(file, "run_config")};
+  if (hdf5::has_attribute(file, "chat_template"))
+    summary.texts.chat_template = hdf5::read_string(file, "chat_template");
   summary.program_version = hdf5::read_string(file, "program_version");
   summary.git_sha = hdf5::read_string(file, "git_sha");
   summary.created = hdf5::read_string(file, "created");

@@ -108,6 +108,8 @@ void write_attributes(hid_t file, const CheckpointSummary& about) {
   hdf5::write_string(file, "created", about.created);
   hdf5::write_string(file, "model_config", about.texts.model_config);
   hdf5::write_string(file, "run_config", about.texts.run_config);
+  if (!about.texts.chat_template.empty())
+    hdf5::write_string(file, "chat_template", about.texts.chat_template);
   const auto group = create_group(file, "state");
   for_each_field(about.state, FieldWriter{group.id()});
   for_each_later_field(about.state, FieldWriter{group.id()});
@@ -188,11 +190,20 @@ void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
   for (auto& tensor : tensors) tensor.optimizer = names.contains(tensor.name);
 }
 
+namespace {
+
+std::int64_t bytes_of(const CheckpointTexts& texts) {
+  return static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size() +
+                                   texts.chat_template.size());
+}
+
+}  // namespace
+
 std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
                                   std::int64_t checksum_block_elements) {
   // Measured: 3 KiB for one tensor, and 390 bytes for each dataset with a name of 55 characters.
   constexpr std::int64_t kFile = 16 * 1024, kDataset = 1024, kChecksum = sizeof(std::uint32_t);
-  std::int64_t bytes = kFile + static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
+  std::int64_t bytes = kFile + bytes_of(texts);
   for (const auto& tensor : tensors) {
     const std::int64_t blocks = blocks_of(elements_of(tensor.shape), checksum_block_elements);
     bytes += static_cast<std::int64_t>(roles_of(tensor)) * (kDataset + kChecksum * blocks);
@@ -204,8 +215,7 @@ std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const Checkp
                             std::int64_t checksum_block_elements) {
   // Attributes beyond 64 KiB are written outside of the block.
   constexpr std::int64_t kPages = 16 * 1024;
-  return metadata_block_bytes(tensors, texts, checksum_block_elements) + kPages +
-         static_cast<std::int64_t>(texts.model_config.size() + texts.run_config.size());
+  return metadata_block_bytes(tensors, texts, checksum_block_elements) + kPages + bytes_of(texts);
 }
 
 }  // namespace llampi

@@ -214,6 +214,8 @@ void TokenFile::Impl::read_notes(hid_t hdf5_file) {
   notes.padding_documents = number(token_format::kPaddingDocuments);
   if (hdf5::has_attribute(hdf5_file, token_format::kLossTokens))
     notes.loss_tokens = number(token_format::kLossTokens);
+  if (hdf5::has_attribute(hdf5_file, token_format::kChatTemplate))
+    notes.chat_template = hdf5::read_string(hdf5_file, token_format::kChatTemplate);
 }
 
 void TokenFile::Impl::read_documents(const Column& column) {

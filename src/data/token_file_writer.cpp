@@ -42,6 +42,8 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
 void write_notes(hid_t file, const TokenFileNotes& notes) {
   if (!notes.tokenizer_hash.empty())
     hdf5::write_string(file, token_format::kTokenizerHash, notes.tokenizer_hash);
+  if (!notes.chat_template.empty())
+    hdf5::write_string(file, token_format::kChatTemplate, notes.chat_template);
   if (notes.loss_tokens) hdf5::write_int64(file, token_format::kLossTokens, *notes.loss_tokens);
   if (notes.row_tokens == 0) return;
   hdf5::write_int64(file, token_format::kRowTokens, notes.row_tokens);

@@ -17,6 +17,7 @@ inline constexpr char kRowTokens[] = "seq_len";
 inline constexpr char kPaddingTokens[] = "padding_tokens";
 inline constexpr char kPaddingDocuments[] = "padding_documents";
 inline constexpr char kLossTokens[] = "loss_tokens";
+inline constexpr char kChatTemplate[] = "chat_template";
 
 }  // namespace llampi::token_format
 

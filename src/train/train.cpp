@@ -53,6 +53,7 @@ class Trainer {
   Outcome run_watched();
   void start_from(const fs::path& checkpoint, std::vector<Refused> refused);
   std::int64_t resume(fs::path checkpoint, std::vector<Refused>& refused);
+  CheckpointTexts checkpoint_texts() const;
   void open_run_folder();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
@@ -146,9 +147,12 @@ void Trainer::start_from(const fs::path& checkpoint, std::vector<Refused> refuse
   total_steps_ = total_steps(config_, state_);
   schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,
                config_.optimizer.warmup_steps, total_steps_};
-  const Saver::Run run{world_, compute_.device(), *engine_, config_, {inputs_.llama.json, resolved_}, record_,
-                       log_};
+  const Saver::Run run{world_, compute_.device(), *engine_, config_, checkpoint_texts(), record_, log_};
   saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
+}
+
+CheckpointTexts Trainer::checkpoint_texts() const {
+  return {inputs_.llama.json, resolved_, inputs_.train_file->notes().chat_template};
 }
 
 void Trainer::open_run_folder() {

@@ -124,7 +124,8 @@ TEST(SaveLoad, SummaryAndKind) {
 TEST(SaveLoad, LongTexts) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
-  const CheckpointTexts texts{std::string(200 * 1024, 'm') + "\u00e9", std::string(300 * 1024, 'r')};
+  const CheckpointTexts texts{std::string(200 * 1024, 'm') + "\u00e9", std::string(300 * 1024, 'r'),
+                              std::string(70 * 1024, 't')};
   const auto pieces = even(2).fill();
   // What the other ranks pass does not matter; it would damage the file if it did.
   save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
@@ -132,6 +133,7 @@ TEST(SaveLoad, LongTexts) {
   const auto summary = read_checkpoint_summary(file);
   EXPECT_TRUE(summary.texts.model_config == texts.model_config);
   EXPECT_TRUE(summary.texts.run_config == texts.run_config);
+  EXPECT_TRUE(summary.texts.chat_template == texts.chat_template);
   EXPECT_NO_THROW(load(file, even(2)));
 }
 

@@ -52,6 +52,8 @@ struct TrainingState {
 struct CheckpointTexts {
   std::string model_config;  ///< JSON
   std::string run_config;    ///< ini
+  /// Jinja: of the conversations that the run was trained on; empty: none, or the token file does not say
+  std::string chat_template = {};
 };
 
 /// How a file's bytes are laid out and moved.

@@ -19,6 +19,8 @@ struct TokenFileNotes {
   std::int64_t padding_tokens = 0;          ///< tokens that only fill rows
   std::int64_t padding_documents = 0;       ///< documents that consist of them
   std::optional<std::int64_t> loss_tokens;  ///< tokens that are labels, wherever samples begin
+  std::string
+      chat_template;  ///< Jinja: that conversations were written with; empty: unknown, or there are none
 };
 
 /// Writes a token file piece by piece, under a temporary name; it gets its own name in close().
