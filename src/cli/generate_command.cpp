@@ -44,7 +44,8 @@ std::vector<Option> options_of(Request& r) {
        "tokens, by name or id, separated by spaces, that end the text besides the tokenizer's own",
        {.name = "TOKENS"}},
       tokenizer_option(o.text),
-      template_option(o.text),
+      template_option(o.text.chat_template, "chat: "),
+      template_date_option(o.text.template_date, "chat: "),
       device_option(o.compute),
       threads_option(o.compute.threads),
       {"json",
@@ -63,6 +64,11 @@ Request parse(const Arguments& arguments, const Log& log) {
     throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
   if (!request.options.chat && !request.options.system.empty())
     throw_user_error("--system does not go without --chat: only conversations have it; leave it out");
+  const auto& text = request.options.text;
+  if (!request.options.chat && (text.chat_template != "auto" || text.template_date != "auto")) {
+    throw_user_error("--template{} requires --chat: only conversations have it; leave it out",
+                     text.chat_template == "auto" ? "-date" : "");
+  }
   return request;
 }
 

@@ -2,6 +2,7 @@
 
 #include "cli/options.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/data/chat.hpp"
 
 namespace llampi::cli {
 
@@ -16,11 +17,24 @@ Option tokenizer_option(TextOptions& text) {
           {.name = "NAME"}};
 }
 
-Option template_option(TextOptions& text) {
+Option template_option(std::string& name, const std::string& only_for) {
+  auto names = template_names();
+  names.insert(names.begin(), "auto");
   return {"template",
-          &text.chat_template,
-          "of conversations; auto: by the tokenizer's special tokens",
-          {.one_of = {"auto", "llama2", "llama3"}}};
+          &name,
+          only_for +
+              "how conversations are written; auto: as the checkpoint's run was trained, or as the "
+              "chat_template of the tokenizer's folder says",
+          {.one_of = names}};
+}
+
+Option template_date_option(std::string& date, const std::string& only_for) {
+  return {"template-date",
+          &date,
+          only_for +
+              "today's date in llama3.1, llama3.2 and llama3.3; auto: 26 Jul 2024, with llama3.2 that of "
+              "the clock",
+          {.name = "DATE"}};
 }
 
 std::vector<fs::path> folders_of_run(const fs::path& checkpoint) {

@@ -11,7 +11,9 @@
 namespace llampi::cli {
 
 Option tokenizer_option(TextOptions& text);
-Option template_option(TextOptions& text);
+/// `--template` and `--template-date`. @param only_for what has a template, for the help: "chat: "
+Option template_option(std::string& name, const std::string& only_for = "");
+Option template_date_option(std::string& date, const std::string& only_for = "");
 
 /// Where the run of a checkpoint had its model from: the folders of model.weights and model.config. None for
 /// what is no checkpoint.

@@ -8,6 +8,7 @@
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
 #include "cli/progress.hpp"
+#include "cli/text_options.hpp"
 #include "cli/tokenize_report.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/data/tokenize.hpp"
@@ -38,7 +39,8 @@ struct Request {
   std::string format = "text";
   bool format_given = false;
   std::string output, held_out_output;
-  std::string chat_template = "auto", loss = "assistant", too_long = "cut", on_error = "refuse";
+  std::string chat_template = "auto", template_date = "auto", loss = "assistant", too_long = "cut",
+              on_error = "refuse";
   TokenizeOptions options;
   bool print = false;
   bool decode = false;
@@ -68,10 +70,8 @@ std::vector<Option> options_of(Request& r) {
        &o.seq_len,
        "chat: tokens of a row, the data.seq_len of the training",
        {.range = kRowTokens}},
-      {"template",
-       &r.chat_template,
-       "chat; auto: by the tokenizer's special tokens",
-       {.one_of = {"auto", "llama2", "llama3"}}},
+      template_option(r.chat_template, "chat: "),
+      template_date_option(r.template_date, "chat: "),
       {"loss", &r.loss, "chat: the tokens with loss", {.one_of = {"assistant", "all"}}},
       {"too-long",
        &r.too_long,
@@ -110,6 +110,7 @@ void check(const Request& r) {
   refuse_unused(!r.is_chat() && o.seq_len > 0, r, "seq-len",
                 "texts are cut into sequences when they are read");
   refuse_unused(!r.is_chat() && r.chat_template != "auto", r, "template", kOnlyChat);
+  refuse_unused(!r.is_chat() && r.template_date != "auto", r, "template-date", kOnlyChat);
   refuse_unused(!r.is_chat() && r.loss != "assistant", r, "loss", kOnlyChat);
   refuse_unused(!r.is_chat() && r.too_long != "cut", r, "too-long", kOnlyChat);
   refuse_unused(r.is_chat() && !(o.begin && o.end), r, o.begin ? "eos" : "bos",
@@ -177,7 +178,7 @@ TokenizeOptions resolve(const Request& r, const Tokenizer& tokenizer) {
   if (r.format == "jsonl") options.format = InputFormat::jsonl;
   if (r.is_chat()) {
     options.format = InputFormat::chat;
-    options.chat_template = choose_template(tokenizer, r.chat_template);
+    options.chat_template = choose_template(tokenizer, {.name = r.chat_template, .date = r.template_date});
   }
   if (r.loss == "all") options.loss = LossOn::all;
   if (r.too_long == "drop") options.too_long = TooLong::drop;

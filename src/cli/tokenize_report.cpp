@@ -33,6 +33,8 @@ std::string describe(const std::string& file, const OutputStatistics& output,
   if (options.format != InputFormat::chat) return text;
   text +=
       row("sequences", "{} of {} tokens, {:.2f} % full", output.rows, options.seq_len, 100 * fill(output));
+  const auto& used = options.chat_template;
+  text += row("template", "{}{}", used.name, used.date.empty() ? "" : ", date " + used.date);
   if (output.cut > 0) text += row("cut", "{} longer than that", count(output.cut, "conversation"));
   return text;
 }
@@ -46,6 +48,7 @@ Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
   json["seq_len"] = options.seq_len;
   json["fill"] = fill(output);
   json["cut"] = output.cut;
+  json["template"] = options.chat_template.name;
   return json;
 }
 

@@ -2,33 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <string_view>
+#include <span>
 
+#include "data/chat_tokens.hpp"
+#include "data/chat_writer.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
-
-using Names = std::vector<std::string_view>;
-
-/// The special tokens of a template, first the one that ends the assistant's turn.
-Names special_tokens(ChatTemplate chat_template) {
-  if (chat_template == ChatTemplate::llama2) return {"</s>", "<s>"};
-  return {"<|eot_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"};
-}
-
-std::string_view missing_token(const Tokenizer& tokenizer, ChatTemplate chat_template) {
-  for (const auto name : special_tokens(chat_template)) {
-    if (!tokenizer.find(name)) return name;
-  }
-  return {};
-}
-
-std::int32_t find(const Tokenizer& tokenizer, std::string_view name) {
-  const auto id = tokenizer.find(name);
-  require(id.has_value(), "a chat template that does not go with the tokenizer");
-  return *id;
-}
 
 /// Length of the white space that a text begins with, as Python's str.strip and so the templates' trim have
 /// it: Unicode's, and the separators 0x1C to 0x1F.
@@ -50,101 +31,190 @@ const char* to_string(ChatRole role) {
   return role == ChatRole::user ? "user" : "assistant";
 }
 
-class Encoder {
- public:
-  explicit Encoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+using Messages = std::span<const Message>;
 
-  void add_special(std::string_view name, bool learnt = false) {
-    const auto id = find(tokenizer_, name);
-    add({&id, 1}, learnt);
+/// One conversation on its way to ids.
+struct Encoder {
+  const Tokenizer& tokenizer;
+  const ChatTemplate& chat_template;
+  ChatPurpose purpose;
+  ChatWriter writer{tokenizer};
+
+  void special(std::string_view name, bool learnt = false) {
+    writer.special(token_of(tokenizer, chat_template.format, name), learnt);
   }
-  void add_text(const std::string& text) { add(tokenizer_.encode(text, SpecialText::text), false); }
-
-  /// Two texts that stand between special tokens, the second of them learnt. They are encoded as one, as
-  /// words may begin with the space before them; the first text's ids tell where the second begins.
-  void add_texts(const std::string& before, const std::string& learnt) {
-    const auto all = tokenizer_.encode(before + learnt, SpecialText::text);
-    const auto first = tokenizer_.encode(before, SpecialText::text);
-    const auto shared = std::mismatch(all.begin(), all.end(), first.begin(), first.end()).first;
-    add({all.begin(), shared}, false);
-    add({shared, all.end()}, true);
+  /// The assistant's content.
+  void content(std::string_view text, bool learnt) {
+    if (learnt) {
+      writer.learn(text);
+    } else {
+      writer.text(text);
+    }
   }
-
-  EncodedChat result;
-
- private:
-  void add(std::span<const std::int32_t> ids, bool learnt) {
-    result.ids.insert(result.ids.end(), ids.begin(), ids.end());
-    result.mask.insert(result.mask.end(), ids.size(), learnt ? 1 : 0);
-  }
-  const Tokenizer& tokenizer_;
 };
 
-EncodedChat encode_llama3(const Tokenizer& tokenizer, const Conversation& conversation, ChatPurpose purpose) {
-  Encoder encoder(tokenizer);
-  const auto add_header = [&](ChatRole role) {
-    encoder.add_special("<|start_header_id|>");
-    encoder.add_text(to_string(role));
-    encoder.add_special("<|end_header_id|>");
-  };
-  encoder.add_special("<|begin_of_text|>");
-  for (const auto& message : conversation) {
-    const bool learnt = message.role == ChatRole::assistant && message.trained;
-    const std::string content(strip(message.content));
-    add_header(message.role);
-    if (learnt) {
-      encoder.add_texts("\n\n", content);
-    } else {
-      encoder.add_text("\n\n" + content);
-    }
-    encoder.add_special("<|eot_id|>", learnt);
-  }
-  if (purpose == ChatPurpose::generation) {
-    add_header(ChatRole::assistant);
-    encoder.add_text("\n\n");
-  }
-  return encoder.result;
+bool is_learnt(const Message& message) { return message.role == ChatRole::assistant && message.trained; }
+
+/// The system message with which a conversation begins; takes it away from the messages.
+const Message* take_system(Messages& messages) {
+  if (messages.empty() || messages.front().role != ChatRole::system) return nullptr;
+  const auto* system = &messages.front();
+  messages = messages.subspan(1);
+  return system;
 }
 
-void check_llama2(const Conversation& conversation, std::size_t turns_begin, ChatPurpose purpose) {
-  for (std::size_t i = turns_begin; i < conversation.size(); ++i) {
-    const auto wanted = (i - turns_begin) % 2 == 0 ? ChatRole::user : ChatRole::assistant;
-    if (conversation[i].role == wanted) continue;
-    throw_user_error(
-        "message {} is the {}'s where the template llama2 has the {}'s: user and assistant take turns, after "
-        "at "
-        "most one system message",
-        i + 1, to_string(conversation[i].role), to_string(wanted));
+void add_llama3_header(Encoder& encoder, std::string_view role) {
+  encoder.special("<|start_header_id|>");
+  encoder.writer.text(role);
+  encoder.special("<|end_header_id|>");
+  encoder.writer.text("\n\n");
+}
+
+void add_llama3(Encoder& encoder, Messages messages) {
+  for (const auto& message : messages) {
+    add_llama3_header(encoder, to_string(message.role));
+    encoder.content(strip(message.content), is_learnt(message));
+    encoder.special("<|eot_id|>", is_learnt(message));
   }
-  if (turns_begin == conversation.size()) throw_user_error("there is no message of the user");
-  if (purpose == ChatPurpose::generation && conversation.back().role != ChatRole::user) {
+  if (encoder.purpose == ChatPurpose::generation) add_llama3_header(encoder, "assistant");
+}
+
+void add_llama3_1(Encoder& encoder, Messages messages) {
+  const auto* system = take_system(messages);
+  add_llama3_header(encoder, "system");
+  encoder.writer.text("Cutting Knowledge Date: December 2023\nToday Date: " + encoder.chat_template.date +
+                      "\n\n");
+  if (system) encoder.writer.text(strip(system->content));
+  encoder.special("<|eot_id|>");
+  add_llama3(encoder, messages);
+}
+
+void add_chatml(Encoder& encoder, Messages messages) {
+  const auto begin_turn = [&](std::string_view role) {
+    encoder.special("<|im_start|>");
+    encoder.writer.text(std::string(role) + "\n");
+  };
+  const auto end_turn = [&](bool learnt) {
+    encoder.special("<|im_end|>", learnt);
+    encoder.writer.text("\n");
+  };
+  const auto& default_system = encoder.chat_template.default_system;
+  if (!default_system.empty() && (messages.empty() || messages.front().role != ChatRole::system)) {
+    begin_turn("system");
+    encoder.writer.text(default_system);
+    end_turn(false);
+  }
+  for (const auto& message : messages) {
+    begin_turn(to_string(message.role));
+    encoder.content(message.content, is_learnt(message));
+    end_turn(is_learnt(message));
+  }
+  if (encoder.purpose == ChatPurpose::generation) begin_turn("assistant");
+}
+
+void add_zephyr(Encoder& encoder, Messages messages) {
+  const auto begin_turn = [&](std::string_view role) {
+    encoder.writer.marker(fmt::format("<|{}|>", role));
+    encoder.writer.text("\n");
+  };
+  for (const auto& message : messages) {
+    begin_turn(to_string(message.role));
+    encoder.content(message.content, is_learnt(message));
+    encoder.special(kEos, is_learnt(message));
+    encoder.writer.text("\n");
+  }
+  if (encoder.purpose == ChatPurpose::generation) begin_turn("assistant");
+}
+
+/// @param before messages of the conversation before these
+void check_turns(const Encoder& encoder, Messages messages, std::size_t before) {
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto wanted = i % 2 == 0 ? ChatRole::user : ChatRole::assistant;
+    if (messages[i].role == wanted) continue;
+    throw_user_error(
+        "message {} is the {}'s where the template {} has the {}'s: user and assistant take turns, after "
+        "at most one system message",
+        before + i + 1, to_string(messages[i].role), encoder.chat_template.name, to_string(wanted));
+  }
+  if (messages.empty()) throw_user_error("there is no message of the user");
+  if (encoder.purpose == ChatPurpose::generation && messages.back().role != ChatRole::user) {
     throw_user_error("the last message must be the user's for the assistant to answer");
   }
 }
 
-EncodedChat encode_llama2(const Tokenizer& tokenizer, const Conversation& conversation, ChatPurpose purpose) {
-  const bool has_system = !conversation.empty() && conversation.front().role == ChatRole::system;
-  check_llama2(conversation, has_system ? 1 : 0, purpose);
-  Encoder encoder(tokenizer);
-  for (std::size_t i = has_system ? 1 : 0; i < conversation.size(); i += 2) {
-    std::string user = conversation[i].content;
-    if (i == 1) user = "<<SYS>>\n" + conversation[0].content + "\n<</SYS>>\n\n" + user;
-    const std::string prompt = "[INST] " + std::string(strip(user)) + " [/INST]";
-    encoder.add_special("<s>");
-    if (i + 1 == conversation.size()) {
-      encoder.add_text(prompt);
-      break;
-    }
-    const auto& answer = conversation[i + 1];
-    const std::string reply = " " + std::string(strip(answer.content)) + " ";
-    if (answer.trained) {
-      encoder.add_texts(prompt, reply);
+void add_llama2(Encoder& encoder, Messages messages) {
+  const auto* system = take_system(messages);
+  check_turns(encoder, messages, system ? 1 : 0);
+  for (const auto& message : messages) {
+    if (message.role == ChatRole::user) {
+      std::string content = message.content;
+      if (system) content = "<<SYS>>\n" + system->content + "\n<</SYS>>\n\n" + content;
+      system = nullptr;
+      encoder.special(kBos);
+      encoder.writer.marker("[INST]");
+      encoder.writer.text(fmt::format(" {} ", strip(content)));
+      encoder.writer.marker("[/INST]");
     } else {
-      encoder.add_text(prompt + reply);
+      encoder.content(fmt::format(" {} ", strip(message.content)), is_learnt(message));
+      encoder.special(kEos, is_learnt(message));
     }
-    encoder.add_special("</s>", answer.trained);
   }
-  return encoder.result;
+}
+
+/// What stands around the messages of Mistral's versions.
+struct MistralTexts {
+  std::string_view before_turn, after_user, before_answer, after_answer;
+};
+
+MistralTexts mistral_texts(ChatFormat format) {
+  switch (format) {
+    case ChatFormat::mistral_v0_1:
+      return {"", " ", "", " "};
+    case ChatFormat::mistral_v0_2:
+      return {"", " ", "", ""};
+    case ChatFormat::mistral_v1:
+      return {" ", " ", " ", ""};
+    default:
+      return {"", "", " ", ""};
+  }
+}
+
+/// The message of the user that the system message is written into; nullptr: the template has no place for
+/// it.
+const Message* bearer_of_system(const Encoder& encoder, Messages messages) {
+  if (encoder.chat_template.format == ChatFormat::mistral_v1) return &messages.front();
+  if (encoder.chat_template.format == ChatFormat::mistral_v3 && messages.back().role == ChatRole::user)
+    return &messages.back();
+  return nullptr;
+}
+
+void add_mistral(Encoder& encoder, Messages messages) {
+  const auto* system = take_system(messages);
+  check_turns(encoder, messages, system ? 1 : 0);
+  const auto* bearer = system ? bearer_of_system(encoder, messages) : nullptr;
+  if (system && !bearer) {
+    throw_user_error(
+        "message 1 is the system's, for which the template {} has no place{}", encoder.chat_template.name,
+        encoder.chat_template.format == ChatFormat::mistral_v3 ? " in a conversation that ends with an answer"
+                                                               : "");
+  }
+  const auto texts = mistral_texts(encoder.chat_template.format);
+  encoder.special(kBos);
+  for (const auto& message : messages) {
+    if (message.role == ChatRole::user) {
+      encoder.writer.text(texts.before_turn);
+      encoder.writer.marker("[INST]");
+      encoder.writer.text(" ");
+      if (&message == bearer) encoder.writer.text(system->content + "\n\n");
+      encoder.writer.text(message.content);
+      encoder.writer.text(texts.after_user);
+      encoder.writer.marker("[/INST]");
+    } else {
+      encoder.content(std::string(texts.before_answer) + message.content, is_learnt(message));
+      encoder.special(kEos, is_learnt(message));
+      encoder.writer.text(texts.after_answer);
+    }
+  }
 }
 
 }  // namespace
@@ -163,36 +233,40 @@ std::string_view strip(std::string_view text) {
   return text;
 }
 
-ChatTemplate choose_template(const Tokenizer& tokenizer, const std::string& name) {
-  if (name == "auto") {
-    for (const auto known : {ChatTemplate::llama3, ChatTemplate::llama2}) {
-      if (missing_token(tokenizer, known).empty()) return known;
-    }
-    throw_user_error(
-        "the tokenizer {} has neither the special tokens of Llama 3 (<|start_header_id|>, <|eot_id|>, ...) "
-        "nor "
-        "those of Llama 2 (<s>, </s>), so no chat template goes with it; give the tokenizer of a chat model",
-        tokenizer.name());
-  }
-  if (name != "llama2" && name != "llama3") {
-    throw_user_error("the chat template \"{}\" is not known; use auto, llama2 or llama3", name);
-  }
-  const auto chosen = name == "llama2" ? ChatTemplate::llama2 : ChatTemplate::llama3;
-  if (const auto missing = missing_token(tokenizer, chosen); !missing.empty()) {
-    throw_user_error("the chat template {} needs the token {}, which the tokenizer {} has not got", name,
-                     missing, tokenizer.name());
-  }
-  return chosen;
-}
-
-EncodedChat encode_chat(const Tokenizer& tokenizer, ChatTemplate chat_template,
+EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                         const Conversation& conversation, ChatPurpose purpose) {
-  return chat_template == ChatTemplate::llama3 ? encode_llama3(tokenizer, conversation, purpose)
-                                               : encode_llama2(tokenizer, conversation, purpose);
+  Encoder encoder{tokenizer, chat_template, purpose};
+  switch (chat_template.format) {
+    case ChatFormat::llama2:
+      add_llama2(encoder, conversation);
+      break;
+    case ChatFormat::llama3:
+      encoder.special(kBos);
+      add_llama3(encoder, conversation);
+      break;
+    case ChatFormat::llama3_1:
+      encoder.special(kBos);
+      add_llama3_1(encoder, conversation);
+      break;
+    case ChatFormat::chatml:
+      add_chatml(encoder, conversation);
+      break;
+    case ChatFormat::zephyr:
+      add_zephyr(encoder, conversation);
+      break;
+    case ChatFormat::mistral_v0_1:
+    case ChatFormat::mistral_v0_2:
+    case ChatFormat::mistral_v1:
+    case ChatFormat::mistral_v3:
+      add_mistral(encoder, conversation);
+      break;
+  }
+  return encoder.writer.finish();
 }
 
-std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, ChatTemplate chat_template) {
-  std::vector<std::int32_t> stops{find(tokenizer, special_tokens(chat_template).front())};
+std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+  std::vector<std::int32_t> stops{
+      token_of(tokenizer, chat_template.format, special_tokens(chat_template.format).front())};
   if (const auto end = tokenizer.end(); end && *end != stops.front()) stops.push_back(*end);
   return stops;
 }

@@ -11,6 +11,7 @@ DocumentOutput::DocumentOutput(const std::filesystem::path& path, const Tokenize
   if (options.format != InputFormat::chat) return;
   packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
   notes_.row_tokens = options.seq_len;
+  notes_.chat_template = options.chat_template.text;
 }
 
 void DocumentOutput::append(std::span<const std::int32_t> ids, std::span<const std::uint8_t> mask) {

@@ -20,7 +20,7 @@ class ByteTokenizer : public Tokenizer {
   bool takes_any_bytes() const override { return true; }
   bool encodes_piecewise() const override { return true; }
 
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText, TextStart) const override {
     std::vector<std::int32_t> ids;
     ids.reserve(text.size());
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
@@ -60,7 +60,8 @@ TokenizerNeighbours neighbours(const fs::path& folder) {
           .special_tokens_map = read("special_tokens_map.json"),
           .generation_config = read("generation_config.json"),
           .config = read("config.json"),
-          .added_tokens = read("added_tokens.json")};
+          .added_tokens = read("added_tokens.json"),
+          .chat_template = read("chat_template.jinja")};
 }
 
 /// The tokenizer's own file in a folder; empty if there is none.

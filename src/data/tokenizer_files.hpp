@@ -19,8 +19,12 @@ class FileTokenizer : public Tokenizer {
  public:
   std::optional<std::int32_t> begin() const override { return begin_; }
   std::optional<std::int32_t> end() const override { return end_; }
+  std::optional<std::int32_t> bos_token() const override { return bos_token_ ? bos_token_ : begin_; }
+  std::optional<ChatTemplateText> chat_template() const override { return chat_template_; }
   void set_begin(std::optional<std::int32_t> id);
   void set_end(std::optional<std::int32_t> id);
+  void set_bos_token(std::int32_t id);
+  void set_chat_template(ChatTemplateText chat_template) { chat_template_ = std::move(chat_template); }
   /// Whether a text starts with bos_token where add_bos_token is not there.
   virtual bool begins_by_default() const { return false; }
 
@@ -31,6 +35,8 @@ class FileTokenizer : public Tokenizer {
  private:
   std::optional<std::int32_t> begin_;
   std::optional<std::int32_t> end_;
+  std::optional<std::int32_t> bos_token_;
+  std::optional<ChatTemplateText> chat_template_;
 };
 
 /// The contents of a tokenizer.json. `source` is its name in messages.
@@ -51,12 +57,14 @@ struct TokenizerNeighbours {
   std::optional<File> generation_config;
   std::optional<File> config;
   std::optional<File> added_tokens;
+  std::optional<File> chat_template;  ///< chat_template.jinja
 };
 
 /// Begin and end as the files beside the tokenizer's own say. End: eos_token of tokenizer_config.json or
 /// special_tokens_map.json, else what the tokenizer's own file says, else the (first) eos_token_id of
 /// generation_config.json or config.json. Begin: what the tokenizer's own file says, unless
-/// tokenizer_config.json has add_bos_token or names the class LlamaTokenizer: then bos_token, or none.
+/// tokenizer_config.json has add_bos_token or names the class LlamaTokenizer: then bos_token, or none. The
+/// chat template: chat_template.jinja, else tokenizer_config.json's.
 /// @throws UserError for malformed files and for tokens that the tokenizer does not have
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files);
 

@@ -41,13 +41,14 @@ JsonTokenizer::JsonTokenizer(TokenizerParts parts, std::string)
 
 std::string JsonTokenizer::name() const { return fmt::format("tokenizer.json (BPE, {})", vocabulary()); }
 
-std::vector<std::int32_t> JsonTokenizer::encode(std::string_view text, SpecialText special) const {
+std::vector<std::int32_t> JsonTokenizer::encode(std::string_view text, SpecialText special,
+                                                TextStart start) const {
   const auto lease = workspaces_.take();
   std::string storage;
   text = well_formed(text, storage);
   std::vector<std::int32_t> ids;
   Encoding encoding{*lease, special == SpecialText::text, ids};
-  bool is_first = true;
+  bool is_first = start == TextStart::beginning;
   std::string normalized;
   AddedTokens::Pieces pieces(added_, encoding.workspace.matcher, text, encoding.special_is_text);
   while (const auto piece = pieces.next()) {

@@ -42,7 +42,8 @@ class JsonTokenizer : public FileTokenizer {
 
   std::string name() const override;
   std::int64_t vocabulary() const override { return static_cast<std::int64_t>(names_.size()); }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText special) const override;
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText special,
+                                   TextStart start) const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
   std::string bytes_of(std::int32_t id) const override;
   std::optional<std::int32_t> find(std::string_view token) const override;

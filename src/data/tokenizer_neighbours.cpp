@@ -1,12 +1,16 @@
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 
+#include "data/posix_file.hpp"
 #include "data/tokenizer_fields.hpp"
 #include "data/tokenizer_files.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi {
 
+namespace fs = std::filesystem;
 using nlohmann::json;
 using File = TokenizerNeighbours::File;
 
@@ -20,12 +24,18 @@ void FileTokenizer::set_end(std::optional<std::int32_t> id) {
   if (id) mark_special(*id);
 }
 
+void FileTokenizer::set_bos_token(std::int32_t id) {
+  bos_token_ = id;
+  mark_special(id);
+}
+
 namespace {
 
 /// The id of the token that `key` names, as a string or an object with the string in "content"; nothing if it
 /// is missing or null.
+/// @param required whether a token that the tokenizer does not have is an error, or nothing
 std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const std::optional<File>& file,
-                                        const char* key) {
+                                        const char* key, bool required = true) {
   if (!file) return std::nullopt;
   const json object = parse_object(file->text, file->source);
   Fields fields(object, file->source);
@@ -34,7 +44,7 @@ std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const st
   const std::string name =
       value->is_object() ? Fields(*value, file->source + ": " + key).text("content") : fields.text(key);
   const auto id = tokenizer.find(name);
-  if (!id)
+  if (!id && required)
     fields.refuse(fmt::format("\"{}\" is {}, which is no token of the tokenizer", key, in_quotes(name)));
   return id;
 }
@@ -71,7 +81,43 @@ void check_added_tokens(const FileTokenizer& tokenizer, const std::optional<File
   }
 }
 
+/// "chat_template" of tokenizer_config.json: a text, or a list of {"name", "template"}.
+std::optional<ChatTemplateText> configured_template(const File& file) {
+  const json object = parse_object(file.text, file.source);
+  Fields fields(object, file.source);
+  const json* value = fields.find("chat_template");
+  if (!value) return std::nullopt;
+  if (!value->is_array()) return ChatTemplateText{fields.text("chat_template"), file.source};
+  for (const auto& entry : *value) {
+    Fields named(entry, file.source + ": chat_template");
+    if (named.text("name") == "default") return ChatTemplateText{named.text("template"), file.source};
+  }
+  return std::nullopt;
+}
+
+/// Adds the ids that are there and not yet in `ids`.
+void add_end_ids(const fs::path& file, std::vector<std::int32_t>& ids) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return;
+  const json object = parse_object(read_whole(file), file.string());
+  Fields fields(object, file.string());
+  const json* value = fields.find("eos_token_id");
+  if (!value) return;
+  for (const auto& id : value->is_array() ? *value : json::array({*value})) {
+    if (!id.is_number_integer()) fields.refuse("\"eos_token_id\" is neither a number nor a list of them");
+    const auto number = id.get<std::int64_t>();
+    if (number < 0 || number > std::numeric_limits<std::int32_t>::max()) continue;  // -1: none
+    if (std::ranges::find(ids, number) == ids.end()) ids.push_back(static_cast<std::int32_t>(number));
+  }
+}
+
 }  // namespace
+
+std::vector<std::int32_t> end_ids_of(const fs::path& folder) {
+  std::vector<std::int32_t> ids;
+  for (const char* name : {"generation_config.json", "config.json"}) add_end_ids(folder / name, ids);
+  return ids;
+}
 
 void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
   check_added_tokens(tokenizer, files.added_tokens);
@@ -84,10 +130,12 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
     // This class of Hugging Face's has add_bos_token = true where nothing else is said.
     if (fields.text("tokenizer_class", "").starts_with("LlamaTokenizer")) begins_by_default = true;
   }
-  if (begins.value_or(begins_by_default)) {
-    auto begin = token_named(tokenizer, files.tokenizer_config, "bos_token");
-    if (!begin) begin = token_named(tokenizer, files.special_tokens_map, "bos_token");
-    if (begin) tokenizer.set_begin(begin);
+  const bool needs_begin = begins.value_or(begins_by_default);
+  auto bos_token = token_named(tokenizer, files.tokenizer_config, "bos_token", needs_begin);
+  if (!bos_token) bos_token = token_named(tokenizer, files.special_tokens_map, "bos_token", needs_begin);
+  if (bos_token) tokenizer.set_bos_token(*bos_token);
+  if (needs_begin) {
+    if (bos_token) tokenizer.set_begin(bos_token);
   } else if (begins) {
     tokenizer.set_begin(std::nullopt);
   }
@@ -96,6 +144,12 @@ void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.generation_config, "eos_token_id");
   if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.config, "eos_token_id");
   if (end) tokenizer.set_end(end);
+  if (files.chat_template) {
+    tokenizer.set_chat_template({files.chat_template->text, files.chat_template->source});
+  } else if (files.tokenizer_config) {
+    if (auto configured = configured_template(*files.tokenizer_config))
+      tokenizer.set_chat_template(std::move(*configured));
+  }
 }
 
 }  // namespace llampi

@@ -60,7 +60,7 @@ class SentencePieceTokenizer : public FileTokenizer {
   std::int64_t vocabulary() const override { return library_.GetPieceSize(); }
   bool begins_by_default() const override { return true; }
 
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText special) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
     const auto lease = workspaces_.take();
     std::string storage;
     text = well_formed(text, storage);

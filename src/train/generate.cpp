@@ -65,6 +65,7 @@ Generation generate(World& world, const std::filesystem::path& weights, const Ge
   TextModel model;
   Beginning beginning;
   std::vector<std::int32_t> stop;
+  const std::string today = world.broadcast(date_of_today(), 0);
   agree(world, [&] {
     if (options.max_tokens < 1 || options.max_tokens > kMostTokensToGenerate) {
       throw_user_error("--max-tokens must be from 1 to {}, not {}", kMostTokensToGenerate,
@@ -72,7 +73,7 @@ Generation generate(World& world, const std::filesystem::path& weights, const Ge
     }
     if (strip(options.prompt).empty() && (options.chat || options.prompt.empty()))
       throw_user_error("--prompt is empty; give at least one character to continue");
-    model = TextModel::open(weights, options.text, options.chat);
+    model = TextModel::open(weights, options.text, options.chat, today);
     beginning.tokens = options.chat ? model.encode(conversation(options)) : model.encode(options.prompt);
     if (beginning.tokens.empty()) {
       throw_user_error("--prompt has nothing that is a token of {}; give something to continue",

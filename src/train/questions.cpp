@@ -124,8 +124,9 @@ Accuracy answer_questions(World& world, const std::filesystem::path& weights, co
   TextModel model;
   std::vector<Question> questions;
   std::int64_t longest = 0;
+  const std::string today = world.broadcast(date_of_today(), 0);
   agree(world, [&] {
-    model = TextModel::open(weights, options.text, true);
+    model = TextModel::open(weights, options.text, true, today);
     questions = read_questions(model, options);
     for (const auto& [text, right, beginning] : questions)
       longest = std::max(longest, std::ssize(beginning.tokens) + beginning.most);

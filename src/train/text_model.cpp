@@ -1,5 +1,6 @@
 #include "train/text_model.hpp"
 
+#include <algorithm>
 #include <limits>
 
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -11,28 +12,58 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::unique_ptr<Tokenizer> find_tokenizer(const fs::path& weights, const TextOptions& options,
-                                          std::int64_t vocabulary) {
-  if (!options.tokenizer.empty()) return make_tokenizer(options.tokenizer);
+void add_new(std::vector<std::int32_t>& ids, const std::vector<std::int32_t>& more) {
+  for (const auto id : more) {
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+  }
+}
+
+/// As make_tokenizer() takes it.
+std::string find_tokenizer(const fs::path& weights, const TextOptions& options, std::int64_t vocabulary) {
+  if (!options.tokenizer.empty()) return options.tokenizer;
   std::vector<fs::path> folders = options.folders;
   folders.insert(folders.begin(), weights);
   for (const auto& folder : folders) {
-    if (holds_tokenizer(folder)) return make_tokenizer(folder.string());
+    if (holds_tokenizer(folder)) return folder.string();
   }
-  auto bytes = make_tokenizer("bytes");
-  if (bytes->vocabulary() == vocabulary) return bytes;
+  if (make_tokenizer("bytes")->vocabulary() == vocabulary) return "bytes";
   throw_user_error("no tokenizer is found for {}, which has a vocabulary of {}; name one with --tokenizer",
                    weights.string(), vocabulary);
 }
 
+/// What the files of the weights and of the tokenizer say.
+std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::string& tokenizer) {
+  if (tokenizer == "bytes") return {};  // the numbers are those of another tokenizer
+  std::error_code ignored;
+  std::vector<std::int32_t> ids;
+  if (fs::is_directory(weights, ignored)) ids = end_ids_of(weights);
+  const fs::path path(tokenizer);
+  add_new(ids, end_ids_of(fs::is_directory(path, ignored) ? path : path.parent_path()));
+  return ids;
+}
+
+/// The template that a checkpoint's run was trained with, if it is one.
+ChatTemplateText template_of_run(const fs::path& weights) {
+  if (identify(weights) != FileKind::checkpoint) return {};
+  return {read_checkpoint_summary(weights).texts.chat_template, weights.string()};
+}
+
 }  // namespace
 
-TextModel TextModel::open(const fs::path& weights, const TextOptions& options, bool chat) {
+TextModel TextModel::open(const fs::path& weights, const TextOptions& options, bool chat,
+                          const std::string& today) {
   TextModel model;
   model.weights = weights;
   model.config = config_of_weights(weights);
-  model.tokenizer = find_tokenizer(weights, options, model.config.vocab_size);
-  if (chat) model.chat_template = choose_template(*model.tokenizer, options.chat_template);
+  const auto name = find_tokenizer(weights, options, model.config.vocab_size);
+  model.tokenizer = make_tokenizer(name);
+  model.end_ids = find_end_ids(weights, name);
+  if (chat) {
+    model.chat_template = choose_template(*model.tokenizer, {.name = options.chat_template,
+                                                             .date = options.template_date,
+                                                             .today = today,
+                                                             .trained_with = template_of_run(weights)});
+  }
   return model;
 }
 
@@ -48,9 +79,11 @@ std::vector<std::int32_t> TextModel::encode(const Conversation& conversation) co
 }
 
 std::vector<std::int32_t> TextModel::stop_tokens(bool chat) const {
-  if (chat) return llampi::stop_tokens(*tokenizer, chat_template);
-  const auto end = tokenizer->end();
-  return end ? std::vector{*end} : std::vector<std::int32_t>();
+  std::vector<std::int32_t> stop;
+  if (chat) stop = llampi::stop_tokens(*tokenizer, chat_template);
+  if (const auto end = tokenizer->end()) add_new(stop, {*end});
+  add_new(stop, end_ids);
+  return stop;
 }
 
 std::int64_t TextModel::room(const std::vector<std::int32_t>& tokens, std::int64_t wanted,

@@ -17,11 +17,14 @@ struct TextModel {
   std::filesystem::path weights;
   LlamaConfig config;
   std::unique_ptr<Tokenizer> tokenizer;
-  ChatTemplate chat_template = ChatTemplate::llama3;  ///< of conversations
+  ChatTemplate chat_template = {};    ///< of conversations
+  std::vector<std::int32_t> end_ids;  ///< that the files of model and tokenizer say end a text
 
   /// @param chat whether conversations are to be encoded
+  /// @param today as choose_template() takes it, the same on all ranks
   /// @throws UserError if there is no tokenizer, or none for conversations
-  static TextModel open(const std::filesystem::path& weights, const TextOptions& options, bool chat);
+  static TextModel open(const std::filesystem::path& weights, const TextOptions& options, bool chat,
+                        const std::string& today);
 
   /// The ids of a text that a document begins with.
   std::vector<std::int32_t> encode(const std::string& text) const;

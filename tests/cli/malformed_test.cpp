@@ -166,7 +166,9 @@ TEST_F(Malformed, LinesOfConversations) {
   const std::string tokenizer = (kTests / "data" / "tokenizers" / "llama2").string();
   for (const auto& file : inputs("chat_line")) {
     copy(file, "a.jsonl");
-    expect(file, "tokenize --tokenizer " + tokenizer + " --format chat --seq-len 64 --output t.h5 a.jsonl",
+    expect(file,
+           "tokenize --tokenizer " + tokenizer +
+               " --format chat --template llama2 --seq-len 64 --output t.h5 a.jsonl",
            "a.jsonl:1");
     fs::remove(folder_.path() / "t.h5");
   }

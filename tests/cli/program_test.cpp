@@ -122,6 +122,8 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   }
   expect_refused("generate --weights w --prompt p --system s",
                  "--system does not go without --chat: only conversations have it; leave it out");
+  expect_refused("generate --weights w --prompt p --template llama3",
+                 "--template requires --chat: only conversations have it; leave it out");
   expect_refused("generate --weights w --prompt p --top-p=0",
                  "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
   expect_refused("generate --weights w --prompt p --max-tokens=1000001",
@@ -318,8 +320,7 @@ TEST_F(Program, NeedsATokenizerWithAChatTemplate) {
   folder_.write("a.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
   const Ending ending = run("tokenize --tokenizer bytes --format chat --seq-len 64 --output t.h5 a.jsonl");
   EXPECT_EQ(ending.status, 2);
-  EXPECT_THAT(ending.err,
-              StartsWith("llampi: the tokenizer bytes has neither the special tokens of Llama 3"));
+  EXPECT_THAT(ending.err, StartsWith("llampi: the tokenizer bytes comes with no chat template"));
 }
 
 TEST_F(Program, InspectsHuggingFaceFolders) {

@@ -21,7 +21,7 @@ class BytesAndSpecials : public Tokenizer {
 
   std::string name() const override { return "bytes and specials"; }
   std::int64_t vocabulary() const override { return 256 + static_cast<std::int64_t>(specials_.size()); }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText special) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
     std::vector<std::int32_t> ids;
     while (!text.empty()) {
       const auto name = special == SpecialText::text
@@ -74,7 +74,8 @@ class Words : public Tokenizer {
 
   std::string name() const override { return "words"; }
   std::int64_t vocabulary() const override { return 1 << 20; }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText,
+                                   TextStart = TextStart::beginning) const override {
     const std::string whole = (start_ == Start::with_space && !text.empty() ? " " : "") + std::string(text);
     std::vector<std::int32_t> ids;
     for (std::size_t begin = 0; begin < whole.size();) {
@@ -102,7 +103,7 @@ class WholeText : public Tokenizer {
  public:
   std::string name() const override { return "whole"; }
   std::int64_t vocabulary() const override { return std::int64_t{1} << 21; }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText) const override {
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText, TextStart) const override {
     return {static_cast<std::int32_t>(text.size())};
   }
   std::string decode(std::span<const std::int32_t>) const override { return {}; }

@@ -52,8 +52,7 @@ class TokenizeChat : public ::testing::Test {
     std::vector<EncodedChat> all;
     for (std::size_t begin = 0; begin < text.size();) {
       const auto end = text.find('\n', begin);
-      all.push_back(
-          encode_chat(tokenizer_, ChatTemplate::llama3, parse_conversation(text.substr(begin, end - begin))));
+      all.push_back(encode_chat(tokenizer_, {}, parse_conversation(text.substr(begin, end - begin))));
       begin = end + 1;
     }
     return all;
@@ -219,9 +218,23 @@ TEST_F(TokenizeChat, ReportsConversationsWithFileAndLine) {
   // What a template cannot say is such a line as well.
   write_text(folder_ / "chat.jsonl",
              line(0, 20) + R"({"messages": [{"role": "assistant", "content": "a"}]})" + "\n");
-  given.chat_template = ChatTemplate::llama2;
+  given.chat_template = {.format = ChatFormat::llama2, .name = "llama2"};
   EXPECT_EQ(tokenize(BytesAndSpecials::llama2(), given).skipped, 1);
   EXPECT_THAT(names_in(folder_.path()), ElementsAre("chat.jsonl", "out.h5"));
+}
+
+TEST_F(TokenizeChat, KeepsTheTemplateInTheFile) {
+  write_text(folder_ / "chat.jsonl", line(0, 20));
+  auto given = options();
+  given.chat_template.text = "{{ messages }}";
+  tokenize(tokenizer_, given);
+  EXPECT_EQ(TokenFile(folder_ / "out.h5").notes().chat_template, "{{ messages }}");
+  write_text(folder_ / "text.txt", "text");
+  given.format = InputFormat::text;
+  given.inputs = {folder_ / "text.txt"};
+  given.output = folder_ / "text.h5";
+  tokenize(tokenizer_, given);
+  EXPECT_EQ(TokenFile(folder_ / "text.h5").notes().chat_template, "");
 }
 
 TEST_F(TokenizeChat, GivesTheSameFileWithAnyNumberOfThreads) {

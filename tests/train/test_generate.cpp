@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "llampi/data/chat.hpp"
 #include "llampi/data/tokenizer.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
@@ -158,6 +159,7 @@ class Generate : public ::testing::Test {
                                 {"tie_word_embeddings", false}}
                                .dump());
       write("tokenizer.json", tokenizer_json());
+      write("tokenizer_config.json", json{{"chat_template", chat_template()}}.dump());
       write("model.safetensors", safetensors(head));
     }
     folder_ = world().broadcast(made_ ? made_->path().string() : "", 0);
@@ -166,6 +168,12 @@ class Generate : public ::testing::Test {
 
   static World& world() { return test_world(); }
   void write(const std::string& name, const std::string& text) const { std::ofstream(*made_ / name) << text; }
+
+  static std::string chat_template() {
+    const TemporaryFolder folder;
+    std::ofstream(folder / "tokenizer.json") << tokenizer_json();
+    return choose_template(*make_tokenizer(folder.path().string()), {.name = "llama3"}).text;
+  }
 
   static GenerateOptions greedy(const std::string& prompt) {
     return {.prompt = prompt, .temperature = 0, .compute = {.device = "cpu", .threads = 1}};
@@ -221,6 +229,22 @@ TEST_F(Generate, EndsAtTokensThatAreNamed) {
   EXPECT_TRUE(made.stopped);
   options.stop = "<|nothing|>";
   EXPECT_THAT(refused(options), HasSubstr("--stop has \"<|nothing|>\", which tokenizer.json"));
+}
+
+TEST_F(Generate, EndsAtEveryTokenThatTheFilesName) {
+  if (world().rank() == 0) {
+    write("generation_config.json", json{{"eos_token_id", {id_of("u"), id_of("e")}}}.dump());
+  }
+  world().barrier();
+  auto options = greedy("yes");
+  EXPECT_EQ(run(options).completion, "om");
+  options = greedy("what?");
+  options.chat = true;
+  EXPECT_EQ(run(options).completion, "42");
+  if (world().rank() == 0) write("generation_config.json", json{{"eos_token_id", id_of("4")}}.dump());
+  world().barrier();
+  EXPECT_EQ(run(options).completion, "");
+  EXPECT_EQ(ask(json{{"prompt", "what?"}, {"completion", "42"}}.dump() + "\n").correct, 0);
 }
 
 TEST_F(Generate, AnswersInTheTemplateAndStopsAtTheEndOfTheTurn) {

@@ -49,7 +49,7 @@ struct TokenizeOptions {
   bool begin = true, end = true;  ///< the tokenizer's tokens around each document, where it has them
 
   // Of chat. Conversations are packed into rows of seq_len tokens.
-  ChatTemplate chat_template = ChatTemplate::llama3;
+  ChatTemplate chat_template = {};
   LossOn loss = LossOn::assistant;
   std::int64_t seq_len = 0;
   TooLong too_long = TooLong::cut;

@@ -19,7 +19,8 @@ struct TextOptions {
   /// holds one, or else bytes, if the model has just 256 tokens.
   std::string tokenizer;
   std::vector<std::filesystem::path> folders;
-  std::string chat_template = "auto";  ///< or llama2, llama3
+  std::string chat_template = "auto";  ///< or one of template_names()
+  std::string template_date = "auto";  ///< of templates that write one
 };
 
 inline constexpr std::int64_t kMostTokensToGenerate = 1'000'000;
