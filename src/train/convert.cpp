@@ -12,6 +12,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/data/tokenizer.hpp"
 #include "llampi/model/llama.hpp"
+#include "train/chat_export.hpp"
 
 namespace llampi {
 namespace {
@@ -103,13 +104,15 @@ void report(const Log& log, const fs::path& written, const std::vector<TensorInf
 void export_folder(World& world, const ExportRequest& request, const Log& log) {
   const double begin = steady_seconds();
   LlamaConfig config;
+  std::string chat_template;
   std::unique_ptr<WeightsSource> source;
   agree(world, [&] {
     if (identify(request.checkpoint) != FileKind::checkpoint)
       throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
                        request.checkpoint.string());
-    config = LlamaConfig::parse(read_checkpoint_summary(request.checkpoint).texts.model_config,
-                                request.checkpoint.string());
+    const auto texts = read_checkpoint_summary(request.checkpoint).texts;
+    config = LlamaConfig::parse(texts.model_config, request.checkpoint.string());
+    chat_template = texts.chat_template;
     source = open_checkpoint_weights(request.checkpoint);
     check_tensors(*source, tensors_of(config));
   });
@@ -118,7 +121,8 @@ void export_folder(World& world, const ExportRequest& request, const Log& log) {
   export_weights(world, *source, request.output, {request.dtype, request.max_shard_bytes, request.overwrite});
   on_rank_0(world, [&] {
     copy_tokenizer(request, log);
-    write_whole(request.output / "config.json", config_text(config, request.dtype));
+    const auto text = export_chat(request.output, chat_template, config_text(config, request.dtype), log);
+    write_whole(request.output / "config.json", text);
   });
   report(log, request.output, source->tensors(), request.dtype, steady_seconds() - begin);
 }

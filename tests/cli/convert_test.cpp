@@ -89,6 +89,63 @@ TEST_F(Convert, ThereAndBackWithTheSameLoss) {
   EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
 }
 
+/// A base model whose tokenizer has the tokens of ChatML, and no template.
+void write_chatml_base(const ScratchFolder& folder) {
+  json tokenizer = json::parse(
+      read_file(fs::path(LLAMPI_TEST_DATA) / "data" / "tokenizers" / "llama3" / "tokenizer.json"));
+  std::int64_t next = 0;
+  for (const auto& token : tokenizer["added_tokens"])
+    next = std::max(next, token["id"].get<std::int64_t>() + 1);
+  for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
+    json token = tokenizer["added_tokens"][0];
+    token["id"] = next++;
+    token["content"] = name;
+    tokenizer["added_tokens"].push_back(token);
+  }
+  auto config = json::parse(kModel);
+  config["vocab_size"] = next;
+  config["eos_token_id"] = 1501;
+  fs::create_directories(folder.path() / "base");
+  folder.write("base/config.json", config.dump());
+  folder.write("base/tokenizer.json", tokenizer.dump());
+  folder.write("base/tokenizer_config.json",
+               R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})");
+  folder.write("chat.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+}
+
+TEST_F(Convert, TakesTheChatTemplateAlong) {
+  write_chatml_base(folder_);
+  const std::string tokenize =
+      "tokenize --format chat --seq-len 16 --output chat.h5 chat.jsonl --json --tokenizer ";
+  EXPECT_EQ(run(1, tokenize + "base").status, 2) << "which template is not said";
+  expect_done(1, tokenize + "base --template chatml");
+  expect_done(
+      1,
+      "train --run.dir=run --model.config=base --data.train=chat.h5 --data.seq_len=16 --train.steps=1 "
+      "--train.global_batch=1 --run.threads=1");
+  const std::string saved = "run/checkpoints/step-00000001.h5";
+  const std::string ask = "generate --prompt a --chat --max-tokens 2 --temperature 0 --weights ";
+  const Ending answer = run(1, ask + saved);
+  EXPECT_EQ(answer.status, 0) << answer.err;
+
+  expect_done(1, "export --checkpoint " + saved + " --output out");
+  for (const char* name : {"config.json", "generation_config.json"})
+    EXPECT_EQ(json::parse(read_file(path("out") / name))["eos_token_id"], json({1501, 1507})) << name;
+  const auto config = json::parse(read_file(path("out/tokenizer_config.json")));
+  EXPECT_THAT(config["chat_template"].get<std::string>(), HasSubstr("'<|im_start|>' + message['role']"));
+  EXPECT_EQ(config["eos_token"], "<|end_of_text|>");
+  const Ending again = run(1, tokenize + "out");
+  EXPECT_EQ(json::parse(again.out)["template"], "chatml") << again.err;
+  EXPECT_EQ(run(1, ask + "out").out, answer.out);
+
+  // Without a tokenizer at hand, for who adds one later.
+  fs::rename(path("base"), path("elsewhere"));
+  const Ending bare = run(1, "export --checkpoint " + saved + " --output bare");
+  EXPECT_EQ(bare.status, 0);
+  EXPECT_THAT(bare.out + bare.err, HasSubstr("the chat template is in chat_template.jinja"));
+  EXPECT_EQ(read_file(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
+}
+
 TEST_F(Convert, VerifiesCheckpoints) {
   const std::string saved = checkpoint();
   const Ending whole = run(1, "inspect --verify " + saved);
