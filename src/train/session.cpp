@@ -102,17 +102,21 @@ void load_weights(World& world, Device& device, const std::filesystem::path& wei
   const auto tensors = tensor_infos(engine);
   auto pieces = tensor_pieces(engine.pieces_to_load());
   for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
-  std::unique_ptr<WeightsSource> folder;
+  std::unique_ptr<WeightsSource> source;  // null: a checkpoint of which each rank reads what it needs
   agree(world, [&] {
     const FileKind kind = identify(weights);
     if (kind == FileKind::tokens) {
       throw_user_error("{} is a token file; weights are a checkpoint or a Hugging Face folder",
                        weights.string());
     }
-    if (kind == FileKind::huggingface_folder) folder = open_safetensors(weights, config.tie_word_embeddings);
+    if (kind == FileKind::huggingface_folder) {
+      source = open_safetensors(weights, config.tie_word_embeddings);
+    } else if (reading == WeightsReading::broadcast) {
+      source = open_checkpoint_weights(weights);
+    }
   });
-  if (folder) {
-    load_weights(world, device, *folder, tensors, pieces, reading);
+  if (source) {
+    load_weights(world, device, *source, tensors, pieces, reading);
   } else {
     load_checkpoint(world, device, weights, tensors, pieces);
   }

@@ -38,6 +38,37 @@ TEST_F(Train, WarnsOfCheckpointsThatOtherOptionsKept) {
   EXPECT_EQ(list_checkpoints(c.run.dir), std::vector{checkpoint_path(c.run.dir, 14)});
 }
 
+// fsdp.sync_init = broadcast: the other ranks are given a file with other weights, which they do not read.
+TEST_F(Train, RankZeroAloneReadsACheckpointThatIsBroadcast) {
+  auto c = config("a");
+  c.train.steps = 1;
+  run(c);
+  c.run.dir = (folder_ / "b").string();
+  c.run.seed = 7;
+  run(c);
+  const auto llama = LlamaConfig::read(c.model.config);
+  const auto model = make_llama(llama);
+  const auto device = make_cpu_device(1);
+  EngineOptions options;
+  options.batch = {1, 16};
+  options.training = false;
+  const auto weights_of = [&](const std::string& on_rank_0, const std::string& elsewhere,
+                              WeightsReading reading) {
+    Engine engine(*model, *device, world(), options);
+    const auto name = world().rank() == 0 ? on_rank_0 : elsewhere;
+    load_weights(world(), *device, checkpoint_path(folder_ / name, 1), llama, engine, reading);
+    std::vector<float> values;
+    for (const auto& piece : engine.pieces_to_load()) {
+      const auto* first = piece.master.as<float>();
+      values.insert(values.end(), first, first + piece.master.elements());
+    }
+    return values;
+  };
+  const auto expected = weights_of("a", "a", WeightsReading::each);
+  EXPECT_FALSE(expected.empty());
+  EXPECT_EQ(weights_of("a", "b", WeightsReading::broadcast), expected);
+}
+
 TEST_F(Train, EpochsCountWholeBatches) {
   auto c = config("a");
   c.train.steps = 0;
