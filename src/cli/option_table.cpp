@@ -33,8 +33,9 @@ Table run_options(Config& c) {
        "the checkpoint to continue from, unless run.dir holds newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
-       "resume although data, sequence length, global batch, seed, what is frozen or how the model computes "
-       "differ from the checkpoint's; the data go on at the same place of the epoch"},
+       "continue although keys were changed that bend the curve (data, sequence length, global batch, seed, "
+       "schedule, AdamW, dtypes, what is frozen, how the model computes) or cannot take effect "
+       "(model.weights); the data go on at the same place of the epoch"},
       {"run.max_hours",
        &c.run.max_hours,
        "stop with a checkpoint, status 75, before so many hours have passed; 0: no limit",
@@ -74,7 +75,9 @@ Table model_options(Config& c) {
        {.name = "FILE|FOLDER"}},
       {"model.weights",
        &c.model.weights,
-       "what to start from: random, a folder with safetensors, or a llampi checkpoint",
+       "what to start from: random, a folder with safetensors, a llampi checkpoint, or the folder of a run: "
+       "its "
+       "newest checkpoint",
        {.name = "random|FOLDER|FILE"}},
   };
 }

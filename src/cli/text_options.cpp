@@ -1,8 +1,8 @@
 #include "cli/text_options.hpp"
 
-#include "cli/options.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/data/chat.hpp"
+#include "train/run_text.hpp"
 
 namespace llampi::cli {
 
@@ -41,10 +41,10 @@ std::vector<fs::path> folders_of_run(const fs::path& checkpoint) {
   if (identify(checkpoint) != FileKind::checkpoint) return {};
   const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
   if (text.empty()) return {};
-  const Config config = parse_ini(text, "the configuration in " + checkpoint.string());
+  const RunText run = read_run_text(text);  // it may be of an older llampi, with other keys
   std::vector<fs::path> folders;
   std::error_code ignored;
-  for (const fs::path path : {config.model.weights, config.model.config}) {
+  for (const fs::path path : {run.value("model.weights"), run.value("model.config")}) {
     if (fs::is_directory(path, ignored)) {
       folders.push_back(path);
     } else if (path.filename() == "config.json") {

@@ -63,7 +63,8 @@ int train_command(const Arguments& arguments) {
     if (launch.verdict == Launch::Verdict::suspicious) log.warning("{}", launch.sentence);
     const Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
-    return train(world, config, to_ini(config), log, complain) == Outcome::stopped ? kStopped : kDone;
+    const ConfigTexts texts{to_ini(config), to_ini(Config())};
+    return train(world, config, texts, log, complain) == Outcome::stopped ? kStopped : kDone;
   });
 }
 

@@ -124,6 +124,13 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   return options;
 }
 
+LearningRateSchedule schedule_of(const Config& c, std::int64_t total_steps) {
+  const auto& name = c.optimizer.schedule;
+  const Decay decay =
+      name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
+  return {decay, c.optimizer.lr, c.optimizer.min_lr, c.optimizer.warmup_steps, total_steps};
+}
+
 bool scales_loss(const Config& c) {
   return c.fsdp.param_dtype == "float16" || c.fsdp.reduce_dtype == "float16";
 }

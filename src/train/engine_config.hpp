@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi {
@@ -17,6 +18,9 @@ enum class Hardware : std::uint8_t { cpu, gpu };
 /// float32 on the one, bfloat16 on the other
 /// @throws UserError for what the table of options could not check
 EngineOptions engine_options(const Config& config, const Model& model, int micro_batches, Hardware hardware);
+
+/// Of a run of so many steps.
+LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);
 
 /// True if gradients or parameters are float16 on their way, so that small gradients would vanish unscaled.
 bool scales_loss(const Config& config);

@@ -22,8 +22,9 @@ int micro_batches_of_step(const Config& c, int ranks) {
   return static_cast<int>(c.train.global_batch / per_pass);
 }
 
-LlamaConfig read_model_config(const Config& c) {
-  LlamaConfig llama = LlamaConfig::read(c.model.config);
+LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
+  LlamaConfig llama =
+      model_text.empty() ? LlamaConfig::read(c.model.config) : LlamaConfig::parse(model_text, c.model.config);
   if (c.data.seq_len > llama.max_position_embeddings) {
     throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
                      llama.max_position_embeddings, c.model.config);
@@ -31,10 +32,10 @@ LlamaConfig read_model_config(const Config& c) {
   return llama;
 }
 
-Inputs open_inputs(const Config& c, int ranks) {
+Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
-  in.llama = read_model_config(c);
+  in.llama = read_model_config(c, model_text);
   in.model = make_llama(in.llama);
   const auto open = [&](const std::string& path) {
     auto file = std::make_unique<TokenFile>(path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/data/loader.hpp"
@@ -24,9 +25,10 @@ struct Inputs {
 int micro_batches_of_step(const Config& config, int ranks);
 
 /// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
-LlamaConfig read_model_config(const Config& config);
+LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");
 
+/// @param model_text the config.json to take instead of model.config; empty: that
 /// @throws UserError
-Inputs open_inputs(const Config& config, int ranks);
+Inputs open_inputs(const Config& config, int ranks, const std::string& model_text = "");
 
 }  // namespace llampi

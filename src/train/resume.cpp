@@ -1,75 +1,50 @@
 #include "train/resume.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <sstream>
 
 #include "llampi/core/error.hpp"
+#include "train/changed_keys.hpp"
+#include "train/data_content.hpp"
 #include "train/rank_0.hpp"
+#include "train/run_text.hpp"
 
 namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Checkpoint {
-  fs::path file;
-  CheckpointSummary summary;
-};
+using Checkpoint = FoundCheckpoint;
 
 std::int64_t steps_per_epoch(const TrainingState& s) {
   return std::max<std::int64_t>(1, (s.data_tokens - 1) / s.seq_len / s.global_batch);
 }
 
+std::vector<fs::path> checkpoints_of(const Config& config) { return list_checkpoints(config.run.dir); }
+
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-const Refused* find(const std::vector<Refused>& refused, const fs::path& file) {
-  const auto match =
-      std::find_if(refused.begin(), refused.end(), [&](const Refused& other) { return other.file == file; });
-  return match == refused.end() ? nullptr : &*match;
-}
-
-/// The newest checkpoint of a run folder that can be read; nothing if there is none.
-std::optional<Checkpoint> newest_readable(const fs::path& run_dir, std::vector<Refused>& refused,
-                                          const Log& log) {
-  const auto files = list_checkpoints(run_dir);
-  for (auto file = files.rbegin(); file != files.rend(); ++file) {
-    if (find(refused, *file) != nullptr) continue;
-    try {
-      return Checkpoint{*file, read_checkpoint_summary(*file)};
-    } catch (const UserError& error) {
-      refused.push_back({*file, error.what()});
-      log.warning("skipped a checkpoint: {}", error.what());
-    }
+/// run.resume = FILE, which is gone: fine for a run that began from it and has saved since.
+Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& refused, const Log& log) {
+  const std::string& file = config.run.resume;
+  auto own = newest_readable(checkpoints_of(config), refused, log);
+  if (own && same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file)) {
+    log.info("run.resume = {} is gone; {} began from it and continues from its own newest checkpoint", file,
+             config.run.dir);
+    return *own;
   }
-  return std::nullopt;
-}
-
-/// run.resume = auto. A folder whose checkpoints are all damaged is not begun anew.
-std::optional<Checkpoint> newest_or_none(const fs::path& run_dir, std::vector<Refused>& refused,
-                                         const Log& log) {
-  auto newest = newest_readable(run_dir, refused, log);
-  const auto files = list_checkpoints(run_dir);
-  if (newest || files.empty()) return newest;
-  std::vector<std::string> names;
-  for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(file->filename().string());
-  throw_user_error(
-      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
-      "the folder checkpoints away to begin anew",
-      run_dir.string(), fmt::join(names, ", "), find(refused, files.back())->reason);
+  throw_user_error("run.resume = {}: no such file; give a checkpoint, auto or never", file);
 }
 
 /// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
 Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, const Log& log) {
   const fs::path file = config.run.resume;
   if (const auto* known = find(refused, file)) throw UserError(known->reason);
-  if (!fs::exists(file)) {
-    throw_user_error("run.resume = {}: no such file; give a checkpoint, auto or never", config.run.resume);
-  }
+  if (!fs::exists(file)) return newest_that_began_from(config, refused, log);
   Checkpoint given{file, read_checkpoint_summary(file)};
-  auto own = newest_readable(config.run.dir, refused, log);
+  auto own = newest_readable(checkpoints_of(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
            file.string(), given.summary.state.step, config.run.dir);
@@ -78,32 +53,17 @@ Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, c
 
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refused>& refused,
                                           const Log& log) {
-  if (config.run.resume == "auto") return newest_or_none(config.run.dir, refused, log);
+  if (config.run.resume == "auto")
+    return newest_or_none(checkpoints_of(config), config.run.dir, refused, log);
   if (config.run.resume != "never") return given_or_newer(config, refused, log);
-  const auto existing = list_checkpoints(config.run.dir);
+  const auto existing = checkpoints_of(config);
   if (existing.empty()) return std::nullopt;
   throw_user_error(
       "run.resume = never, but {} already holds {} checkpoint(s); use another run.dir or run.resume = auto",
       config.run.dir, existing.size());
 }
 
-void check_same_data(const Checkpoint& checkpoint, const TrainingState& here) {
-  const auto& saved = checkpoint.summary.state;
-  const auto differ = [&](const char* what, auto then, auto now) {
-    if (then == now) return;
-    throw_user_error(
-        "{} was written with {} = {}, this run has {}; set run.resume_with_changes = true if that is meant",
-        checkpoint.file.string(), what, then, now);
-  };
-  differ("data.seq_len", saved.seq_len, here.seq_len);
-  differ("train.global_batch", saved.global_batch, here.global_batch);
-  differ("a training file of tokens", saved.data_tokens, here.data_tokens);
-  differ("run.seed", saved.seed, here.seed);
-  differ("data.shuffle", saved.shuffle, here.shuffle);
-}
-
-void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaConfig& model,
-                const TrainingState& fresh) {
+void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaConfig& model) {
   const std::string source = checkpoint.file.string();
   const auto& saved = checkpoint.summary.state;
   if (saved.seq_len < 1 || saved.global_batch < 1) {
@@ -114,7 +74,6 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaC
   check_same_shapes(model, config.model.config, saved_model, source,
                     "a run continues with its own model; use another run.dir for this one");
   if (config.run.resume_with_changes) return;
-  check_same_data(checkpoint, fresh);
   check_same_model(model, config.model.config, saved_model, source,
                    "set run.resume_with_changes = true if that is meant");
 }
@@ -194,22 +153,91 @@ void check_same_model(const LlamaConfig& run, const std::string& run_source, con
   differ("rope_scaling", rope_scaling_text(run), rope_scaling_text(weights));
 }
 
-Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,
+namespace {
+
+/// Of a run that begins.
+Start from_the_beginning(const Config& config, const ConfigTexts& texts, const std::string& data,
+                         const Log& log) {
+  const Config defaults;
+  if (same_place(config.run.dir, defaults.run.dir))
+    log.info("run.dir is not given: the run is kept in {}", config.run.dir);
+  Start start{.weights = config.model.weights, .run_text = texts.resolved + "\n"};
+  if (config.model.weights != "random") {
+    start.weights = resolve_weights(config.model.weights, log);
+    if (start.weights != config.model.weights)
+      start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
+  }
+  start.run_text = with_note(start.run_text, "data.train", data);
+  return start;
+}
+
+/// Whether nothing is left to do. Says so.
+bool is_finished(const Checkpoint& checkpoint, const Config& config, const TrainingState& state,
+                 const Log& log) {
+  const std::int64_t total = total_steps(config, state);
+  if (state.step < total) return false;
+  const std::string file = checkpoint.file.string();
+  if (state.step == total) {
+    log.info("run already complete: {} is at step {} of {}", file, state.step, total);
+  } else {
+    log.warning(
+        "nothing to do: {} is at step {}, and the run is to end at step {}; give more {} to continue it",
+        file, state.step, total, config.train.steps > 0 ? "train.steps" : "train.epochs");
+  }
+  return true;
+}
+
+/// On rank 0.
+Start decide(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
+             std::vector<Refused>& refused, const Log& log) {
+  const auto checkpoint = find_checkpoint(config, refused, log);
+  const std::string data = describe_content(*inputs.train_file);
+  if (!checkpoint) return from_the_beginning(config, texts, data, log);
+  if (!checkpoint->summary.has_checksums) {
+    log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
+             checkpoint->file.string());
+  }
+  check_fits(*checkpoint, config, inputs.llama);
+  const Continuing run{checkpoint->summary, config, texts, inputs.fresh, data};
+  const auto changes = changes_of(run);
+  refuse_changes(config, changes, checkpoint->file.string());
+  report_changes(run, changes, log);
+  const TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
+  return {.checkpoint = checkpoint->file,
+          .finished = is_finished(*checkpoint, config, state, log),
+          .run_text = recorded_text(run)};
+}
+
+}  // namespace
+
+Start choose_start(World& world, const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                    std::vector<Refused>& refused, const Log& log) {
-  constexpr char kContinue = 'c', kFinished = 'f';
-  const std::string answer = from_rank_0(world, [&]() -> std::string {
-    const auto checkpoint = find_checkpoint(config, refused, log);
-    if (!checkpoint) return "";
-    if (!checkpoint->summary.has_checksums) {
-      log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
-               checkpoint->file.string());
-    }
-    check_fits(*checkpoint, config, model, fresh);
-    const TrainingState state = continue_from(checkpoint->summary.state, fresh);
-    return (state.step >= total_steps(config, state) ? kFinished : kContinue) + checkpoint->file.string();
+  constexpr char kEnd = '\0';  // of a field, in none of which there is one
+  const std::string answer = from_rank_0(world, [&] {
+    const Start start = decide(config, texts, inputs, refused, log);
+    return fmt::format("{}{}{}{}{}{}{}", start.checkpoint.string(), kEnd, start.finished ? "finished" : "",
+                       kEnd, start.weights.string(), kEnd, start.run_text);
   });
-  if (answer.empty()) return {};
-  return {answer.substr(1), answer.front() == kFinished};
+  std::istringstream fields(answer);
+  std::string checkpoint, finished, weights, run_text;
+  std::getline(fields, checkpoint, kEnd);
+  std::getline(fields, finished, kEnd);
+  std::getline(fields, weights, kEnd);
+  std::getline(fields, run_text, kEnd);
+  return {checkpoint, !finished.empty(), weights, run_text};
+}
+
+std::string model_of_begun_run(const Config& config, const Log& log) {
+  std::error_code ignored;
+  if (fs::exists(config.model.config, ignored)) return "";
+  std::vector<Refused> refused;
+  const auto newest = newest_readable(checkpoints_of(config), refused, Log());
+  if (!newest ||
+      !same_place(read_run_text(newest->summary.texts.run_config).value("model.config"), config.model.config))
+    return "";
+  log.info("model.config = {} is gone: the run continues with the model in {}", config.model.config,
+           newest->file.string());
+  return newest->summary.texts.model_config;
 }
 
 }  // namespace llampi

@@ -17,6 +17,9 @@
 #include "llampi/core/log.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/train/config.hpp"
+#include "llampi/train/train.hpp"
+#include "train/inputs.hpp"
+#include "train/newest_checkpoint.hpp"
 
 namespace llampi {
 
@@ -41,23 +44,22 @@ void check_same_shapes(const LlamaConfig& run, const std::string& run_source, co
 void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
                       const std::string& weights_source, const std::string& advice);
 
-/// A checkpoint of the run's folder that is not whole, or cannot be read.
-struct Refused {
-  std::filesystem::path file;
-  std::string reason;
-};
-
 struct Start {
-  std::filesystem::path checkpoint;  ///< empty: from the beginning
-  bool finished = false;             ///< the checkpoint is the end of the run
+  std::filesystem::path checkpoint = {};  ///< empty: from the beginning
+  bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so
+  std::filesystem::path weights = {};     ///< from the beginning: what model.weights names, or "random"
+  std::string run_text = {};              ///< the configuration to record: as it really is
 };
 
-/// Rank 0 alone looks at files and decides. Collective.
-/// @param fresh what the run would have as its state without a checkpoint
+/// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.
 /// @param refused files that are not to be taken; on rank 0 those that cannot be read are added
 /// @throws UserError if there is no checkpoint where one must be, or the other way round, if it does not fit,
 /// or if there are checkpoints and none of them is whole
-Start choose_start(World& world, const Config& config, const LlamaConfig& model, const TrainingState& fresh,
+Start choose_start(World& world, const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                    std::vector<Refused>& refused, const Log& log);
+
+/// The config.json text in the newest checkpoint of the run's folder, if the run had the same model.config
+/// and that is gone; empty if not. @throws UserError if the folder cannot be read
+std::string model_of_begun_run(const Config& config, const Log& log);
 
 }  // namespace llampi

@@ -31,17 +31,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-Decay decay_of(const std::string& name) {
-  return name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
-}
-
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
-  Trainer(World& world, const Config& config, const std::string& resolved, const Log& log)
+  Trainer(World& world, const Config& config, const ConfigTexts& texts, const Log& log)
       : world_(world),
         config_(config),
-        resolved_(resolved),
+        texts_(texts),
         log_(log),
         stopping_(config.run.dir, config.run.max_hours, world.rank()) {}
 
@@ -51,8 +47,8 @@ class Trainer {
 
  private:
   Outcome run_watched();
-  void start_from(const fs::path& checkpoint, std::vector<Refused> refused);
-  std::int64_t resume(fs::path checkpoint, std::vector<Refused>& refused);
+  void fill_engine(std::vector<Refused> refused);
+  std::int64_t resume(std::vector<Refused>& refused);
   CheckpointTexts checkpoint_texts() const;
   void open_run_folder();
   Outcome loop();
@@ -84,7 +80,7 @@ class Trainer {
 
   World& world_;
   const Config& config_;
-  const std::string& resolved_;
+  const ConfigTexts& texts_;
   const Log& log_;
   Stopping stopping_;
 
@@ -95,6 +91,7 @@ class Trainer {
   std::unique_ptr<RunFolder> folder_;  ///< rank 0
   std::unique_ptr<RunReport> report_;
   LearningRateSchedule schedule_;
+  Start start_;
   TrainingState state_;
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;      ///< that this process runs
@@ -115,8 +112,9 @@ class Trainer {
 
 /// Fills the engine from a checkpoint or, should that turn out to be damaged, the next older one that is
 /// whole. Returns its step.
-std::int64_t Trainer::resume(fs::path checkpoint, std::vector<Refused>& refused) {
+std::int64_t Trainer::resume(std::vector<Refused>& refused) {
   for (;;) {
+    const fs::path checkpoint = start_.checkpoint;
     try {
       const auto saved =
           load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
@@ -128,36 +126,36 @@ std::int64_t Trainer::resume(fs::path checkpoint, std::vector<Refused>& refused)
       refused.push_back({checkpoint, error.what()});
       log_.warning("skipped a checkpoint: {}", error.what());
     }
-    checkpoint = choose_start(world_, config_, inputs_.llama, state_, refused, log_).checkpoint;
+    start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   }
 }
 
 /// Fills the engine and says where the run stands.
-void Trainer::start_from(const fs::path& checkpoint, std::vector<Refused> refused) {
-  const FlightPhase phase(record_, checkpoint.empty() ? "reads the weights" : "reads the checkpoint");
+void Trainer::fill_engine(std::vector<Refused> refused) {
+  const bool begins = start_.checkpoint.empty();
+  const FlightPhase phase(record_, begins ? "reads the weights" : "reads the checkpoint");
   std::int64_t saved_step = -1;
-  if (!checkpoint.empty()) {
-    saved_step = resume(checkpoint, refused);
+  if (!begins) {
+    saved_step = resume(refused);
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
-    load_weights(world_, compute_.device(), config_.model.weights, inputs_.llama, *engine_,
+    load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
                  config_.fsdp.sync_init == "broadcast" ? WeightsReading::broadcast : WeightsReading::each);
   }
   total_steps_ = total_steps(config_, state_);
-  schedule_ = {decay_of(config_.optimizer.schedule), config_.optimizer.lr, config_.optimizer.min_lr,
-               config_.optimizer.warmup_steps, total_steps_};
+  schedule_ = schedule_of(config_, total_steps_);
   const Saver::Run run{world_, compute_.device(), *engine_, config_, checkpoint_texts(), record_, log_};
   saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
 }
 
 CheckpointTexts Trainer::checkpoint_texts() const {
-  return {inputs_.llama.json, resolved_, inputs_.train_file->notes().chat_template};
+  return {inputs_.llama.json, start_.run_text, inputs_.train_file->notes().chat_template};
 }
 
 void Trainer::open_run_folder() {
   const std::string owes = from_rank_0(world_, [&] {
-    folder_->open(resolved_, traced_.first > 0, state_.step);
+    folder_->open(start_.run_text, traced_.first > 0, state_.step);
     return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
   });
   stopping_.forget_last_stop();
@@ -190,8 +188,9 @@ void Trainer::finish_what_is_saved() {
 
 Outcome Trainer::run_watched() {
   const int threads = threads_per_rank(world_, config_.run.threads);
+  const std::string model = from_rank_0(world_, [&] { return model_of_begun_run(config_, log_); });
   agree(world_, [&] {
-    inputs_ = open_inputs(config_, world_.size());
+    inputs_ = open_inputs(config_, world_.size(), model);
     state_ = inputs_.fresh;
   });
   from_rank_0(world_, [&] {  // before it is looked for what to continue from
@@ -199,15 +198,12 @@ Outcome Trainer::run_watched() {
     return std::string();
   });
   std::vector<Refused> refused;
-  const Start start = choose_start(world_, config_, inputs_.llama, state_, refused, log_);
-  if (start.finished) {
-    log_.info("{} is the end of this run; nothing to do", start.checkpoint.string());
-    return Outcome::done;
-  }
-  if (start.checkpoint.empty() && config_.model.weights != "random") {
+  start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
+  if (start_.finished) return Outcome::done;
+  if (start_.checkpoint.empty() && config_.model.weights != "random") {
     agree(world_, [&] {
-      check_same_model(inputs_.llama, config_.model.config, config_of_weights(config_.model.weights),
-                       config_.model.weights, "give the model.config that belongs to the weights");
+      check_same_model(inputs_.llama, config_.model.config, config_of_weights(start_.weights),
+                       start_.weights.string(), "give the model.config that belongs to the weights");
     });
   }
   compute_ = open_compute(world_,
@@ -230,7 +226,7 @@ Outcome Trainer::run_watched() {
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   engine_->keep_record(record_);
-  start_from(start.checkpoint, std::move(refused));
+  fill_engine(std::move(refused));
   open_run_folder();
   if (traced_.first > total_steps_)
     log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
@@ -533,9 +529,9 @@ void Trainer::abandon_save() {
 
 }  // namespace
 
-Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log,
+Outcome train(World& world, const Config& config, const ConfigTexts& texts, const Log& log,
               const std::function<void(const std::string& summary)>& complain) {
-  Trainer trainer(world, config, resolved, log);
+  Trainer trainer(world, config, texts, log);
   try {
     return trainer.run(complain);
   } catch (const UserError&) {

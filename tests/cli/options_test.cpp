@@ -10,6 +10,7 @@
 
 #include "cli/expect_user_error.hpp"
 #include "cli/option_table.hpp"
+#include "train/changed_keys.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -409,6 +410,12 @@ TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
                     "ranks = 0 (command line) is out of range; it must be at least 1");
   expect_user_error([&] { resolve_config(with_required({"--unit"}), Purpose::train, more); },
                     "unknown option --unit on the command line; did you mean --units?");
+}
+
+// Who adds a key decides, in src/train/changed_keys.cpp, what a change of it means for a run that continues.
+TEST_F(OptionsTest, EveryKeyHasAnEffectOnRunsThatContinue) {
+  Config defaults;
+  for (const auto& option : option_table(defaults)) EXPECT_TRUE(effect_of(option.key)) << option.key;
 }
 
 TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {

@@ -15,4 +15,4 @@ model=$(awk '/this model/{print $3}' "$folder/first")
 awk -v u="$unigram" -v m="$model" 'BEGIN { exit !(u > 2 && u < 5 && m > 1 && m < 5.6) }'
 
 "$source_dir/scripts/run-example.sh" | tee "$folder/second"
-grep -q "nothing to do" "$folder/second"
+grep -q "run already complete" "$folder/second"

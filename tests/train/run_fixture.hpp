@@ -91,7 +91,9 @@ class Train : public ::testing::Test {
     return c;
   }
 
-  Outcome run(const Config& c, const Log& log = Log()) const { return train(world(), c, "resolved\n", log); }
+  Outcome run(const Config& c, const Log& log = Log()) const {
+    return train(world(), c, {"resolved\n"}, log);
+  }
 
   /// A log of this rank that keeps its lines, and calls `then` with each.
   Log keeping_log(std::function<void(const std::string&)> then = nullptr) {

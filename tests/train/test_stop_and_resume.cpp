@@ -159,7 +159,7 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   EXPECT_EQ(metrics("b").size(), 8U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("nothing to do"));
+  EXPECT_TRUE(logged("run already complete"));
 }
 
 TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
@@ -167,7 +167,7 @@ TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
   auto c = config("b");
   c.run.resume = checkpoint_path(folder_ / "a", 12).string();
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("nothing to do"));
+  EXPECT_TRUE(logged("run already complete"));
   EXPECT_FALSE(fs::exists(folder_ / "b"));
 }
 

@@ -16,13 +16,21 @@ namespace llampi {
 
 enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
 
+/// The configuration as ini files, which those know how to write who know the keys by name.
+struct ConfigTexts {
+  std::string resolved;  ///< of the run
+  std::string defaults =
+      {};  ///< of one for which nothing was given: what an older run did, that had no such key
+};
+
 /// Trains, or continues, the run that `config` describes. Collective over the world. A file `stop` in run.dir
 /// stops it as request_stop() does; it is removed then.
-/// @param resolved the configuration as an ini file, written into the run folder and into checkpoints
+/// @param texts `config`, written into the run folder and into checkpoints with what the run really does
+/// otherwise, and compared with the text in the checkpoint that the run continues from
 /// @param complain told why the watchdog (run.watchdog_seconds) ends the job: several lines, on one rank,
 /// from a thread
 /// @throws UserError and CommonError on every rank alike
-Outcome train(World& world, const Config& config, const std::string& resolved, const Log& log,
+Outcome train(World& world, const Config& config, const ConfigTexts& texts, const Log& log,
               const std::function<void(const std::string& summary)>& complain = {});
 
 struct Evaluation {

@@ -1,0 +1,286 @@
+#include "train/changed_keys.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "llampi/core/error.hpp"
+#include "llampi/optim/schedule.hpp"
+#include "train/data_content.hpp"
+#include "train/engine_config.hpp"
+#include "train/resume.hpp"
+#include "train/run_text.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+using Values = std::map<std::string, std::string>;
+
+/// Every key. The place to decide what a new one means for runs that continue.
+const std::map<std::string, Effect>& effects() {
+  using enum Effect;
+  static const std::map<std::string, Effect> kEffects = {
+      {"run.dir", free},
+      {"run.device", free},
+      {"run.threads", free},
+      {"run.seed", curve},
+      {"run.resume", free},
+      {"run.resume_with_changes", free},
+      {"run.max_hours", free},
+      {"run.watchdog_seconds", free},
+      {"run.verify_replicas_every", free},
+      {"run.share_gpu", free},
+      {"run.deterministic", free},
+      {"run.tf32", curve},
+      {"run.attention", free},
+      {"run.cuda_graph", free},
+      {"model.config", free},  // the models themselves are compared: check_same_model()
+      {"model.weights", beginning},
+      {"data.train", free},  // its content is compared
+      {"data.eval", free},
+      {"data.seq_len", curve},
+      {"data.shuffle", curve},
+      {"data.document_mask", curve},
+      {"train.steps", length},
+      {"train.epochs", length},
+      {"train.micro_batch", free},
+      {"train.global_batch", curve},
+      {"train.eval_every", free},
+      {"train.not_finite", free},
+      {"optimizer.lr", curve},
+      {"optimizer.min_lr", curve},
+      {"optimizer.schedule", curve},
+      {"optimizer.warmup_steps", curve},
+      {"optimizer.beta1", curve},
+      {"optimizer.beta2", curve},
+      {"optimizer.eps", curve},
+      {"optimizer.weight_decay", curve},
+      {"optimizer.clip_grad_norm", curve},
+      {"optimizer.no_decay", curve},
+      {"optimizer.weight_decays", curve},
+      {"optimizer.lr_factors", curve},
+      {"optimizer.frozen", curve},
+      {"optimizer.loss_scale", beginning},
+      {"optimizer.master_dtype", curve},
+      {"optimizer.gradient_dtype", curve},
+      {"optimizer.moment_dtype", curve},
+      {"fsdp.strategy", free},
+      {"fsdp.wrap", free},
+      {"fsdp.wrap_min_params", free},
+      {"fsdp.wrap_modules", free},
+      {"fsdp.shard_group_size", free},
+      {"fsdp.accumulate", free},
+      {"fsdp.backward_prefetch", free},
+      {"fsdp.forward_prefetch", free},
+      {"fsdp.limit_all_gathers", free},
+      {"fsdp.param_dtype", curve},
+      {"fsdp.reduce_dtype", curve},
+      {"fsdp.cpu_offload", free},
+      {"fsdp.offload_step", free},
+      {"fsdp.sync_init", free},
+      {"activation.checkpointing", free},
+      {"checkpoint.every", free},
+      {"checkpoint.keep", free},
+      {"checkpoint.keep_every", free},
+      {"checkpoint.async", free},
+      {"checkpoint.stripes", free},
+      {"log.every", free},
+      {"log.trace", free},
+      {"log.tensorboard", free},
+  };
+  return kEffects;
+}
+
+bool is_path(const std::string& key) {
+  static const std::set<std::string> kPaths = {"run.dir",       "run.resume", "model.config",
+                                               "model.weights", "data.train", "data.eval"};
+  return kPaths.contains(key);
+}
+
+std::string place_of(const std::string& path) {
+  std::error_code ignored;
+  fs::path place = fs::weakly_canonical(fs::absolute(path, ignored), ignored).lexically_normal();
+  if (place.filename() == "config.json" || !place.has_filename()) place = place.parent_path();
+  return place.string();
+}
+
+std::optional<double> number_in(const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool same_value(const std::string& key, const std::string& one, const std::string& other) {
+  if (one == other) return true;
+  if (is_path(key)) return same_place(one, other);
+  const auto number = number_in(one);
+  return number && number == number_in(other);
+}
+
+/// Both runs' keys, as far as they can be compared.
+struct Sides {
+  RunText then, now;
+};
+
+Sides sides_of(const Continuing& run) {
+  Sides sides{read_run_text(run.saved.texts.run_config), read_run_text(run.texts.resolved)};
+  if (sides.then.values.empty()) {
+    sides.now.values.clear();
+  } else {
+    const Values defaults = read_run_text(run.texts.defaults).values;
+    for (Values* values : {&sides.then.values, &sides.now.values})
+      values->insert(defaults.begin(), defaults.end());
+  }
+  // The state is there in any case.
+  const auto set = [&](const char* key, auto then, auto now) {
+    sides.then.values[key] = fmt::format("{}", then);
+    sides.now.values[key] = fmt::format("{}", now);
+  };
+  const TrainingState &saved = run.saved.state, &fresh = run.fresh;
+  set("data.seq_len", saved.seq_len, fresh.seq_len);
+  set("train.global_batch", saved.global_batch, fresh.global_batch);
+  set("run.seed", static_cast<std::uint64_t>(saved.seed), static_cast<std::uint64_t>(fresh.seed));
+  set("data.shuffle", saved.shuffle, fresh.shuffle);
+  return sides;
+}
+
+/// What decides on the learning rates, of the checkpoint's run; nothing if it is not known.
+std::optional<LearningRateSchedule> schedule_then(const Continuing& run, const RunText& then) {
+  const auto number = [&](const char* key) { return number_in(then.value(key)); };
+  const auto lr = number("optimizer.lr"), min_lr = number("optimizer.min_lr"),
+             warmup_steps = number("optimizer.warmup_steps"), steps = number("train.steps"),
+             epochs = number("train.epochs");
+  if (!lr || !min_lr || !warmup_steps || !steps || !epochs) return std::nullopt;
+  Config c;
+  c.optimizer.lr = *lr;
+  c.optimizer.min_lr = *min_lr;
+  c.optimizer.schedule = then.value("optimizer.schedule");
+  c.optimizer.warmup_steps = static_cast<std::int64_t>(*warmup_steps);
+  c.train.steps = static_cast<std::int64_t>(*steps);
+  c.train.epochs = *epochs;
+  return schedule_of(c, total_steps(c, run.saved.state));
+}
+
+std::int64_t steps_now(const Continuing& run) {
+  return total_steps(run.config, continue_from(run.saved.state, run.fresh));
+}
+
+/// Of train.steps and train.epochs: a longer run is one that goes on; a shorter one would have had other
+/// learning rates, unless nothing of their fall is done yet, or there is nothing left to do at all.
+Effect effect_of_length(const Continuing& run, const RunText& then) {
+  const auto planned = schedule_then(run, then);
+  const std::int64_t now = steps_now(run), done = run.saved.state.step;
+  if (!planned || now >= planned->total_steps || now <= done) return Effect::free;
+  auto shorter = *planned;
+  shorter.total_steps = now;
+  return shorter.at(done) == planned->at(done) ? Effect::free : Effect::curve;
+}
+
+Effect effect_here(const Continuing& run, const Sides& sides, const Change& change) {
+  const Effect effect = effect_of(change.key).value_or(Effect::free);
+  if (effect == Effect::length) return effect_of_length(run, sides.then);
+  // A checkpoint that is given has its own weights, whatever else is.
+  if (change.key == "model.weights" && run.config.run.resume != "auto") return Effect::free;
+  // Where no loss is scaled, or none was, it is not the checkpoint's.
+  if (change.key == "optimizer.loss_scale" && (run.fresh.loss_scale <= 0 || run.saved.state.loss_scale <= 0))
+    return Effect::free;
+  // "auto" may have been just this, which depends on the device.
+  if (change.key == "fsdp.param_dtype" && (change.then == "auto" || change.now == "auto"))
+    return Effect::free;
+  return effect;
+}
+
+/// The content of data.train, if it is another; files of other names may hold the same.
+std::optional<Change> change_of_data(const Continuing& run, const Sides& sides) {
+  const std::string noted = sides.then.note("data.train");
+  const std::int64_t then = run.saved.state.data_tokens, now = run.fresh.data_tokens;
+  if (then == now && (noted.empty() || same_content(noted, run.data))) return std::nullopt;
+  const auto with_path = [](const std::string& path, const std::string& content) {
+    return path.empty() ? content : fmt::format("{} ({})", path, content);
+  };
+  return Change{
+      "data.train",
+      with_path(sides.then.value("data.train"), noted.empty() ? fmt::format("{} tokens", then) : noted),
+      with_path(run.config.data.train, run.data), Effect::curve};
+}
+
+std::string shown(const std::string& value) { return value.empty() ? "(empty)" : value; }
+
+}  // namespace
+
+bool same_place(const std::string& one, const std::string& other) {
+  return one == other || (!one.empty() && !other.empty() && place_of(one) == place_of(other));
+}
+
+std::optional<Effect> effect_of(const std::string& key) {
+  const auto found = effects().find(key);
+  if (found == effects().end()) return std::nullopt;
+  return found->second;
+}
+
+std::vector<Change> changes_of(const Continuing& run) {
+  const Sides sides = sides_of(run);
+  const auto data = change_of_data(run, sides);
+  std::vector<Change> changes;
+  if (data) changes.push_back(*data);
+  for (const auto& [key, now] : sides.now.values) {
+    Change change{key, sides.then.value(key), now};
+    if ((data && key == data->key) || same_value(key, change.then, now)) continue;
+    change.effect = effect_here(run, sides, change);
+    changes.push_back(change);
+  }
+  return changes;
+}
+
+void report_changes(const Continuing& run, const std::vector<Change>& changes, const Log& log) {
+  const std::int64_t done = run.saved.state.step;
+  for (const auto& change : changes) {
+    log.info("changed since step {}: {} = {}, was {}{}", done, change.key, shown(change.now),
+             shown(change.then),
+             effect_of(change.key) == Effect::beginning ? "; without effect on a run that has begun" : "");
+  }
+  const auto then = schedule_then(run, sides_of(run).then);
+  if (!then || done == 0) return;
+  const auto now = schedule_of(run.config, steps_now(run));
+  if (done >= now.total_steps || now.at(done) == then->at(done)) return;
+  log.warning(
+      "the schedule is not the one that steps 1 to {} had: the learning rate was {:.3g} at step {}, and is "
+      "{:.3g} "
+      "at step {} (of {} steps, formerly of {})",
+      done, then->at(done), done, now.at(done + 1), done + 1, now.total_steps, then->total_steps);
+}
+
+void refuse_changes(const Config& config, const std::vector<Change>& changes, const std::string& source) {
+  if (config.run.resume_with_changes) return;
+  std::vector<std::string> refused;
+  for (const auto& change : changes) {
+    if (change.effect == Effect::curve || change.effect == Effect::beginning)
+      refused.push_back(fmt::format("{} = {}, not {}", change.key, shown(change.then), shown(change.now)));
+  }
+  if (refused.empty()) return;
+  throw_user_error(
+      "{} is of a run with {}; use another run.dir for another run, or set run.resume_with_changes = true to "
+      "continue this one in spite of that",
+      source, fmt::join(refused, ", and "));
+}
+
+std::string recorded_text(const Continuing& run) {
+  const RunText then = read_run_text(run.saved.texts.run_config);
+  std::string text = run.texts.resolved + "\n";
+  const auto keep = [&](const std::string& key) {
+    if (then.values.contains(key)) text = with_value(text, key, then.value(key));
+  };
+  keep("model.weights");
+  if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
+  if (const auto weights = then.note("model.weights"); !weights.empty())
+    text = with_note(text, "model.weights", weights);
+  return with_note(text, "data.train", run.data);
+}
+
+}  // namespace llampi

@@ -1,0 +1,86 @@
+#include "train/run_text.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+#include <string_view>
+
+namespace llampi {
+namespace {
+
+constexpr std::string_view kNote = "# ";
+
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  const auto begin = text.find_first_not_of(kSpace);
+  if (begin == std::string_view::npos) return "";
+  return std::string(text.substr(begin, text.find_last_not_of(kSpace) - begin + 1));
+}
+
+std::string found(const std::map<std::string, std::string>& map, const std::string& key) {
+  const auto match = map.find(key);
+  return match == map.end() ? "" : match->second;
+}
+
+/// "# data.train: text"
+void read_note(const std::string& line, RunText& result) {
+  const auto colon = line.find(": ");
+  if (colon == std::string::npos) return;
+  const std::string key = line.substr(kNote.size(), colon - kNote.size());
+  if (key.find('.') == std::string::npos || key.find(' ') != std::string::npos) return;
+  result.notes[key] = trimmed(line.substr(colon + 2));
+}
+
+/// Calls visit(key, value, line) for each line, with an empty key for those that set none.
+template <class Visitor>
+void for_each_line(const std::string& text, const Visitor& visit) {
+  std::istringstream stream(text);
+  std::string section;
+  for (std::string line; std::getline(stream, line);) {
+    const std::string code = trimmed(line.substr(0, line.find('#')));
+    const auto equals = code.find('=');
+    std::string key, value;
+    if (code.starts_with('[') && code.ends_with(']')) {
+      section = code.substr(1, code.size() - 2) + ".";
+    } else if (equals != std::string::npos) {
+      key = section + trimmed(code.substr(0, equals));
+      value = trimmed(code.substr(equals + 1));
+    }
+    visit(key, value, line);
+  }
+}
+
+}  // namespace
+
+std::string RunText::value(const std::string& key) const { return found(values, key); }
+std::string RunText::note(const std::string& key) const { return found(notes, key); }
+
+RunText read_run_text(const std::string& text) {
+  RunText result;
+  for_each_line(text, [&](const std::string& key, const std::string& value, const std::string& line) {
+    if (!key.empty()) {
+      result.values[key] = value;
+    } else if (line.starts_with(kNote)) {
+      read_note(line, result);
+    }
+  });
+  return result;
+}
+
+std::string with_value(const std::string& text, const std::string& key, const std::string& value) {
+  std::string result;
+  for_each_line(text, [&](const std::string& found_key, const std::string&, const std::string& line) {
+    result +=
+        found_key == key ? key.substr(key.find('.') + 1) + (value.empty() ? " =" : " = ") + value : line;
+    result += '\n';
+  });
+  return result;
+}
+
+std::string with_note(const std::string& text, const std::string& key, std::string note) {
+  std::replace_if(
+      note.begin(), note.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
+  return text + std::string(kNote) + key + ": " + note + "\n";
+}
+
+}  // namespace llampi
