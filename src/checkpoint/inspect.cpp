@@ -116,7 +116,11 @@ FileKind identify(const fs::path& path) try {
   if (!fs::exists(path, ignored)) throw_user_error("{}: no such file or folder", path.string());
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
-    throw_user_error("the folder {} has no config.json; give a Hugging Face folder or a file", path.string());
+    throw_user_error(
+        "the folder {} has neither a config.json nor checkpoints; give a Hugging Face folder, that of a run "
+        "or a "
+        "file",
+        path.string());
   }
   const Hdf5Lock lock;
   const auto file = hdf5::open_file(path);

@@ -10,6 +10,8 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/convert.hpp"
+#include "train/newest_checkpoint.hpp"
+#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -17,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExportUsage =
-    "Usage: [mpirun -n RANKS] llampi export --checkpoint FILE --output FOLDER [OPTIONS]\n\n"
+    "Usage: [mpirun -n RANKS] llampi export --checkpoint FILE|FOLDER --output FOLDER [OPTIONS]\n\n"
     "Writes a Hugging Face folder: safetensors, config.json, and the tokenizer's files. Ranks share the "
     "work; a\n"
     "few MiB of memory are enough for each.\n";
@@ -36,7 +38,10 @@ struct ExportArguments {
 
 std::vector<Option> options_of(ExportArguments& a) {
   return {
-      {"checkpoint", &a.checkpoint, "what to export", {.name = "FILE"}},
+      {"checkpoint",
+       &a.checkpoint,
+       "what to export; of the folder of a run, its newest checkpoint",
+       {.name = "FILE|FOLDER"}},
       {"output", &a.output, "folder to write; made if it does not exist", {.name = "FOLDER"}},
       {"dtype", &a.dtype, "of the weights", {.one_of = {"float32", "bfloat16"}}},
       {"max-shard-size",
@@ -106,6 +111,9 @@ int export_command(const Arguments& arguments) {
       assign_command_line(arguments, options_of(a), 0, log);
       require_option(!a.checkpoint.empty(), "export", "checkpoint");
       require_option(!a.output.empty(), "export", "output");
+    });
+    a.checkpoint = from_rank_0(world, [&] { return resolve_weights(a.checkpoint, log).string(); });
+    agree(world, [&] {
       request = {.checkpoint = a.checkpoint,
                  .output = a.output,
                  .dtype = a.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,

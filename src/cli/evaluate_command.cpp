@@ -7,6 +7,8 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/train/generate.hpp"
+#include "train/newest_checkpoint.hpp"
+#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -34,7 +36,10 @@ std::vector<Option> options_of(Request& r) {
   constexpr Range kMicroBatch{.low = 1, .high = 1e6};
   constexpr Range kTokens{.low = 0, .high = kMostTokensToGenerate};
   return {
-      {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
+      {"weights",
+       &r.weights,
+       "Hugging Face folder, checkpoint, or the folder of a run: its newest checkpoint",
+       {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
@@ -130,6 +135,7 @@ int evaluate_command(const Arguments& arguments) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     Request r = parse(arguments, log);
+    r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
     if (r.questions.empty()) {
       const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);
       if (speaks) print_result(result, r.json);

@@ -8,6 +8,8 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/train/generate.hpp"
+#include "train/newest_checkpoint.hpp"
+#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -28,7 +30,10 @@ std::vector<Option> options_of(Request& r) {
   constexpr Range kTokens{.low = 1, .high = kMostTokensToGenerate};
   constexpr Range kProbability{.low = 0, .high = 1, .includes_low = false};
   return {
-      {"weights", &r.weights, "Hugging Face folder, or llampi checkpoint", {.name = "FOLDER|FILE"}},
+      {"weights",
+       &r.weights,
+       "Hugging Face folder, checkpoint, or the folder of a run: its newest checkpoint",
+       {.name = "FOLDER|FILE"}},
       {"prompt", &o.prompt, "text to continue; with --chat, to answer", {.name = "TEXT"}},
       {"chat", &o.chat, "put the prompt into the chat template, and print the answer", {}, true},
       {"system", &o.system, "chat: what the system says first", {.name = "TEXT"}},
@@ -94,6 +99,7 @@ int generate_command(const Arguments& arguments) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     Request r = parse(arguments, log);
+    r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
     agree(world, [&] {
       if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights);
     });

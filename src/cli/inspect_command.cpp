@@ -15,6 +15,7 @@
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
+#include "train/newest_checkpoint.hpp"
 #include "train/session.hpp"
 
 namespace llampi::cli {
@@ -25,7 +26,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kUsage =
     "Usage: llampi inspect FILE [--units] [--verify] [--json]\n\n"
-    "What is in a checkpoint, a token file, or a Hugging Face folder.\n"
+    "What is in a checkpoint, a token file, or a Hugging Face folder; of the folder of a run, in its newest\n"
+    "checkpoint.\n"
     "With --verify: reads all of a checkpoint and compares it with its checksums; what does not fit is "
     "named,\n"
     "and the exit status is 2.\n"
@@ -241,6 +243,7 @@ int inspect_command(const Arguments& arguments) {
   }
   if (!works_alone("inspect", environment_variable)) return kDone;
   request = parse(arguments);
+  request.file = resolve_weights(request.file, console_log(true, stderr)).string();
   if (request.units) {
     print_units(request.file, request.json);
     return kDone;

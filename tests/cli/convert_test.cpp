@@ -170,6 +170,36 @@ TEST_F(Convert, VerifiesCheckpoints) {
                                              HasSubstr("do not fit their checksum; use another checkpoint")));
 }
 
+TEST_F(Convert, ARunsFolderStandsForItsNewestCheckpoint) {
+  const std::string saved = checkpoint();
+  const std::string said = "run: its newest checkpoint is " + saved + "\n";
+  const Ending evaluated = run(1, "evaluate --json --data text.h5 --weights run");
+  EXPECT_EQ(json::parse(evaluated.out)["loss"], loss_of(saved, ""));
+  EXPECT_EQ(evaluated.err.substr(0, said.size()), said);
+  const auto text_of = [&](const std::string& weights) {
+    return run(2, "generate --prompt ab --max-tokens 4 --tokenizer bytes --weights " + weights).out;
+  };
+  EXPECT_EQ(text_of("run"), text_of(saved));
+  EXPECT_EQ(run(1, "inspect --json run").out, run(1, "inspect --json " + saved).out);
+  EXPECT_THAT(run(2, "export --checkpoint run --output from_run").out, HasSubstr(said));
+  EXPECT_EQ(loss_of("from_run"), loss_of(saved));
+
+  const std::string next =
+      "train --run.dir=next --model.config=model --model.weights=run --data.train=text.h5 "
+      "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1";
+  EXPECT_THAT(run(1, next).out, HasSubstr(said));
+  EXPECT_THAT(
+      read_file(path("next/config.ini")),
+      AllOf(HasSubstr("\nweights = run\n"), HasSubstr("\n# model.weights: read from " + saved + "\n")));
+  fs::create_directories(path("empty/checkpoints"));
+  EXPECT_THAT(run(1, "inspect empty").err,
+              HasSubstr("empty is the folder of a run that has not saved a checkpoint yet"));
+  // Of two the newest that can be read.
+  folder_.write("run/checkpoints/step-00000003.h5", "torn");
+  EXPECT_THAT(run(1, "inspect run").err, AllOf(HasSubstr("warning: skipped a checkpoint: "),
+                                               HasSubstr("step-00000003.h5"), HasSubstr(said)));
+}
+
 TEST_F(Convert, BfloatIsSmallerAndNear) {
   const std::string saved = checkpoint();
   expect_done(1, "export --checkpoint " + saved + " --output narrow --dtype bfloat16");
