@@ -32,6 +32,14 @@ LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
   return llama;
 }
 
+void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& option) {
+  const std::int64_t row = file.row_tokens();
+  if (row <= 0 || seq_len % row == 0) return;
+  throw_user_error(
+      "{} has rows of {} tokens, which {} = {} would cut; use {} = {}, or tokenize again with --seq-len {}",
+      file.path().string(), row, option, seq_len, option, row, seq_len);
+}
+
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
@@ -45,6 +53,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
           "model",
           path, file->vocabulary(), c.model.config, in.llama.vocab_size);
     }
+    check_rows(*file, c.data.seq_len, "data.seq_len");
     return file;
   };
   in.train_file = open(c.data.train);

@@ -27,6 +27,10 @@ int micro_batches_of_step(const Config& config, int ranks);
 /// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
 LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");
 
+/// Samples of a file of rows must not cut them. @param option that gave `seq_len`, for the message
+/// @throws UserError
+void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& option);
+
 /// @param model_text the config.json to take instead of model.config; empty: that
 /// @throws UserError
 Inputs open_inputs(const Config& config, int ranks, const std::string& model_text = "");

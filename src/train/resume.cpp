@@ -10,6 +10,7 @@
 #include "train/data_content.hpp"
 #include "train/rank_0.hpp"
 #include "train/run_text.hpp"
+#include "train/tokenizer_check.hpp"
 
 namespace llampi {
 namespace {
@@ -156,8 +157,8 @@ void check_same_model(const LlamaConfig& run, const std::string& run_source, con
 namespace {
 
 /// Of a run that begins.
-Start from_the_beginning(const Config& config, const ConfigTexts& texts, const std::string& data,
-                         const Log& log) {
+Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
+                         const std::string& data, const Log& log) {
   const Config defaults;
   if (same_place(config.run.dir, defaults.run.dir))
     log.info("run.dir is not given: the run is kept in {}", config.run.dir);
@@ -168,6 +169,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const s
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
   start.run_text = with_note(start.run_text, "data.train", data);
+  check_tokenizers(config, inputs, start.weights, log);
   return start;
 }
 
@@ -192,7 +194,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
              std::vector<Refused>& refused, const Log& log) {
   const auto checkpoint = find_checkpoint(config, refused, log);
   const std::string data = describe_content(*inputs.train_file);
-  if (!checkpoint) return from_the_beginning(config, texts, data, log);
+  if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
   if (!checkpoint->summary.has_checksums) {
     log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
              checkpoint->file.string());

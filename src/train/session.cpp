@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "llampi/checkpoint/weights.hpp"
+#include "train/inputs.hpp"
 
 namespace llampi {
 
@@ -193,6 +194,7 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
   agree(world, [&] {
     if (o.seq_len == 0) o.seq_len = seq_len_of(weights);
     file = std::make_unique<TokenFile>(data);
+    check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
                        data.string(), file->tokens(), o.seq_len);

@@ -20,6 +20,7 @@
 #include "train/resume.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_report.hpp"
+#include "train/run_warnings.hpp"
 #include "train/saver.hpp"
 #include "train/session.hpp"
 #include "train/stopping.hpp"
@@ -233,6 +234,7 @@ Outcome Trainer::run_watched() {
                  total_steps_);
   report_ = std::make_unique<RunReport>(world_, config_, inputs_, compute_, *engine_, log_);
   report_->describe(total_steps_);
+  warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
   return loop();
 }
 
@@ -345,6 +347,8 @@ Outcome Trainer::loop() {
     step_seconds_sum_ += last_seconds;
     report(metrics);
     if (state_.step == first_step_) report_->describe_device();
+    if (state_.step == first_step_ + 1)
+      warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);
     check_finite(metrics);
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
     if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop();

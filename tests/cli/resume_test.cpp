@@ -1,5 +1,5 @@
 // A run that continues, as a user meets it: what was changed is said, and what would spoil the run is
-// refused.
+// refused; and what a run is warned of when it begins.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -177,6 +177,63 @@ TEST_F(Resume, ABrokenAndAnOldConfigurationInACheckpointCanBeContinued) {
   expect_done("evaluate --weights run --data tokens.h5");
   expect_refused("--train.steps=3 --optimizer.beta2=0.99", {"optimizer.beta2 = 0.95, not 0.99"});
   expect_trained("--train.steps=3", {"step 3/3"});
+}
+
+TEST_F(Resume, RowsOfConversationsAreNotCut) {
+  const hid_t file = H5Fopen(path("tokens.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t space = H5Screate(H5S_SCALAR);
+  const hid_t attribute = H5Acreate2(file, "seq_len", H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT);
+  const std::int64_t row = 16;
+  ASSERT_GE(H5Awrite(attribute, H5T_NATIVE_INT64, &row), 0);
+  H5Aclose(attribute);
+  H5Sclose(space);
+  ASSERT_GE(H5Fclose(file), 0);
+  expect_trained("", {});
+  expect_refused("--data.seq_len=8",
+                 {"tokens.h5 has rows of 16 tokens, which data.seq_len = 8 would cut; use data.seq_len = 16"},
+                 "other");
+  expect_refused("--data.eval=tokens.h5 --data.seq_len=24", {"tokens.h5 has rows of 16 tokens"}, "other");
+  const Ending evaluated = run("evaluate --weights run --data tokens.h5 --seq-len 24");
+  EXPECT_EQ(evaluated.status, 2);
+  EXPECT_THAT(evaluated.err, HasSubstr("has rows of 16 tokens, which --seq-len = 24 would cut"));
+}
+
+TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
+  expect_trained("", {});
+  export_model(" --tokenizer " + bpe());
+  expect_done("tokenize --tokenizer hf --output bpe.h5 text");
+  expect_refused("--model.config=hf --model.weights=hf",
+                 {"data.train = tokens.h5 was made with the tokenizer bytes, but model.weights = hf has "
+                  "tokenizer.json (BPE,"},
+                 "b");
+  // A checkpoint, too, that was trained on bytes.
+  expect_refused(
+      "--model.weights=run --data.train=bpe.h5",
+      {"data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,", "step-00000002.h5 has bytes"},
+      "b");
+  expect_refused("--data.eval=bpe.h5",
+                 {"data.eval = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
+                  "data.train = tokens.h5 has bytes"},
+                 "b");
+  EXPECT_FALSE(fs::exists(path("b")));
+  // Weights that begin at random may learn any language.
+  expect_trained(
+      "--model.config=hf",
+      {"warning: data.train = tokens.h5 was made with the tokenizer bytes, but model.config = hf has "}, "b");
+  const Ending right = trained("--model.config=hf --model.weights=hf --data.train=bpe.h5", "c");
+  EXPECT_EQ(right.status, 0) << right.err;
+  EXPECT_THAT(right.out, Not(HasSubstr("tokenizer")));
+}
+
+TEST_F(Resume, ALearningRateOfZeroIsSaid) {
+  expect_trained("--train.steps=1 --optimizer.schedule=cosine",
+                 {"warning: the only step to do has learning rate 0, so nothing is trained: set "
+                  "optimizer.min_lr"});
+  expect_trained("--optimizer.schedule=linear", {"warning: 1 of 2 steps, the last one, has learning rate 0"},
+                 "b");
+  const Ending none = trained("--optimizer.schedule=linear --optimizer.min_lr=1e-5", "c");
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_THAT(none.out, Not(HasSubstr("learning rate")));
 }
 
 }  // namespace

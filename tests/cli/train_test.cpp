@@ -251,6 +251,8 @@ TEST_F(Train, StopsAtASignalAndContinues) {
     EXPECT_EQ(ending.status, 75) << signal << ": " << ending.err;
     EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
     EXPECT_FALSE(std::filesystem::is_empty(folder_.path() / "run/checkpoints")) << signal;
+    EXPECT_THAT(ending.out, HasSubstr("warning: checkpoint.every = 0: nothing is saved for about "))
+        << signal;
   }
 }
 

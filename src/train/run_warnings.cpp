@@ -1,0 +1,42 @@
+#include "train/run_warnings.hpp"
+
+#include <algorithm>
+
+#include "llampi/core/text.hpp"
+
+namespace llampi {
+
+void warn_of_zero_learning_rate(const LearningRateSchedule& schedule, std::int64_t first_step,
+                                const Log& log) {
+  constexpr std::int64_t kSteps = 100;
+  const std::int64_t last = schedule.total_steps, steps = last - first_step + 1;
+  if (steps < 1 || schedule.at(last) > 0) return;
+  if (steps == 1) {
+    log.warning(
+        "the only step to do has learning rate 0, so nothing is trained: set optimizer.min_lr above 0, or do "
+        "more steps");
+  } else if (steps < kSteps) {
+    log.warning(
+        "1 of {} steps, the last one, has learning rate 0 and trains nothing: set optimizer.min_lr above 0 "
+        "to "
+        "use it",
+        steps);
+  } else {
+    log.info("the last step has learning rate 0 (optimizer.min_lr)");
+  }
+}
+
+void warn_of_unsaved_run(const Config& config, double step_seconds, std::int64_t steps_left, const Log& log) {
+  constexpr double kHour = 3600;
+  if (config.checkpoint.every > 0) return;
+  double seconds = step_seconds * static_cast<double>(steps_left);
+  if (config.run.max_hours > 0) seconds = std::min(seconds, config.run.max_hours * kHour);
+  if (seconds <= kHour) return;
+  const auto every = static_cast<std::int64_t>(std::max(1.0, kHour / 2 / std::max(step_seconds, 1e-6)));
+  log.warning(
+      "checkpoint.every = 0: nothing is saved for about {}, and a job that is killed loses all of it; "
+      "checkpoint.every = {} saves about every half hour",
+      format_duration(seconds), every);
+}
+
+}  // namespace llampi

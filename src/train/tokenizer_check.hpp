@@ -1,0 +1,21 @@
+// Whether the token files of a run are in the language of its model.
+#pragma once
+
+#include <filesystem>
+
+#include "llampi/core/log.hpp"
+#include "llampi/train/config.hpp"
+#include "train/inputs.hpp"
+
+namespace llampi {
+
+/// Compares the names of the tokenizers that the token files record with each other and with that of the
+/// weights: of a Hugging Face folder, or of the run that trained a checkpoint. Bytes and anything else never
+/// fit; other names that differ may (a converted tokenizer), and are warned of. So is a model.config whose
+/// folder holds another tokenizer, as its weights need not be used. One process calls it.
+/// @param weights as Start::weights
+/// @throws UserError
+void check_tokenizers(const Config& config, const Inputs& inputs, const std::filesystem::path& weights,
+                      const Log& log);
+
+}  // namespace llampi
