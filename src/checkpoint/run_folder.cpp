@@ -19,7 +19,6 @@ fs::path folder_of(const fs::path& run_dir) { return run_dir / "checkpoints"; }
 
 std::string file_name(std::int64_t step) { return fmt::format("step-{:08}.h5", step); }
 
-/// The step in "step-00000100.h5"; nothing for any other name.
 std::optional<std::int64_t> step_of(std::string_view name) {
   constexpr std::string_view kBefore = "step-", kBehind = ".h5";
   if (!name.starts_with(kBefore) || !name.ends_with(kBehind) || name.size() < kBefore.size() + kBehind.size())
@@ -51,6 +50,10 @@ void remove_file(const fs::path& file) {
 }
 
 }  // namespace
+
+std::optional<std::int64_t> checkpoint_step(const fs::path& file) {
+  return step_of(file.filename().string());
+}
 
 fs::path checkpoint_path(const fs::path& run_dir, std::int64_t step) {
   return folder_of(run_dir) / file_name(step);

@@ -7,12 +7,12 @@
 
 #include <fmt/format.h>
 #include <llampi_version.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <functional>
 
 #include "checkpoint/frame.hpp"
+#include "checkpoint/room.hpp"
 #include "checkpoint/shared_file.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
@@ -47,6 +47,8 @@ class Values {
   /// A slow disk is felt at once, and not only in the end, when nothing would seem to move for a long time.
   static constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
 
+  void tell_progress() const;
+
   const Job& job_;
   const Places& places_;
   SharedFile file_;
@@ -69,14 +71,20 @@ Values::Values(const Job& job, const Places& places) : job_(job), places_(places
 void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values) {
   file_.write_at(places_[role][tensor] + begin * static_cast<std::int64_t>(sizeof(float)),
                  std::as_bytes(values));
+  tell_progress();
   unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
   if (unsynced_ >= kSyncBytes) sync();
   add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
            job_.options.block_elements);
 }
 
+void Values::tell_progress() const {
+  if (job_.options.file.progress) job_.options.file.progress();
+}
+
 void Values::sync() {
   file_.sync();
+  tell_progress();
   unsynced_ = 0;
 }
 
@@ -130,28 +138,12 @@ std::vector<TensorInfo> tensors_to_write(World& world, std::vector<TensorInfo> t
   return tensors;
 }
 
-std::int64_t metadata_bytes_of(const Job& job) {
-  return metadata_bytes(job.about.tensors, job.about.texts, job.options.block_elements);
-}
-
-std::int64_t needed_bytes(const Job& job) {
-  std::int64_t bytes = metadata_bytes_of(job);
-  for (const auto& tensor : job.about.tensors) {
-    bytes += static_cast<std::int64_t>(roles_of(tensor)) *
-             (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) +
-              job.options.file.alignment_bytes);
-  }
-  return bytes;
-}
-
 void require_free_space(const Job& job, const fs::path& folder) {
-  struct statvfs status {};
-  // No number (not every file system has one) is no reason to refuse; if the space is short, writing tells.
-  if (::statvfs(folder.c_str(), &status) != 0 || status.f_blocks == 0) return;
-  const auto free = static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
-  const std::int64_t needed = needed_bytes(job);
-  if (needed > free)
-    throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(free));
+  // No number is no reason to refuse; if the space is short, writing tells.
+  const auto free = free_bytes(folder);
+  const std::int64_t needed = checkpoint_bytes(job.about.tensors, job.about.texts, job.options);
+  if (free && needed > *free)
+    throw_user_error("it needs {}, and {} are free", format_bytes(needed), format_bytes(*free));
 }
 
 /// Rank 0: an empty file, if there may be one.

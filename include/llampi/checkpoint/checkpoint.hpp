@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -67,6 +68,8 @@ struct FileSettings {
   std::int64_t stripe_bytes = 0;
   /// Values pass through a buffer of so many: larger ranges are written and read in several calls.
   std::int64_t transfer_elements = std::int64_t{1} << 20;
+  /// Saving: called on each rank whenever a part of its values has been written or synced. May be empty.
+  std::function<void()> progress = {};
 };
 
 /// A checkpoint that was cut off or changed after it was written; another one may be whole.
@@ -120,6 +123,8 @@ FileKind identify(const std::filesystem::path& path);
 
 /// checkpoints/step-00000100.h5
 std::filesystem::path checkpoint_path(const std::filesystem::path& run_dir, std::int64_t step);
+/// The step in the name of such a file; nothing for any other name.
+std::optional<std::int64_t> checkpoint_step(const std::filesystem::path& file);
 /// Complete checkpoints of a run folder, oldest first (by step in the name).
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 /// Deletes what saves that did not come to their end have left. One rank calls it.

@@ -1,0 +1,44 @@
+#include "checkpoint/room.hpp"
+
+#include <sys/statvfs.h>
+
+#include <system_error>
+
+#include "checkpoint/save.hpp"
+#include "checkpoint/tensor_list.hpp"
+
+namespace llampi {
+
+namespace fs = std::filesystem;
+
+std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                              const SaveOptions& options) {
+  std::int64_t bytes = metadata_bytes(tensors, texts, options.block_elements);
+  for (const auto& tensor : tensors) {
+    bytes +=
+        static_cast<std::int64_t>(roles_of(tensor)) *
+        (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) + options.file.alignment_bytes);
+  }
+  return bytes;
+}
+
+std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
+  return checkpoint_bytes(tensors, texts, SaveOptions{});
+}
+
+std::optional<std::int64_t> free_bytes(const fs::path& folder) {
+  std::error_code error;
+  fs::path nearest = fs::absolute(folder, error);
+  while (!fs::exists(nearest, error) && nearest.has_relative_path()) nearest = nearest.parent_path();
+  struct statvfs status {};
+  if (::statvfs(nearest.c_str(), &status) != 0 || status.f_blocks == 0) return std::nullopt;
+  return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+std::int64_t file_bytes(const fs::path& file) {
+  std::error_code error;
+  const auto bytes = fs::file_size(file, error);
+  return error ? 0 : static_cast<std::int64_t>(bytes);
+}
+
+}  // namespace llampi
