@@ -51,6 +51,24 @@ TEST_F(Program, HelpsItself) {
   for (const auto& command : cli::commands()) EXPECT_THAT(help.out, HasSubstr("\n  " + command.name + " "));
 }
 
+/// As GNU's OpenMP library shows it when it is loaded, of which the last time counts.
+TEST_F(Program, ThreadsThatWaitSleepSoonUnlessTheUserWantsOtherwise) {
+  const auto shown = [&](const std::string& before) {
+    const Ending ending =
+        shell(folder_.path(), "env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose " + before +
+                                  " " + LLAMPI_PROGRAM + " --version");
+    EXPECT_EQ(ending.status, 0);
+    return ending.err.substr(
+        std::min(ending.err.size(), ending.err.rfind("OPENMP DISPLAY ENVIRONMENT BEGIN")));
+  };
+  const std::string own = shown("");
+  if (own.find("GOMP_SPINCOUNT") == std::string::npos) GTEST_SKIP() << "another OpenMP library";
+  EXPECT_THAT(own, HasSubstr("OMP_WAIT_POLICY = 'PASSIVE'"));
+  EXPECT_THAT(own, HasSubstr("GOMP_SPINCOUNT = '1000'"));
+  EXPECT_THAT(shown("OMP_WAIT_POLICY=active"), HasSubstr("OMP_WAIT_POLICY = 'ACTIVE'"));
+  EXPECT_THAT(shown("GOMP_SPINCOUNT=77"), HasSubstr("GOMP_SPINCOUNT = '77'"));
+}
+
 TEST_F(Program, EveryCommandHelpsItself) {
   for (const auto& command : cli::commands()) {
     if (command.run == nullptr) continue;
