@@ -31,8 +31,8 @@ void write_text(const fs::path& file, const std::string& text, std::ios::openmod
 }
 
 [[noreturn]] void refuse(const fs::path& folder) {
-  throw_user_error("another job is running in {}; wait for its end, or choose another run.dir",
-                   folder.string());
+  throw_user_error("{} is in use by another job{}; wait for it to finish, or choose another run.dir",
+                   folder.string(), describe_lock_holder(folder));
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience) : folder_
   std::error_code ignored;
   if (folder_.empty()) throw_user_error("run.dir is empty; name the folder for what the run writes");
   if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
-    throw_user_error("run.dir = {} is no folder", folder_.string());
+    throw_user_error("run.dir = {} is not a folder", folder_.string());
   if (!fs::exists(config_file(), ignored)) return;
   try {
     locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
@@ -49,6 +49,7 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience) : folder_
     return;
   }
   wait_for_lock(log, patience);
+  holder_ = std::make_unique<LockHolder>(folder_);
 }
 
 void RunFolder::wait_for_lock(const Log& log, double patience) const {
@@ -56,7 +57,8 @@ void RunFolder::wait_for_lock(const Log& log, double patience) const {
   if (first == Lock::unsupported)
     log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
   if (first != Lock::taken) return;
-  log.info("another job has {}: waiting {} s for its end", folder_.string(), patience);
+  log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish", folder_.string(),
+           describe_lock_holder(folder_), patience);
   for (const double begin = steady_seconds(); locked_->lock() == Lock::taken;) {
     if (steady_seconds() - begin > patience) refuse(folder_);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -69,6 +71,7 @@ void RunFolder::create_and_lock() {
   auto created = PosixFile::open_for_writing(config_file());
   if (created.lock() == Lock::taken || created.size() > 0) refuse(folder_);
   locked_ = std::make_unique<PosixFile>(std::move(created));
+  holder_ = std::make_unique<LockHolder>(folder_);
 }
 
 /// Every run makes the folder of its checkpoints before it writes these.

@@ -8,6 +8,7 @@
 
 #include "data/posix_file.hpp"
 #include "llampi/core/log.hpp"
+#include "train/lock_holder.hpp"
 #include "train/metrics.hpp"
 
 namespace llampi {
@@ -16,10 +17,9 @@ namespace llampi {
 class RunFolder {
  public:
   /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
-  /// @param patience in seconds: how long another job may keep it. One that was killed may need some to die;
-  /// file servers keep the lock of a node that was lost for a minute or two
-  /// @throws UserError if another job has it, or if it is no folder
-  RunFolder(std::filesystem::path folder, const Log& log, double patience = 120);
+  /// @param patience in seconds: how long another job may keep it
+  /// @throws UserError if another job has it, or if it is not a folder
+  RunFolder(std::filesystem::path folder, const Log& log, double patience);
 
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved
@@ -38,6 +38,7 @@ class RunFolder {
 
   std::filesystem::path folder_;
   std::unique_ptr<PosixFile> locked_;
+  std::unique_ptr<LockHolder> holder_;  ///< while it is locked
   std::unique_ptr<MetricsFile> metrics_;
 };
 

@@ -32,6 +32,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// That another job may keep the run's folder besides what a save takes: a job that was killed may need some
+/// time to die; file servers keep the lock of a node that was lost for a minute or two.
+constexpr double kLockSeconds = 120;
+
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
@@ -70,6 +74,7 @@ class Trainer {
   [[noreturn]] void fail(const std::string& reason);
   bool all_told_to_stop();
   double seconds_to_save() const;
+  double guessed_seconds_to_save() const;
   double seconds_to_go_on(double step_seconds) const;
   Outcome stop();
   template <class Work>
@@ -195,7 +200,7 @@ Outcome Trainer::run_watched() {
     state_ = inputs_.fresh;
   });
   from_rank_0(world_, [&] {  // before it is looked for what to continue from
-    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_);
+    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, kLockSeconds + guessed_seconds_to_save());
     return std::string();
   });
   std::vector<Refused> refused;
@@ -248,8 +253,11 @@ bool Trainer::all_told_to_stop() {
 
 /// That are kept for one save: as the slowest so far took.
 double Trainer::seconds_to_save() const {
-  if (saver_->slowest_seconds() > 0) return saver_->slowest_seconds();
-  // Not measured yet: slow disks, which take 200 MB/s from each node.
+  return saver_->slowest_seconds() > 0 ? saver_->slowest_seconds() : guessed_seconds_to_save();
+}
+
+/// Not measured yet: on slow disks, which take 200 MB/s from each node.
+double Trainer::guessed_seconds_to_save() const {
   const auto bytes = 12.0 * static_cast<double>(inputs_.model->parameter_elements());
   return 1 + bytes / (200e6 * world_.topology().nodes);
 }

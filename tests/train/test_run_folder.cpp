@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -14,6 +17,8 @@ namespace llampi {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
@@ -30,7 +35,7 @@ void expect_refusal(const fs::path& folder, const Work& work) {
     work();
     FAIL() << "two jobs in one folder";
   } catch (const UserError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("another job is running in " + folder.string()));
+    EXPECT_THAT(error.what(), HasSubstr(folder.string() + " is in use by another job"));
   }
 }
 
@@ -38,7 +43,7 @@ TEST(RunFolder, IsMadeAndTidied) {
   const TemporaryFolder folder;
   const fs::path run = folder / "a/run";
   {
-    RunFolder made(run, Log());
+    RunFolder made(run, Log(), 0.2);
     EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
     made.open("[run]\n", true, 0);
   }
@@ -81,10 +86,45 @@ TEST(RunFolder, IsOneJobsAtATime) {
   EXPECT_EQ(read_whole(folder / "config.ini"), "third\n");
 }
 
+TEST(RunFolder, SaysWhichJobHasIt) {
+  const TemporaryFolder folder;
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const auto wait = [&]() -> std::string {
+    lines.clear();
+    try {
+      const RunFolder second(folder.path(), log, 0.2);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  {
+    const auto first = opened(folder.path(), "first\n");
+    const std::string job = fmt::format("{} is in use by another job (Slurm job 4711, process {} on ",
+                                        folder.path().string(), ::getpid());
+    EXPECT_THAT(wait(), AllOf(HasSubstr(job), HasSubstr(", since 20"), HasSubstr("; wait for it to finish")));
+    EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(job), HasSubstr("; waiting up to 0 s for it to finish"))));
+    // What a job that was killed has left is not told of the one that has the folder now.
+    const std::string own = read_whole(folder / "running.json");
+    const auto at = own.find(fmt::format(":{},", ::getpid()));
+    ASSERT_NE(at, std::string::npos) << own;
+    write(folder / "running.json", own.substr(0, at + 1) + "999999999" + own.substr(own.find(',', at)));
+    EXPECT_THAT(wait(), HasSubstr("in use by another job; wait"));
+    write(folder / "running.json", own.substr(0, 20));
+    EXPECT_THAT(wait(), HasSubstr("in use by another job; wait"));
+  }
+  ::unsetenv("SLURM_JOB_ID");
+  EXPECT_FALSE(fs::exists(folder / "running.json"));
+  EXPECT_EQ(wait(), "");
+  EXPECT_FALSE(fs::exists(folder / "running.json"));
+}
+
 // The second saw nothing to continue from.
 TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
   const TemporaryFolder folder;
-  RunFolder slow(folder.path(), Log());
+  RunFolder slow(folder.path(), Log(), 0.2);
   {
     const auto quick = opened(folder.path(), "quick\n");
     expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
@@ -96,8 +136,8 @@ TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
 TEST(RunFolder, MustBeNamed) {
   const TemporaryFolder folder;
   write(folder / "file", "");
-  EXPECT_THROW(RunFolder("", Log()), UserError);
-  EXPECT_THROW(RunFolder(folder / "file", Log()), UserError);
+  EXPECT_THROW(RunFolder("", Log(), 0), UserError);
+  EXPECT_THROW(RunFolder(folder / "file", Log(), 0), UserError);
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+#include "train/lock_holder.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <system_error>
+
+#include "data/posix_file.hpp"
+#include "llampi/core/clock.hpp"
+#include "train/process.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path file_in(const fs::path& folder) { return folder / "running.json"; }
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
+
+std::string scheduler_job() {
+  for (const auto& [variable, scheduler] : {std::pair("SLURM_JOB_ID", "Slurm"), {"PBS_JOBID", "PBS"}}) {
+    if (const char* id = std::getenv(variable); id != nullptr && *id != '\0')
+      return fmt::format("{} job {}", scheduler, id);
+  }
+  return "";
+}
+
+}  // namespace
+
+LockHolder::LockHolder(const fs::path& folder) : file_(file_in(folder)) {
+  const nlohmann::json json = {{"job", scheduler_job()},
+                               {"host", host_name()},
+                               {"process", ::getpid()},
+                               {"processes_of", process_namespace()},
+                               {"since", utc_now()}};
+  try {
+    write_whole(file_, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", false);
+  } catch (const std::exception&) {
+    std::error_code ignored;
+    fs::remove(file_, ignored);  // of an earlier job
+  }
+}
+
+LockHolder::~LockHolder() {
+  std::error_code ignored;
+  fs::remove(file_, ignored);
+}
+
+std::string describe_lock_holder(const fs::path& folder) try {
+  const auto json = nlohmann::json::parse(read_whole(file_in(folder)));
+  const std::string host = json.at("host"), job = json.at("job"), since = json.at("since");
+  const std::int64_t process = json.at("process");
+  const bool here = host == host_name() && json.at("processes_of") == process_namespace();
+  if (here && process_state(process) == 0) return "";  // it was killed; another job has the folder since
+  return fmt::format(" ({}process {} on {}, since {})", job.empty() ? "" : job + ", ", process, host, since);
+} catch (const std::exception&) {  // not there, or not whole
+  return "";
+}
+
+}  // namespace llampi
