@@ -27,7 +27,8 @@ HeardOperation operation_of(const FlightEntry& entry, const std::vector<std::str
 
 }  // namespace
 
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits) {
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits,
+                       const SideWork::Position& beside) {
   const FlightPosition position = record.position();
   const auto names = record.names();
   Heartbeat heartbeat;
@@ -41,6 +42,11 @@ Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int pe
   heartbeat.seconds = steady_seconds() - position.since;
   heartbeat.at = operation_of(position.at, names);
   heartbeat.marks = position.marks;
+  heartbeat.beside_movement = beside.movement;
+  if (beside.what != nullptr) {
+    heartbeat.beside = FixedText<44>(beside.what);
+    heartbeat.beside_waits = beside.waits;
+  }
   if (position.phase != nullptr) {
     heartbeat.phase = FixedText<44>(position.phase);
     if (waits && position.waiting == Waiting::no) heartbeat.waiting = Waiting::ranks;

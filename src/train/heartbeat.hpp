@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "llampi/fsdp/flight_record.hpp"
+#include "train/side_work.hpp"
 
 namespace llampi {
 
@@ -44,6 +45,9 @@ struct Heartbeat {
   double seconds = 0;   ///< for how long it has been at it
   HeardOperation at;
   decltype(FlightPosition::marks) marks;
+  FixedText<44> beside;  ///< what its second thread does; empty: nothing
+  std::uint64_t beside_movement = 0;
+  bool beside_waits = false;  ///< for other ranks
 };
 
 /// What a rank answers when the job is about to end.
@@ -59,7 +63,9 @@ struct FlightReport {
 /// @param io_bytes read and written by this process so far: in a phase they are movement, too
 /// @param peers to whom it sends heartbeats, which are written and read as well
 /// @param waits for other ranks, by its World: in a phase, in which the record does not know it
-Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false);
+/// @param beside what its second thread does
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers = 0, bool waits = false,
+                       const SideWork::Position& beside = {});
 /// @param heartbeat of the same rank, now
 FlightReport report_of(const FlightRecord& record, const Heartbeat& heartbeat);
 

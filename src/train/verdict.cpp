@@ -161,6 +161,13 @@ std::string line_of(std::span<const WatchedRank> ranks, int number) {
   return line;
 }
 
+/// Its second thread, which waits for no other rank, has not moved for too long.
+bool side_work_hangs(const WatchedRank& rank, const Limits& limits) {
+  const auto& beat = rank.heartbeat;
+  return !beat.beside.view().empty() && !beat.beside_waits &&
+         rank.beside_still_seconds > limits.phase_seconds;
+}
+
 double longest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds) {
   double result = 0;
   for (const auto& rank : ranks) result = std::max(result, rank.*seconds);
@@ -191,6 +198,11 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
     case Trouble::silent:
       return fmt::format("{} {} not been heard of for {:.1f} s", who, many ? "have" : "has",
                          longest(ranks, &WatchedRank::silent_seconds));
+    case Trouble::side_work:
+      return fmt::format(
+          "{} {} stuck while {}: no progress for {:.1f} s", who, many ? "are" : "is",
+          blamed.empty() ? "" : ranks[static_cast<std::size_t>(blamed[0])].heartbeat.beside.view(),
+          longest(ranks, &WatchedRank::beside_still_seconds));
     case Trouble::diverged:
       return fmt::format(
           "the ranks do different things {} operation #{}{}", difference->exact ? "at" : "before",
@@ -281,6 +293,8 @@ Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
       shortest(ranks, &WatchedRank::still_seconds) > (phase ? limits.phase_seconds : limits.seconds);
   // Who is silent had stopped moving a little before that.
   if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
+  if (std::any_of(ranks.begin(), ranks.end(), [&](const auto& r) { return side_work_hangs(r, limits); }))
+    return Trouble::side_work;
   if (still) return Trouble::still;
   return have_diverged(ranks) ? Trouble::diverged : Trouble::none;
 }
@@ -298,6 +312,8 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
     blamed = ranks_that(ranks, [&](const auto& rank) {
       return rank.gone || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
     });
+  } else if (trouble == Trouble::side_work) {
+    blamed = ranks_that(ranks, [&](const auto& rank) { return side_work_hangs(rank, limits); });
   } else if (trouble == Trouble::diverged) {
     blamed = minority(*difference);
   } else {

@@ -16,23 +16,26 @@ struct WatchedRank {
   Heartbeat heartbeat;        ///< the last
   double silent_seconds = 0;  ///< since it came
   double still_seconds = 0;   ///< since one came that differed in `movement`
-  bool gone = false;          ///< its process has ended
-  bool left = false;          ///< it ended its training after an error
-  char state = 0;  ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
+  double beside_still_seconds =
+      0;              ///< since its second thread moved, had nothing to do, or waited for other ranks
+  bool gone = false;  ///< its process has ended
+  bool left = false;  ///< it ended its training after an error
+  char state = 0;     ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
   std::optional<FlightReport> report;
 };
 
 enum class Trouble : std::uint8_t {
   none,
-  gone,      ///< a process has ended
-  silent,    ///< a rank says nothing any more
-  still,     ///< nothing moves, anywhere
-  diverged,  ///< ranks do different things
+  gone,       ///< a process has ended
+  silent,     ///< a rank says nothing any more
+  side_work,  ///< the second thread of a rank hangs, whatever training does
+  still,      ///< nothing moves, anywhere
+  diverged,   ///< ranks do different things
 };
 
 struct Limits {
   double seconds = 0;        ///< without a word, or without movement
-  double phase_seconds = 0;  ///< without movement while a rank is in a phase
+  double phase_seconds = 0;  ///< without movement while a rank is in a phase, or of a second thread
 };
 
 /// The first that applies, of a job with at least one rank. A job is still when no rank moves: one that waits

@@ -24,7 +24,6 @@ namespace {
 
 constexpr double kLongestInterval = 1;    // between heartbeats
 constexpr double kLongestPause = 0.1;     // between looks at what has come
-constexpr double kPhaseSeconds = 600;     // in a phase, at least
 constexpr double kAnswerSeconds = 2;      // for reports
 constexpr double kHasteSeconds = 0.7;     // likewise when a process has ended: mpirun kills the others soon
 constexpr double kFileSeconds = 1;        // for a file, which may be what hangs
@@ -95,6 +94,8 @@ class Watchdog::Thread {
   /// What this rank knows of another, in times of steady_seconds().
   struct Known {
     double heard = 0, moved = 0;
+    double beside_moved =
+        0;  ///< its second thread; also when that had nothing to do, or waited for other ranks
     WatchedRank rank;
   };
 
@@ -111,10 +112,14 @@ class Watchdog::Thread {
   void raise_alarm(Trouble trouble, double now);
   [[noreturn]] void end_job(const std::string& summary);
   bool answered(double now) const;
+  bool has_passed(double now) const;
   bool all_report() const;
   std::vector<WatchedRank> view(double now) const;
   void write_record(const std::string& reason);
-  Heartbeat own_heartbeat() const { return heartbeat_of(record_, io_bytes(), peers(), world_.waits()); }
+  Heartbeat own_heartbeat() const {
+    const auto beside = options_.beside ? options_.beside->position() : SideWork::Position{};
+    return heartbeat_of(record_, io_bytes(), peers(), world_.waits(), beside);
+  }
   FlightReport own_report(const std::string& reason);
   void say_goodbye(Kind kind, double seconds);
   void tell(int rank, const std::string& text);
@@ -162,7 +167,7 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
     : world_(world),
       record_(record),
       options_(std::move(options)),
-      limits_{options_.seconds, std::max(options_.seconds, kPhaseSeconds)},
+      limits_{options_.seconds, std::max(options_.seconds, options_.least_phase_seconds)},
       interval_(std::min(kLongestInterval, options_.seconds / 10)),
       rank_(world.rank()),
       host_(world.topology().host),
@@ -181,7 +186,7 @@ Watchdog::Thread::Thread(World& world, const FlightRecord& record, WatchdogOptio
   links_ = std::make_unique<ProcessLinks>(world, processes_, monitors_);
   last_look_ = started_ = steady_seconds();
   for (const auto& process : processes_) {
-    known_.push_back({last_look_, last_look_, {}});
+    known_.push_back({last_look_, last_look_, last_look_, {}});
     known_.back().rank.host = process.host;
   }
   thread_ = std::thread([this] { run(); });
@@ -231,7 +236,7 @@ double Watchdog::Thread::look() {
   const double now = steady_seconds();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
-    for (auto& known : known_) known.heard += pause, known.moved += pause;
+    for (auto& known : known_) known.heard += pause, known.moved += pause, known.beside_moved += pause;
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
@@ -274,7 +279,11 @@ void Watchdog::Thread::tell(int rank, const std::string& text) {
 void Watchdog::Thread::hear(int rank, const Heartbeat& heartbeat) {
   auto& sender = known(rank);
   sender.heard = steady_seconds();
-  if (heartbeat.movement != sender.rank.heartbeat.movement) sender.moved = sender.heard;
+  const auto& before = sender.rank.heartbeat;
+  if (heartbeat.movement != before.movement) sender.moved = sender.heard;
+  if (heartbeat.beside_movement != before.beside_movement || heartbeat.beside.view().empty() ||
+      heartbeat.beside_waits)
+    sender.beside_moved = sender.heard;
   sender.rank.heartbeat = heartbeat;
 }
 
@@ -347,6 +356,7 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
     ranks.push_back(known.rank);
     ranks.back().silent_seconds = now - known.heard;
     ranks.back().still_seconds = now - known.moved;
+    ranks.back().beside_still_seconds = now - known.beside_moved;
   }
   return ranks;
 }
@@ -354,10 +364,8 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
 void Watchdog::Thread::judge_the_others(double now) {
   if (trouble_ != Trouble::none) {
     if (!answered(now) && now <= alarm_ends_) return;
-    if (trouble_ != Trouble::silent || !all_report()) {
-      end_job(summary(view(now), trouble_, limits_, folder()));
-    }
-    trouble_ = Trouble::none;  // nobody is silent: one was late
+    if (!has_passed(now)) end_job(summary(view(now), trouble_, limits_, folder()));
+    trouble_ = Trouble::none;
     for (auto& known : known_) known.rank.report.reset();
     return;
   }
@@ -400,10 +408,11 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
   if (trouble == Trouble::none) return;
   trouble_ = trouble;
   alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds);
-  const char* const reason = trouble == Trouble::gone       ? "a rank has ended"
-                             : trouble == Trouble::silent   ? "a rank is silent"
-                             : trouble == Trouble::diverged ? "ranks do different things"
-                                                            : "nothing moves";
+  const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
+                             : trouble == Trouble::silent    ? "a rank is silent"
+                             : trouble == Trouble::diverged  ? "ranks do different things"
+                             : trouble == Trouble::side_work ? "work beside training hangs"
+                                                             : "nothing moves";
   for (const int peer : peers_) tell(peer, static_cast<char>(Kind::ask) + std::string(reason));
   take({rank_, pack(Kind::report, own_report(reason))});
 }
@@ -413,6 +422,12 @@ bool Watchdog::Thread::answered(double now) const {
   return std::all_of(known_.begin(), known_.end(), [&](const Known& known) {
     return known.rank.report || known.rank.gone || known.rank.left || now - known.heard > limits_.seconds;
   });
+}
+
+/// One was late: now nobody is silent, or the disk for which a second thread waited does its work again.
+bool Watchdog::Thread::has_passed(double now) const {
+  if (trouble_ == Trouble::silent) return all_report();
+  return trouble_ == Trouble::side_work && judge(view(now), limits_) != Trouble::side_work;
 }
 
 bool Watchdog::Thread::all_report() const {

@@ -20,16 +20,20 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/flight_record.hpp"
+#include "train/side_work.hpp"
 
 namespace llampi {
 
 struct WatchdogOptions {
   /// How long a rank may be silent, or no rank may move, outside of phases; at least 1. In a phase (see
-  /// FlightRecord) at least 600 s, where reading and writing files is movement.
+  /// FlightRecord) longer, where reading and writing files is movement.
   double seconds = 600;
   std::filesystem::path run_dir;  ///< for the records
+  /// What a second thread does, which may be without movement for as long as a rank in a phase. May be null.
+  std::shared_ptr<const SideWork> beside;
   /// Told why the job ends: several lines, on the one rank that found it out, from a thread. May be empty.
   std::function<void(const std::string& summary)> complain;
+  double least_phase_seconds = 600;  ///< in a phase at least so long
 };
 
 class Watchdog {

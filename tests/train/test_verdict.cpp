@@ -59,6 +59,32 @@ TEST(Verdict, IsNoneWhileRanksMove) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
+void let_save(WatchedRank& rank, double seconds) {
+  rank.heartbeat.beside = FixedText<44>("saving a checkpoint in the background");
+  rank.beside_still_seconds = seconds;
+}
+
+// All ranks move on; of two whose saves stand still one waits for the other.
+TEST(Verdict, NamesTheRankWhoseSaveBesideTrainingHangs) {
+  auto ranks = waiting_ranks(100);
+  let_save(ranks[1], 601);
+  let_save(ranks[2], 601);
+  ranks[2].heartbeat.beside_waits = true;
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::side_work);
+  EXPECT_THAT(
+      summary(ranks, Trouble::side_work, kLimits, "runs/mine/flight"),
+      StartsWith("rank 1 on node0 is stuck while saving a checkpoint in the background: no progress for "
+                 "601.0 s\n  rank 1 on node0: step 12"));
+  hold_all(ranks, 601);  // when training waits for it, too
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::side_work);
+  hold_all(ranks, 0);
+  let_save(ranks[1], 599);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  let_save(ranks[1], 601);
+  ranks[1].heartbeat.beside = {};  // it is done
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+}
+
 TEST(Verdict, NamesTheRankThatDoesNotWait) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);

@@ -105,6 +105,19 @@ TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(has_record(rank));
 }
 
+// Training goes on meanwhile: a billion steps.
+TEST_F(Watchdogs, NameARankWhoseSecondThreadHangs) {
+  const Ending ending = job(3, "2 side-work 1 1000000000");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kSoon);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(
+      ending.complaints()[0],
+      ContainsRegex("llampi: watchdog: rank 1 on .+ is stuck while saving a checkpoint in the background: no "
+                    "progress for [0-9.]+ s"));
+  EXPECT_THAT(ending.err, HasSubstr("the record of ranks 0-2 is in "));
+}
+
 TEST_F(Watchdogs, WatchOneRankToo) {
   const Ending ending = job(1, "1 sleep 0 100");
   EXPECT_EQ(ending.status, 1) << ending.err;

@@ -2,6 +2,7 @@
 // and one rank that fails in the way the arguments name.
 //   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]
 // one-thread: MPI does not let a second thread call it; apart: each rank is on a machine of its own.
+// Way side-work: the rank's second thread hangs, for which those of the others wait, while steps go on.
 #include <unistd.h>
 
 #include <csignal>
@@ -88,8 +89,17 @@ int main(int arguments, char** argv) {
     const auto complain = [](const std::string& summary) {
       std::fprintf(stderr, "llampi: watchdog: %s\n", summary.c_str());
     };
-    Watchdog watchdog(*world, record, {std::atof(argv[2]), folder, complain},
+    const auto side_work = std::make_shared<SideWork>();
+    // In a phase it is as patient as elsewhere.
+    Watchdog watchdog(*world, record, {std::atof(argv[2]), folder, side_work, complain, 0},
                       speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
+    if (way == "side-work") {
+      std::thread([beside = world->duplicate().release(), side_work, bad_rank] {
+        side_work->begin("saving a checkpoint in the background", *beside);
+        if (beside->rank() == bad_rank) std::this_thread::sleep_for(std::chrono::hours(1));
+        beside->barrier();
+      }).detach();
+    }
     const bool bad = world->rank() == bad_rank || way == "stop-all-but-one";
     for (int number = 1; number <= steps; ++number) {
       step(*world, record, number, way, bad);
