@@ -1,4 +1,5 @@
 // A job that ends in the way its argument names; ranks_test.cpp runs it under mpirun.
+#include <csignal>
 #include <iostream>
 #include <string>
 
@@ -19,6 +20,7 @@ int main(int, char** argv) {
       });
     if (way == "error" && last) throw llampi::Error("a call failed\non two lines");
     if (way == "unknown" && last) throw 5;
+    if (way == "killed" && last) std::raise(SIGKILL);
     world.barrier();  // where the others wait for the one that failed
     return 0;
   });

@@ -18,6 +18,20 @@ Ending end_job(int ranks, const std::string& way) {
                std::string(MPIRUN) + " -n " + std::to_string(ranks) + " " + ENDING_JOB + " " + way);
 }
 
+// What docs/failures.md says of exit statuses under mpirun.
+TEST(RunOnRanks, TheStatusIsTheOneThatIsDocumented) {
+  for (const int ranks : {1, 2}) {
+    for (const auto& [way, status] : {std::pair("done", 0),
+                                      {"stopped", 75},
+                                      {"user-error", 2},
+                                      {"common", 1},
+                                      {"error", 1},
+                                      {"killed", 137}}) {
+      EXPECT_EQ(end_job(ranks, way).status, status) << way << " on " << ranks;
+    }
+  }
+}
+
 TEST(RunOnRanks, PassesTheStatusOn) {
   EXPECT_EQ(end_job(2, "done").status, 0);
   EXPECT_EQ(end_job(2, "done").err, "");
