@@ -278,6 +278,17 @@ Table other_options(Config& c) {
        {.range = kAtLeastZero}},
       {"checkpoint.async", &c.checkpoint.async,
        "write while training goes on, from a copy of the state in host memory"},
+      {"checkpoint.fallback_dir",
+       &c.checkpoint.fallback_dir,
+       "folder on another disk for a checkpoint that run.dir has no room for; run.resume = auto looks there, "
+       "too",
+       {.name = "FOLDER"}},
+      {"checkpoint.wait_minutes",
+       &c.checkpoint.wait_minutes,
+       "how long a save that finds no room waits for some, with the state in memory, before the run ends; 0: "
+       "not "
+       "at all",
+       {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,
        "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); "

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "llampi/core/error.hpp"
+
 namespace llampi {
 namespace {
 
@@ -65,11 +67,24 @@ MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_st
   bytes_ = static_cast<std::int64_t>(kept.lines.size());
 }
 
-void MetricsFile::append(const std::string& line) {
-  file_.write_at(bytes_, std::as_bytes(std::span(line)));
-  bytes_ += static_cast<std::int64_t>(line.size());
+bool MetricsFile::append(const std::string& line) try {
+  unwritten_ += line;
+  write();
+  return true;
+} catch (const UserError&) {
+  return false;
 }
 
-void MetricsFile::sync() const { file_.sync(); }
+void MetricsFile::sync() {
+  write();
+  file_.sync();
+}
+
+/// A part that was written before it failed is written again, at the same place.
+void MetricsFile::write() {
+  file_.write_at(bytes_, std::as_bytes(std::span(unwritten_)));
+  bytes_ += static_cast<std::int64_t>(unwritten_.size());
+  unwritten_.clear();
+}
 
 }  // namespace llampi

@@ -33,7 +33,8 @@ struct StepMetrics {
 std::string to_json(const StepMetrics& metrics);
 std::string evaluation_json(std::int64_t step, double eval_loss);
 
-/// Appends lines; each is handed to the system at once. One rank has it.
+/// Appends lines; each is handed to the system at once, or, while there is no room, kept in memory. One rank
+/// has it.
 class MetricsFile {
  public:
   /// Opens FILE and cuts it back to lines of steps up to `last_step`, a torn last line included.
@@ -42,12 +43,19 @@ class MetricsFile {
 
   /// Whether the last line was that of a step's training, when the file was opened.
   bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }
-  void append(const std::string& line);
-  void sync() const;  ///< on disk when it returns
+  /// True if it is written. @throws CallError for what the user cannot mend
+  bool append(const std::string& line);
+  /// All lines are on disk when it returns. @throws UserError if there is no room
+  void sync();
+  /// Lines for which there was no room.
+  const std::string& unwritten() const { return unwritten_; }
 
  private:
+  void write();
+
   PosixFile file_;
   std::int64_t bytes_ = 0;
+  std::string unwritten_;
   std::int64_t last_trained_ = -1;
 };
 

@@ -9,6 +9,7 @@
 #include "train/changed_keys.hpp"
 #include "train/data_content.hpp"
 #include "train/rank_0.hpp"
+#include "train/room.hpp"
 #include "train/run_text.hpp"
 #include "train/tokenizer_check.hpp"
 
@@ -23,14 +24,12 @@ std::int64_t steps_per_epoch(const TrainingState& s) {
   return std::max<std::int64_t>(1, (s.data_tokens - 1) / s.seq_len / s.global_batch);
 }
 
-std::vector<fs::path> checkpoints_of(const Config& config) { return list_checkpoints(config.run.dir); }
-
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// run.resume = FILE, which is gone: fine for a run that began from it and has saved since.
 Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& refused, const Log& log) {
   const std::string& file = config.run.resume;
-  auto own = newest_readable(checkpoints_of(config), refused, log);
+  auto own = newest_readable(run_checkpoints(config), refused, log);
   if (own && same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file)) {
     log.info("run.resume = {} is gone; {} began from it and continues from its own newest checkpoint", file,
              config.run.dir);
@@ -45,7 +44,7 @@ Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, c
   if (const auto* known = find(refused, file)) throw UserError(known->reason);
   if (!fs::exists(file)) return newest_that_began_from(config, refused, log);
   Checkpoint given{file, read_checkpoint_summary(file)};
-  auto own = newest_readable(checkpoints_of(config), refused, log);
+  auto own = newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
            file.string(), given.summary.state.step, config.run.dir);
@@ -55,9 +54,9 @@ Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, c
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refused>& refused,
                                           const Log& log) {
   if (config.run.resume == "auto")
-    return newest_or_none(checkpoints_of(config), config.run.dir, refused, log);
+    return newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
   if (config.run.resume != "never") return given_or_newer(config, refused, log);
-  const auto existing = checkpoints_of(config);
+  const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
   throw_user_error(
       "run.resume = never, but {} already holds {} checkpoint(s); use another run.dir or run.resume = auto",
@@ -233,7 +232,7 @@ std::string model_of_begun_run(const Config& config, const Log& log) {
   std::error_code ignored;
   if (fs::exists(config.model.config, ignored)) return "";
   std::vector<Refused> refused;
-  const auto newest = newest_readable(checkpoints_of(config), refused, Log());
+  const auto newest = newest_readable(run_checkpoints(config), refused, Log());
   if (!newest ||
       !same_place(read_run_text(newest->summary.texts.run_config).value("model.config"), config.model.config))
     return "";

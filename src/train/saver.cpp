@@ -1,10 +1,16 @@
 #include "train/saver.hpp"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
+#include "comm/common_failure.hpp"
+#include "data/posix_file.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/train/train.hpp"
 #include "train/session.hpp"
+#include "train/stop.hpp"
 
 namespace llampi {
 namespace {
@@ -13,6 +19,29 @@ namespace fs = std::filesystem;
 
 /// Between looks at whether a save under way waits for that of another rank, for the watchdog.
 constexpr std::chrono::milliseconds kLook{200};
+
+constexpr double kTellSeconds = 60;   // between lines of a save that waits for room
+constexpr double kLongestPause = 60;  // between its attempts where nothing is known to have changed
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
+}
+
+/// False if the user has to mend something first.
+bool works(const auto& work) try {
+  work();
+  return true;
+} catch (const UserError&) {
+  return false;
+}
+
+std::string message_of(const std::exception_ptr& failure) try {
+  std::rethrow_exception(failure);
+} catch (const std::exception& error) {
+  return error.what();
+}
 
 }  // namespace
 
@@ -28,14 +57,16 @@ struct Saver::Job {
   std::vector<fs::path> refused;
 
   /// Collective. Returns the seconds until the checkpoint has its name.
-  double run(World& world, Device& device) const {
+  double write(World& world, Device& device) const {
     const double begin = steady_seconds();
     save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
-    const double seconds = steady_seconds() - begin;
+    return steady_seconds() - begin;
+  }
+  /// Collective.
+  void tidy(World& world) const {
     agree(world, [&] {
       if (world.rank() == 0) prune_checkpoints(run_dir, retention, refused);
     });
-    return seconds;
   }
 };
 
@@ -80,22 +111,131 @@ Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiec
           .refused = refused_beside(file)};
 }
 
+/// What a save that fails has waited for room, and what it waits until the next attempt.
+struct Saver::Wait {
+  double begin = steady_seconds();
+  double told = begin - kTellSeconds;
+  double pause = 1;  ///< until the next attempt
+};
+
 void Saver::save(const TrainingState& state) {
   if (saved_step_ == state.step) return;
   const FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
   const Job job = job_of(state, run_.engine.pieces_to_save());
-  saved(state.step, job.run(run_.world, run_.device));
+  for (Wait wait;;) {
+    get_ready();
+    const auto failure = common_failure([&] {
+      sync_metrics();
+      saved(job.file, state.step, job.write(run_.world, run_.device));
+    });
+    if (!failure) {
+      job.tidy(run_.world);
+      break;
+    }
+    if (save_in_fallback(job, failure)) break;
+    if (!wait_for_room(wait, failure)) std::rethrow_exception(failure);
+  }
   stall_seconds_ += steady_seconds() - begin;
 }
 
+/// Whether the next checkpoint fits into run.dir, from which one that it would replace may go at once, and
+/// the metrics are there. Collective.
+bool Saver::get_ready() {
+  std::int64_t is_short = 0;
+  agree(run_.world, [&] {
+    if (run_.world.rank() != 0) return;
+    run_.room.make_some();
+    is_short = run_.room.fits() && works([&] { run_.metrics()->sync(); }) ? 0 : 1;
+  });
+  run_.world.max(std::span(&is_short, 1));
+  return is_short == 0;
+}
+
+/// Collective.
+void Saver::sync_metrics() {
+  agree(run_.world, [&] {
+    if (run_.world.rank() == 0) run_.metrics()->sync();
+  });
+}
+
+/// False if that fails, too, or if there is no fallback. Collective.
+bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) {
+  const fs::path folder = fallback_folder(run_.config);
+  if (folder.empty()) return false;
+  run_.log.warning("{}", message_of(failure));
+  Job elsewhere = job;
+  elsewhere.run_dir = folder;
+  elsewhere.file = checkpoint_path(folder, job.state.step);
+  elsewhere.retention = {.newest = 1};
+  const auto second = common_failure([&] {
+    agree(run_.world, [&] {
+      if (run_.world.rank() != 0) return;
+      make_folder(elsewhere.file.parent_path());
+      const auto& lines = run_.metrics()->unwritten();
+      if (!lines.empty()) write_whole(folder / "metrics.jsonl", lines);
+    });
+    saved(elsewhere.file, job.state.step, elsewhere.write(run_.world, run_.device));
+  });
+  if (second) {
+    run_.log.warning("{}", message_of(second));
+    return false;
+  }
+  run_.log.warning(
+      "the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}. The same command "
+      "continues from "
+      "it",
+      job.state.step, elsewhere.file.string(), run_.config.run.dir);
+  elsewhere.tidy(run_.world);
+  return true;
+}
+
+/// False if it waits no longer. Collective.
+bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
+  enum : std::int64_t { kWait, kAttempt, kGiveUp };
+  const double patience = 60 * run_.config.checkpoint.wait_minutes;
+  const bool asked_to_stop = take_stop_request();  // before: it may stop once the state is saved
+  const double next_attempt = steady_seconds() + wait.pause;
+  wait.pause = std::min(2 * wait.pause, kLongestPause);
+  bool was_short = false;
+  for (;;) {
+    run_.record.act("waiting for room");
+    const double now = steady_seconds(), left = patience - (now - wait.begin);
+    std::int64_t verdict = left <= 0 || take_stop_request() ? kGiveUp : kWait;
+    if (verdict == kWait && run_.world.rank() == 0) {
+      if (now - wait.told >= kTellSeconds) tell_of_wait(wait, failure, left);
+      const bool is_short = !run_.room.has_some();
+      if (!is_short && (was_short || now >= next_attempt)) verdict = kAttempt;
+      was_short = is_short;
+    }
+    run_.world.max(std::span(&verdict, 1));
+    if (verdict == kAttempt && asked_to_stop) request_stop();
+    if (verdict != kWait) return verdict == kAttempt;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double left) const {
+  wait.told = steady_seconds();
+  run_.log.warning(
+      "{}. The state stays in memory and is saved as soon as that works; waiting up to {} "
+      "(checkpoint.wait_minutes; "
+      "a signal ends the wait and the run)",
+      message_of(failure), format_duration(left));
+}
+
 void Saver::start(const TrainingState& state) {
-  if (!background_) return save(state);
+  if (!background_ || !get_ready()) return save(state);
   const FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
-  background_->start([job = job_of(state, run_.engine.snapshot()), &engine = run_.engine](World& world) {
+  Job job = job_of(state, run_.engine.snapshot());
+  job.settings.progress = [work = run_.side_work] { work->move(); };
+  background_->start([job, &engine = run_.engine, work = run_.side_work](World& world) {
+    const SideWorkScope scope(*work, "saving a checkpoint in the background", world);
     agree(world, [&] { engine.wait_for_snapshot(); });
-    return job.run(world, *make_cpu_device(1));
+    const double seconds = job.write(world, *make_cpu_device(1));
+    job.tidy(world);
+    return seconds;
   });
   saving_step_ = state.step;
   stall_seconds_ += steady_seconds() - begin;
@@ -111,7 +251,7 @@ void Saver::finish() {
   const std::int64_t step = std::exchange(saving_step_, -1);
   const double seconds = background_->finish();
   if (waits) stall_seconds_ += steady_seconds() - begin;
-  saved(step, seconds);
+  saved(file_of(step), step, seconds);
 }
 
 bool Saver::abandon() {
@@ -124,8 +264,7 @@ double Saver::take_stall_seconds() { return std::exchange(stall_seconds_, 0); }
 
 fs::path Saver::file_of(std::int64_t step) const { return checkpoint_path(run_.config.run.dir, step); }
 
-void Saver::saved(std::int64_t step, double seconds) {
-  const fs::path file = file_of(step);
+void Saver::saved(const fs::path& file, std::int64_t step, double seconds) {
   saved_step_ = step;
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
   std::erase_if(refused_, [&](const Refused& refused) { return refused.file == file; });  // it is replaced

@@ -1,7 +1,9 @@
 // The checkpoints of a run: written at once or while training goes on, and the run's folder kept tidy.
 #pragma once
 
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,7 +12,10 @@
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
+#include "train/metrics.hpp"
 #include "train/resume.hpp"
+#include "train/room.hpp"
+#include "train/side_work.hpp"
 
 namespace llampi {
 
@@ -25,12 +30,18 @@ class Saver {
     CheckpointTexts texts;
     FlightRecord& record;
     const Log& log;
+    Room& room;                             ///< rank 0 asks it
+    std::shared_ptr<SideWork> side_work;    ///< tells what a save in the background does
+    std::function<MetricsFile*()> metrics;  ///< on disk before a checkpoint gets its name; null but on rank 0
   };
   /// Collective. @param saved_step of the newest checkpoint; -1: there is none
   /// @param refused checkpoints in the run's folder that are not whole; complete on rank 0
   Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused);
 
-  /// Collective, with nothing under way. Does nothing if the state's step is saved already.
+  /// Collective, with nothing under way. Does nothing if the state's step is saved already. What cannot be
+  /// written into run.dir goes to checkpoint.fallback_dir; if that fails too, it waits for room for
+  /// checkpoint.wait_minutes.
+  /// @throws UserError, CommonError if there is none then, or one of the ranks was told to stop
   void save(const TrainingState& state);
   /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
@@ -53,12 +64,18 @@ class Saver {
 
  private:
   struct Job;
+  struct Wait;
 
   void warn_of_surplus() const;
   Retention retention() const;
   Job job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const;
+  bool get_ready();
+  void sync_metrics();
+  bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
+  bool wait_for_room(Wait& wait, const std::exception_ptr& failure);
+  void tell_of_wait(Wait& wait, const std::exception_ptr& failure, double left) const;
   std::filesystem::path file_of(std::int64_t step) const;
-  void saved(std::int64_t step, double seconds);
+  void saved(const std::filesystem::path& file, std::int64_t step, double seconds);
   std::vector<std::filesystem::path> refused_beside(const std::filesystem::path& file) const;
 
   Run run_;

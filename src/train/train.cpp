@@ -18,6 +18,7 @@
 #include "train/rank_0.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
+#include "train/room.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_report.hpp"
 #include "train/run_warnings.hpp"
@@ -55,12 +56,14 @@ class Trainer {
   void fill_engine(std::vector<Refused> refused);
   std::int64_t resume(std::vector<Refused>& refused);
   CheckpointTexts checkpoint_texts() const;
+  void look_for_room(const std::vector<Refused>& refused);
   void open_run_folder();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
   void trace_step(std::int64_t step);
   void write_trace();
+  void note(const std::string& line);
   void report(const StepMetrics& metrics);
   bool evaluate_now();
   void save();
@@ -112,6 +115,8 @@ class Trainer {
   NotFinitePolicy not_finite_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
   double own_loss_ = 0;                                ///< of the last step, the sum of this rank
+  std::unique_ptr<Room> room_;
+  std::shared_ptr<SideWork> side_work_ = std::make_shared<SideWork>();
   std::unique_ptr<Saver> saver_;        ///< destroyed before the engine, whose snapshot it reads
   std::unique_ptr<Watchdog> watchdog_;  ///< destroyed first
 };
@@ -151,8 +156,29 @@ void Trainer::fill_engine(std::vector<Refused> refused) {
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
-  const Saver::Run run{world_, compute_.device(), *engine_, config_, checkpoint_texts(), record_, log_};
+  const Saver::Run run{world_,
+                       compute_.device(),
+                       *engine_,
+                       config_,
+                       checkpoint_texts(),
+                       record_,
+                       log_,
+                       *room_,
+                       side_work_,
+                       [this] { return folder_ ? &folder_->metrics() : nullptr; }};
   saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
+}
+
+/// Before weights are read, which takes a while.
+void Trainer::look_for_room(const std::vector<Refused>& refused) {
+  std::vector<fs::path> damaged;
+  for (const auto& file : refused) damaged.push_back(file.file);
+  room_ = std::make_unique<Room>(config_, checkpoint_bytes(tensor_infos(*engine_), checkpoint_texts()), log_,
+                                 damaged);
+  from_rank_0(world_, [&] {
+    room_->require_next();
+    return std::string();
+  });
 }
 
 CheckpointTexts Trainer::checkpoint_texts() const {
@@ -162,6 +188,7 @@ CheckpointTexts Trainer::checkpoint_texts() const {
 void Trainer::open_run_folder() {
   const std::string owes = from_rank_0(world_, [&] {
     folder_->open(start_.run_text, traced_.first > 0, state_.step);
+    room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
     return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
   });
   stopping_.forget_last_stop();
@@ -171,7 +198,7 @@ void Trainer::open_run_folder() {
 Outcome Trainer::run(const Complain& complain) {
   record_.set_phase("starts");
   if (config_.run.watchdog_seconds > 0) {
-    const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, complain};
+    const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, side_work_, complain};
     watchdog_ = std::make_unique<Watchdog>(world_, record_, options, log_);
   }
   Outcome outcome{};
@@ -232,6 +259,7 @@ Outcome Trainer::run_watched() {
   engine_ =
       std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
   engine_->keep_record(record_);
+  look_for_room(refused);
   fill_engine(std::move(refused));
   open_run_folder();
   if (traced_.first > total_steps_)
@@ -473,10 +501,19 @@ void Trainer::write_trace() {
   trace_.reset();
 }
 
+/// A line of metrics.jsonl. That there is no room for it is told once, and again at the next save.
+void Trainer::note(const std::string& line) {
+  const bool was_written = folder_->metrics().unwritten().empty();
+  if (folder_->metrics().append(line + "\n") || !was_written) return;
+  log_.warning("{}/metrics.jsonl cannot be written; its lines stay in memory until it can: make room there",
+               config_.run.dir);
+}
+
 void Trainer::report(const StepMetrics& m) {
   attempt([&] {
-    if (folder_) folder_->metrics().append(to_json(m) + "\n");
+    if (folder_) note(to_json(m));
   });
+  if (folder_) room_->watch(steady_seconds());
   if (m.step % config_.log.every != 0 && m.step != total_steps_) return;
   const double average = step_seconds_sum_ / static_cast<double>(m.step - first_step_ + 1);
   log_.info("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
@@ -497,18 +534,14 @@ bool Trainer::evaluate_now() {
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
             result.perplexity, result.tokens);
   attempt([&] {
-    if (folder_) folder_->metrics().append(evaluation_json(state_.step, result.loss) + "\n");
+    if (folder_) note(evaluation_json(state_.step, result.loss));
   });
   return true;
 }
 
-/// The metrics of a step are on disk before its checkpoint gets its name.
 void Trainer::settle_before_saving() {
   const FlightPhase phase(record_, "gets ready to save");
   finish_saving();
-  attempt([&] {
-    if (folder_) folder_->metrics().sync();
-  });
   settle();
   compare_replicas();
 }

@@ -36,7 +36,7 @@ for fault in "${faults[@]}"; do
     for async in false true; do
         run=run-${fault//:/-}-$async
         status=0
-        FAULTY_IO=$fault LD_PRELOAD=$faulty_io start "$run" 2 --checkpoint.async=$async
+        FAULTY_IO=$fault LD_PRELOAD=$faulty_io start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0
         wait_for_job || status=$?
         wait_for_ranks
         case $fault:$status in
@@ -48,7 +48,7 @@ for fault in "${faults[@]}"; do
         if [[ $fault == *:E* && $status != 0 ]]; then # the program was alive to clean up
             [[ -z $(find "$run" -name '*.tmp') ]] || fail "$fault with checkpoint.async=$async left $(find "$run" -name '*.tmp')"
         fi
-        start "$run" 2 --checkpoint.async=$async
+        start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0
         wait_for_job || fail "$fault with checkpoint.async=$async: the run does not continue"
         same_as_undisturbed "$run" || fail "$fault with checkpoint.async=$async"
         rm -rf "$run"

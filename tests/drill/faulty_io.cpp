@@ -2,7 +2,10 @@
 // kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
 // of it, then kill), hang, or an error's name; errors go on from there.
+// FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
+// the second word says. FILE is read anew each time.
 #include <dlfcn.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 namespace {
@@ -115,6 +119,22 @@ int fsync(int descriptor) {
   static const auto real = next<int (*)(int)>("fsync");
   return injected(
       "fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf);
+}
+
+int statvfs(const char* path, struct statvfs* status) noexcept {
+  static const auto real = next<int (*)(const char*, struct statvfs*)>("statvfs");
+  const int result = real(path, status);
+  const char* file = std::getenv("FREE_BYTES");
+  if (result != 0 || file == nullptr) return result;
+  std::ifstream lines(file);
+  std::string part;
+  for (unsigned long bytes = 0; lines >> part >> bytes;) {
+    if (std::strstr(path, part.c_str()) == nullptr) continue;
+    status->f_frsize = 1;
+    status->f_bavail = bytes;
+    break;
+  }
+  return result;
 }
 
 int rename(const char* from, const char* to) {

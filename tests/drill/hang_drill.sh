@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # hang_drill.sh SOURCE LLAMPI FAULTY_IO: a write of rank 1 that never comes back, in a save that training waits for and in one beside
-# training. The watchdog must end the run, as late as it does in a save (600 s), say where the ranks are, and lose no checkpoint.
+# training. The watchdog must end the run, as late as it does in a save (600 s), say where the ranks are,
+# and lose no checkpoint.
 set -euo pipefail
 # shellcheck source=tests/drill/drill.sh
 source "$1/tests/drill/drill.sh"
@@ -22,11 +23,10 @@ for async in false true; do
     status=0
     wait "${jobs[$async]}" || status=$?
     ((status != 0)) || fail "a write that hangs was not noticed"
-    grep -q 'watchdog: nothing has moved for 6' "$run.log" || fail "the watchdog says nothing"
-    grep -qE 'watchdog: nothing has moved for 6.*; rank 1 on [^ ]+ is behind' "$run.log" || fail "the watchdog does not name rank 1"
-    where='saves a checkpoint'
-    [[ $async == false ]] || where='waits for the save under way'
-    grep -q "$where" "$run.log" || fail "the watchdog does not say that the run $where"
+    report='watchdog: nothing has moved for 6.*; rank 1 on [^ ]+ is behind'
+    [[ $async == false ]] || report='watchdog: rank 1 on [^ ]+ is stuck while saving a checkpoint in the background: no progress for 6'
+    grep -qE "$report" "$run.log" || fail "the watchdog does not name rank 1"
+    [[ $async == true ]] || grep -q 'saves a checkpoint' "$run.log" || fail "the watchdog does not say that the run saves a checkpoint"
     wait_for_ranks
     start $run 2
     wait "$job" || fail "the run does not continue"

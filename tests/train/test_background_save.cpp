@@ -68,6 +68,79 @@ TEST_F(Train, AStopWhileASaveIsUnderWayLosesNoStep) {
   }
 }
 
+// Where run.dir has no room in the end; a file instead of the folder stands for that.
+TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
+  const Config whole = config("whole");
+  run(whole);
+  for (const bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    Config c = config(fmt::format("moved-{}", async));
+    c.checkpoint.async = async;
+    c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+    const fs::path folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside";
+    const auto obstruct = [&](const std::string& line) {
+      const bool now =
+          async ? line.find("step-00000008.h5 in ") != std::string::npos : line.starts_with("step 11/12 ");
+      if (world().rank() != 0 || !now) return;
+      fs::rename(folder, aside);
+      std::ofstream(folder) << "no folder";
+    };
+    ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
+    const auto kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+    EXPECT_TRUE(fs::exists(checkpoint_path(kept, 12)));
+    EXPECT_TRUE(logged("the checkpoint of step 12 is in checkpoint.fallback_dir: " +
+                       checkpoint_path(kept, 12).string()));
+    world().barrier();
+    if (world().rank() == 0) {
+      fs::remove(folder);
+      fs::rename(aside, folder);
+    }
+    world().barrier();
+    run(c, keeping_log());
+    EXPECT_TRUE(logged(checkpoint_path(kept, 12).string()));
+    EXPECT_EQ(metrics(fmt::format("moved-{}", async)).size(), 12) << "nothing was left to do";
+    c.checkpoint.fallback_dir.clear();  // from step 8 on, as if it had been lost
+    run(c);
+    EXPECT_EQ(tensors(fmt::format("moved-{}", async), 12), tensors("whole", 12));
+  }
+}
+
+TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config("waits");
+  const fs::path folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside";
+  const auto obstruct = [&](const std::string& line) {
+    if (world().rank() != 0) return;
+    if (line.starts_with("step 11/12 ")) {
+      fs::rename(folder, aside);
+      std::ofstream(folder) << "no folder";
+    } else if (line.find("The state stays in memory") != std::string::npos) {
+      fs::remove(folder);
+      fs::rename(aside, folder);
+    }
+  };
+  ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
+  EXPECT_TRUE(logged("waiting up to 1h 00m (checkpoint.wait_minutes; a signal ends the wait and the run)"));
+  EXPECT_EQ(tensors("waits", 12), tensors("whole", 12));
+  EXPECT_EQ(curve("waits"), curve("whole"));
+}
+
+TEST_F(Train, AStopEndsAWaitForRoom) {
+  Config c = config("stopped");
+  const fs::path folder = fs::path(c.run.dir) / "checkpoints";
+  std::string sentence = "not refused";
+  try {
+    run(c, keeping_log([&](const std::string& line) {
+          if (line.starts_with("step 11/12 ") && world().rank() == 0) fs::rename(folder, folder_ / "aside");
+          if (line.find("The state stays in memory") != std::string::npos) request_stop();
+        }));
+  } catch (const UserError& error) {
+    sentence = error.what();
+  }
+  EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
+}
+
 TEST_F(Train, ASaveThatFailsInTheBackgroundEndsTheRunOnAllRanks) {
   Config c = config("fails");
   c.checkpoint.async = true;

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -33,6 +35,27 @@ class Metrics : public ::testing::Test {
 
   fs::path folder_;
 };
+
+// A file that may not grow stands for a disk that is full.
+TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
+  MetricsFile metrics(file(), 0);
+  EXPECT_TRUE(metrics.append("first\n"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit narrow{8, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &narrow), 0);
+  const bool written = metrics.append("second\n") || metrics.append("third\n");
+  EXPECT_THROW(metrics.sync(), UserError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(written);
+  EXPECT_EQ(metrics.unwritten(), "second\nthird\n");
+  metrics.sync();
+  EXPECT_EQ(metrics.unwritten(), "");
+  EXPECT_TRUE(metrics.append("fourth\n"));
+  EXPECT_EQ(content(), "first\nsecond\nthird\nfourth\n");
+}
 
 TEST_F(Metrics, AStepIsOneJsonObjectWithTheKeysOfTheContract) {
   const auto json = nlohmann::json::parse(

@@ -79,6 +79,8 @@ struct Config {
     int keep = 3;
     std::int64_t keep_every = 0;  ///< 0: none
     bool async = false;
+    std::string fallback_dir;  ///< empty: none
+    double wait_minutes = 60;
     std::int64_t stripes = 0;  ///< 0: as the folder says
   } checkpoint;
   struct {

@@ -1,0 +1,211 @@
+#include "train/room.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <system_error>
+
+#include <unistd.h>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLookSeconds = 10;
+
+/// Multiples of `divisor` in (begin, end].
+std::int64_t multiples(std::int64_t divisor, std::int64_t begin, std::int64_t end) {
+  return divisor > 0 && end > begin ? end / divisor - begin / divisor : 0;
+}
+
+std::int64_t number_of(const Saves& saves) {
+  const std::int64_t last = saves.total_steps - 1;  // the save at the end comes whatever `every` says
+  return multiples(saves.every, saves.step, last) + (saves.total_steps > saves.step ? 1 : 0);
+}
+
+/// Of the save with this number, from 1; all but the last one.
+std::int64_t step_of(const Saves& saves, std::int64_t number) {
+  return (saves.step / saves.every + number) * saves.every;
+}
+
+/// Of the first `saved` new files, how many are there after the save that made the last of them.
+std::int64_t kept_new(const Saves& saves, const Retention& retention, std::int64_t saved) {
+  const std::int64_t older = saved - retention.newest;
+  if (older <= 0) return saved;
+  if (retention.every <= 0) return retention.newest;
+  const std::int64_t both = std::lcm(saves.every, retention.every);
+  return retention.newest + multiples(both, saves.step, step_of(saves, older));
+}
+
+std::int64_t kept_bytes(const Retention& retention, std::int64_t saved,
+                        const std::vector<SavedFile>& existing) {
+  const std::int64_t newest = std::max<std::int64_t>(0, retention.newest - saved);
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < std::ssize(existing); ++i) {
+    const auto& file = existing[static_cast<std::size_t>(i)];
+    const bool stays = saved == 0 || std::ssize(existing) - i <= newest ||
+                       (retention.every > 0 && file.step % retention.every == 0);
+    if (stays) bytes += file.bytes;
+  }
+  return bytes;
+}
+
+std::int64_t sum_of_bytes(const std::vector<fs::path>& files) {
+  return std::accumulate(files.begin(), files.end(), std::int64_t{0},
+                         [](std::int64_t sum, const fs::path& file) { return sum + file_bytes(file); });
+}
+
+/// What saves of dead jobs have left, and the next start deletes.
+std::int64_t unfinished_bytes(const fs::path& folder) {
+  std::int64_t bytes = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const auto& path = entry->path();
+    if (path.extension() == ".tmp" && checkpoint_step(path.stem())) bytes += file_bytes(path);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+fs::path fallback_folder(const Config& config) {
+  if (config.checkpoint.fallback_dir.empty()) return {};
+  return fs::path(config.checkpoint.fallback_dir) / fs::weakly_canonical(config.run.dir).relative_path();
+}
+
+std::vector<fs::path> run_checkpoints(const Config& config) {
+  std::vector<fs::path> files;
+  if (const auto fallback = fallback_folder(config); !fallback.empty()) files = list_checkpoints(fallback);
+  const auto own = list_checkpoints(config.run.dir);
+  files.insert(files.end(), own.begin(), own.end());
+  std::stable_sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
+    return checkpoint_step(a) < checkpoint_step(b);
+  });
+  return files;
+}
+
+RoomAtTheEnd room_at_the_end(const Saves& saves, const Retention& retention, std::int64_t bytes,
+                             const std::vector<SavedFile>& existing) {
+  const std::int64_t number = number_of(saves);
+  if (number == 0) return {};
+  const std::int64_t files = kept_new(saves, retention, number - 1) + 1;
+  const std::int64_t freed = kept_bytes(retention, 0, existing) - kept_bytes(retention, number - 1, existing);
+  return {files, files * bytes - freed};
+}
+
+Room::Room(const Config& config, std::int64_t bytes, const Log& log, std::vector<fs::path> damaged,
+           FreeBytes free)
+    : config_(config), bytes_(bytes), log_(log), damaged_(std::move(damaged)), free_(std::move(free)) {}
+
+/// Whether so many bytes fit, once `more` are freed.
+bool Room::fits(std::int64_t more, std::int64_t bytes) const {
+  const auto free = free_(folder());
+  return !free || *free + more >= bytes;
+}
+
+/// What the next save deletes, if another checkpoint stays; nothing if the folder cannot be read just now.
+std::vector<fs::path> Room::surplus_of_next() const try {
+  if (config_.checkpoint.keep < 2) return {};
+  return surplus_checkpoints(config_.run.dir, {config_.checkpoint.keep - 1, config_.checkpoint.keep_every},
+                             damaged_);
+} catch (const UserError&) {
+  return {};
+}
+
+std::string Room::shortage() const {
+  const auto free = free_(folder());
+  return fmt::format("it needs {}, and {} are free in {}", format_bytes(bytes_),
+                     format_bytes(free.value_or(0)), folder().string());
+}
+
+void Room::require_next() const {
+  look_at_fallback();
+  if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return;
+  throw_user_error(
+      "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is whole; "
+      "make "
+      "room there, or set run.dir to another place (bfloat16 state does not help: files hold float32)",
+      shortage());
+}
+
+void Room::look_at_fallback() const {
+  const fs::path fallback = config_.checkpoint.fallback_dir;
+  if (fallback.empty()) return;
+  std::error_code error;
+  fs::create_directories(fallback, error);
+  if (error || ::access(fallback.c_str(), W_OK | X_OK) != 0) {
+    throw_user_error("checkpoint.fallback_dir = {} cannot be written: {}; choose another folder",
+                     fallback.string(), error ? error.message() : std::generic_category().message(errno));
+  }
+  const auto free = free_(fallback);
+  if (!free || *free >= bytes_) return;
+  log_.warning(
+      "checkpoint.fallback_dir has no room for a checkpoint either: {} are free in {}, and one needs {}",
+      format_bytes(*free), fallback.string(), format_bytes(bytes_));
+}
+
+void Room::foresee(const Saves& saves) const {
+  std::vector<SavedFile> existing;
+  for (const auto& file : list_checkpoints(config_.run.dir)) {
+    if (std::find(damaged_.begin(), damaged_.end(), file) == damaged_.end())
+      existing.push_back({*checkpoint_step(file), file_bytes(file)});
+  }
+  const auto end = room_at_the_end(saves, retention(), bytes_, existing);
+  if (fits(0, end.bytes)) return;
+  const auto free = *free_(folder());
+  const auto fewer = [&](const Retention& kept) {
+    return room_at_the_end(saves, kept, bytes_, existing).bytes <= free;
+  };
+  std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, free / bytes_);
+  while (keep > 0 && !fewer({static_cast<int>(keep), config_.checkpoint.keep_every})) --keep;
+  std::string advice = "make room there, or set run.dir to another place";
+  if (keep > 0) {
+    advice = fmt::format("checkpoint.keep = {} would fit", keep);
+  } else if (config_.checkpoint.keep_every > 0 && fewer({1, 0})) {
+    advice = "keep fewer (checkpoint.keep_every), or " + advice;
+  }
+  log_.warning(
+      "there is no room for all checkpoints of this run: with checkpoint.keep = {} and checkpoint.keep_every "
+      "= {} there "
+      "are {} new ones of {} when the last one is written, which need {}, and {} are free in {}; {} "
+      "(bfloat16 state "
+      "does not help: files hold float32)",
+      config_.checkpoint.keep, config_.checkpoint.keep_every, end.new_files, format_bytes(bytes_),
+      format_bytes(end.bytes), format_bytes(free), folder().string(), advice);
+}
+
+void Room::watch(double now) {
+  if (now - looked_ < kLookSeconds) return;
+  looked_ = now;
+  const bool is_short = !fits() && !fits(sum_of_bytes(surplus_of_next()), bytes_);
+  if (is_short && !warned_)
+    log_.warning("there is no room for the next checkpoint: {}; make room there", shortage());
+  warned_ = is_short;
+}
+
+bool Room::has_some() const {
+  if (fits()) return true;
+  const fs::path fallback = fallback_folder(config_);
+  if (fallback.empty()) return false;
+  const auto free = free_(fallback);
+  return !free || *free >= bytes_;
+}
+
+void Room::make_some() const {
+  if (fits()) return;
+  const auto surplus = surplus_of_next();
+  if (!fits(sum_of_bytes(surplus), bytes_)) return;
+  for (const auto& file : surplus) {
+    if (fits()) return;
+    log_.warning("deletes {} before the next checkpoint is whole, which has no room otherwise",
+                 file.string());
+    std::error_code error;
+    fs::remove(file, error);
+    if (error) log_.warning("cannot delete {}: {}", file.string(), error.message());
+  }
+}
+
+}  // namespace llampi

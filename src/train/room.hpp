@@ -1,0 +1,91 @@
+// Room for the checkpoints of a run: whether there is enough, and where else they are.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "checkpoint/room.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi {
+
+/// Where checkpoints go that run.dir has no room for, laid out like a run folder. In checkpoint.fallback_dir
+/// each run has its own, named by the whole path of its run.dir. Empty if no fallback_dir is named.
+std::filesystem::path fallback_folder(const Config& config);
+
+/// The checkpoints of a run in run.dir and in its fallback_folder(), oldest first; of two of the same step
+/// the one in run.dir is the last.
+std::vector<std::filesystem::path> run_checkpoints(const Config& config);
+
+/// The saves that a run at `step` has before it.
+struct Saves {
+  std::int64_t step = 0, total_steps = 0;
+  std::int64_t every = 0;  ///< steps; 0: only at the end
+};
+
+/// A checkpoint that is there already.
+struct SavedFile {
+  std::int64_t step = 0, bytes = 0;
+};
+
+/// While the last checkpoint of a run is being written, beside all that are kept until it is whole.
+struct RoomAtTheEnd {
+  std::int64_t new_files = 0;
+  std::int64_t bytes = 0;  ///< that must be free now
+};
+/// @param bytes of a checkpoint
+/// @param existing oldest first
+RoomAtTheEnd room_at_the_end(const Saves& saves, const Retention& retention, std::int64_t bytes,
+                             const std::vector<SavedFile>& existing);
+
+/// The disk of run.dir, as rank 0 sees it. Where a file system does not tell what is free, there is enough.
+class Room {
+ public:
+  using FreeBytes = std::function<std::optional<std::int64_t>(const std::filesystem::path& folder)>;
+
+  /// @param bytes of a checkpoint
+  /// @param damaged checkpoints in run.dir, which are neither counted nor deleted
+  Room(const Config& config, std::int64_t bytes, const Log& log,
+       std::vector<std::filesystem::path> damaged = {}, FreeBytes free = free_bytes);
+
+  /// At the start. @throws UserError if the next checkpoint does not fit into run.dir, or if there is no
+  /// checkpoint.fallback_dir where one is named and it cannot be made
+  void require_next() const;
+  /// At the start: warns if what is kept of checkpoints will not fit in the end.
+  void foresee(const Saves& saves) const;
+  /// Every now and then: warns when the room for the next checkpoint is gone; again only after it was there
+  /// meanwhile. Looks at the disk every ten seconds at most. @param now steady_seconds()
+  void watch(double now);
+
+  /// Whether a checkpoint fits into run.dir.
+  bool fits() const { return fits(0, bytes_); }
+  /// Likewise, or into the fallback folder.
+  bool has_some() const;
+  /// Before a save: where that is enough, deletes checkpoints that the next save would delete, oldest first,
+  /// for as long as another one stays.
+  void make_some() const;
+  /// "it needs 1.2 GiB, and 3 MiB are free in runs/a/checkpoints"
+  std::string shortage() const;
+
+ private:
+  std::filesystem::path folder() const { return std::filesystem::path(config_.run.dir) / "checkpoints"; }
+  bool fits(std::int64_t more, std::int64_t bytes) const;
+  std::vector<std::filesystem::path> surplus_of_next() const;
+  Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
+  void look_at_fallback() const;
+
+  const Config& config_;
+  std::int64_t bytes_;
+  const Log& log_;
+  std::vector<std::filesystem::path> damaged_;
+  FreeBytes free_;
+  double looked_ = -1e9;
+  bool warned_ = false;
+};
+
+}  // namespace llampi
