@@ -73,7 +73,8 @@ std::int64_t unfinished_bytes(const fs::path& folder) {
 
 fs::path fallback_folder(const Config& config) {
   if (config.checkpoint.fallback_dir.empty()) return {};
-  return fs::path(config.checkpoint.fallback_dir) / fs::weakly_canonical(config.run.dir).relative_path();
+  return fs::path(config.checkpoint.fallback_dir) /
+         fs::weakly_canonical(fs::absolute(config.run.dir)).relative_path();
 }
 
 std::vector<fs::path> run_checkpoints(const Config& config) {

@@ -29,11 +29,10 @@ void make_folder(const fs::path& folder) {
   if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
 }
 
-/// False if the user has to mend something first.
 bool works(const auto& work) try {
   work();
   return true;
-} catch (const UserError&) {
+} catch (const std::exception&) {
   return false;
 }
 
@@ -183,8 +182,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   }
   run_.log.warning(
       "the checkpoint of step {} is in checkpoint.fallback_dir: {}; make room in {}. The same command "
-      "continues from "
-      "it",
+      "continues from it",
       job.state.step, elsewhere.file.string(), run_.config.run.dir);
   elsewhere.tidy(run_.world);
   return true;
@@ -219,8 +217,7 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
   wait.told = steady_seconds();
   run_.log.warning(
       "{}. The state stays in memory and is saved as soon as that works; waiting up to {} "
-      "(checkpoint.wait_minutes; "
-      "a signal ends the wait and the run)",
+      "(checkpoint.wait_minutes; a signal ends the wait and the run)",
       message_of(failure), format_duration(left));
 }
 
