@@ -166,6 +166,28 @@ TEST_F(Train, EvaluationWithoutValidLabels) {
 }
 
 // The signal goes to mpirun, as a user or a scheduler sends it.
+// The first job, killed say, still has the folder; the second one begins when it has ended.
+TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
+  train("");  // makes run.ini
+  const std::string job = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
+                          " train --config run.ini --run.dir=busy --log.every=100000 --train.steps=1000000";
+  const Ending ending =
+      shell(folder_.path(), "SLURM_JOB_ID=4711 " + job + " >first.log 2>&1 & first=$!\n" +
+                                "until [ -e busy/metrics.jsonl ]; do sleep 0.02; done\n" + job +
+                                " >second.log 2>&1 & second=$!\n" +
+                                "until grep -q 'waiting up to' second.log; do sleep 0.02; done\n"
+                                "touch busy/stop; wait $first; echo first $?\n"
+                                "until grep -q 'resumed from' second.log; do sleep 0.02; done\n"
+                                "touch busy/stop; wait $second; echo second $?; cat second.log");
+  EXPECT_THAT(ending.out, HasSubstr("first 75\n"));
+  EXPECT_THAT(ending.out, HasSubstr("second 75\n"));
+  EXPECT_THAT(ending.out,
+              ::testing::ContainsRegex(
+                  "\nbusy is in use by another job \\(Slurm job 4711, process [0-9]+ on [^ ]+, since "
+                  "[0-9TZ:-]+\\); waiting up to 121 s for it to finish\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "busy/running.json"));
+}
+
 TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
   const std::string command = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
                               " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
