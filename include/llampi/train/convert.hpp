@@ -22,8 +22,8 @@ struct ExportRequest {
   bool overwrite = false;  ///< what is in the folder under the names of these files is replaced
 };
 
-/// Writes weights, config.json and the tokenizer's files, and the chat template that the run was trained with; config.json last, so that a folder without it is
-/// not taken for a model. Collective.
+/// Writes weights, config.json and the tokenizer's files, and the chat template that the run was trained
+/// with; config.json last, so that a folder without it is not taken for a model. Collective.
 /// @throws UserError without `overwrite` if the output already holds weights, a config.json, or other files
 /// of a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
 void export_folder(World& world, const ExportRequest& request, const Log& log);
