@@ -9,10 +9,11 @@
 
 namespace llampi {
 
-/// Compares the names of the tokenizers that the token files record with each other and with that of the
-/// weights: of a Hugging Face folder, or of the run that trained a checkpoint. Bytes and anything else never
-/// fit; other names that differ may (a converted tokenizer), and are warned of. So is a model.config whose
-/// folder holds another tokenizer, as its weights need not be used. One process calls it.
+/// Compares the tokenizers of the token files with each other and with that of the weights: of a Hugging Face
+/// folder, or of the run that trained a checkpoint. What the ids mean is compared where both are known to
+/// vocabulary_hash(); else the names: bytes and anything else never fit, other names that differ may (a
+/// converted tokenizer), and are warned of. So is a model.config whose folder holds another tokenizer, as its
+/// weights need not be used. One process calls it.
 /// @param weights as Start::weights
 /// @throws UserError
 void check_tokenizers(const Config& config, const Inputs& inputs, const std::filesystem::path& weights,

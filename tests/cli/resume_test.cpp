@@ -223,6 +223,15 @@ TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
   const Ending right = trained("--model.config=hf --model.weights=hf --data.train=bpe.h5", "c");
   EXPECT_EQ(right.status, 0) << right.err;
   EXPECT_THAT(right.out, Not(HasSubstr("tokenizer")));
+  // One of the same name and size in which two ids are exchanged.
+  std::string json = read_file(path("hf/tokenizer.json"));
+  for (const auto& [from, to] : {std::pair{"\"Ho\": 266", "\"Ho\": 283"}, {"\"co\": 283", "\"co\": 266"}}) {
+    ASSERT_NE(json.find(from), std::string::npos) << from;
+    json.replace(json.find(from), std::string(from).size(), to);
+  }
+  folder_.write("hf/tokenizer.json", json);
+  expect_refused("--model.config=hf --model.weights=hf --data.train=bpe.h5", {"another one of that name"},
+                 "d");
 }
 
 TEST_F(Resume, ALearningRateOfZeroIsSaid) {
