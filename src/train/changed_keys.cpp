@@ -88,6 +88,8 @@ const std::map<std::string, Effect>& effects() {
       {"checkpoint.keep", free},
       {"checkpoint.keep_every", free},
       {"checkpoint.async", free},
+      {"checkpoint.fallback_dir", free},
+      {"checkpoint.wait_minutes", free},
       {"checkpoint.stripes", free},
       {"log.every", free},
       {"log.trace", free},
@@ -97,8 +99,9 @@ const std::map<std::string, Effect>& effects() {
 }
 
 bool is_path(const std::string& key) {
-  static const std::set<std::string> kPaths = {"run.dir",       "run.resume", "model.config",
-                                               "model.weights", "data.train", "data.eval"};
+  static const std::set<std::string> kPaths = {
+      "run.dir",    "run.resume", "model.config",           "model.weights",
+      "data.train", "data.eval",  "checkpoint.fallback_dir"};
   return kPaths.contains(key);
 }
 
