@@ -59,7 +59,7 @@ test: build ## run the tests, all but the long ones
 	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(TEST_JOBS) -LE long
 
 # A build of its own: faster code, which takes longer to compile than to run in `make test`.
-fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of nine
+fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of ten
 	@$(cmake) -S tests/fuzz -B $(BUILD)/fuzz-long -DCMAKE_CXX_COMPILER=$(CLANGXX) -DCMAKE_CXX_FLAGS=-O1
 	@$(cmake) --build $(BUILD)/fuzz-long --parallel $(JOBS)
 	@for target in $$(find $(BUILD)/fuzz-long -maxdepth 1 -name 'fuzz_*' -executable); do \

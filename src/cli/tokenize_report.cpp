@@ -42,6 +42,7 @@ std::string describe(const std::string& file, const OutputStatistics& output,
 Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
   Json json{{"documents", output.documents}, {"tokens", output.tokens}};
   json["loss_tokens"] = output.trained;
+  json["trained_tokens"] = output.trained;  // its name in earlier versions
   json["longest"] = output.longest;
   if (options.format != InputFormat::chat) return json;
   json["sequences"] = output.rows;

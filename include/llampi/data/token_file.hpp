@@ -14,13 +14,13 @@ namespace llampi {
 /// What a token file says about its tokens besides the datasets. Files of other programs, and older ones, say
 /// nothing of it.
 struct TokenFileNotes {
-  std::string tokenizer_hash;               ///< vocabulary_hash() of the tokenizer; empty: unknown
-  std::int64_t row_tokens = 0;              ///< rows of so many tokens, each a sample; 0: none, or unknown
-  std::int64_t padding_tokens = 0;          ///< tokens that only fill rows
-  std::int64_t padding_documents = 0;       ///< documents that consist of them
-  std::optional<std::int64_t> loss_tokens;  ///< tokens that are labels, wherever samples begin
-  std::string
-      chat_template;  ///< Jinja: that conversations were written with; empty: unknown, or there are none
+  std::string tokenizer_hash = {};     ///< vocabulary_hash() of the tokenizer; empty: unknown
+  std::int64_t row_tokens = 0;         ///< rows of so many tokens, each a sample; 0: none, or unknown
+  std::int64_t padding_tokens = 0;     ///< tokens that only fill rows
+  std::int64_t padding_documents = 0;  ///< documents that consist of them
+  std::optional<std::int64_t> loss_tokens = {};  ///< tokens that are labels, wherever samples begin
+  /// Jinja: that conversations were written with; empty: unknown, or there are none.
+  std::string chat_template = {};
 };
 
 /// Writes a token file piece by piece, under a temporary name; it gets its own name in close().
