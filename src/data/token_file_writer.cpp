@@ -126,8 +126,15 @@ class TokenFileWriter::Impl {
     return path;
   }
 
+  /// Fails where HDF5 would: a write of its own that fails can crash it when the program ends.
+  static void require_room(const std::filesystem::path& temporary) {
+    constexpr std::size_t kMetadataBytes = 1 << 16;  // many times what a few attributes and datasets take
+    PosixFile::create(temporary).write_at(0, std::vector<std::byte>(kMetadataBytes));
+  }
+
   /// The file without its data; where the data belong.
   Places lay_out(const std::filesystem::path& temporary, const TokenFileNotes& notes) const {
+    require_room(temporary);
     const Hdf5Lock lock;
     try {
       auto file = hdf5::create_file(temporary, hdf5::file_access().id());

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write corpus/: small inputs from which libFuzzer starts, and which tests/cli/malformed_test.cpp gives to the program.
 
-good_* is accepted, bad_* is refused. Run by hand, after a case was added; the files are committed. found_* are inputs that
+good_* is accepted, bad_* is refused, others may be either. Run by hand, after a case was added; the files are committed. found_* are inputs that
 the fuzzer once found a mistake with; they are not written here and stay.
 """
 
@@ -301,7 +301,7 @@ def text_line():
     write_all("text_line", LINES | {
         "good_plain": compact({"text": "A short text.", "id": 7}),
         "good_escapes": r'{"id":[{"a":null}],"text":"\u00f6\ud83d\ude00\t\u0000\n"}',
-        "bad_missing": compact({"content": "a"}), "bad_type": compact({"text": ["a"]}), "bad_blank": compact({"text": " \n"}),
+        "bad_missing": compact({"content": "a"}), "bad_type": compact({"text": ["a"]}), "blank": compact({"text": " \n"}),
         "bad_cut": '{"text":"a lon',
     })
 
@@ -322,12 +322,24 @@ def chat_line():
     }.items()})
 
 
+def chat_template():
+    message = "'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'"
+    prompt = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    default = ("{% if loop.first and messages[0]['role'] != 'system' %}"
+               "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}")
+    write_all("chat_template", {
+        "chatml": f"{{% for message in messages %}}{{{{{message}}}}}{{% endfor %}}{prompt}\n",
+        "default_system": f"{{% for message in messages %}}{default}{{{{{message}}}}}{{% endfor %}}{prompt}",
+        "unknown": '{%- if x %}{# a #} {{ "\\u00e9" ~ bos_token }}{%- endif -%}', "cut": '{{ "open',
+    })
+
+
 def main():
     for path in CORPUS.glob("*/*"):
         if not path.name.startswith("found_"):
             path.unlink()
     for make in (safetensors, safetensors_index, model_config, ini_config, tokenizer_json, tokenizer_model, tokenizer_neighbours,
-                 text_line, chat_line):
+                 text_line, chat_line, chat_template):
         make()
     for folder in sorted(CORPUS.iterdir()):
         files = list(folder.iterdir())
