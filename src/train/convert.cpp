@@ -1,8 +1,6 @@
 #include "llampi/train/convert.hpp"
 
-#include <algorithm>
 #include <array>
-#include <string_view>
 
 #include "data/output_file.hpp"
 #include "data/posix_file.hpp"
@@ -39,23 +37,35 @@ void on_rank_0(World& world, const Work& work) {
   });
 }
 
-/// The folder whose tokenizer the export gets; empty: there is none.
-fs::path tokenizer_of(const ExportRequest& request) {
-  const auto found = std::find_if(request.tokenizers.begin(), request.tokenizers.end(), holds_tokenizer);
-  return found == request.tokenizers.end() ? fs::path() : *found;
+/// Also of a link that leads nowhere.
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(path, ignored));
+}
+
+/// One of kCompanions. What is there under its name is another model's, also where the source has no such
+/// file.
+void copy_companion(const fs::path& source, const fs::path& target) {
+  std::error_code error;
+  if (fs::equivalent(source, target, error)) return;
+  const bool is_given = fs::exists(source, error);
+  fs::remove(target, error);  // it may be a link, to a file that is not the folder's
+  if (!error && is_given) fs::copy_file(source, target, error);
+  if (error) throw_user_error("cannot copy {} to {}: {}", source.string(), target.string(), error.message());
 }
 
 void copy_tokenizer(const ExportRequest& request, const Log& log) {
   for (const auto& folder : request.tokenizers) {
     if (!holds_tokenizer(folder)) continue;
-    for (const auto* name : kCompanions) {
-      std::error_code error;
-      if (!fs::exists(folder / name, error) || fs::equivalent(folder / name, request.output / name, error))
-        continue;
-      fs::copy_file(folder / name, request.output / name, fs::copy_options::overwrite_existing, error);
-      if (error) throw_user_error("cannot copy {}: {}", (folder / name).string(), error.message());
-    }
+    for (const auto* name : kCompanions) copy_companion(folder / name, request.output / name);
     log.info("tokenizer: from {}", folder.string());
+    return;
+  }
+  if (holds_tokenizer(request.output)) {
+    log.warning(
+        "no tokenizer is known for the model: the one that {} held stays there; name the folder of another "
+        "with --tokenizer",
+        request.output.string());
     return;
   }
   log.warning("no tokenizer is in the folder: copy its files into it, or name their folder with --tokenizer");
@@ -67,22 +77,23 @@ PosixFile open_output(const ExportRequest& request, const Log& log) {
   fs::create_directories(request.output, error);
   if (error) throw_user_error("cannot create the folder {}: {}", request.output.string(), error.message());
   PosixFile folder = PosixFile::open_for_reading(request.output);
-  if (folder.lock() == Lock::taken)
+  const Lock lock = folder.lock();
+  if (lock == Lock::taken)
     throw_user_error("another export is writing to {}; wait until it has finished", request.output.string());
+  if (lock == Lock::unsupported) {
+    log.warning("the file system of {} has no locks for folders: let no other export write there meanwhile",
+                request.output.string());
+  }
   clear_leftovers_in(request.output, log);
   if (request.overwrite) return folder;
-  if (fs::exists(request.output / "config.json", error))
+  if (is_there(request.output / "config.json"))
     throw_user_error(
         "{} already holds a model (config.json); choose another folder, or replace it with --overwrite",
         request.output.string());
-  const auto tokenizer = tokenizer_of(request);
-  if (tokenizer.empty()) return folder;
   for (const auto* name : kCompanions) {
-    const auto source = tokenizer / name, there = request.output / name;
-    if (!fs::exists(source, error) || !fs::exists(there, error) || read_whole(source) == read_whole(there))
-      continue;
-    throw_user_error("{} already holds another {}; choose another folder, or replace it with --overwrite",
-                     request.output.string(), name);
+    if (is_there(request.output / name))
+      throw_user_error("{} already holds {}; choose another folder, or replace it with --overwrite",
+                       request.output.string(), name);
   }
   return folder;
 }

@@ -271,14 +271,16 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   fs::copy_file(path(saved), path("copy.h5"));
   expect_done(2, import + "copy.h5 --overwrite");
   EXPECT_EQ(read_file(path("copy.h5")).size(), read_file(path("imported.h5")).size());
-  // export: onto weights, a config.json, another tokenizer.
+  // export: onto weights, a config.json, files of a tokenizer that the model's has not.
   const std::string onto = "export --checkpoint " + saved + " --output ";
   refused(
       onto + "folder", "folder/config.json",
       "folder already holds a model (config.json); choose another folder, or replace it with --overwrite");
   fs::create_directories(path("mine"));
+  folder_.write("mine/generation_config.json", "{\"eos_token_id\": 7}");
+  refused(onto + "mine", "mine/generation_config.json", "mine already holds generation_config.json");
   folder_.write("mine/tokenizer.json", "{\"mine\": 1}");
-  refused(onto + "mine", "mine/tokenizer.json", "mine already holds another tokenizer.json");
+  refused(onto + "mine --tokenizer mine", "mine/tokenizer.json", "mine already holds tokenizer.json");
   folder_.write("mine/notes", "stay");
   folder_.write("mine/model-00007-of-00009.safetensors", "of another model");
   expect_done(2, onto + "mine --overwrite");
@@ -286,6 +288,7 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
   for (const auto& entry : fs::directory_iterator(path("mine"))) names.push_back(entry.path().filename());
   EXPECT_THAT(names,
               ::testing::UnorderedElementsAre("config.json", "model.safetensors", "notes", "tokenizer.json"));
+  EXPECT_EQ(read_file(path("mine/tokenizer.json")), "{}") << "of the model";
   expect_done(2, onto + "folder --overwrite");
   EXPECT_FALSE(fs::exists(path("folder/model.safetensors.index.json"))) << "of the model before";
   EXPECT_EQ(loss_of("folder"), loss_of(saved));

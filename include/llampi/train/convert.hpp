@@ -19,13 +19,15 @@ struct ExportRequest {
   std::int64_t max_shard_bytes = 5'000'000'000;
   /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
   std::vector<std::filesystem::path> tokenizers;
-  bool overwrite = false;  ///< what is in the folder under the names of these files is replaced
+  /// What is in the folder under the names of these files is replaced, or removed where the tokenizer's
+  /// folder has no such file. Where no tokenizer is known, the one in the folder stays.
+  bool overwrite = false;
 };
 
 /// Writes weights, config.json and the tokenizer's files, and the chat template that the run was trained
 /// with; config.json last, so that a folder without it is not taken for a model. Collective.
-/// @throws UserError without `overwrite` if the output already holds weights, a config.json, or other files
-/// of a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
+/// @throws UserError without `overwrite` if the output already holds weights, a config.json, or files of
+/// a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
 void export_folder(World& world, const ExportRequest& request, const Log& log);
 
 /// A checkpoint of step 0 without optimizer state, for model.weights. Collective.
