@@ -28,10 +28,7 @@ EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
   EncodedPiece out;
   out.input_bytes = static_cast<std::int64_t>(piece.text.size());
   const std::string file = out.file = options_.inputs[piece.file].string();
-  const auto problem = piece.first && !tokenizer_.takes_any_bytes()
-                           ? why_no_text(std::string_view(piece.text).substr(0, kHeadBytes))
-                           : "";
-  if (!problem.empty()) throw_user_error("{} {}", file, problem);  // a pipe; files were looked at before
+  if (piece.first) check_head(out, piece);
   if (piece.first && piece.last && is_blank(piece.text)) {
     leave_out(out, file);
   } else if (options_.format == InputFormat::text) {
@@ -46,6 +43,16 @@ EncodedPiece PieceEncoder::operator()(const Piece& piece) const {
     }
   }
   return out;
+}
+
+void PieceEncoder::check_head(EncodedPiece& out, const Piece& piece) const {
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(options_.inputs[piece.file], ignored)) return;
+  const auto head = std::string_view(piece.text).substr(0, kHeadBytes);
+  const auto problem = tokenizer_.takes_any_bytes() ? "" : why_no_text(head, options_.format);
+  if (!problem.empty()) throw_user_error("{} {}", out.file, problem);
+  out.json_in_pipe = options_.format == InputFormat::text && looks_like_json(out.file, head);
+  if (out.json_in_pipe && options_.json_as_text == JsonAsText::refuse) refuse_json(out.file);
 }
 
 void PieceEncoder::add_ids(EncodedPiece& out, const std::vector<std::int32_t>& ids) const {

@@ -24,6 +24,7 @@ struct EncodedPiece {
   std::int64_t empty = 0;            ///< files, lines and texts that are left out as they are blank
   std::string first_empty;           ///< "file" or "file:line"
   std::int64_t ill_formed = 0;       ///< places in a text that are not UTF-8
+  bool json_in_pipe = false;         ///< a pipe, taken as text, begins with JSON
   std::string file;                  ///< its name
 };
 
@@ -39,6 +40,8 @@ class PieceEncoder {
   EncodedPiece operator()(const Piece& piece) const;
 
  private:
+  /// Of what was not looked at before it was read, a pipe for example.
+  void check_head(EncodedPiece& out, const Piece& piece) const;
   void add_text(EncodedPiece& out, const Piece& piece) const;
   void add_line(EncodedPiece& out, std::string_view line, const std::string& place) const;
   void leave_out(EncodedPiece& out, const std::string& place) const;

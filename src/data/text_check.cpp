@@ -8,6 +8,7 @@
 
 #include "data/posix_file.hpp"
 #include "data/tokenizer_utf8.hpp"
+#include "llampi/core/error.hpp"
 
 namespace llampi {
 namespace {
@@ -22,17 +23,22 @@ struct Signature {
   std::string_view bytes;
   const char* meaning;
 };
-constexpr std::array<Signature, 9> kSignatures{{
+constexpr std::array<Signature, 8> kSignatures{{
     {"\x1f\x8b"sv, "is compressed with gzip: unpack it first"},
     {"\x28\xb5\x2f\xfd"sv, "is compressed with zstd: unpack it first"},
     {"\xfd\x37zXZ\0"sv, "is compressed with xz: unpack it first"},
-    {"BZh"sv, "is compressed with bzip2: unpack it first"},
     {"PK\x03\x04"sv, "is a zip archive: unpack it first"},
     {"%PDF-"sv, "is a PDF: extract its text first, with pdftotext for example"},
     {"\x89HDF\r\n\x1a\n"sv, "is an HDF5 file and not text"},
     {"\xff\xfe"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},
     {"\xfe\xff"sv, "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"},
 }};
+
+/// "BZh" alone may begin a text: a digit and the number of the first block follow.
+bool is_bzip2(std::string_view head) {
+  return head.size() >= 10 && head.starts_with("BZh") && '1' <= head[3] && head[3] <= '9' &&
+         head.substr(4, 6) == "1AY&SY";
+}
 
 /// Texts that are mostly ASCII have a zero byte in every second place.
 const char* utf16_without_mark(std::string_view head) {
@@ -59,6 +65,45 @@ std::string_view whole_characters(std::string_view head) {
 
 bool is_json_object(std::string_view line) { return nlohmann::json::parse(line, nullptr, false).is_object(); }
 
+/// Takes everything, and whether the text was still right where it ended.
+class UntilTheEnd : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit UntilTheEnd(std::size_t bytes) : bytes_(bytes) {}
+  bool ends_too_early() const { return ends_too_early_; }
+
+  bool null() override { return true; }
+  bool boolean(bool /*value*/) override { return true; }
+  bool number_integer(number_integer_t /*value*/) override { return true; }
+  bool number_unsigned(number_unsigned_t /*value*/) override { return true; }
+  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return true; }
+  bool string(string_t& /*value*/) override { return true; }
+  bool binary(binary_t& /*value*/) override { return true; }
+  bool start_object(std::size_t /*elements*/) override { return true; }
+  bool key(string_t& /*value*/) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t /*elements*/) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
+    ends_too_early_ = position > bytes_;
+    return false;
+  }
+
+ private:
+  const std::size_t bytes_;
+  bool ends_too_early_ = false;
+};
+
+/// Whether a line that goes on behind these bytes can be an object.
+bool begins_json_object(std::string_view line) {
+  line = whole_characters(line);
+  const auto key = line.find_first_not_of(" \t", 1);
+  if (!line.starts_with('{') || key == line.npos || line[key] != '"') return false;
+  UntilTheEnd seen(line.size());
+  nlohmann::json::sax_parse(line, &seen);
+  return seen.ends_too_early();
+}
+
 }  // namespace
 
 std::string read_head(const std::filesystem::path& path) {
@@ -81,11 +126,13 @@ std::size_t count_ill_formed(std::string_view text) {
   return count(well_formed(text, storage)) - count(text);  // some may stand there as they are
 }
 
-std::string why_no_text(std::string_view head) {
+std::string why_no_text(std::string_view head, InputFormat format) {
   for (const auto& [bytes, meaning] : kSignatures) {
     if (head.starts_with(bytes)) return meaning;
   }
+  if (is_bzip2(head)) return "is compressed with bzip2: unpack it first";
   if (const char* utf16 = utf16_without_mark(head)) return utf16;
+  if (format != InputFormat::text) return {};
   if (head.find('\0') != head.npos) return "is binary, with zero bytes: only text can be tokenized";
   const auto text = whole_characters(head);
   const auto part = static_cast<double>(count_ill_formed(text)) /
@@ -95,6 +142,13 @@ std::string why_no_text(std::string_view head) {
       "is not UTF-8 in {:.0f} % of its first {} bytes: if it is text, convert it from its encoding, "
       "for example with iconv -f LATIN1 -t UTF-8",
       100 * part, text.size());
+}
+
+void refuse_json(const std::string& where) {
+  throw_user_error(
+      "JSON is in {}: give --format jsonl or --format chat for lines of JSON, or --format text to train on "
+      "the JSON itself",
+      where);
 }
 
 bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
@@ -109,7 +163,9 @@ bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   std::string_view rest = head.substr(begin);
   for (int lines = 0; lines < 2; ++lines) {
     const auto end = rest.find('\n');
-    if (end == rest.npos || !is_json_object(rest.substr(0, end))) return false;
+    if (end == rest.npos && head.size() >= kHeadBytes) return begins_json_object(rest);
+    if (!is_json_object(rest.substr(0, end))) return false;
+    if (end == rest.npos) return true;
     rest.remove_prefix(std::min(rest.size(), rest.find_first_not_of(kBlank, end)));
     if (rest.empty()) return true;  // one line
   }

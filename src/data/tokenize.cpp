@@ -78,7 +78,7 @@ std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const Tokenizer
     const auto head = read_head(input);
     if (options.format == InputFormat::text && looks_like_json(input, head) && json++ == 0)
       first_json = input.string();
-    const auto problem = why_no_text(head);
+    const auto problem = why_no_text(head, options.format);
     if (problem.empty()) return false;
     if (tokenizer.takes_any_bytes()) {
       log.warning("{} {}; its bytes are taken as they are", input.string(), problem);
@@ -93,12 +93,7 @@ std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const Tokenizer
   if (json == 0) return skipped;
   const auto where =
       fmt::format("{} of {} (the first is {})", json, count(std::ssize(options.inputs), "input"), first_json);
-  if (options.json_as_text == JsonAsText::refuse) {
-    throw_user_error(
-        "JSON is in {}: give --format jsonl or --format chat for lines of JSON, or --format text to train on "
-        "the JSON itself",
-        where);
-  }
+  if (options.json_as_text == JsonAsText::refuse) refuse_json(where);
   log.warning("JSON is in {}: --format text takes it as it is", where);
   return skipped;
 }
@@ -126,6 +121,7 @@ class Collector {
     append(piece, begin, piece.ids.size());
     count_left_out(piece);
     count_ill_formed(piece);
+    if (piece.json_in_pipe) log_.warning("JSON is in {}: --format text takes it as it is", piece.file);
     for (const auto& defect : piece.defects) {
       if (statistics_.skipped++ < kDefectsToShow) log_.warning("{}; the line is left out", defect);
     }

@@ -124,6 +124,8 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   write_text(folder / "little", utf16);
   write_text(folder / "big", big_endian);
   write_text(folder / "gzip", "\x1f\x8b\x08 and so on");
+  write_text(folder / "bzip2", "BZh91AY&SY and so on");
+  write_text(folder / "BZh", "BZh is how a text may begin");
   write_text(folder / "binary", std::string("ab\0cd\1\2", 7));
   write_text(folder / "koi8", cyrillic);
   const Words tokenizer(Words::Start::plain);
@@ -142,9 +144,18 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_THAT(message("little"), HasSubstr("iconv -f UTF-16LE"));
   EXPECT_THAT(message("big"), HasSubstr("iconv -f UTF-16BE"));
   EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
+  EXPECT_EQ(message("bzip2"), says("bzip2", "is compressed with bzip2: unpack it first"));
   EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes: only text can be tokenized"));
   EXPECT_THAT(message("koi8"), HasSubstr("koi8 is not UTF-8 in "));
   EXPECT_FALSE(fs::exists(folder / "out.h5"));
+  EXPECT_EQ(tokenize(tokenizer, options({folder / "BZh"}, folder / "out.h5")).output.documents, 1);
+
+  // Of lines, those that are bad.
+  write_text(folder / "lines", "{\"text\": \"good\"}\n{\"text\": \"a" + std::string(1, '\0') + "b\"}\n");
+  auto lines = options({folder / "lines"}, folder / "out.h5", InputFormat::jsonl);
+  EXPECT_THAT(user_error([&] { tokenize(tokenizer, lines); }), HasSubstr("lines:2: "));
+  lines.on_error = OnError::skip;
+  EXPECT_EQ(tokenize(tokenizer, lines).output.documents, 1);
 
   std::vector<std::string> warnings;
   const Log log([&](const std::string& line) { warnings.push_back(line); });
@@ -211,6 +222,17 @@ TEST(Tokenize, SaysThatATextIsJson) {
   given.inputs.resize(3);
   given.json_as_text = JsonAsText::refuse;
   EXPECT_EQ(tokenize(*tokenizer, given).output.documents, 3);
+  const std::string words(100'000, 'x');
+  write_text(folder / "long", "{ \"text\": \"" + words);
+  write_text(folder / "one", "{\"text\": \"without an end of line\"}");
+  write_text(folder / "braces", "{\"text\" " + words);
+  for (const char* name : {"long", "one"}) {
+    given.inputs = {folder / name};
+    EXPECT_THAT(user_error([&] { tokenize(*tokenizer, given); }), HasSubstr("JSON is in 1 of 1 input "))
+        << name;
+  }
+  given.inputs = {folder / "braces"};
+  EXPECT_EQ(tokenize(*tokenizer, given).output.documents, 1);
 }
 
 TEST(Tokenize, ReadsPipes) {
@@ -219,6 +241,27 @@ TEST(Tokenize, ReadsPipes) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const std::jthread producer([&] { write_text(pipe, "through a pipe"); });
   EXPECT_EQ(tokenize(*make_tokenizer("bytes"), options({pipe}, folder / "out.h5")).output.tokens, 14);
+}
+
+TEST(Tokenize, SaysThatAPipeIsJson) {
+  const TemporaryFolder folder;
+  const auto pipe = folder / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  auto given = options({pipe}, folder / "out.h5");
+  std::vector<std::string> warnings;
+  const Log log([&](const std::string& line) { warnings.push_back(line); });
+  const auto through_the_pipe = [&] {
+    const std::jthread producer([&] { write_text(pipe, "{\"text\": \"one\"}\n"); });
+    tokenize(*make_tokenizer("bytes"), given, log);
+  };
+  given.json_as_text = JsonAsText::refuse;
+  EXPECT_THAT(user_error(through_the_pipe),
+              HasSubstr("JSON is in " + pipe.string() + ": give --format jsonl"));
+  EXPECT_THAT(warnings, ElementsAre());
+  given.json_as_text = JsonAsText::warn;
+  through_the_pipe();
+  EXPECT_THAT(warnings,
+              ElementsAre("warning: JSON is in " + pipe.string() + ": --format text takes it as it is"));
 }
 
 TEST(Tokenize, RefusesWhatItCannotRead) {
