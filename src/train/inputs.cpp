@@ -40,6 +40,13 @@ void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& 
       file.path().string(), row, option, seq_len, option, row, seq_len);
 }
 
+void check_vocabulary(const TokenFile& file, const LlamaConfig& config, const std::string& model) {
+  if (file.vocabulary() <= config.vocab_size) return;
+  throw_user_error(
+      "{} was made with a vocabulary of {}, the model {} has only {}; tokenize again or use another model",
+      file.path().string(), file.vocabulary(), model, config.vocab_size);
+}
+
 Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
@@ -47,12 +54,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   in.model = make_llama(in.llama);
   const auto open = [&](const std::string& path) {
     auto file = std::make_unique<TokenFile>(path);
-    if (file->vocabulary() > in.llama.vocab_size) {
-      throw_user_error(
-          "{} was made with a vocabulary of {}, the model {} has only {}; tokenize again or use another "
-          "model",
-          path, file->vocabulary(), c.model.config, in.llama.vocab_size);
-    }
+    check_vocabulary(*file, in.llama, c.model.config);
     check_rows(*file, c.data.seq_len, "data.seq_len");
     return file;
   };

@@ -31,6 +31,10 @@ LlamaConfig read_model_config(const Config& config, const std::string& model_tex
 /// @throws UserError
 void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& option);
 
+/// The model must have all ids of a file. @param model its name, for the message
+/// @throws UserError
+void check_vocabulary(const TokenFile& file, const LlamaConfig& config, const std::string& model);
+
 /// @param model_text the config.json to take instead of model.config; empty: that
 /// @throws UserError
 Inputs open_inputs(const Config& config, int ranks, const std::string& model_text = "");

@@ -12,6 +12,7 @@
 
 #include "llampi/checkpoint/weights.hpp"
 #include "train/inputs.hpp"
+#include "train/tokenizer_check.hpp"
 
 namespace llampi {
 
@@ -194,11 +195,15 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
   agree(world, [&] {
     if (o.seq_len == 0) o.seq_len = seq_len_of(weights);
     file = std::make_unique<TokenFile>(data);
+    check_vocabulary(*file, config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {
       throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
                        data.string(), file->tokens(), o.seq_len);
     }
+  });
+  agree(world, [&] {
+    if (world.rank() == 0) check_tokenizer(*file, weights, log);
   });
   const auto session = open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
   const BatchOptions options{

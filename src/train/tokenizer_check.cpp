@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -26,12 +27,18 @@ struct Speaker {
   std::function<std::string(std::int64_t ids)> hash = nullptr;
 };
 
+/// What gives a path: a key, or an option.
+std::string given(const char* key, const fs::path& path) {
+  const bool is_option = std::string_view(key).starts_with("--");
+  return fmt::format("{}{}{}", key, is_option ? " " : " = ", path.string());
+}
+
 Speaker file_speaker(const char* key, const TokenFile* file) {
   if (file == nullptr) return {};
   const auto known = [file](std::int64_t ids) {
     return ids == file->vocabulary() ? file->notes().tokenizer_hash : "";
   };
-  return {fmt::format("{} = {}", key, file->path().string()), file->tokenizer(), file->vocabulary(), known};
+  return {given(key, file->path()), file->tokenizer(), file->vocabulary(), known};
 }
 
 /// Of a folder that may hold a tokenizer.
@@ -42,7 +49,7 @@ Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) 
     const auto known = [tokenizer](std::int64_t ids) {
       return 0 < ids && ids <= tokenizer->vocabulary() ? vocabulary_hash(*tokenizer, ids) : "";
     };
-    return {fmt::format("{} = {}", key, folder.string()), tokenizer->name(), tokenizer->vocabulary(), known};
+    return {given(key, folder), tokenizer->name(), tokenizer->vocabulary(), known};
   } catch (const UserError& error) {
     log.info("whether the data fit the tokenizer of {} is not known: {}", folder.string(), error.what());
     return {};
@@ -50,23 +57,27 @@ Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) 
 }
 
 /// Of the model itself, whose embeddings have learnt these ids.
-Speaker weights_speaker(const fs::path& weights, const Log& log) {
+Speaker weights_speaker(const char* key, const fs::path& weights, const Log& log) {
   std::error_code ignored;
-  if (weights == "random") return {};
-  if (fs::is_directory(weights, ignored)) return folder_speaker("model.weights", weights, log);
+  if (fs::is_directory(weights, ignored)) return folder_speaker(key, weights, log);
   const auto run = read_run_text(read_checkpoint_summary(weights).texts.run_config);
-  return {fmt::format("model.weights = {}", weights.string()), tokenizer_in(run.note("data.train"))};
+  return {given(key, weights), tokenizer_in(run.note("data.train"))};
 }
 
 enum class Mismatch : std::uint8_t { refused_if_sure, warned };
 
-/// Whether the data are in the other's tokens; nothing where only names can be compared. Bytes are also the
-/// first ids of many a BPE, which has learnt to read longer ones.
+/// Whether the data are in the other's tokens; nothing where that is not sure: only names can be compared, or
+/// names and sizes are the same and some ids mean other texts, as reserved ones do that were renamed. Bytes
+/// are also the first ids of many a BPE, which has learnt to read longer ones.
 std::optional<bool> fits(const Speaker& data, const Speaker& other) {
   if ((data.tokenizer == "bytes") != (other.tokenizer == "bytes")) return false;
   if (data.hash && other.hash) {
     const auto here = data.hash(data.vocabulary), there = other.hash(data.vocabulary);
-    if (!here.empty() && !there.empty()) return here == there;
+    if (!here.empty() && !there.empty()) {
+      if (here == there) return true;
+      if (data.tokenizer == other.tokenizer) return std::nullopt;
+      return false;
+    }
   }
   if (data.tokenizer == other.tokenizer) return true;
   return std::nullopt;
@@ -76,9 +87,15 @@ void compare(const Speaker& data, const Speaker& other, Mismatch mismatch, const
   if (data.tokenizer.empty() || other.tokenizer.empty()) return;
   const auto fit = fits(data, other);
   if (fit == true) return;
-  const auto sentence =
-      fmt::format("{} was made with the tokenizer {}, but {} has {}", data.what, data.tokenizer, other.what,
-                  data.tokenizer == other.tokenizer ? "another one of that name" : other.tokenizer);
+  if (data.tokenizer == other.tokenizer) {
+    log.warning(
+        "{} was made with the tokenizer {}, and in that of {} some ids mean other texts: harmless if only "
+        "reserved tokens were renamed, else tokenize again with the right --tokenizer",
+        data.what, data.tokenizer, other.what);
+    return;
+  }
+  const auto sentence = fmt::format("{} was made with the tokenizer {}, but {} has {}", data.what,
+                                    data.tokenizer, other.what, other.tokenizer);
   if (fit == false && mismatch == Mismatch::refused_if_sure)
     throw_user_error("{}: their ids mean different texts; tokenize again with the right --tokenizer",
                      sentence);
@@ -91,12 +108,17 @@ void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path
   const Speaker train = file_speaker("data.train", inputs.train_file.get());
   const Speaker eval = file_speaker("data.eval", inputs.eval_file.get());
   compare(eval, train, Mismatch::refused_if_sure, log);
-  const Speaker model = weights_speaker(weights, log);
+  const Speaker model = weights == "random" ? Speaker() : weights_speaker("model.weights", weights, log);
   if (!model.tokenizer.empty()) return compare(train, model, Mismatch::refused_if_sure, log);
   std::error_code ignored;
   const fs::path path = config.model.config;
   const fs::path folder = fs::is_directory(path, ignored) ? path : path.parent_path();
   compare(train, folder_speaker("model.config", folder, log), Mismatch::warned, log);
+}
+
+void check_tokenizer(const TokenFile& data, const fs::path& weights, const Log& log) {
+  compare(file_speaker("--data", &data), weights_speaker("--weights", weights, log),
+          Mismatch::refused_if_sure, log);
 }
 
 }  // namespace llampi

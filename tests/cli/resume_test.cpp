@@ -230,8 +230,16 @@ TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
     json.replace(json.find(from), std::string(from).size(), to);
   }
   folder_.write("hf/tokenizer.json", json);
-  expect_refused("--model.config=hf --model.weights=hf --data.train=bpe.h5", {"another one of that name"},
+  expect_trained("--model.config=hf --model.weights=hf --data.train=bpe.h5",
+                 {"warning: data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
+                  "in that of model.weights = hf some ids mean other texts"},
                  "d");
+  // Nor are data evaluated on, of which the loss means nothing.
+  const Ending evaluated = run("evaluate --weights run --data bpe.h5 --seq-len 16");
+  EXPECT_EQ(evaluated.status, 2);
+  EXPECT_THAT(evaluated.err,
+              AllOf(HasSubstr("--data bpe.h5 was made with the tokenizer tokenizer.json (BPE,"),
+                    HasSubstr("step-00000002.h5 has bytes")));
 }
 
 TEST_F(Resume, ALearningRateOfZeroIsSaid) {
