@@ -70,7 +70,7 @@ class Exporter {
         folder_(std::move(folder)),
         options_(options),
         files_(divide(source.tensors(), options)),
-        ending_(world.all_gather(temporary_beside("").string()).front()) {
+        ending_(world.broadcast(temporary_beside("").string(), 0)) {
     require(options.dtype == DType::float32 || options.dtype == DType::bfloat16, "dtype of an export");
   }
 

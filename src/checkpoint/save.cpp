@@ -64,6 +64,7 @@ struct Job {
   const SaveOptions& options;
   std::function<void(Values&)> write_values;  // this rank's
   std::function<void()> place;                // rank 0: gives the file its name; none: whatever is there
+  const char* other_place = "set run.dir to another place";  // what to do without room here
 };
 
 Values::Values(const Job& job, const Places& places) : job_(job), places_(places), file_(job.temporary) {}
@@ -210,8 +211,8 @@ void agree_on(const Job& job, const std::function<void()>& work) {
     try {
       explained();
     } catch (const UserError& error) {
-      throw_user_error("cannot write the checkpoint {}: {}; make room there, or set run.dir to another place",
-                       job.file.string(), error.what());
+      throw_user_error("cannot write the checkpoint {}: {}; make room there, or {}", job.file.string(),
+                       error.what(), job.other_place);
     }
   });
 }
@@ -316,14 +317,16 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
 
 void import_weights(World& world, const WeightsSource& source, const fs::path& checkpoint,
                     const CheckpointTexts& texts, bool overwrite) {
-  const OutputFile output{checkpoint, "a checkpoint that llampi import wrote", was_imported, overwrite};
+  const OutputFile output{follow_links(checkpoint), "a checkpoint that llampi import wrote", was_imported,
+                          overwrite};
   agree(world, [&] { output.check(); });
   auto tensors = source.tensors();
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
-  Job job = make_job(world, checkpoint, std::move(tensors), {}, texts, options);
+  Job job = make_job(world, output.path, std::move(tensors), {}, texts, options);
+  job.other_place = "name another --output";
   job.write_values = [&](Values& values) { write_converted(job, values, source); };
-  job.temporary = world.all_gather(temporary_beside(checkpoint).string()).front();
+  job.temporary = world.broadcast(temporary_beside(output.path).string(), 0);
   job.place = [&] { output.place(job.temporary); };
   save(job);
 }

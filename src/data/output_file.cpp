@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <fstream>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -23,20 +24,28 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMark = ".llampi-", kEnd = ".tmp";
 constexpr std::chrono::hours kOld{24};
 
-/// Host and, where containers have process numbers of their own, their name space.
+/// Tells hosts of one name apart, as clones and containers may have it; empty: unknown.
+std::string start_of_host() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");  // 8 hexadecimal digits and more
+  std::string id;
+  file >> id;
+  return id.substr(0, id.find('-'));
+}
+
+/// Host, its start and, where containers have process numbers of their own, their name space.
 std::string owner() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
   std::error_code ignored;
   std::string space = fs::read_symlink("/proc/self/ns/pid", ignored).string();  // pid:[4026531836]
   std::erase_if(space, [](char c) { return c < '0' || c > '9'; });
-  return fmt::format("{}-{}", host.data(), space);
+  return fmt::format("{}-{}-{}", host.data(), start_of_host(), space);
 }
 
 struct Temporary {
   fs::path path;
   std::string output;  ///< the name that it was to get
-  std::string writer;  ///< "HOST-SPACE-PROCESS"
+  std::string writer;  ///< "HOST-START-SPACE-PROCESS"
 };
 
 /// What the name of a file says, if it is that of a temporary one.
@@ -108,6 +117,17 @@ void OutputFile::place(const fs::path& temporary) const {
   }
   check();  // there is a file, or no hard links
   rename_into_place(temporary, path);
+}
+
+fs::path follow_links(fs::path path) {
+  constexpr int kMostLinks = 40;  // Linux follows no more
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
+    const auto target = fs::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // an absolute one replaces it
+  }
+  return path;
 }
 
 fs::path temporary_beside(const fs::path& path) {

@@ -25,10 +25,15 @@ struct OutputFile {
   void place(const std::filesystem::path& temporary) const;
 };
 
-/// A name beside `path` that no other process uses: it holds host, process and a random number.
+/// The file that a symbolic link leads to, also one that is not there yet; another path as it is. For the
+/// path of an OutputFile: a new name would replace the link and leave the file.
+std::filesystem::path follow_links(std::filesystem::path path);
+
+/// A name beside `path` that no other process uses: it holds host, its start, process and a random number.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
-/// Removes the temporary files that dead processes of this host left beside `path`. Of those whose process
+/// Removes the temporary files that processes of this host, dead since it was started, left beside `path`. Of
+/// those whose process
 /// may live, on this host or another one, nothing is known: each is named in a warning if it was not written
 /// to for a day.
 void clear_leftovers(const std::filesystem::path& path, const Log& log);

@@ -61,7 +61,7 @@ class TokenFileWriter::Impl {
  public:
   Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer,
        bool overwrite)
-      : path_(with_its_folder(path)),
+      : path_(with_its_folder(follow_links(path))),
         output_(token_file_output(path, overwrite)),
         vocabulary_(vocabulary),
         tokenizer_(tokenizer),
@@ -168,7 +168,7 @@ class TokenFileWriter::Impl {
 };
 
 OutputFile token_file_output(const std::filesystem::path& path, bool overwrite) {
-  return {path, "a token file that llampi wrote", is_llampi_token_file, overwrite};
+  return {follow_links(path), "a token file that llampi wrote", is_llampi_token_file, overwrite};
 }
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary,

@@ -63,7 +63,7 @@ void check_files(const TokenizeOptions& options, const Log& log) {
   for (const auto& output : {options.output, options.held_out_output}) {
     if (output.empty()) continue;
     check_output(options, output);
-    clear_leftovers(output, log);
+    clear_leftovers(follow_links(output), log);
   }
 }
 

@@ -151,7 +151,7 @@ void import_folder(World& world, const fs::path& folder, const fs::path& checkpo
     source = open_safetensors(folder, config.tie_word_embeddings);
     check_tensors(*source, tensors_of(config));
   });
-  on_rank_0(world, [&] { clear_leftovers(checkpoint, log); });
+  on_rank_0(world, [&] { clear_leftovers(follow_links(checkpoint), log); });
   import_weights(world, *source, checkpoint, {config.json, ""}, overwrite);
   report(log, checkpoint, source->tensors(), DType::float32, steady_seconds() - begin);
 }

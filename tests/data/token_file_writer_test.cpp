@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <fstream>
 
 #include "data/hdf5.hpp"
 #include "data/output_file.hpp"
@@ -271,6 +272,48 @@ TEST(TokenFileWriter, MayHaveSeveralOfOneName) {
   }
   EXPECT_THAT(read_all(TokenFile(folder / "a.h5")), ElementsAre(1, 1, 1));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
+}
+
+TEST(Leftovers, OfAnotherHostOfThisNameStay) {
+  const TemporaryFolder folder;
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string start;
+  file >> start;
+  start = start.substr(0, start.find('-'));
+  ASSERT_FALSE(start.empty());
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(0);
+  waitpid(child, nullptr, 0);
+  // As this dead process would have called it, had it run there.
+  std::string name = temporary_beside(folder / "a.h5");
+  const auto own = std::to_string(getpid());
+  name.replace(name.rfind("-" + own + "-") + 1, own.size(), std::to_string(child));
+  std::string elsewhere = name;
+  elsewhere.replace(elsewhere.find("-" + start + "-") + 1, start.size(), std::string(start.size(), 'x'));
+  write_text(name, "half");
+  write_text(elsewhere, "of a process that may live");
+  clear_leftovers(folder / "a.h5", {});
+  EXPECT_FALSE(std::filesystem::exists(name));
+  EXPECT_TRUE(std::filesystem::exists(elsewhere));
+}
+
+TEST(FollowLinks, ToFilesThatAreThereOrNot) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "data");
+  std::filesystem::create_symlink("data/b.h5", folder / "a.h5");
+  std::filesystem::create_symlink(folder / "a.h5", folder / "link.h5");
+  EXPECT_EQ(follow_links(folder / "link.h5"), folder / "data/b.h5");
+  EXPECT_EQ(follow_links(folder / "data/b.h5"), folder / "data/b.h5");
+  for (int twice = 0; twice < 2; ++twice) {  // as a new file, and in the place of one
+    TokenFileWriter writer(folder / "link.h5", 256, "bytes");
+    writer.append(std::vector<std::int32_t>{1, 2});
+    writer.end_document();
+    writer.close();
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.h5"));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder / "a.h5"));
+    EXPECT_EQ(TokenFile(folder / "data/b.h5").tokens(), 2);
+  }
 }
 
 TEST(Leftovers, OfDeadProcessesAreRemoved) {
