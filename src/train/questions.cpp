@@ -1,6 +1,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "data/output_file.hpp"
@@ -73,15 +74,20 @@ bool is_file_of_answers(const std::filesystem::path& path) {
          json.contains("answer") && json.contains("correct");
 }
 
-/// The answers as they come; on rank 0, if they are asked for. What was under that name stays until the first
-/// answers are there.
+/// The answers as they come; on rank 0, if they are asked for. Whether they can be written shows before the
+/// model is read; what was under that name stays until the first answers are there.
 class AnswersFile {
  public:
   AnswersFile(World& world, const QuestionOptions& options, const Log& log)
-      : world_(world), output_{options.answers, "a file of answers", is_file_of_answers, options.overwrite} {
+      : world_(world),
+        output_{follow_links(options.answers), "a file of answers", is_file_of_answers, options.overwrite} {
     if (output_.path.empty()) return;
-    agree(world_, [&] { output_.check(); });
-    on_rank_0([&] { clear_leftovers(output_.path, log); });
+    on_rank_0([&] {
+      output_.check();
+      clear_leftovers(output_.path, log);
+      temporary_.emplace(temporary_beside(output_.path));
+      file_ = PosixFile::create(temporary_->path());
+    });
   }
   /// Lines of all ranks, in their order. Collective.
   void append(const std::string& line) {
@@ -89,10 +95,11 @@ class AnswersFile {
     std::string lines;
     for (const auto& one : world_.all_gather(line)) lines += one;
     on_rank_0([&] {
-      const TemporaryFile temporary(temporary_beside(output_.path));
-      if (bytes_ == 0) file_ = PosixFile::create(temporary.path());
       file_.write_at(bytes_, std::as_bytes(std::span(lines)));
-      if (bytes_ == 0) output_.place(temporary.path());
+      if (bytes_ == 0) {
+        file_.sync();
+        output_.place(temporary_->path());
+      }
       bytes_ += std::ssize(lines);
     });
   }
@@ -106,6 +113,7 @@ class AnswersFile {
 
   World& world_;
   const OutputFile output_;
+  std::optional<TemporaryFile> temporary_;
   PosixFile file_;
   std::int64_t bytes_ = 0;
 };

@@ -340,6 +340,20 @@ TEST_F(Generate, ReplacesAnswersAndNothingElse) {
   ask(question("what?", "42"), "answers.jsonl");
   world().barrier();
   EXPECT_EQ(lines_of("answers.jsonl").size(), 1U);
+  // Found before anything else is, the model and the questions.
+  const auto complaint = [&](const std::string& answers) {
+    try {
+      ask("", answers);
+    } catch (const UserError& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_NE(complaint("absent/answers.jsonl").find("absent/answers.jsonl"), std::string::npos);
+  EXPECT_NE(complaint("no-answers.jsonl").find("has no questions"), std::string::npos);
+  world().barrier();
+  for (const auto& entry : fs::directory_iterator(folder_))
+    EXPECT_EQ(entry.path().filename().string().find("no-answers"), std::string::npos) << "left behind";
 }
 
 TEST_F(Generate, RefusesWhatAreNoQuestions) {
