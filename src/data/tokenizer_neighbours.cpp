@@ -96,11 +96,9 @@ std::optional<ChatTemplateText> configured_template(const File& file) {
 }
 
 /// Adds the ids that are there and not yet in `ids`.
-void add_end_ids(const fs::path& file, std::vector<std::int32_t>& ids) {
-  std::error_code ignored;
-  if (!fs::exists(file, ignored)) return;
-  const json object = parse_object(read_whole(file), file.string());
-  Fields fields(object, file.string());
+void add_end_ids(const std::string& text, const std::string& source, std::vector<std::int32_t>& ids) {
+  const json object = parse_object(text, source);
+  Fields fields(object, source);
   const json* value = fields.find("eos_token_id");
   if (!value) return;
   for (const auto& id : value->is_array() ? *value : json::array({*value})) {
@@ -115,7 +113,17 @@ void add_end_ids(const fs::path& file, std::vector<std::int32_t>& ids) {
 
 std::vector<std::int32_t> end_ids_of(const fs::path& folder) {
   std::vector<std::int32_t> ids;
-  for (const char* name : {"generation_config.json", "config.json"}) add_end_ids(folder / name, ids);
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const auto file = folder / name;
+    std::error_code ignored;
+    if (fs::exists(file, ignored)) add_end_ids(read_whole(file), file.string(), ids);
+  }
+  return ids;
+}
+
+std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string& source) {
+  std::vector<std::int32_t> ids;
+  add_end_ids(text, source, ids);
   return ids;
 }
 

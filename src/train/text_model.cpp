@@ -31,12 +31,13 @@ std::string find_tokenizer(const fs::path& weights, const TextOptions& options, 
                    weights.string(), vocabulary);
 }
 
-/// What the files of the weights and of the tokenizer say.
-std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::string& tokenizer) {
+/// What the files of the weights and of the tokenizer say, and the model's config.json in a checkpoint.
+std::vector<std::int32_t> find_end_ids(const fs::path& weights, const std::string& model_config,
+                                       const std::string& tokenizer) {
   if (tokenizer == "bytes") return {};  // the numbers are those of another tokenizer
   std::error_code ignored;
-  std::vector<std::int32_t> ids;
-  if (fs::is_directory(weights, ignored)) ids = end_ids_of(weights);
+  auto ids =
+      fs::is_directory(weights, ignored) ? end_ids_of(weights) : end_ids_in(model_config, weights.string());
   const fs::path path(tokenizer);
   add_new(ids, end_ids_of(fs::is_directory(path, ignored) ? path : path.parent_path()));
   return ids;
@@ -57,7 +58,7 @@ TextModel TextModel::open(const fs::path& weights, const TextOptions& options, b
   model.config = config_of_weights(weights);
   const auto name = find_tokenizer(weights, options, model.config.vocab_size);
   model.tokenizer = make_tokenizer(name);
-  model.end_ids = find_end_ids(weights, name);
+  model.end_ids = find_end_ids(weights, model.config.json, name);
   if (chat) {
     model.chat_template = choose_template(*model.tokenizer, {.name = options.chat_template,
                                                              .date = options.template_date,

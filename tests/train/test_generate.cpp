@@ -12,6 +12,7 @@
 #include "llampi/data/chat.hpp"
 #include "llampi/data/tokenizer.hpp"
 #include "llampi/model/llama.hpp"
+#include "llampi/train/convert.hpp"
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/continuation.hpp"
@@ -245,6 +246,23 @@ TEST_F(Generate, EndsAtEveryTokenThatTheFilesName) {
   world().barrier();
   EXPECT_EQ(run(options).completion, "");
   EXPECT_EQ(ask(json{{"prompt", "what?"}, {"completion", "42"}}.dump() + "\n").correct, 0);
+}
+
+TEST_F(Generate, EndsAtTheTokensThatTheModelOfACheckpointNames) {
+  const auto write_config = [&](const json& end) {
+    if (world().rank() == 0) {
+      json config = json::parse(std::ifstream(folder_ / "config.json"));
+      config["eos_token_id"] = end;
+      write("config.json", config.dump());
+    }
+    world().barrier();
+  };
+  write_config({id_of("u"), id_of("e")});
+  import_folder(world(), folder_, folder_ / "weights.h5", false, {});
+  write_config(nullptr);
+  auto options = greedy("yes");
+  options.text.tokenizer = folder_.string();
+  EXPECT_EQ(generate(world(), folder_ / "weights.h5", options, {}, {}).completion, "om");
 }
 
 TEST_F(Generate, AnswersInTheTemplateAndStopsAtTheEndOfTheTurn) {

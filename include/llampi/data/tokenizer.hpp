@@ -81,6 +81,8 @@ std::string vocabulary_hash(const Tokenizer& tokenizer, std::int64_t ids = 0);
 /// The ids that end a text as "eos_token_id" of generation_config.json and config.json in a folder have them:
 /// numbers or lists, without doubles. Files that are missing say nothing. @throws UserError
 std::vector<std::int32_t> end_ids_of(const std::filesystem::path& folder);
+/// The same in the text of one such file. @param source its name, for messages
+std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string& source);
 
 /// Whether the folder holds tokenizer.json or tokenizer.model.
 bool holds_tokenizer(const std::filesystem::path& folder);
