@@ -134,7 +134,8 @@ int evaluate_command(const Arguments& arguments) {
   return run_on_ranks([&](World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    Request r = parse(arguments, log);
+    Request r;
+    agree(world, [&] { r = parse(arguments, log); });
     r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
     if (r.questions.empty()) {
       const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);

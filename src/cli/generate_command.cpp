@@ -68,7 +68,7 @@ Request parse(const Arguments& arguments, const Log& log) {
   if (request.options.prompt.empty())
     throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
   if (!request.options.chat && !request.options.system.empty())
-    throw_user_error("--system does not go without --chat: only conversations have it; leave it out");
+    throw_user_error("--system requires --chat: only conversations have it; leave it out");
   const auto& text = request.options.text;
   if (!request.options.chat && (text.chat_template != "auto" || text.template_date != "auto")) {
     throw_user_error("--template{} requires --chat: only conversations have it; leave it out",
@@ -98,7 +98,8 @@ int generate_command(const Arguments& arguments) {
   return run_on_ranks([&](World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    Request r = parse(arguments, log);
+    Request r;
+    agree(world, [&] { r = parse(arguments, log); });
     r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
     agree(world, [&] {
       if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights);

@@ -139,7 +139,7 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
                    "generate needs a --prompt that is not empty; see llampi generate --help");
   }
   expect_refused("generate --weights w --prompt p --system s",
-                 "--system does not go without --chat: only conversations have it; leave it out");
+                 "--system requires --chat: only conversations have it; leave it out");
   expect_refused("generate --weights w --prompt p --template llama3",
                  "--template requires --chat: only conversations have it; leave it out");
   expect_refused("generate --weights w --prompt p --top-p=0",
