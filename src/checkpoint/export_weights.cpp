@@ -6,6 +6,7 @@
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "comm/on_rank_0.hpp"
 #include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -75,11 +76,11 @@ class Exporter {
   }
 
   void run() {
-    on_rank_0([&] { refuse_other_weights(); });
+    on_rank_0(world_, [&] { refuse_other_weights(); });
     try {
-      on_rank_0([&] { create(); });
+      on_rank_0(world_, [&] { create(); });
       agree(world_, [&] { write_values(); });
-      on_rank_0([&] { rename(); });
+      on_rank_0(world_, [&] { rename(); });
     } catch (...) {
       if (world_.rank() == 0) remove_temporaries();
       throw;
@@ -87,11 +88,6 @@ class Exporter {
   }
 
  private:
-  void on_rank_0(const std::function<void()>& work) {
-    agree(world_, [&] {
-      if (world_.rank() == 0) work();
-    });
-  }
   fs::path temporary(const ShardFile& file) const { return folder_ / (file.name + ending_); }
   fs::path temporary_index() const { return folder_ / (kIndex + ending_); }
 

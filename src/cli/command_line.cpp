@@ -27,12 +27,6 @@ void add(po::options_description& description, const Option& option) {
   description.add_options()(option.key.c_str(), value, help.c_str());
 }
 
-/// "train" of "train.steps"; nothing of "max-tokens".
-std::string section_of(const std::string& key) {
-  const auto dot = key.find('.');
-  return dot == std::string::npos ? "" : key.substr(0, dot);
-}
-
 /// Boost takes `--key=` for a mistake; here it is the empty text.
 Arguments split_empty_values(const Arguments& arguments) {
   Arguments split;

@@ -65,12 +65,6 @@ std::string plain(std::string text) {
   return text;
 }
 
-/// "train" of "train.steps"; nothing of "max-tokens".
-std::string section_of(const std::string& key) {
-  const auto dot = key.find('.');
-  return dot == std::string::npos ? "" : key.substr(0, dot);
-}
-
 std::string name_of(const std::string& key) { return key.substr(key.find('.') + 1); }  // npos + 1 is 0
 
 /// Off by a third of its letters at most, or by two; or only the beginning is given.
@@ -115,6 +109,11 @@ std::vector<std::string> same_thing(const std::string& name, const std::vector<s
 }
 
 }  // namespace
+
+std::string section_of(const std::string& key) {
+  const auto dot = key.find('.');
+  return dot == std::string::npos ? "" : key.substr(0, dot);
+}
 
 std::vector<std::string> suggestions(const std::string& given, const std::vector<std::string>& known) {
   constexpr std::size_t kLongest = 64;  // what is longer is no mistyped word, and may be a whole file

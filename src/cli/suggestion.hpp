@@ -6,6 +6,9 @@
 
 namespace llampi::cli {
 
+/// "train" of "train.steps"; nothing of "max-tokens".
+std::string section_of(const std::string& key);
+
 /// The options of `known` that a mistyped or half remembered `word` stands for, best first; none where
 /// nothing is near. Found are: the name of a key without its section ("lr": optimizer.lr), the name that
 /// Hugging Face's and PyTorch's trainers have for it ("optimizer.learning_rate", "max-steps"), else what

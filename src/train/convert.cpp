@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "comm/on_rank_0.hpp"
 #include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -28,13 +29,6 @@ std::vector<TensorInfo> tensors_of(const LlamaConfig& config) {
   for (const auto& parameter : model->parameters())
     tensors.push_back({parameter.name, parameter.shape, false});
   return tensors;
-}
-
-template <class Work>
-void on_rank_0(World& world, const Work& work) {
-  agree(world, [&] {
-    if (world.rank() == 0) work();
-  });
 }
 
 /// Also of a link that leads nowhere.

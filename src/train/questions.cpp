@@ -4,6 +4,7 @@
 #include <optional>
 #include <sstream>
 
+#include "comm/on_rank_0.hpp"
 #include "data/output_file.hpp"
 #include "data/posix_file.hpp"
 #include "llampi/data/json_lines.hpp"
@@ -82,7 +83,7 @@ class AnswersFile {
       : world_(world),
         output_{follow_links(options.answers), "a file of answers", is_file_of_answers, options.overwrite} {
     if (output_.path.empty()) return;
-    on_rank_0([&] {
+    on_rank_0(world_, [&] {
       output_.check();
       clear_leftovers(output_.path, log);
       temporary_.emplace(temporary_beside(output_.path));
@@ -94,7 +95,7 @@ class AnswersFile {
     if (output_.path.empty()) return;
     std::string lines;
     for (const auto& one : world_.all_gather(line)) lines += one;
-    on_rank_0([&] {
+    on_rank_0(world_, [&] {
       file_.write_at(bytes_, std::as_bytes(std::span(lines)));
       if (bytes_ == 0) {
         file_.sync();
@@ -105,12 +106,6 @@ class AnswersFile {
   }
 
  private:
-  void on_rank_0(const std::function<void()>& work) {
-    agree(world_, [&] {
-      if (world_.rank() == 0) work();
-    });
-  }
-
   World& world_;
   const OutputFile output_;
   std::optional<TemporaryFile> temporary_;

@@ -10,6 +10,7 @@
 #include <exception>
 #include <limits>
 
+#include "comm/on_rank_0.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "train/inputs.hpp"
 #include "train/tokenizer_check.hpp"
@@ -202,9 +203,7 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
                        data.string(), file->tokens(), o.seq_len);
     }
   });
-  agree(world, [&] {
-    if (world.rank() == 0) check_tokenizer(*file, weights, log);
-  });
+  on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
   const auto session = open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
   const BatchOptions options{
       .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};

@@ -298,10 +298,14 @@ TEST_F(Convert, ReplacesNothingThatIsAnothers) {
 
 TEST_F(Convert, WritesOneTokenFileUnderMpirun) {
   folder_.write("a.txt", "text");
-  for (int i = 0; i < 3; ++i) expect_done(2, "tokenize --tokenizer bytes --output t.h5 a.txt");
-  const Ending ending = run(2, "inspect --json t.h5");
-  EXPECT_EQ(ending.status, 0) << ending.err;
-  EXPECT_EQ(json::parse(ending.out)["tokens"], 4) << "once";
+  for (int i = 0; i < 3; ++i) {
+    const Ending ending = run(2, "tokenize --tokenizer bytes --output t.h5 a.txt");
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    const auto first = ending.out.find("t.h5: 4 tokens");
+    EXPECT_NE(first, std::string::npos) << ending.out;
+    EXPECT_EQ(first, ending.out.rfind("t.h5: 4 tokens")) << "each rank tokenizes";
+  }
+  EXPECT_EQ(json::parse(run(2, "inspect --json t.h5").out)["tokens"], 4);
 }
 
 }  // namespace
