@@ -8,6 +8,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "train/run_text.hpp"
 
 namespace llampi {
 namespace {
@@ -37,22 +38,24 @@ void write_text(const fs::path& file, const std::string& text, std::ios::openmod
 
 }  // namespace
 
-RunFolder::RunFolder(fs::path folder, const Log& log, double patience) : folder_(std::move(folder)) {
+RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std::function<void()>& waits)
+    : folder_(std::move(folder)) {
   std::error_code ignored;
   if (folder_.empty()) throw_user_error("run.dir is empty; name the folder for what the run writes");
   if (fs::exists(folder_, ignored) && !fs::is_directory(folder_, ignored))
     throw_user_error("run.dir = {} is not a folder", folder_.string());
+  refuse_files_of_others();
   if (!fs::exists(config_file(), ignored)) return;
   try {
     locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
   } catch (const UserError&) {  // open() says so, if there is anything to run
     return;
   }
-  wait_for_lock(log, patience);
+  wait_for_lock(log, patience, waits);
   holder_ = std::make_unique<LockHolder>(folder_);
 }
 
-void RunFolder::wait_for_lock(const Log& log, double patience) const {
+void RunFolder::wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const {
   const Lock first = locked_->lock();
   if (first == Lock::unsupported)
     log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
@@ -61,6 +64,7 @@ void RunFolder::wait_for_lock(const Log& log, double patience) const {
            describe_lock_holder(folder_), patience);
   for (const double begin = steady_seconds(); locked_->lock() == Lock::taken;) {
     if (steady_seconds() - begin > patience) refuse(folder_);
+    if (waits) waits();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }
@@ -74,10 +78,13 @@ void RunFolder::create_and_lock() {
   holder_ = std::make_unique<LockHolder>(folder_);
 }
 
-/// Every run makes the folder of its checkpoints before it writes these.
+/// Every run makes the folder of its checkpoints before it writes these. Where a user has moved that away, it
+/// is still a run's folder: its config.ini has the note of the data that were read.
 void RunFolder::refuse_files_of_others() const {
   std::error_code ignored;
   if (fs::exists(folder_ / "checkpoints", ignored)) return;
+  const bool has_config = fs::is_regular_file(config_file(), ignored);
+  if (has_config && !read_run_text(read_whole(config_file())).note("data.train").empty()) return;
   for (const auto& file : {config_file(), folder_ / "metrics.jsonl"}) {
     if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
     throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
@@ -86,7 +93,6 @@ void RunFolder::refuse_files_of_others() const {
 }
 
 void RunFolder::open(const std::string& config, bool traces, std::int64_t last_step) {
-  refuse_files_of_others();
   create_folder(folder_ / "checkpoints");
   if (traces) create_folder(folder_ / "trace");
   if (!locked_) create_and_lock();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,21 +19,23 @@ class RunFolder {
  public:
   /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
   /// @param patience in seconds: how long another job may keep it
-  /// @throws UserError if another job has it, or if it is not a folder
-  RunFolder(std::filesystem::path folder, const Log& log, double patience);
+  /// @param waits is called again and again meanwhile
+  /// @throws UserError if another job has it, if it is not a folder, or if it holds no run but files of the
+  /// names that one would replace
+  RunFolder(std::filesystem::path folder, const Log& log, double patience,
+            const std::function<void()>& waits = nullptr);
 
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved
   /// @param traces whether there will be any
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
-  /// @throws UserError if it cannot be written, if another job has made it meanwhile, or if it holds no run
-  /// but files of the names that one would replace
+  /// @throws UserError if it cannot be written, or if another job has made it meanwhile
   void open(const std::string& config, bool traces, std::int64_t last_step);
   MetricsFile& metrics() { return *metrics_; }  ///< once it is open
 
  private:
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
-  void wait_for_lock(const Log& log, double patience) const;
+  void wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const;
   void create_and_lock();
   void refuse_files_of_others() const;
 

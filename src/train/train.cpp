@@ -227,7 +227,8 @@ Outcome Trainer::run_watched() {
     state_ = inputs_.fresh;
   });
   from_rank_0(world_, [&] {  // before it is looked for what to continue from
-    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, kLockSeconds + guessed_seconds_to_save());
+    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, kLockSeconds + guessed_seconds_to_save(),
+                                          [this] { record_.act("waiting for the run folder"); });
     return std::string();
   });
   std::vector<Refused> refused;

@@ -155,6 +155,13 @@ TEST_F(Resume, SaysWhatIsDone) {
                   "run is to end at step 1; give more train.steps"});
 }
 
+TEST_F(Resume, WhoMovesTheCheckpointsAwayBeginsAnew) {
+  expect_trained("", {});
+  fs::rename(path("run/checkpoints"), path("moved"));
+  expect_trained("", {"step 1/2", "step 2/2"});
+  EXPECT_TRUE(fs::exists(path("run/checkpoints/step-00000002.h5")));
+}
+
 TEST_F(Resume, ABrokenAndAnOldConfigurationInACheckpointCanBeContinued) {
   expect_trained("", {});
   const hid_t file = H5Fopen(path("run/checkpoints/step-00000002.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);

@@ -12,6 +12,7 @@
 #include "llampi/core/error.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/run_folder.hpp"
+#include "train/run_text.hpp"
 
 namespace llampi {
 namespace {
@@ -73,6 +74,17 @@ TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
   }
 }
 
+TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
+  const TemporaryFolder folder;
+  const std::string config = with_note("[run]\nseed = 1\n", "data.train", "3000 tokens");
+  opened(folder.path(), config);
+  write(folder / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+  fs::rename(folder / "checkpoints", folder / "moved-away");
+  opened(folder.path(), "[run]\nseed = 2\n");
+  EXPECT_EQ(read_whole(folder / "config.ini"), "[run]\nseed = 2\n");
+  EXPECT_TRUE(fs::is_directory(folder / "checkpoints"));
+}
+
 TEST(RunFolder, IsOneJobsAtATime) {
   const TemporaryFolder folder;
   {
@@ -81,6 +93,10 @@ TEST(RunFolder, IsOneJobsAtATime) {
     expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
     EXPECT_EQ(read_whole(folder / "config.ini"), "first\n");
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
+    int turns = 0;
+    expect_refusal(folder.path(),
+                   [&] { const RunFolder second(folder.path(), Log(), 0.2, [&] { ++turns; }); });
+    EXPECT_GT(turns, 0) << "the watchdog must see that it waits";
   }
   const auto third = opened(folder.path(), "third\n");
   EXPECT_EQ(read_whole(folder / "config.ini"), "third\n");
