@@ -106,8 +106,9 @@ bool is_path(const std::string& key) {
 }
 
 std::string place_of(const std::string& path) {
-  std::error_code ignored;
-  fs::path place = fs::weakly_canonical(fs::absolute(path, ignored), ignored).lexically_normal();
+  std::error_code error;
+  fs::path place = fs::weakly_canonical(fs::absolute(path, error), error).lexically_normal();
+  if (error || place.empty()) return path;  // of a place that cannot be looked at, only the text is known
   if (place.filename() == "config.json" || !place.has_filename()) place = place.parent_path();
   return place.string();
 }
@@ -279,10 +280,13 @@ std::string recorded_text(const Continuing& run) {
   const auto keep = [&](const std::string& key) {
     if (then.values.contains(key)) text = with_value(text, key, then.value(key));
   };
-  keep("model.weights");
+  // A checkpoint that is given has its own weights: the values of the run that wrote it are not this one's.
+  if (run.config.run.resume == "auto") {
+    keep("model.weights");
+    if (const auto weights = then.note("model.weights"); !weights.empty())
+      text = with_note(text, "model.weights", weights);
+  }
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
-  if (const auto weights = then.note("model.weights"); !weights.empty())
-    text = with_note(text, "model.weights", weights);
   return with_note(text, "data.train", run.data);
 }
 

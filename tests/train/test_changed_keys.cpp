@@ -206,6 +206,20 @@ TEST_F(ChangedKeys, WhatIsRecordedIsWhatIsTrue) {
   EXPECT_EQ(recorded.note("model.weights"), "read from hf/step-4.h5");
   EXPECT_EQ(recorded.value("optimizer.lr"), "0.02");
   EXPECT_EQ(recorded.note("data.train"), data_);
+
+  // Of a run that begins from a checkpoint, the command is what later runs are compared with.
+  config_.run.resume = "other/step-8.h5";
+  const auto own = read_run_text(recorded_text(continuing(resolved)));
+  EXPECT_EQ(own.value("model.weights"), "other");
+  EXPECT_EQ(own.note("model.weights"), "");
+  EXPECT_EQ(own.note("data.train"), data_);
+}
+
+TEST(ChangedPlaces, ThatCannotBeLookedAtAreNotTheSame) {
+  const TemporaryFolder folder;
+  for (const auto* loop : {"one", "other"}) std::filesystem::create_symlink(loop, folder / loop);
+  EXPECT_FALSE(same_place((folder / "one/a").string(), (folder / "other/b").string()));
+  EXPECT_TRUE(same_place((folder / "one/a").string(), (folder / "one/a").string()));
 }
 
 TEST(RunText, IsReadAsItIsWritten) {
