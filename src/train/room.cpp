@@ -73,8 +73,12 @@ std::int64_t unfinished_bytes(const fs::path& folder) {
 
 fs::path fallback_folder(const Config& config) {
   if (config.checkpoint.fallback_dir.empty()) return {};
-  return fs::path(config.checkpoint.fallback_dir) /
-         fs::weakly_canonical(fs::absolute(config.run.dir)).relative_path();
+  std::error_code error;
+  const fs::path run_dir = fs::weakly_canonical(fs::absolute(config.run.dir, error), error);
+  if (error || run_dir.empty())
+    throw_user_error("cannot follow the path run.dir = {}: {}; choose another run.dir", config.run.dir,
+                     error.message());
+  return fs::path(config.checkpoint.fallback_dir) / run_dir.relative_path();
 }
 
 std::vector<fs::path> run_checkpoints(const Config& config) {
@@ -97,9 +101,14 @@ RoomAtTheEnd room_at_the_end(const Saves& saves, const Retention& retention, std
   return {files, files * bytes - freed};
 }
 
-Room::Room(const Config& config, std::int64_t bytes, const Log& log, std::vector<fs::path> damaged,
-           FreeBytes free)
-    : config_(config), bytes_(bytes), log_(log), damaged_(std::move(damaged)), free_(std::move(free)) {}
+Room::Room(const Config& config, std::int64_t bytes, const Log& log, fs::path fallback,
+           std::vector<fs::path> damaged, FreeBytes free)
+    : config_(config),
+      bytes_(bytes),
+      log_(log),
+      fallback_(std::move(fallback)),
+      damaged_(std::move(damaged)),
+      free_(std::move(free)) {}
 
 /// Whether so many bytes fit, once `more` are freed.
 bool Room::fits(std::int64_t more, std::int64_t bytes) const {
@@ -125,6 +134,11 @@ std::string Room::shortage() const {
 void Room::require_next() const {
   look_at_fallback();
   if (fits(unfinished_bytes(folder()) + sum_of_bytes(surplus_of_next()), bytes_)) return;
+  if (fits_elsewhere()) {
+    log_.warning("there is no room for a checkpoint: {}; until there is, they go to {}", shortage(),
+                 fallback_.string());
+    return;
+  }
   throw_user_error(
       "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is whole; "
       "make "
@@ -187,11 +201,11 @@ void Room::watch(double now) {
   warned_ = is_short;
 }
 
-bool Room::has_some() const {
-  if (fits()) return true;
-  const fs::path fallback = fallback_folder(config_);
-  if (fallback.empty()) return false;
-  const auto free = free_(fallback);
+bool Room::has_some() const { return fits() || fits_elsewhere(); }
+
+bool Room::fits_elsewhere() const {
+  if (fallback_.empty()) return false;
+  const auto free = free_(fallback_);
   return !free || *free >= bytes_;
 }
 

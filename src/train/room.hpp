@@ -15,7 +15,9 @@
 namespace llampi {
 
 /// Where checkpoints go that run.dir has no room for, laid out like a run folder. In checkpoint.fallback_dir
-/// each run has its own, named by the whole path of its run.dir. Empty if no fallback_dir is named.
+/// each run has its own, named by the whole path of its run.dir. Empty if no fallback_dir is named. Where
+/// links lead may look different from other nodes and change while a run lasts, so rank 0 asks at the start,
+/// for all. @throws UserError if the path of run.dir cannot be followed
 std::filesystem::path fallback_folder(const Config& config);
 
 /// The checkpoints of a run in run.dir and in its fallback_folder(), oldest first; of two of the same step
@@ -49,12 +51,13 @@ class Room {
   using FreeBytes = std::function<std::optional<std::int64_t>(const std::filesystem::path& folder)>;
 
   /// @param bytes of a checkpoint
+  /// @param fallback the run's fallback_folder()
   /// @param damaged checkpoints in run.dir, which are neither counted nor deleted
-  Room(const Config& config, std::int64_t bytes, const Log& log,
+  Room(const Config& config, std::int64_t bytes, const Log& log, std::filesystem::path fallback,
        std::vector<std::filesystem::path> damaged = {}, FreeBytes free = free_bytes);
 
-  /// At the start. @throws UserError if the next checkpoint does not fit into run.dir, or if there is no
-  /// checkpoint.fallback_dir where one is named and it cannot be made
+  /// At the start. Warns if the next checkpoint fits only into the fallback folder. @throws UserError if it
+  /// fits nowhere, or if there is no checkpoint.fallback_dir where one is named and it cannot be made
   void require_next() const;
   /// At the start: warns if what is kept of checkpoints will not fit in the end.
   void foresee(const Saves& saves) const;
@@ -69,12 +72,14 @@ class Room {
   /// Before a save: where that is enough, deletes checkpoints that the next save would delete, oldest first,
   /// for as long as another one stays.
   void make_some() const;
+  const std::filesystem::path& fallback() const { return fallback_; }
   /// "it needs 1.2 GiB, and 3 MiB are free in runs/a/checkpoints"
   std::string shortage() const;
 
  private:
   std::filesystem::path folder() const { return std::filesystem::path(config_.run.dir) / "checkpoints"; }
   bool fits(std::int64_t more, std::int64_t bytes) const;
+  bool fits_elsewhere() const;
   std::vector<std::filesystem::path> surplus_of_next() const;
   Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
   void look_at_fallback() const;
@@ -82,6 +87,7 @@ class Room {
   const Config& config_;
   std::int64_t bytes_;
   const Log& log_;
+  std::filesystem::path fallback_;
   std::vector<std::filesystem::path> damaged_;
   FreeBytes free_;
   double looked_ = -1e9;

@@ -115,6 +115,7 @@ struct Saver::Wait {
   double begin = steady_seconds();
   double told = begin - kTellSeconds;
   double pause = 1;  ///< until the next attempt
+  bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
 };
 
 void Saver::save(const TrainingState& state) {
@@ -122,7 +123,7 @@ void Saver::save(const TrainingState& state) {
   const FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
   const Job job = job_of(state, run_.engine.pieces_to_save());
-  for (Wait wait;;) {
+  for (Wait wait{.is_by_file = run_.stopping.file_is_there()};;) {
     get_ready();
     const auto failure = common_failure([&] {
       sync_metrics();
@@ -160,7 +161,7 @@ void Saver::sync_metrics() {
 
 /// False if that fails, too, or if there is no fallback. Collective.
 bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) {
-  const fs::path folder = fallback_folder(run_.config);
+  const fs::path& folder = run_.room.fallback();
   if (folder.empty()) return false;
   run_.log.warning("{}", message_of(failure));
   Job elsewhere = job;
@@ -172,7 +173,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
       if (run_.world.rank() != 0) return;
       make_folder(elsewhere.file.parent_path());
       const auto& lines = run_.metrics()->unwritten();
-      if (!lines.empty()) write_whole(folder / "metrics.jsonl", lines);
+      if (!lines.empty()) write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);
     });
     saved(elsewhere.file, job.state.step, elsewhere.write(run_.world, run_.device));
   });
@@ -191,15 +192,17 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
 /// False if it waits no longer. Collective.
 bool Saver::wait_for_room(Wait& wait, const std::exception_ptr& failure) {
   enum : std::int64_t { kWait, kAttempt, kGiveUp };
-  const double patience = 60 * run_.config.checkpoint.wait_minutes;
+  const double end = wait.begin + 60 * run_.config.checkpoint.wait_minutes;
   const bool asked_to_stop = take_stop_request();  // before: it may stop once the state is saved
   const double next_attempt = steady_seconds() + wait.pause;
   wait.pause = std::min(2 * wait.pause, kLongestPause);
   bool was_short = false;
   for (;;) {
     run_.record.act("waiting for room");
-    const double now = steady_seconds(), left = patience - (now - wait.begin);
-    std::int64_t verdict = left <= 0 || take_stop_request() ? kGiveUp : kWait;
+    const double now = steady_seconds(), left = std::min(end - now, run_.stopping.seconds_left());
+    const bool by_file = !wait.is_by_file && run_.stopping.file_is_there();
+    std::int64_t verdict = left <= 0 || by_file || take_stop_request() ? kGiveUp : kWait;
+    if (by_file) run_.stopping.put_file_aside(run_.log);
     if (verdict == kWait && run_.world.rank() == 0) {
       if (now - wait.told >= kTellSeconds) tell_of_wait(wait, failure, left);
       const bool is_short = !run_.room.has_some();
@@ -217,8 +220,8 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
   wait.told = steady_seconds();
   run_.log.warning(
       "{}. The state stays in memory and is saved as soon as that works; waiting up to {} "
-      "(checkpoint.wait_minutes; a signal ends the wait and the run)",
-      message_of(failure), format_duration(left));
+      "(checkpoint.wait_minutes, run.max_hours; a signal or the file {}/stop ends the wait and the run)",
+      message_of(failure), format_duration(left), run_.config.run.dir);
 }
 
 void Saver::start(const TrainingState& state) {

@@ -16,6 +16,7 @@
 #include "train/resume.hpp"
 #include "train/room.hpp"
 #include "train/side_work.hpp"
+#include "train/stopping.hpp"
 
 namespace llampi {
 
@@ -30,6 +31,7 @@ class Saver {
     CheckpointTexts texts;
     FlightRecord& record;
     const Log& log;
+    const Stopping& stopping;
     Room& room;                             ///< rank 0 asks it
     std::shared_ptr<SideWork> side_work;    ///< tells what a save in the background does
     std::function<MetricsFile*()> metrics;  ///< on disk before a checkpoint gets its name; null but on rank 0
@@ -40,7 +42,7 @@ class Saver {
 
   /// Collective, with nothing under way. Does nothing if the state's step is saved already. What cannot be
   /// written into run.dir goes to checkpoint.fallback_dir; if that fails too, it waits for room for
-  /// checkpoint.wait_minutes.
+  /// checkpoint.wait_minutes, but no longer than run.max_hours leave.
   /// @throws UserError, CommonError if there is none then, or one of the ranks was told to stop
   void save(const TrainingState& state);
   /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is

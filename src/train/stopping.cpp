@@ -1,5 +1,7 @@
 #include "train/stopping.hpp"
 
+#include <limits>
+
 #include "llampi/core/clock.hpp"
 #include "train/stop.hpp"
 
@@ -21,13 +23,21 @@ Stopping::Stopping(const fs::path& run_dir, double max_hours, int rank)
 
 double Stopping::seconds_since_start() const { return steady_seconds() - started_; }
 
+double Stopping::seconds_left() const {
+  return max_seconds_ > 0 ? max_seconds_ - seconds_since_start() : std::numeric_limits<double>::infinity();
+}
+
+bool Stopping::file_is_there() const {
+  std::error_code ignored;
+  return looks_for_file_ && fs::exists(file_, ignored);
+}
+
 std::int64_t Stopping::vote(double seconds_to_go_on) {
   auto reason = StopReason::none;
   if (max_seconds_ > 0 && seconds_since_start() + seconds_to_go_on > max_seconds_)
     reason = StopReason::max_hours;
   if (take_stop_request()) reason = StopReason::signal;
-  std::error_code ignored;
-  if (looks_for_file_ && fs::exists(file_, ignored)) reason = StopReason::file;
+  if (file_is_there()) reason = StopReason::file;
   return reason == StopReason::none ? 0 : std::int64_t{1} << (kBits * (static_cast<int>(reason) - 1));
 }
 

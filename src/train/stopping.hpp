@@ -28,6 +28,8 @@ class Stopping {
   /// "by a signal"
   std::string text() const;
   double seconds_since_start() const;
+  double seconds_left() const;  ///< of max_hours; infinite without
+  bool file_is_there() const;   ///< as rank 0 sees it; false on the others
   /// At the end of the run, so that nothing stops at once what continues it. Rank 0 does it.
   void remove_file(const Log& log) const;
   /// Likewise when the run stops: `stop` becomes `stopped`, by which a job script sees that a person has

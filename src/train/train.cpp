@@ -163,6 +163,7 @@ void Trainer::fill_engine(std::vector<Refused> refused) {
                        checkpoint_texts(),
                        record_,
                        log_,
+                       stopping_,
                        *room_,
                        side_work_,
                        [this] { return folder_ ? &folder_->metrics() : nullptr; }};
@@ -173,8 +174,9 @@ void Trainer::fill_engine(std::vector<Refused> refused) {
 void Trainer::look_for_room(const std::vector<Refused>& refused) {
   std::vector<fs::path> damaged;
   for (const auto& file : refused) damaged.push_back(file.file);
+  const fs::path fallback = from_rank_0(world_, [&] { return fallback_folder(config_).string(); });
   room_ = std::make_unique<Room>(config_, checkpoint_bytes(tensor_infos(*engine_), checkpoint_texts()), log_,
-                                 damaged);
+                                 fallback, damaged);
   from_rank_0(world_, [&] {
     room_->require_next();
     return std::string();

@@ -121,24 +121,33 @@ TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {
     }
   };
   ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
-  EXPECT_TRUE(logged("waiting up to 1h 00m (checkpoint.wait_minutes; a signal ends the wait and the run)"));
+  EXPECT_TRUE(logged("waiting up to 1h 00m (checkpoint.wait_minutes, run.max_hours; a signal or the file " +
+                     c.run.dir + "/stop ends the wait and the run)"));
   EXPECT_EQ(tensors("waits", 12), tensors("whole", 12));
   EXPECT_EQ(curve("waits"), curve("whole"));
 }
 
 TEST_F(Train, AStopEndsAWaitForRoom) {
-  Config c = config("stopped");
-  const fs::path folder = fs::path(c.run.dir) / "checkpoints";
-  std::string sentence = "not refused";
-  try {
-    run(c, keeping_log([&](const std::string& line) {
-          if (line.starts_with("step 11/12 ") && world().rank() == 0) fs::rename(folder, folder_ / "aside");
-          if (line.find("The state stays in memory") != std::string::npos) request_stop();
-        }));
-  } catch (const UserError& error) {
-    sentence = error.what();
+  for (const std::string way : {"signal", "file"}) {
+    Config c = config("stopped-by-" + way);
+    const fs::path dir = c.run.dir;
+    std::string sentence = "not refused";
+    try {
+      run(c, keeping_log([&](const std::string& line) {
+            if (line.starts_with("step 11/12 ") && world().rank() == 0)
+              fs::rename(dir / "checkpoints", dir / "aside");
+            if (line.find("The state stays in memory") == std::string::npos) return;
+            if (way == "signal") return request_stop();
+            std::ofstream(dir / "stop") << "";
+          }));
+    } catch (const UserError& error) {
+      sentence = error.what();
+    }
+    EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
+    world().barrier();
+    EXPECT_FALSE(fs::exists(dir / "stop")) << "it would stop what continues the run";
+    EXPECT_EQ(fs::exists(dir / "stopped"), way == "file");
   }
-  EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
 }
 
 TEST_F(Train, ASaveThatFailsInTheBackgroundEndsTheRunOnAllRanks) {

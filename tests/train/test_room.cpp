@@ -76,7 +76,9 @@ class RoomOfRun : public ::testing::Test {
     std::ofstream(checkpoint_path(config_.run.dir, step)) << std::string(kBytes, 'x');
   }
   Room room() {
-    return {config_, kBytes, log_, {}, [this](const fs::path& folder) { return free(folder); }};
+    return {config_, kBytes,
+            log_,    fallback_folder(config_),
+            {},      [this](const fs::path& folder) { return free(folder); }};
   }
   std::optional<std::int64_t> free(const fs::path& folder) const {
     const auto gone = 10 - std::ssize(list_checkpoints(config_.run.dir));
@@ -182,7 +184,7 @@ TEST_F(RoomOfRun, IsWatchedWhileItShrinks) {
 }
 
 TEST_F(RoomOfRun, IsEnoughWhereNobodySays) {
-  Room unknown(config_, kBytes, log_, {}, [](const fs::path&) { return std::nullopt; });
+  Room unknown(config_, kBytes, log_, {}, {}, [](const fs::path&) { return std::nullopt; });
   unknown.require_next();
   unknown.foresee({0, 100, 1});
   unknown.watch(100);
@@ -200,8 +202,13 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
   EXPECT_TRUE(fs::is_directory(folder_ / "elsewhere"));
   free_is(0);
   EXPECT_FALSE(room().has_some());
+  EXPECT_THAT(refusal(), HasSubstr("there is no room for a checkpoint of this model"));
   free_elsewhere_ = kBytes;
   EXPECT_TRUE(room().has_some());
+  lines_.clear();
+  EXPECT_EQ(refusal(), "");
+  EXPECT_THAT(lines_, ElementsAre(AllOf(HasSubstr("warning: there is no room for a checkpoint: it needs"),
+                                        HasSubstr("they go to " + fallback_folder(config_).string()))));
 
   for (const int step : {2, 4}) have(step);
   fs::create_directories(fallback_folder(config_) / "checkpoints");
@@ -211,6 +218,9 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
                           checkpoint_path(fallback_folder(config_), 4), checkpoint_path(config_.run.dir, 4)));
   config_.checkpoint.fallback_dir = "/proc/none";
   EXPECT_THAT(refusal(), HasSubstr("checkpoint.fallback_dir = /proc/none cannot be written"));
+  fs::create_symlink("loop", folder_ / "loop");
+  config_.run.dir = (folder_ / "loop/run").string();
+  EXPECT_THAT(refusal(), HasSubstr("cannot follow the path run.dir = " + config_.run.dir));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <limits>
 
 #include "llampi/train/train.hpp"
 #include "support/temporary_folder.hpp"
@@ -38,10 +39,18 @@ TEST_F(StoppingTest, WhatDoesNotFitIntoTheTimeIsNotBegun) {
   EXPECT_EQ(s.text(), "because of run.max_hours");
 }
 
+TEST_F(StoppingTest, TellsWhatIsLeftOfTheTime) {
+  EXPECT_EQ(stopping().seconds_left(), std::numeric_limits<double>::infinity());
+  const double left = stopping(1).seconds_left();
+  EXPECT_TRUE(0 < left && left <= 3600) << left;
+}
+
 TEST_F(StoppingTest, RankZeroLooksForTheFile) {
   std::ofstream(folder_ / "stop") << "";
   auto first = stopping(), second = stopping(0, 1);
   EXPECT_EQ(second.vote(0), 0);
+  EXPECT_TRUE(first.file_is_there());
+  EXPECT_FALSE(second.file_is_there());
   EXPECT_TRUE(second.decide(first.vote(0) + second.vote(0)));
   EXPECT_EQ(second.text(), "because of the file " + (folder_ / "stop").string());
   second.remove_file(Log());
