@@ -26,24 +26,42 @@ std::int64_t steps_per_epoch(const TrainingState& s) {
 
 std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// run.resume = FILE, which is gone: fine for a run that began from it and has saved since.
-Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& refused, const Log& log) {
+/// run.resume = FILE, which is gone or not whole: fine for a run that began from it and has saved since.
+/// @param problem "is gone" @param error is thrown if it did not, or has not
+Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& refused, const Log& log,
+                                  const std::string& problem, const std::string& error) {
   const std::string& file = config.run.resume;
   auto own = newest_readable(run_checkpoints(config), refused, log);
-  if (own && same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file)) {
-    log.info("run.resume = {} is gone; {} began from it and continues from its own newest checkpoint", file,
-             config.run.dir);
-    return *own;
+  if (!own || !same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file))
+    throw UserError(error);
+  log.info("run.resume = {} {}; {} began from it and continues from its own newest checkpoint", file, problem,
+           config.run.dir);
+  return *own;
+}
+
+/// Reads its summary; if that cannot be read, says why.
+std::optional<std::string> read_or_reason(Checkpoint& checkpoint, const std::vector<Refused>& refused) {
+  if (const auto* known = find(refused, checkpoint.file)) return known->reason;
+  try {
+    checkpoint.summary = read_checkpoint_summary(checkpoint.file);
+  } catch (const UserError& error) {
+    return error.what();
   }
-  throw_user_error("run.resume = {}: no such file; give a checkpoint, auto or never", file);
+  return std::nullopt;
 }
 
 /// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
 Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, const Log& log) {
   const fs::path file = config.run.resume;
-  if (const auto* known = find(refused, file)) throw UserError(known->reason);
-  if (!fs::exists(file)) return newest_that_began_from(config, refused, log);
-  Checkpoint given{file, read_checkpoint_summary(file)};
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) {
+    return newest_that_began_from(
+        config, refused, log, "is gone",
+        fmt::format("run.resume = {}: no such file; give a checkpoint, auto or never", file.string()));
+  }
+  Checkpoint given{file, {}};
+  if (const auto reason = read_or_reason(given, refused))
+    return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
@@ -155,6 +173,12 @@ void check_same_model(const LlamaConfig& run, const std::string& run_source, con
 
 namespace {
 
+/// A folder without a config.json is none of a model.
+bool is_there(const fs::path& model) {
+  std::error_code ignored;
+  return fs::exists(fs::is_directory(model, ignored) ? model / "config.json" : model, ignored);
+}
+
 /// Of a run that begins.
 Start from_the_beginning(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                          const std::string& data, const Log& log) {
@@ -229,8 +253,7 @@ Start choose_start(World& world, const Config& config, const ConfigTexts& texts,
 }
 
 std::string model_of_begun_run(const Config& config, const Log& log) {
-  std::error_code ignored;
-  if (fs::exists(config.model.config, ignored)) return "";
+  if (is_there(config.model.config)) return "";
   std::vector<Refused> refused;
   const auto newest = newest_readable(run_checkpoints(config), refused, Log());
   if (!newest ||

@@ -59,7 +59,8 @@ Start choose_start(World& world, const Config& config, const ConfigTexts& texts,
                    std::vector<Refused>& refused, const Log& log);
 
 /// The config.json text in the newest checkpoint of the run's folder, if the run had the same model.config
-/// and that is gone; empty if not. @throws UserError if the folder cannot be read
+/// and that is gone, or a folder without a config.json now; empty if not. @throws UserError if the folder
+/// cannot be read
 std::string model_of_begun_run(const Config& config, const Log& log);
 
 }  // namespace llampi

@@ -133,7 +133,15 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
   expect_trained(from_file, {"step 4/4"}, "c");
   remove_checkpoint("b", 3);
   remove_checkpoint("c", 4);
+  folder_.write("run/checkpoints/step-00000002.h5", "a part of it");
+  expect_trained(from_file,
+                 {"run.resume = run/checkpoints/step-00000002.h5 cannot be read (",
+                  "resumed from c/checkpoints/step-00000003.h5", "step 4/4"},
+                 "c");
+  expect_refused(from_file, {"run/checkpoints/step-00000002.h5"}, "d");
+  remove_checkpoint("c", 4);
   fs::remove_all(path("hf"));
+  fs::create_directory(path("hf"));  // as a disk that is not mounted
   fs::remove_all(path("run"));
   expect_trained(
       from_folder,
