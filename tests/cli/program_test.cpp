@@ -69,6 +69,13 @@ TEST_F(Program, ThreadsThatWaitSleepSoonUnlessTheUserWantsOtherwise) {
   EXPECT_THAT(shown("GOMP_SPINCOUNT=77"), HasSubstr("GOMP_SPINCOUNT = '77'"));
 }
 
+/// Also where it has started itself again. The configuration is what the kernel calls the process.
+TEST_F(Program, HasItsNameInListsOfProcesses) {
+  const Ending ending = shell(folder_.path(), std::string("env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT ") +
+                                                  LLAMPI_PROGRAM + " train --config /proc/self/comm");
+  EXPECT_THAT(ending.err, HasSubstr("holds the line \"llampi\""));
+}
+
 TEST_F(Program, EveryCommandHelpsItself) {
   for (const auto& command : cli::commands()) {
     if (command.run == nullptr) continue;

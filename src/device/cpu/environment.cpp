@@ -1,10 +1,9 @@
 #include "device/cpu/environment.hpp"
 
-#include <unistd.h>
-
 #include <cstdlib>
 
 #include "device/cpu/gemm_environment.hpp"
+#include "device/cpu/start_again.hpp"
 
 namespace llampi {
 namespace {
@@ -24,8 +23,8 @@ bool set_wait_policy() {
 
 void prepare_environment(char** argv) {
   const bool changed = set_wait_policy();
-  prepare_gemm_environment(argv);              // which may have to start again as well
-  if (changed) execv("/proc/self/exe", argv);  // if that fails, threads wait as they would
+  prepare_gemm_environment(argv);  // which may have to start again as well
+  if (changed) start_again(argv);  // if that fails, threads wait as they would
 }
 
 }  // namespace llampi

@@ -1,11 +1,10 @@
 #include "device/cpu/gemm_environment.hpp"
 
-#include <unistd.h>
-
 #include <cstdlib>
 
 #include "device/cpu/cpu_features.hpp"
 #include "device/cpu/gemm_library.hpp"
+#include "device/cpu/start_again.hpp"
 
 namespace llampi {
 
@@ -15,7 +14,7 @@ void prepare_gemm_environment(char** argv) {
   // A value that is there is the user's, or ours from before: never start again twice.
   if (std::getenv(kVariable) != nullptr || inspect_gemm_library().level >= cpu_level()) return;
   setenv(kVariable, cpu_level() == CpuLevel::avx512 ? "SKYLAKEX" : "HASWELL", 0);
-  execv("/proc/self/exe", argv);
+  start_again(argv);
   unsetenv(kVariable);  // it could not be started: make_cpu_device() says what to do
 #else
   static_cast<void>(argv);
