@@ -139,7 +139,7 @@ failures=${JOB_FAILURES:-0}
 if [[ $(newest_checkpoint) != "$before" ]]; then failures=0; fi
 if ((status == 75)); then
     if [[ $(newest_checkpoint) == "$before" ]]; then
-        echo "stopped early without a new checkpoint: more time per job is needed; not submitted again" >&2
+        echo "stopped early without a new checkpoint in $run_dir (more time per job or more room is needed: see above); not submitted again" >&2
         exit 1
     fi
     echo "saved in $run_dir; submitting the next job"

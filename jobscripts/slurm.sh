@@ -99,7 +99,7 @@ if [[ -e $run_dir/stopped || -e $run_dir/stop ]]; then
 fi
 if ((status == 75)); then
     if [[ $(newest_checkpoint) == "$before" ]]; then
-        echo "stopped early without a new checkpoint: more time per job is needed; not submitted again" >&2
+        echo "stopped early without a new checkpoint in $run_dir (more time per job or more room is needed: see above); not submitted again" >&2
         exit 1
     fi
     may_requeue || { refuse_to_requeue; exit 75; }

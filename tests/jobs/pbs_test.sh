@@ -66,7 +66,7 @@ job QSUB_STATUS=1 PBS_O_QUEUE=routing
 expect "the queue of the submission" "$(last qsub)" "qsub -N mine -q routing *"
 expect "qsub that fails" "$status $log" "75 *qsub: no*"
 job
-expect "status without progress" "$status $(count qsub)" "1 0"
+expect "status without progress" "$status $(count qsub) $log" "1 0 *without a new checkpoint in runs/mine (more time per job or more room*"
 
 # Stopped by hand.
 fresh

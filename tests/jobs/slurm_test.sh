@@ -50,7 +50,7 @@ for step in 10 20; do
 done
 job -- input.ini
 expect "status without progress" $status 1
-expect "the log without progress" "$log" "*without a new checkpoint*"
+expect "the log without progress" "$log" "*without a new checkpoint in runs/mine (more time per job or more room*"
 expect "a job without progress" "$(count scontrol)" 0
 
 # Stopped by hand, at once or while the state cannot be saved.
