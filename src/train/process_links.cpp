@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -60,6 +61,18 @@ int new_socket() {
   return socket;
 }
 
+/// Of files and sockets that this process may have open, after asking for more: a monitor has a connection
+/// with every node, and 1024 are usual.
+std::size_t raised_descriptor_limit() {
+  constexpr rlim_t kEnough = 65536;  // not all: there are libraries that go through each one that may be open
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  rlimit raised = limit;
+  raised.rlim_cur = std::min(limit.rlim_max, kEnough);
+  if (raised.rlim_cur > limit.rlim_cur && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  return limit.rlim_cur;
+}
+
 }  // namespace
 
 std::vector<std::pair<int, int>> pairs_to_link(const std::vector<RankProcess>& ranks,
@@ -109,6 +122,7 @@ ProcessLinks::~ProcessLinks() {
 }
 
 void ProcessLinks::listen_for_links() {
+  most_links_ = raised_descriptor_limit() / 2;  // the others are for MPI and files
   listener_ = new_socket();
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -143,8 +157,9 @@ bool ProcessLinks::connect_to_next(int monitor) {
   return false;
 }
 
+/// Those beyond most_links_ stay missing().
 void ProcessLinks::accept_links() {
-  for (;;) {
+  while (links_.size() < most_links_) {
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket < 0) return;
     set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);

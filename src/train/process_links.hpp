@@ -76,6 +76,7 @@ class ProcessLinks {
   std::uint16_t port_ = 0;
   std::map<int, Monitor> monitors_;
   std::vector<Link> links_;
+  std::size_t most_links_ = 0;  ///< that it accepts
   std::set<int> missing_;
   std::vector<int> ended_;  ///< not told of yet
 };
