@@ -3,7 +3,7 @@
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
 // of it, then kill), hang, or an error's name; errors go on from there.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
-// the second word says. FILE is read anew each time.
+// the second word says; if there is a third, only once that file is there. FILE is read anew each time.
 #include <dlfcn.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 #include <string>
 
 namespace {
@@ -127,9 +128,12 @@ int statvfs(const char* path, struct statvfs* status) noexcept {
   const char* file = std::getenv("FREE_BYTES");
   if (result != 0 || file == nullptr) return result;
   std::ifstream lines(file);
-  std::string part;
-  for (unsigned long bytes = 0; lines >> part >> bytes;) {
-    if (std::strstr(path, part.c_str()) == nullptr) continue;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string part, needed;
+    unsigned long bytes = 0;
+    if (!(words >> part >> bytes) || std::strstr(path, part.c_str()) == nullptr) continue;
+    if (words >> needed && ::access(needed.c_str(), F_OK) != 0) continue;
     status->f_frsize = 1;
     status->f_bavail = bytes;
     break;

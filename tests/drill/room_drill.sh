@@ -38,48 +38,42 @@ echo "$run $((estimate * 3 / 2))" >free
 expect 0 "^warning: there is no room for all checkpoints of this run: .* 3 new ones of .*; make room there"
 same_as_undisturbed $run || fail "a run that was warned"
 
-# The disk is full from step 9 on: its save begins the wait, and ends it.
-steps=60
+# No room once the second checkpoint is there: the save of step 9 is the first without any.
+full_from_9() { printf '%s\n' "$@" "$run 1000 $run/checkpoints/step-00000006.h5" "$run $plenty" >free; }
+
+# That save begins the wait, and what it says ends it.
 run=waits
-echo "$run $plenty" >free
+full_from_9
 (
-    until [[ -e waits/checkpoints/step-00000006.h5 ]]; do sleep 0.01; done
-    echo "waits 1000" >free
-    until grep -q "The state stays in memory" waits.log; do sleep 0.05; done
+    for ((i = 0; i < 1200; ++i)); do
+        if grep -q "The state stays in memory" waits.log; then break; fi
+        sleep 0.05
+    done
     echo "waits $plenty" >free
-) &
+) 2>/dev/null &
 helper=$!
 expect 0 "cannot write the checkpoint .*: it needs .*, and 1000 B are free; .*waiting up to 1h 00m"
 wait $helper
-[[ -e waits/checkpoints/step-00000060.h5 ]] || fail "it waited in vain"
+same_as_undisturbed waits || fail "a run that waited"
 
-# Likewise, with a second place; there the same command continues.
+# Likewise, with a second place; there the same command continues, with or without room.
 run=moves
-echo "$run $plenty" >free
-(
-    until [[ -e moves/checkpoints/step-00000006.h5 ]]; do sleep 0.01; done
-    printf '%s\n' "elsewhere $plenty" "moves 1000" >free
-) &
-helper=$!
-expect 0 "is in checkpoint.fallback_dir: elsewhere/.*/moves/checkpoints/step-00000060.h5; make room" \
+full_from_9 "elsewhere $plenty"
+expect 0 "is in checkpoint.fallback_dir: elsewhere/.*/moves/checkpoints/step-00000012.h5; make room" \
     --checkpoint.fallback_dir=elsewhere
-wait $helper
-[[ ! -e moves/checkpoints/step-00000060.h5 ]] || fail "run.dir had room"
+[[ ! -e moves/checkpoints/step-00000012.h5 ]] || fail "run.dir had room"
 [[ $(find elsewhere -name 'step-*' | wc -l) == 1 ]] || fail "more than one checkpoint is elsewhere"
+steps=15
+expect 0 "^warning: there is no room for a checkpoint: it needs .*; until there is, they go to elsewhere/" \
+    --checkpoint.fallback_dir=elsewhere
 echo "moves $plenty" >free
-steps=66
-expect 0 "resumed from elsewhere/.*step-00000060.h5 at step 60" --checkpoint.fallback_dir=elsewhere
-[[ -e moves/checkpoints/step-00000066.h5 ]] || fail "the run did not go on"
+steps=18
+expect 0 "resumed from elsewhere/.*step-00000015.h5 at step 15" --checkpoint.fallback_dir=elsewhere
+[[ -e moves/checkpoints/step-00000018.h5 ]] || fail "the run did not go on"
 
 # Given up: status 2, and older checkpoints as they were.
-steps=60
+steps=12
 run=gives-up
-echo "$run $plenty" >free
-(
-    until [[ -e gives-up/checkpoints/step-00000006.h5 ]]; do sleep 0.01; done
-    echo "gives-up 1000" >free
-) &
-helper=$!
+full_from_9
 expect 2 "^llampi: .*cannot write the checkpoint gives-up/checkpoints/" --checkpoint.wait_minutes=0
-wait $helper
 [[ $(find gives-up/checkpoints -type f | wc -l) == 2 ]] || fail "left are $(ls gives-up/checkpoints)"
