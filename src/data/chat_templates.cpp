@@ -39,12 +39,8 @@ const Known* find_known(std::string_view name) {
   return found == kKnown.end() ? nullptr : found;
 }
 
-/// Outlines of texts that models were published with, each compared with transformers by what it renders.
-struct Published {
-  std::uint64_t fingerprint;
-  std::string_view name;
-};
-constexpr std::array<Published, 21> kPublished{{
+/// Each compared with transformers by what it renders (tests/data/make_chat_text_fixtures.py).
+constexpr std::array<PublishedTemplate, 21> kPublished{{
     {0x3bab79bda6ef11c0, "chatml"},       {0x6d3742d07bd8a569, "chatml"},
     {0xaeb437eaf4d6ebd3, "chatml"},       {0xc1de520cba0fcf01, "chatml"},
     {0xc4c8b31ecba04cae, "chatml"},       {0xe5c6207090219476, "chatml"},
@@ -252,6 +248,8 @@ std::int32_t token_of(const Tokenizer& tokenizer, ChatFormat format, std::string
   return *id;
 }
 
+std::span<const PublishedTemplate> published_templates() { return kPublished; }
+
 std::vector<std::string> template_names() {
   std::vector<std::string> names;
   for (const auto& known : kKnown) names.emplace_back(known.name);
@@ -277,7 +275,7 @@ std::optional<ChatTemplate> recognise_template(const std::string& text) {
       break;
     }
   }
-  const auto* published = std::ranges::find(kPublished, outline.fingerprint, &Published::fingerprint);
+  const auto* published = std::ranges::find(kPublished, outline.fingerprint, &PublishedTemplate::fingerprint);
   if (name.empty() && published != kPublished.end()) name = published->name;
   if (name.empty()) return std::nullopt;
   ChatTemplate found = named_template(std::string(name));

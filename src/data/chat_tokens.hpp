@@ -1,7 +1,9 @@
-// The special tokens of chat templates. Private to the library.
+// The special tokens of chat templates, and which texts of them are known. Private to the library.
 #pragma once
 
+#include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -21,5 +23,13 @@ std::optional<std::int32_t> find_token(const Tokenizer& tokenizer, ChatFormat fo
 
 /// The same, of a tokenizer that has it.
 std::int32_t token_of(const Tokenizer& tokenizer, ChatFormat format, std::string_view name);
+
+/// Outline of a text that models were published with, and the name of the template that it is.
+struct PublishedTemplate {
+  std::uint64_t fingerprint;
+  std::string_view name;
+};
+
+std::span<const PublishedTemplate> published_templates();
 
 }  // namespace llampi

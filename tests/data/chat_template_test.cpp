@@ -1,9 +1,12 @@
 // Which template belongs to a tokenizer, and what each makes of random conversations.
 #include <algorithm>
+#include <array>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "data/chat_tokens.hpp"
 #include "data/jinja_outline.hpp"
 #include "data_testing.hpp"
 #include "fake_tokenizers.hpp"
@@ -83,6 +86,84 @@ TEST(ChatTemplates, AreRecognisedAsPublished) {
   EXPECT_EQ(found->text, text);
   EXPECT_FALSE(recognise_template(std::string(kChatml) + "!"));
   EXPECT_FALSE(recognise_template(""));
+}
+
+// ---- Texts and outlines, compared with what make_chat_text_fixtures.py keeps of transformers and Jinja's
+// lexer. ----
+
+Json known_texts() {
+  std::ifstream file(fixture("chat_texts.json"));
+  return Json::parse(file);
+}
+
+std::string fingerprint_of(const std::string& text) {
+  return fmt::format("{:016x}", outline_of(text).fingerprint);
+}
+
+/// The texts that exported folders get, by name of the template; llama3.2-dated with --template-date.
+std::map<std::string, std::string> own_texts(const std::string& date) {
+  const BytesAndSpecials all({"</s>", "<s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
+                              "<|im_start|>", "<|im_end|>"});
+  std::map<std::string, std::string> texts;
+  for (const auto& name : template_names()) texts[name] = choose_template(all, {.name = name}).text;
+  texts["llama3.2-dated"] = choose_template(all, {.name = "llama3.2", .date = date}).text;
+  return texts;
+}
+
+/// transformers has rendered these very texts as it renders the published ones. If this fails, the texts were
+/// changed: run the script, which reads the properties recorded here.
+TEST(ChatTemplates, TextsAreThoseThatTransformersRendered) {
+  const Json known = known_texts();
+  const auto own = own_texts(known["own_date"]);
+  EXPECT_EQ(own.size(), known["own"].size());
+  for (const auto& [name, text] : own) {
+    RecordProperty("text " + name, text);
+    EXPECT_EQ(text, known["own"].value(name, Json{{"text", "none in chat_texts.json"}})["text"]) << name;
+  }
+}
+
+TEST(ChatTemplates, PublishedOnesAreThoseThatTransformersRendered) {
+  std::map<std::string, std::string> published;
+  for (const auto& [fingerprint, name] : published_templates())
+    published[fmt::format("{:016x}", fingerprint)] = name;
+  EXPECT_EQ(published, known_texts()["published"].get<decltype(published)>());
+}
+
+/// The shapes are those of the published texts, each letter an x and each digit a 0.
+TEST(JinjaOutline, IsThatOfJinjasLexer) {
+  const Json known = known_texts();
+  EXPECT_EQ(known["shapes"].size(), 26U);
+  EXPECT_EQ(known["snippets"].size(), 12U);
+  for (const char* kind : {"shapes", "snippets"}) {
+    for (const auto& [text, fingerprint, date, default_system] :
+         known[kind].get<std::vector<std::array<std::string, 4>>>()) {
+      const auto outline = outline_of(text);
+      EXPECT_EQ(fmt::format("{:016x}", outline.fingerprint), fingerprint) << text;
+      EXPECT_EQ(outline.date, date) << text;
+      EXPECT_EQ(outline.default_system, default_system) << text;
+    }
+  }
+}
+
+/// Laid out anew and with one byte erased, which now and then changes nothing that is rendered.
+TEST(JinjaOutline, IsThatOfJinjasLexerForChangedTexts) {
+  const Json known = known_texts();
+  std::size_t same = 0, other = 0;
+  for (const auto& [name, own] : known["own"].items()) {
+    const std::string text = own["text"];
+    EXPECT_EQ(fingerprint_of(text), own["fingerprint"]) << name;
+    const auto compare = [&, &own = own](const std::string& changed, const std::string& fingerprint) {
+      EXPECT_EQ(fingerprint_of(changed), fingerprint) << changed;
+      const bool is_same = fingerprint == own["fingerprint"];
+      EXPECT_EQ(recognise_template(changed).has_value(), is_same) << changed;
+      ++(is_same ? same : other);
+    };
+    for (const auto& layout : own["layouts"]) compare(layout[0], layout[1]);
+    for (const auto& erased : own["erased"])
+      compare(std::string(text).erase(erased[0].get<std::size_t>(), 1), erased[1]);
+  }
+  EXPECT_GT(same, 50U);
+  EXPECT_GT(other, 200U);
 }
 
 /// A folder with the small Llama 2 tokenizer; `config` is its tokenizer_config.json.
