@@ -123,7 +123,7 @@ int export_command(const Arguments& arguments) {
       if (!a.tokenizer.empty()) {
         request.tokenizers = {a.tokenizer};
       } else {
-        request.tokenizers = folders_of_run(a.checkpoint);
+        request.tokenizers = folders_of_run(a.checkpoint, log);
       }
     });
     export_folder(world, request, log);

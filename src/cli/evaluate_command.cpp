@@ -43,8 +43,8 @@ std::vector<Option> options_of(Request& r) {
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
-       "data: sequence length in tokens; 0: that of the run which wrote the checkpoint; other weights need "
-       "one",
+       "data: sequence length in tokens; 0: that of the rows of the data, or of the run which wrote the "
+       "checkpoint; others need one",
        {.range = kAtLeastZero}},
       {"micro-batch",
        &r.loss.micro_batch,
@@ -142,7 +142,7 @@ int evaluate_command(const Arguments& arguments) {
       if (speaks) print_result(result, r.json);
     } else {
       agree(world, [&] {
-        if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights);
+        if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights, log);
       });
       const Accuracy result = answer_questions(world, r.weights, r.asking, log);
       if (speaks) print_result(result, r.json);

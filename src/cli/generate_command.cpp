@@ -102,7 +102,7 @@ int generate_command(const Arguments& arguments) {
     agree(world, [&] { r = parse(arguments, log); });
     r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
     agree(world, [&] {
-      if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights);
+      if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights, log);
     });
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {

@@ -37,13 +37,19 @@ Option template_date_option(std::string& date, const std::string& only_for) {
           {.name = "DATE"}};
 }
 
-std::vector<fs::path> folders_of_run(const fs::path& checkpoint) {
+std::vector<fs::path> folders_of_run(const fs::path& checkpoint, const Log& log) {
   if (identify(checkpoint) != FileKind::checkpoint) return {};
   const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
   if (text.empty()) return {};
   const RunText run = read_run_text(text);  // it may be of an older llampi, with other keys
   std::vector<fs::path> folders;
   std::error_code ignored;
+  const std::string weights = run.value("model.weights");
+  if (!weights.empty() && weights != "random" && !fs::exists(weights, ignored)) {
+    log.warning(
+        "{}, which the run of {} began from, is gone: its tokenizer is sought beside model.config = {}",
+        weights, checkpoint.string(), run.value("model.config"));
+  }
   for (const fs::path path : {run.value("model.weights"), run.value("model.config")}) {
     if (fs::is_directory(path, ignored)) {
       folders.push_back(path);

@@ -17,6 +17,6 @@ Option template_date_option(std::string& date, const std::string& only_for = "")
 
 /// Where the run of a checkpoint had its model from: the folders of model.weights and model.config. None for
 /// what is no checkpoint.
-std::vector<std::filesystem::path> folders_of_run(const std::filesystem::path& checkpoint);
+std::vector<std::filesystem::path> folders_of_run(const std::filesystem::path& checkpoint, const Log& log);
 
 }  // namespace llampi::cli

@@ -191,13 +191,24 @@ ChatTemplate template_of(const ChatTemplateText& given) {
       given.source, outline_of(given.text).fingerprint, names_for_messages());
 }
 
+/// The names of the templates whose tokens this tokenizer has.
+std::string names_that_fit(const Tokenizer& tokenizer) {
+  std::vector<std::string> fitting;
+  for (const auto& name : template_names()) {
+    if (missing_token(tokenizer, named_template(name).format).empty()) fitting.push_back(name);
+  }
+  if (fitting.empty())
+    return "give --tokenizer with that of a chat model, for this one has no template's tokens";
+  return fmt::format("say with --template how conversations are to be written: {}", fmt::join(fitting, ", "));
+}
+
 ChatTemplate automatic_template(const Tokenizer& tokenizer, const ChatTemplateText& trained_with) {
   if (!trained_with.text.empty()) return template_of(trained_with);
   if (const auto own = tokenizer.chat_template()) return template_of(*own);
   throw_user_error(
       "the tokenizer {} comes with no chat template (\"chat_template\" in tokenizer_config.json, or "
-      "chat_template.jinja): say with --template how conversations are to be written: {}",
-      tokenizer.name(), names_for_messages());
+      "chat_template.jinja): {}",
+      tokenizer.name(), names_that_fit(tokenizer));
 }
 
 void set_date(ChatTemplate& chosen, const TemplateChoice& choice) {

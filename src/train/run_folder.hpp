@@ -19,7 +19,7 @@ class RunFolder {
  public:
   /// Locks the folder of a run that there is already; of one that there is not yet, nothing is made.
   /// @param patience in seconds: how long another job may keep it
-  /// @param waits is called again and again meanwhile
+  /// @param waits is called again and again meanwhile; what it throws ends the wait
   /// @throws UserError if another job has it, if it is not a folder, or if it holds no run but files of the
   /// names that one would replace
   RunFolder(std::filesystem::path folder, const Log& log, double patience,

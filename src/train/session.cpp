@@ -34,13 +34,14 @@ cpu_set_t usable_cores() {
   return cores;
 }
 
-/// Of the run that trained these weights.
-std::int64_t seq_len_of(const std::filesystem::path& weights) {
-  std::int64_t seq_len = 0;
+/// Of the rows that the data were packed into, or else of the run that trained these weights.
+std::int64_t seq_len_of(const TokenFile& data, const std::filesystem::path& weights) {
+  std::int64_t seq_len = data.row_tokens();
+  if (seq_len > 0) return seq_len;
   if (identify(weights) == FileKind::checkpoint) seq_len = read_checkpoint_summary(weights).state.seq_len;
   if (seq_len < 1)
-    throw_user_error("{} does not say with which sequence length to evaluate; give --seq-len",
-                     weights.string());
+    throw_user_error("neither {} nor {} says with which sequence length to evaluate; give --seq-len",
+                     weights.string(), data.path().string());
   return seq_len;
 }
 
@@ -194,8 +195,8 @@ Evaluation evaluate(World& world, const std::filesystem::path& weights, const st
                     EvaluateOptions o, const Log& log) {
   std::unique_ptr<TokenFile> file;
   agree(world, [&] {
-    if (o.seq_len == 0) o.seq_len = seq_len_of(weights);
     file = std::make_unique<TokenFile>(data);
+    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, weights);
     check_vocabulary(*file, config_of_weights(weights), weights.string());
     check_rows(*file, o.seq_len, "--seq-len");
     if (file->samples(o.seq_len) < 1) {

@@ -24,6 +24,7 @@
 #include "train/run_warnings.hpp"
 #include "train/saver.hpp"
 #include "train/session.hpp"
+#include "train/stop.hpp"
 #include "train/stopping.hpp"
 #include "train/trace.hpp"
 #include "train/watchdog.hpp"
@@ -53,6 +54,7 @@ class Trainer {
 
  private:
   Outcome run_watched();
+  bool take_folder();
   void fill_engine(std::vector<Refused> refused);
   std::int64_t resume(std::vector<Refused>& refused);
   CheckpointTexts checkpoint_texts() const;
@@ -221,6 +223,24 @@ void Trainer::finish_what_is_saved() {
   static_cast<void>(common_failure([&] { saver_->finish(); }));
 }
 
+/// False where this job is told to stop while another one has the folder.
+bool Trainer::take_folder() {
+  struct ToldToStop {};
+  const auto patience = kLockSeconds + guessed_seconds_to_save();
+  const auto wait = [this] {
+    record_.act("waiting for the run folder");
+    if (take_stop_request()) throw ToldToStop();
+  };
+  return from_rank_0(world_, [&]() -> std::string {
+           try {
+             folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait);
+             return "taken";
+           } catch (const ToldToStop&) {
+             return "";
+           }
+         }) == "taken";
+}
+
 Outcome Trainer::run_watched() {
   const int threads = threads_per_rank(world_, config_.run.threads);
   const std::string model = from_rank_0(world_, [&] { return model_of_begun_run(config_, log_); });
@@ -228,11 +248,11 @@ Outcome Trainer::run_watched() {
     inputs_ = open_inputs(config_, world_.size(), model);
     state_ = inputs_.fresh;
   });
-  from_rank_0(world_, [&] {  // before it is looked for what to continue from
-    folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, kLockSeconds + guessed_seconds_to_save(),
-                                          [this] { record_.act("waiting for the run folder"); });
-    return std::string();
-  });
+  if (!take_folder()) {  // before it is looked for what to continue from
+    log_.info("stopped while waiting for {}, which is as it was; run the same command again to continue",
+              config_.run.dir);
+    return Outcome::stopped;
+  }
   std::vector<Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;

@@ -226,8 +226,9 @@ TEST_F(Convert, Mistakes) {
               HasSubstr("absent.h5: no such file or folder"));
   EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output new --max-shard-size 5apples"),
               HasSubstr("write for example 5GB"));
-  EXPECT_THAT(complaint(1, "evaluate --weights there --data text.h5"),
-              HasSubstr("there does not say with which sequence length to evaluate; give --seq-len"));
+  EXPECT_THAT(
+      complaint(1, "evaluate --weights there --data text.h5"),
+      HasSubstr("neither there nor text.h5 says with which sequence length to evaluate; give --seq-len"));
   EXPECT_FALSE(fs::exists(path("new")));
   EXPECT_THAT(complaint(1, "import --weights " + saved + " --output new.h5"),
               HasSubstr("is not a Hugging Face folder"));

@@ -165,8 +165,8 @@ TEST_F(Train, EvaluationWithoutValidLabels) {
   EXPECT_THAT(ending.err, HasSubstr("warning: singles.h5 has no valid labels"));
 }
 
-// The signal goes to mpirun, as a user or a scheduler sends it.
-// The first job, killed say, still has the folder; the second one begins when it has ended.
+// The first job, killed say, still has the folder; the second one begins when it has ended, and a third one
+// is told to stop while it waits.
 TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
   train("");  // makes run.ini
   const std::string job = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
@@ -175,10 +175,17 @@ TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
       shell(folder_.path(), "SLURM_JOB_ID=4711 " + job + " >first.log 2>&1 & first=$!\n" +
                                 "until [ -e busy/metrics.jsonl ]; do sleep 0.02; done\n" + job +
                                 " >second.log 2>&1 & second=$!\n" +
-                                "until grep -q 'waiting up to' second.log; do sleep 0.02; done\n"
+                                "until grep -q 'waiting up to' second.log; do sleep 0.02; done\n" + job +
+                                " >third.log 2>&1 & third=$!\n"
+                                "until grep -q 'waiting up to' third.log; do sleep 0.02; done\n"
+                                "kill -USR1 $third; wait $third; echo third $?; cat third.log\n"
                                 "touch busy/stop; wait $first; echo first $?\n"
                                 "until grep -q 'resumed from' second.log; do sleep 0.02; done\n"
                                 "touch busy/stop; wait $second; echo second $?; cat second.log");
+  EXPECT_THAT(ending.out, HasSubstr("third 75\n"));
+  EXPECT_THAT(ending.out,
+              HasSubstr("\nstopped while waiting for busy, which is as it was; run the same command "
+                        "again to continue\n"));
   EXPECT_THAT(ending.out, HasSubstr("first 75\n"));
   EXPECT_THAT(ending.out, HasSubstr("second 75\n"));
   EXPECT_THAT(ending.out,
@@ -188,6 +195,7 @@ TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
   EXPECT_FALSE(std::filesystem::exists(folder_.path() / "busy/running.json"));
 }
 
+// The signal goes to mpirun, as a user or a scheduler sends it.
 TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
   const std::string command = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
                               " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"

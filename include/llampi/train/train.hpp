@@ -46,7 +46,7 @@ struct DeviceOptions {
 };
 
 struct EvaluateOptions {
-  std::int64_t seq_len = 0;  ///< 0: that with which the checkpoint was trained
+  std::int64_t seq_len = 0;  ///< 0: that of the data's rows, or that with which the checkpoint was trained
   std::int64_t micro_batch = 1;
   DeviceOptions compute;
 };
