@@ -10,6 +10,7 @@
 #include "llampi/data/json_lines.hpp"
 #include "llampi/train/generate.hpp"
 #include "train/continuation.hpp"
+#include "train/rank_0.hpp"
 #include "train/sampling.hpp"
 #include "train/session.hpp"
 #include "train/text_model.hpp"
@@ -83,11 +84,12 @@ class AnswersFile {
       : world_(world),
         output_{follow_links(options.answers), "a file of answers", is_file_of_answers, options.overwrite} {
     if (output_.path.empty()) return;
-    on_rank_0(world_, [&] {
+    from_rank_0(world_, [&] {
       output_.check();
       clear_leftovers(output_.path, log);
       temporary_.emplace(temporary_beside(output_.path));
       file_ = PosixFile::create(temporary_->path());
+      return std::string();
     });
   }
   /// Lines of all ranks, in their order. Collective.
