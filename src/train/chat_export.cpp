@@ -40,17 +40,12 @@ void write_template(const fs::path& folder, const std::string& chat_template, co
 }
 
 /// Those of config.json first, in its order.
-std::vector<std::int32_t> end_ids(const fs::path& folder, const Json& config, const Tokenizer& tokenizer,
-                                  const ChatTemplate& chat_template) {
-  std::vector<std::int32_t> ids;
+std::vector<std::int32_t> end_ids(const fs::path& folder, const std::string& config,
+                                  const Tokenizer& tokenizer, const ChatTemplate& chat_template) {
+  auto ids = end_ids_in(config, "config.json");
   const auto add = [&](std::int32_t id) {
-    if (id >= 0 && std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
+    if (std::ranges::find(ids, id) == ids.end()) ids.push_back(id);
   };
-  if (const auto own = config.value("eos_token_id", Json()); own.is_array()) {
-    for (const auto& id : own) add(id.get<std::int32_t>());
-  } else if (own.is_number_integer()) {
-    add(own.get<std::int32_t>());
-  }
   for (const auto id : end_ids_of(folder)) add(id);
   if (const auto end = tokenizer.end()) add(*end);
   for (const auto id : stop_tokens(tokenizer, chat_template)) add(id);
@@ -71,8 +66,8 @@ std::string add_chat(const fs::path& folder, const std::string& chat_template, c
   }
   const auto chosen = choose_template(*tokenizer, {.name = known->name});
   write_template(folder, chat_template, *tokenizer);
+  const auto ids = end_ids(folder, config, *tokenizer, chosen);
   Json model = Json::parse(config);
-  const auto ids = end_ids(folder, model, *tokenizer, chosen);
   Json generation = read_object(folder / "generation_config.json");
   if (const auto begin = tokenizer->bos_token(); begin && !generation.contains("bos_token_id"))
     generation["bos_token_id"] = *begin;
