@@ -53,11 +53,14 @@ std::uint64_t random_token() {
   return (static_cast<std::uint64_t>(random()) << 32) | random();
 }
 
-int new_socket() {
-  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (socket < 0) return socket;
+void keep_alive(int socket) {
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+}
+
+int new_socket() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket >= 0) keep_alive(socket);
   return socket;
 }
 
@@ -162,8 +165,7 @@ void ProcessLinks::accept_links() {
   while (links_.size() < most_links_) {
     const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (socket < 0) return;
-    set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-    set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+    keep_alive(socket);
     links_.push_back({socket, -1, State::greeting, steady_seconds(), {}});
   }
 }

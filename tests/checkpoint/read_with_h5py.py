@@ -1,18 +1,15 @@
 """Opens a checkpoint of exchange_test.cpp with h5py, knowing nothing but docs/formats.md. Exit status 77: no h5py here."""
 import json
-import os
+import pathlib
 import struct
 import sys
 import zlib
 
-try:
-    import h5py
-except ImportError:
-    system = "/usr/bin/python3"  # where packages of the distribution are, if python3 is another one
-    if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
-        os.execv(system, [system] + sys.argv)
-    print("h5py is not installed")
-    sys.exit(77)
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import system_python
+
+system_python.require("h5py")
+import h5py
 
 SHAPES = {
     "model.embed_tokens.weight": (331, 80),

@@ -19,15 +19,12 @@ import subprocess
 import sys
 import tempfile
 
-try:
-    import h5py
-    import numpy
-except ImportError:
-    system = "/usr/bin/python3"  # where packages of the distribution are, if python3 is another one
-    if os.path.exists(system) and os.path.realpath(sys.executable) != os.path.realpath(system):
-        os.execv(system, [system] + sys.argv)
-    print("h5py is not installed")
-    sys.exit(77)
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "support"))
+import system_python
+
+system_python.require("h5py", "numpy")
+import h5py
+import numpy
 
 PROGRAM, SOURCE, MPIRUN = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 PATTERN = sys.argv[4] if len(sys.argv) > 4 else ""
