@@ -19,12 +19,12 @@
 #include <string>
 #include <vector>
 
-#include "data/posix_file.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/io/posix_file.hpp"
 #include "llampi/model/llama.hpp"
-#include "train/session.hpp"
 
 namespace {
 
@@ -33,8 +33,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kBlock = std::int64_t{4} << 20;
 
-LlamaConfig shape() {
-  LlamaConfig config;
+llampi::model::LlamaConfig shape() {
+  llampi::model::LlamaConfig config;
   config.vocab_size = 32000;
   config.hidden_size = 768;
   config.intermediate_size = 2048;
@@ -52,7 +52,7 @@ double now() {
 }
 
 /// Seconds from when all ranks begin to when all have ended.
-double timed(World& world, const std::function<void()>& work) {
+double timed(llampi::comm::World& world, const std::function<void()>& work) {
   world.barrier();
   const double begin = now();
   work();
@@ -61,7 +61,7 @@ double timed(World& world, const std::function<void()>& work) {
 }
 
 /// This rank's state, tensor by tensor.
-std::vector<Tensor> state_of(const std::vector<TensorPiece>& pieces) {
+std::vector<Tensor> state_of(const std::vector<llampi::checkpoint::TensorPiece>& pieces) {
   std::vector<Tensor> tensors;
   for (const auto& piece : pieces) {
     for (const auto& tensor : {piece.model, piece.exp_avg, piece.exp_avg_sq}) {
@@ -98,18 +98,18 @@ int main(int argc, char** argv) {
   }
   const fs::path folder = argv[1], checkpoint = folder / "bench.h5", plain = folder / "bench.plain";
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 5;
-  const auto world = World::create();
-  const auto model = make_llama(shape());
-  const auto device = make_cpu_device(1);
-  EngineOptions options;
+  const auto world = llampi::comm::World::create();
+  const auto model = llampi::model::make_llama(shape());
+  const auto device = llampi::device::make_cpu_device(1);
+  llampi::fsdp::EngineOptions options;
   options.batch = {1, 16};
   options.snapshot = true;
-  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
-  Engine engine(*model, *device, *world, options);
+  options.groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  llampi::fsdp::Engine engine(*model, *device, *world, options);
   engine.initialise(0);
 
-  const auto infos = tensor_infos(engine);
-  const auto pieces = tensor_pieces(engine.pieces_to_save());
+  const auto infos = llampi::infer::tensor_infos(engine);
+  const auto pieces = llampi::infer::tensor_pieces(engine.pieces_to_save());
   const auto tensors = state_of(pieces);
   std::int64_t bytes = 0;
   for (const auto& tensor : tensors) bytes += tensor.bytes();
@@ -137,11 +137,11 @@ int main(int argc, char** argv) {
     }));
     snapshot.seconds.push_back(timed(*world, [&] { engine.snapshot(); }));
     if (world->rank() == 0) {  // deleting takes time, too
-      PosixFile::create(plain);
+      llampi::io::PosixFile::create(plain);
       fs::remove(checkpoint);
     }
     written.seconds.push_back(timed(*world, [&] {
-      const auto file = PosixFile::open_for_writing(plain);
+      const auto file = llampi::io::PosixFile::open_for_writing(plain);
       in_blocks([&](std::int64_t at, std::int64_t count) {
         file.write_at(begin + at,
                       std::span(copy).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
@@ -149,11 +149,12 @@ int main(int argc, char** argv) {
       file.sync();
     }));
     saved.seconds.push_back(timed(*world, [&] {
-      save_checkpoint(*world, *device, checkpoint, infos, pieces, {.step = 1}, {"{}", ""});
+      llampi::checkpoint::save_checkpoint(*world, *device, checkpoint, infos, pieces, {.step = 1},
+                                          {"{}", ""});
     }));
     drop_pages(plain);
     read.seconds.push_back(timed(*world, [&] {
-      const auto file = PosixFile::open_for_reading(plain);
+      const auto file = llampi::io::PosixFile::open_for_reading(plain);
       in_blocks([&](std::int64_t at, std::int64_t count) {
         file.read_at(begin + at,
                      std::span(copy).subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
@@ -161,7 +162,8 @@ int main(int argc, char** argv) {
     }));
     drop_pages(checkpoint);
     loaded.seconds.push_back(timed(*world, [&] {
-      load_checkpoint(*world, *device, checkpoint, infos, tensor_pieces(engine.pieces_to_load()));
+      llampi::checkpoint::load_checkpoint(*world, *device, checkpoint, infos,
+                                          llampi::infer::tensor_pieces(engine.pieces_to_load()));
     }));
   }
   if (world->rank() == 0) {

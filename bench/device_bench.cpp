@@ -27,7 +27,7 @@ using Index = std::int64_t;
 struct Shape {
   Index tokens, hidden, heads, width, vocabulary, segment, layers;
   Index head_dim() const { return hidden / heads; }
-  AttentionShape attention() const { return {heads, heads, head_dim()}; }
+  llampi::device::AttentionShape attention() const { return {heads, heads, head_dim()}; }
 };
 
 /// Seconds on the clock; with one thread those that the process ran, so that other programs on the machine
@@ -54,7 +54,7 @@ double seconds(int threads, const std::function<void()>& work) {
 class Bench {
  public:
   Bench(const Shape& shape, int threads)
-      : s_(shape), threads_(threads), device_(make_cpu_device(threads)), gemm_(threads) {}
+      : s_(shape), threads_(threads), device_(llampi::device::make_cpu_device(threads)), gemm_(threads) {}
 
   void run() {
     fmt::print("{}\n{:<26}{:>6}{:>10}{:>10}{:>12}{:>10}\n", device_->describe(), "operation", "times", "ms",
@@ -88,7 +88,7 @@ class Bench {
     for (Index i = 0; i < n; ++i) t.as<std::int32_t>()[i] = static_cast<std::int32_t>(value(i));
     return t;
   }
-  Batch batch() {
+  llampi::device::Batch batch() {
     const Index segments = s_.tokens / s_.segment;
     return {counting(s_.tokens, [&](Index i) { return i * 7919 % s_.vocabulary; }),
             counting(s_.tokens, [&](Index i) { return i * 104729 % s_.vocabulary; }),
@@ -115,23 +115,24 @@ class Bench {
     float* dx = random(s_.tokens, in).as<float>();
     float* dw = random(out, in).as<float>();
     const double flops = 2.0 * static_cast<double>(s_.tokens * in * out);
-    row(name, s_.layers, flops, forward, [&] { gemm_(product_nt(x, w, y, s_.tokens, out, in)); });
+    row(name, s_.layers, flops, forward,
+        [&] { gemm_(llampi::device::product_nt(x, w, y, s_.tokens, out, in)); });
     row(name + " backward", s_.layers, 2 * flops, backward, [&] {
-      gemm_(product_nn(y, w, dx, s_.tokens, in, out));
-      gemm_(product_tn(y, x, dw, out, in, s_.tokens));
+      gemm_(llampi::device::product_nn(y, w, dx, s_.tokens, in, out));
+      gemm_(llampi::device::product_tn(y, x, dw, out, in, s_.tokens));
     });
   }
 
   void layers() {
     const Index t = s_.tokens, h = s_.hidden, f = s_.width, qkv_cols = s_.attention().qkv_cols();
-    const Batch b = batch();
+    const llampi::device::Batch b = batch();
     const Tensor x = random(t, h), y = random(t, h), dx = random(t, h), dy = random(t, h);
     const Tensor norm = random(1, h), dnorm = random(1, h), inverse_rms = random(1, t);
     const Tensor norm_scratch = workspace(device_->rms_norm_backward_workspace(t, h, DType::float32));
     row("rms_norm", 2 * s_.layers + 1, 0, [&] { device_->rms_norm(x, norm, 1e-5, y, inverse_rms); });
     row("rms_norm backward", 2 * s_.layers + 1, 0, [&] {
-      device_->rms_norm_backward(dy, x, norm, inverse_rms, dx, Accumulate::yes, dnorm, Accumulate::no,
-                                 norm_scratch);
+      device_->rms_norm_backward(dy, x, norm, inverse_rms, dx, llampi::device::Accumulate::yes, dnorm,
+                                 llampi::device::Accumulate::no, norm_scratch);
     });
 
     const Tensor rope = random(s_.segment, s_.head_dim());
@@ -140,27 +141,30 @@ class Bench {
     linear_row(
         "qkv_rope", h, qkv_cols, [&] { device_->qkv_rope(b, x, w_qkv, rope, s_.attention(), qkv); },
         [&] {
-          device_->qkv_rope_backward(b, dqkv, x, w_qkv, rope, s_.attention(), dx, dw_qkv, Accumulate::no);
+          device_->qkv_rope_backward(b, dqkv, x, w_qkv, rope, s_.attention(), dx, dw_qkv,
+                                     llampi::device::Accumulate::no);
         });
     attention(b, qkv, dqkv);
 
     const Tensor w_o = random(h, h, 0.05), dw_o = random(h, h);
     linear_row(
         "projection (out)", h, h, [&] { device_->projection_residual(x, w_o, dx, y); },
-        [&] { device_->projection_backward(dy, x, w_o, dx, dw_o, Accumulate::no); });
+        [&] { device_->projection_backward(dy, x, w_o, dx, dw_o, llampi::device::Accumulate::no); });
     const Tensor w_gu = random(2 * f, h, 0.05), dw_gu = random(2 * f, h), gate_up = random(t, 2 * f),
                  act = random(t, f);
     linear_row(
         "gate_up_swiglu", h, 2 * f, [&] { device_->gate_up_swiglu(x, w_gu, gate_up, act); },
-        [&] { device_->gate_up_swiglu_backward(act, gate_up, x, w_gu, dx, dw_gu, Accumulate::no); });
+        [&] {
+          device_->gate_up_swiglu_backward(act, gate_up, x, w_gu, dx, dw_gu, llampi::device::Accumulate::no);
+        });
     const Tensor w_d = random(h, f, 0.05), dw_d = random(h, f), dact = random(t, f);
     linear_row(
         "projection (down)", f, h, [&] { device_->projection_residual(act, w_d, dx, y); },
-        [&] { device_->projection_backward(dy, act, w_d, dact, dw_d, Accumulate::no); });
+        [&] { device_->projection_backward(dy, act, w_d, dact, dw_d, llampi::device::Accumulate::no); });
   }
 
-  void attention(const Batch& b, Tensor qkv, Tensor dqkv) {
-    const AttentionShape shape = s_.attention();
+  void attention(const llampi::device::Batch& b, Tensor qkv, Tensor dqkv) {
+    const llampi::device::AttentionShape shape = s_.attention();
     const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden),
                  sums = random(s_.heads, s_.tokens);
     const Tensor scratch =
@@ -180,45 +184,45 @@ class Bench {
   /// The products of attention alone: scores and their use, `passes` times, and with two passes one more of
   /// the second kind.
   void attention_products(Tensor qkv_, Tensor out_, Tensor scratch, int passes) {
-    const Index block = CpuSizes::kQueryBlock, stride = CpuSizes::score_stride(s_.segment),
-                dim = s_.head_dim();
+    const Index block = llampi::device::CpuSizes::kQueryBlock,
+                stride = llampi::device::CpuSizes::score_stride(s_.segment), dim = s_.head_dim();
     const Index qkv_stride = qkv_.cols, out_stride = out_.cols;
-    parallel_items(threads_, s_.tokens / s_.segment * s_.heads, [&](Index item, int thread) {
+    llampi::device::parallel_items(threads_, s_.tokens / s_.segment * s_.heads, [&](Index item, int thread) {
       const Index begin = item / s_.heads * s_.segment, column = item % s_.heads * dim;
       const float* qkv = qkv_.as<float>() + begin * qkv_stride + column;
       float* out = out_.as<float>() + begin * out_stride + column;
-      float* p = scratch.as<float>() + thread * CpuSizes::score_elements(s_.segment);
+      float* p = scratch.as<float>() + thread * llampi::device::CpuSizes::score_elements(s_.segment);
       for (Index first = 0; first < s_.segment; first += block) {
         const Index rows = std::min(block, s_.segment - first), keys = first + rows;
-        const Product scores{.transpose_b = true,
-                             .m = rows,
-                             .n = keys,
-                             .k = dim,
-                             .a = qkv + first * qkv_stride,
-                             .stride_a = qkv_stride,
-                             .b = qkv + s_.hidden,
-                             .stride_b = qkv_stride,
-                             .c = p,
-                             .stride_c = stride};
-        const Product values{.m = rows,
-                             .n = dim,
-                             .k = keys,
-                             .a = p,
-                             .stride_a = stride,
-                             .b = qkv + 2 * s_.hidden,
-                             .stride_b = qkv_stride,
-                             .c = out + first * out_stride,
-                             .stride_c = out_stride};
-        const Product gradients{.transpose_a = true,
-                                .m = keys,
-                                .n = dim,
-                                .k = rows,
-                                .a = p,
-                                .stride_a = stride,
-                                .b = qkv + first * qkv_stride,
-                                .stride_b = qkv_stride,
-                                .c = out,
-                                .stride_c = out_stride};
+        const llampi::device::Product scores{.transpose_b = true,
+                                             .m = rows,
+                                             .n = keys,
+                                             .k = dim,
+                                             .a = qkv + first * qkv_stride,
+                                             .stride_a = qkv_stride,
+                                             .b = qkv + s_.hidden,
+                                             .stride_b = qkv_stride,
+                                             .c = p,
+                                             .stride_c = stride};
+        const llampi::device::Product values{.m = rows,
+                                             .n = dim,
+                                             .k = keys,
+                                             .a = p,
+                                             .stride_a = stride,
+                                             .b = qkv + 2 * s_.hidden,
+                                             .stride_b = qkv_stride,
+                                             .c = out + first * out_stride,
+                                             .stride_c = out_stride};
+        const llampi::device::Product gradients{.transpose_a = true,
+                                                .m = keys,
+                                                .n = dim,
+                                                .k = rows,
+                                                .a = p,
+                                                .stride_a = stride,
+                                                .b = qkv + first * qkv_stride,
+                                                .stride_b = qkv_stride,
+                                                .c = out,
+                                                .stride_c = out_stride};
         for (int pass = 0; pass < passes; ++pass) gemm_.serial(scores);
         gemm_.serial(values);
         for (int pass = 0; passes > 1 && pass < passes; ++pass) gemm_.serial(gradients);
@@ -229,30 +233,36 @@ class Bench {
 
   void head() {
     const Index t = s_.tokens, h = s_.hidden, v = s_.vocabulary;
-    const Batch b = batch();
+    const llampi::device::Batch b = batch();
     const Tensor x = random(t, h), dx = random(t, h), table = random(v, h, 0.05), dtable = random(v, h);
     const Tensor scratch = workspace(device_->head_loss_workspace(t, h, v, DType::float32));
-    StepScalars scalars;
+    llampi::device::StepScalars scalars;
     scalars.inverse_tokens = 1.0 / static_cast<double>(t);
-    const Index chunk = CpuSizes::head_rows(t, v);
+    const Index chunk = llampi::device::CpuSizes::head_rows(t, v);
     float* logits = scratch.as<float>() + 2 * chunk;
     const double flops = 6.0 * static_cast<double>(t * h * v);
     row(
         "head_loss backward", 1, flops,
-        [&] { device_->head_loss_backward(b, x, table, &scalars, dx, dtable, Accumulate::no, scratch); },
+        [&] {
+          device_->head_loss_backward(b, x, table, &scalars, dx, dtable, llampi::device::Accumulate::no,
+                                      scratch);
+        },
         [&] {
           for (Index begin = 0; begin < t; begin += chunk) {
             const Index rows = std::min(chunk, t - begin);
             float* x_rows = x.as<float>() + begin * h;
-            gemm_(product_nt(x_rows, table.as<float>(), logits, rows, v, h));
-            gemm_(product_nn(logits, table.as<float>(), dx.as<float>() + begin * h, rows, h, v));
-            Product dw = product_tn(logits, x_rows, dtable.as<float>(), v, h, rows);
+            gemm_(llampi::device::product_nt(x_rows, table.as<float>(), logits, rows, v, h));
+            gemm_(llampi::device::product_nn(logits, table.as<float>(), dx.as<float>() + begin * h, rows, h,
+                                             v));
+            llampi::device::Product dw =
+                llampi::device::product_tn(logits, x_rows, dtable.as<float>(), v, h, rows);
             dw.beta = begin == 0 ? 0.0F : 1.0F;
             gemm_(dw);
           }
         });
     row("embedding", 1, 0, [&] { device_->embedding(b, table, x); });
-    row("embedding backward", 1, 0, [&] { device_->embedding_backward(b, dx, dtable, Accumulate::yes); });
+    row("embedding backward", 1, 0,
+        [&] { device_->embedding_backward(b, dx, dtable, llampi::device::Accumulate::yes); });
   }
 
   void update() {
@@ -260,8 +270,8 @@ class Bench {
     const Tensor p = random(1, n), g = random(1, n), m = zeros(1, n, DType::float32),
                  v = zeros(1, n, DType::float32);
     const Tensor maximum = zeros(1, 1, DType::int32), limbs = zeros(1, 2, DType::int64);
-    const std::vector<UpdateRange> ranges{{0, n, 0.1, 1}};
-    StepScalars scalars;
+    const std::vector<llampi::device::UpdateRange> ranges{{0, n, 0.1, 1}};
+    llampi::device::StepScalars scalars;
     scalars.learning_rate = 1e-3;
     row("max_magnitude", 1, 0, [&] { device_->max_magnitude(g, ranges, maximum); });
     row("sum_squares", 1, 0, [&] { device_->sum_squares(g, ranges, maximum, limbs); });
@@ -270,16 +280,16 @@ class Bench {
 
   Shape s_;
   int threads_;
-  std::unique_ptr<Device> device_;
-  Gemm gemm_;
-  std::vector<Memory> memory_;
+  std::unique_ptr<llampi::device::Device> device_;
+  llampi::device::Gemm gemm_;
+  std::vector<llampi::device::Memory> memory_;
   double step_ = 0, products_ = 0;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  llampi::prepare_gemm_environment(argv);
+  llampi::device::prepare_gemm_environment(argv);
   const int threads = argc > 1 ? std::atoi(argv[1]) : omp_get_num_procs();
   const std::string which = argc > 2 ? argv[2] : "AB";
   try {

@@ -21,8 +21,8 @@ namespace {
 
 using namespace llampi;
 
-LlamaConfig shape(bool large) {
-  LlamaConfig config;
+llampi::model::LlamaConfig shape(bool large) {
+  llampi::model::LlamaConfig config;
   config.vocab_size = 32000;
   config.hidden_size = large ? 768 : 288;
   config.intermediate_size = large ? 2048 : 768;
@@ -34,9 +34,9 @@ LlamaConfig shape(bool large) {
   return config;
 }
 
-HostBatch random_batch(std::int64_t sequences, std::int64_t seq_len, std::uint64_t seed) {
+llampi::device::HostBatch random_batch(std::int64_t sequences, std::int64_t seq_len, std::uint64_t seed) {
   const RandomStream random(seed, "tokens");
-  HostBatch batch(sequences * seq_len);
+  llampi::device::HostBatch batch(sequences * seq_len);
   for (std::int64_t t = 0; t < batch.token_count(); ++t) {
     const auto i = static_cast<std::size_t>(t);
     batch.tokens()[i] = static_cast<std::int32_t>(random.bits(2 * i) % 32000);
@@ -64,22 +64,22 @@ int main(int argc, char** argv) {
   }
   const bool large = std::string(argv[1]) == "b";
   const int steps = argc > 3 ? std::atoi(argv[3]) : 7;
-  const auto world = World::create();
-  const auto model = make_llama(shape(large));
-  const auto device = make_cpu_device(std::atoi(argv[2]));
+  const auto world = llampi::comm::World::create();
+  const auto model = llampi::model::make_llama(shape(large));
+  const auto device = llampi::device::make_cpu_device(std::atoi(argv[2]));
   const std::int64_t seq_len = large ? 512 : 256;
   const std::int64_t sequences = (large ? 4 : 8) / world->size();
 
-  EngineOptions options;
+  llampi::fsdp::EngineOptions options;
   options.batch = {sequences, seq_len};
   options.clip_grad_norm = 1;
-  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
-  Engine engine(*model, *device, *world, options);
+  options.groups = llampi::optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  llampi::fsdp::Engine engine(*model, *device, *world, options);
   engine.initialise(0);
 
   std::vector<double> seconds;
   for (int step = 1; step <= steps; ++step) {
-    const std::vector<HostBatch> batches = {
+    const std::vector<llampi::device::HostBatch> batches = {
         random_batch(sequences, seq_len, static_cast<std::uint64_t>(step * 100 + world->rank()))};
     world->barrier();
     const double begin = now();

@@ -1,23 +1,59 @@
-# llampi_part(NAME USES part... [LIBRARIES lib...]): the sources of src/NAME as one static library.
-# A part links only the parts that it uses, so a call to a part below it does not link.
+# llampi_part(NAME USES part... [LIBRARIES lib...] [SOURCES file...]): src/NAME as one static library, llampi_NAME.
+#
+# A part sees its own files, as "NAME/x.hpp", and the public headers, <llampi/USED/x.hpp>, of the parts that it uses and of those
+# that these use; other headers are on no include path of it, so that including them does not compile, and a call to a part that it
+# does not use does not link. For that each part has include folders of its own in the build folder, with one link in each:
+#   include/NAME/llampi/NAME -> include/llampi/NAME       of the part and of those that use it
+#   private/NAME/NAME        -> src/NAME                  of the part, and of tests of it that ask for it
 function(llampi_part name)
   cmake_parse_arguments(ARG "" "" "USES;LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB_RECURSE ARG_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
     list(FILTER ARG_SOURCES EXCLUDE REGEX "/src/${name}/(cuda|nccl)/") # the plugin's
   endif()
-  if(NOT ARG_SOURCES)
-    return()
-  endif()
+  llampi_part_headers(${name} USES ${ARG_USES})
   add_library(llampi_${name} STATIC ${ARG_SOURCES})
-  target_include_directories(llampi_${name} PUBLIC ${CMAKE_SOURCE_DIR}/include PRIVATE ${CMAKE_SOURCE_DIR}/src)
-  target_link_libraries(llampi_${name} PUBLIC fmt::fmt PRIVATE ${ARG_LIBRARIES})
+  target_link_libraries(llampi_${name} PUBLIC llampi_${name}_headers PRIVATE llampi_${name}_private ${ARG_LIBRARIES})
   foreach(used ${ARG_USES})
-    if(TARGET llampi_${used})
-      target_link_libraries(llampi_${name} PUBLIC llampi_${used})
-    endif()
+    target_link_libraries(llampi_${name} PUBLIC llampi_${used})
   endforeach()
   llampi_warnings(llampi_${name})
+  llampi_unity(llampi_${name})
+endfunction()
+
+# The include folders alone, for what is compiled from files of a part but is not linked with it: llampi_NAME_headers (with those
+# of the parts that it uses) and llampi_NAME_private.
+function(llampi_part_headers name)
+  cmake_parse_arguments(ARG "" "" "USES" ${ARGN})
+  add_library(llampi_${name}_headers INTERFACE)
+  target_link_libraries(llampi_${name}_headers INTERFACE fmt::fmt)
+  llampi_include_link(llampi_${name}_headers include/${name}/llampi/${name} include/llampi/${name} include/${name})
+  foreach(used ${ARG_USES})
+    target_link_libraries(llampi_${name}_headers INTERFACE llampi_${used}_headers)
+  endforeach()
+  add_library(llampi_${name}_private INTERFACE)
+  llampi_include_link(llampi_${name}_private private/${name}/${name} src/${name} private/${name})
+endfunction()
+
+function(llampi_include_link target link folder include)
+  if(EXISTS ${CMAKE_SOURCE_DIR}/${folder})
+    cmake_path(GET link PARENT_PATH parent)
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/${parent})
+    file(CREATE_LINK ${CMAKE_SOURCE_DIR}/${folder} ${CMAKE_BINARY_DIR}/${link} SYMBOLIC)
+    target_include_directories(${target} INTERFACE ${CMAKE_BINARY_DIR}/${include})
+  endif()
+endfunction()
+
+# Files of a target are compiled a dozen at once (LLAMPI_UNITY). So anonymous namespaces of neighbours must not share names; a clash
+# does not compile.
+function(llampi_unity target)
+  if(LLAMPI_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # To GCC, what stands in an included file could stand in several translation units.
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+    endif()
+  endif()
 endfunction()
 
 function(llampi_warnings target)

@@ -1,5 +1,5 @@
 # llampi_test(NAME SOURCES file... USES part... [RANKS n...] [LABELS label...] [TIMEOUT seconds])
-# One executable; one ctest entry, or one per number of ranks. With RANKS the test runs under mpirun, failures of all ranks
+# One executable, which sees the private headers of these parts; one ctest entry, or one per number of ranks. With RANKS the test runs under mpirun, failures of all ranks
 # are printed by rank 0 (tests/support/mpi_main.cpp), and every rank has one thread.
 find_package(GTest REQUIRED)
 
@@ -20,11 +20,14 @@ function(llampi_test name)
     list(APPEND ARG_LIBRARIES MPI::MPI_C)
   endif()
   add_executable(test_${name} ${ARG_SOURCES} ${main_source})
-  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
+  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${name} PRIVATE LLAMPI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests"
                                                   LLAMPI_PROGRAM="${CMAKE_BINARY_DIR}/llampi")
   foreach(used ${ARG_USES})
     target_link_libraries(test_${name} PRIVATE llampi_${used})
+    if(TARGET llampi_${used}_private)
+      target_link_libraries(test_${name} PRIVATE llampi_${used}_private)
+    endif()
   endforeach()
   target_link_libraries(test_${name} PRIVATE GTest::gtest GTest::gmock ${ARG_LIBRARIES})
   llampi_warnings(test_${name})

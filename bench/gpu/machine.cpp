@@ -5,25 +5,25 @@
 namespace llampi::bench {
 namespace {
 
-GpuAttention attention_of(const std::string& name) {
-  return name == "cudnn" ? GpuAttention::cudnn
-                         : (name == "own" ? GpuAttention::own : GpuAttention::automatic);
+device::GpuAttention attention_of(const std::string& name) {
+  return name == "cudnn" ? device::GpuAttention::cudnn
+                         : (name == "own" ? device::GpuAttention::own : device::GpuAttention::automatic);
 }
 
 }  // namespace
 
-Machine open_machine(World& mpi, const Options& options) {
+Machine open_machine(comm::World& mpi, const Options& options) {
   Machine machine;
-  agree(mpi, [&] { machine.host = make_cpu_device(options.threads); });
+  comm::agree(mpi, [&] { machine.host = device::make_cpu_device(options.threads); });
   machine.name = "CPU";
   machine.libraries = machine.host->describe();
   if (options.device == "cpu") return machine;
 
-  const GpuLibrary* library = nullptr;
-  std::vector<GpuProperties> gpus;
-  agree(mpi, [&] {
+  const device::GpuLibrary* library = nullptr;
+  std::vector<device::GpuProperties> gpus;
+  comm::agree(mpi, [&] {
     std::string why;
-    library = gpu_library(why);
+    library = device::gpu_library(why);
     try {
       if (library != nullptr) gpus = library->gpus();
     } catch (const Error& error) {  // no driver
@@ -31,17 +31,17 @@ Machine open_machine(World& mpi, const Options& options) {
     }
     if (gpus.empty()) throw_user_error("no GPU: {}; --device cpu does without", why);
   });
-  const GpuOfRank gpu = gpu_of_rank(mpi, gpus, options.share_gpu);
-  agree(mpi, [&] {
+  const comm::GpuOfRank gpu = comm::gpu_of_rank(mpi, gpus, options.share_gpu);
+  comm::agree(mpi, [&] {
     machine.gpu = library->make_device({.gpu = gpu.index,
                                         .deterministic = options.deterministic,
                                         .attention = attention_of(options.attention),
                                         .ranks = gpu.ranks});
   });
-  machine.gpu_world = make_nccl_world(mpi, *machine.gpu, *library);
+  machine.gpu_world = comm::make_nccl_world(mpi, *machine.gpu, *library);
   machine.name = gpus[static_cast<std::size_t>(gpu.index)].name;
   machine.libraries = library->describe();
-  machine.peak_flops = peak_flops(machine.name, DType::bfloat16);
+  machine.peak_flops = device::peak_flops(machine.name, DType::bfloat16);
   return machine;
 }
 

@@ -12,18 +12,18 @@
 namespace llampi::bench {
 
 struct Machine {
-  std::unique_ptr<Device> host;  ///< computes in host memory
-  std::unique_ptr<Device> gpu;   ///< null on CPUs
-  std::unique_ptr<World> gpu_world;
+  std::unique_ptr<device::Device> host;  ///< computes in host memory
+  std::unique_ptr<device::Device> gpu;   ///< null on CPUs
+  std::unique_ptr<comm::World> gpu_world;
   std::string name;       ///< "NVIDIA H100 80GB HBM3"
   std::string libraries;  ///< "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
   double peak_flops = 0;  ///< in bfloat16 by the data sheet; 0: unknown
 
-  Device& device() const { return gpu ? *gpu : *host; }
-  World& world(World& mpi) const { return gpu_world ? *gpu_world : mpi; }
+  device::Device& device() const { return gpu ? *gpu : *host; }
+  comm::World& world(comm::World& mpi) const { return gpu_world ? *gpu_world : mpi; }
 };
 
 /// Collective. `mpi` must outlive the result. @throws UserError if there is no GPU and one is asked for
-Machine open_machine(World& mpi, const Options& options);
+Machine open_machine(comm::World& mpi, const Options& options);
 
 }  // namespace llampi::bench

@@ -17,14 +17,14 @@ namespace {
 using namespace llampi;
 using namespace llampi::bench;
 
-std::int64_t parameter_count(const Model& model) {
+std::int64_t parameter_count(const llampi::model::Model& model) {
   std::int64_t count = 0;
   for (const auto& parameter : model.parameters()) count += parameter.elements();
   return count;
 }
 
-Measured measure(World& mpi, const Machine& machine, const Options& options) {
-  World& world = machine.world(mpi);
+Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options& options) {
+  llampi::comm::World& world = machine.world(mpi);
   Measured measured;
   measured.ranks = world.size();
   measured.layers = layers_that_fit(machine, world, options);
@@ -57,7 +57,7 @@ void report(const Options& options, const nlohmann::json& row) {
   if (!out.flush()) throw_user_error("{} cannot be written", options.output);
 }
 
-int run(World& mpi, const Options& options) {
+int run(llampi::comm::World& mpi, const Options& options) {
   const Machine machine = open_machine(mpi, options);
   const Measured measured = measure(mpi, machine, options);
   if (mpi.rank() == 0) report(options, to_json(options, machine, measured));
@@ -66,7 +66,7 @@ int run(World& mpi, const Options& options) {
 
 /// The ways of the program itself to fail: the user's mistake is 2, all else ends the job.
 int run_on_ranks(const Options& options) {
-  const auto world = World::create();
+  const auto world = llampi::comm::World::create();
   try {
     return run(*world, options);
   } catch (const UserError& error) {

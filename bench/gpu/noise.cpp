@@ -12,19 +12,19 @@ namespace {
 constexpr std::int64_t kElements = (std::int64_t{1} << 20) + 64;
 constexpr double kDeviation = 0.02;  // initializer_range of Llama
 
-void upload(Device& device, const std::vector<float>& values, Tensor target) {
+void upload(device::Device& device, const std::vector<float>& values, Tensor target) {
   std::vector<std::uint16_t> narrow;
   if (target.dtype == DType::bfloat16)
     std::transform(values.begin(), values.end(), std::back_inserter(narrow), to_bfloat16);
   require(target.dtype == DType::float32 || target.dtype == DType::bfloat16, "noise in another dtype");
   const void* source = narrow.empty() ? static_cast<const void*>(values.data()) : narrow.data();
-  device.upload(target, source, Stream::compute);
-  device.synchronize(Stream::compute);
+  device.upload(target, source, device::Stream::compute);
+  device.synchronize(device::Stream::compute);
 }
 
 }  // namespace
 
-Noise::Noise(Device& device, DType dtype)
+Noise::Noise(device::Device& device, DType dtype)
     : device_(device),
       memory_(device.allocate(kElements * size_of(dtype))),
       block_{memory_.data(), dtype, 1, kElements} {
@@ -42,20 +42,20 @@ void Noise::fill(Tensor tensor) const {
   }
 }
 
-void fill_parameters(Engine& engine, Device& device) {
+void fill_parameters(fsdp::Engine& engine, device::Device& device) {
   const auto pieces = engine.pieces_to_load();
   if (pieces.empty()) return;
   const Noise noise(device, pieces.front().master.dtype);
   for (const auto& piece : pieces) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
-    if (parameter.initializer.kind == Initializer::Kind::ones) {
+    if (parameter.initializer.kind == model::Initializer::Kind::ones) {
       upload(device, std::vector<float>(static_cast<std::size_t>(piece.master.elements()), 1.0F),
              piece.master);
     } else {
       noise.fill(piece.master);
     }
   }
-  device.synchronize(Stream::compute);
+  device.synchronize(device::Stream::compute);
 }
 
 }  // namespace llampi::bench

@@ -10,18 +10,18 @@ namespace llampi::bench {
 /// multiplies them with less power, so faster.
 class Noise {
  public:
-  Noise(Device& device, DType dtype);
+  Noise(device::Device& device, DType dtype);
 
   /// The block again and again, on Stream::compute. The block is no multiple of any row, so that rows differ.
   void fill(Tensor tensor) const;
 
  private:
-  Device& device_;
-  Memory memory_;
+  device::Device& device_;
+  device::Memory memory_;
   Tensor block_;
 };
 
 /// Values as a training run starts with them: matrices of noise, ones where the model begins with ones.
-void fill_parameters(Engine& engine, Device& device);
+void fill_parameters(fsdp::Engine& engine, device::Device& device);
 
 }  // namespace llampi::bench

@@ -15,12 +15,12 @@ constexpr int kMeasurements = 3;
 
 /// Seconds of a call among many: the median of some measurements.
 template <class Work>
-double time_call(Device& device, const Work& work) {
+double time_call(device::Device& device, const Work& work) {
   const auto time_calls = [&](int calls) {
-    device.synchronize(Stream::compute);
+    device.synchronize(device::Stream::compute);
     const double begin = now();
     for (int call = 0; call < calls; ++call) work(call);
-    device.synchronize(Stream::compute);
+    device.synchronize(device::Stream::compute);
     return (now() - begin) / calls;
   };
   time_calls(2);
@@ -33,16 +33,16 @@ double time_call(Device& device, const Work& work) {
 
 /// A matrix of noise in memory of its own.
 struct Matrix {
-  Matrix(Device& device, const Noise* noise, DType dtype, std::int64_t rows, std::int64_t cols)
+  Matrix(device::Device& device, const Noise* noise, DType dtype, std::int64_t rows, std::int64_t cols)
       : memory(device.allocate(rows * cols * size_of(dtype))), view{memory.data(), dtype, rows, cols} {
     if (noise != nullptr) noise->fill(view);
   }
-  Memory memory;
+  device::Memory memory;
   Tensor view;
 };
 
 /// Weight gradients are float32 and overwritten by the first micro-batch (or chunk), added to by the others.
-void measure(Device& device, const Noise& noise, DType dtype, int writes, ProductTime& product) {
+void measure(device::Device& device, const Noise& noise, DType dtype, int writes, ProductTime& product) {
   const Matrix x(device, &noise, dtype, product.rows, product.in);
   const Matrix weight(device, &noise, dtype, product.out, product.in);
   const Matrix y(device, &noise, dtype, product.rows, product.out);
@@ -50,7 +50,7 @@ void measure(Device& device, const Noise& noise, DType dtype, int writes, Produc
   const Matrix dweight(device, nullptr, DType::float32, product.out, product.in);
   product.backward_seconds = time_call(device, [&](int call) {
     device.projection_backward(y.view, x.view, weight.view, dx.view, dweight.view,
-                               call % writes == 0 ? Accumulate::no : Accumulate::yes);
+                               call % writes == 0 ? device::Accumulate::no : device::Accumulate::yes);
   });
   product.forward_seconds = time_call(device, [&](int) { device.linear(x.view, weight.view, y.view); });
 }
@@ -73,16 +73,16 @@ double Limits::product_flops() const {
   return sum / product_seconds();
 }
 
-Limits measure_limits(Device& device, DType dtype, const Options& o, std::int64_t layers) {
+Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers) {
   const std::int64_t workspace_bytes = device.shared_workspace();
-  const Memory workspace = device.allocate(workspace_bytes);
+  const device::Memory workspace = device.allocate(workspace_bytes);
   if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
   const Noise noise(device, dtype);
 
   const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, so that logits are never whole.
-  const std::int64_t chunk = cuda::head_rows(o.tokens, o.vocabulary);
+  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary);
   const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
   Limits limits;
   limits.products = {{"qkv", o.tokens, heads * head_dim, o.hidden, calls},
@@ -104,7 +104,7 @@ Limits measure_limits(Device& device, DType dtype, const Options& o, std::int64_
   const Matrix to(device, nullptr, DType::float32, o.square, o.square);
   limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) /
                           time_call(device, [&](int) { device.copy(from.view, to.view); });
-  device.synchronize(Stream::compute);
+  device.synchronize(device::Stream::compute);
   return limits;
 }
 

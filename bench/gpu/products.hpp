@@ -34,6 +34,6 @@ struct Limits {
 };
 
 /// To be called last: the device's shared workspace is gone afterwards.
-Limits measure_limits(Device& device, DType dtype, const Options& options, std::int64_t layers);
+Limits measure_limits(device::Device& device, DType dtype, const Options& options, std::int64_t layers);
 
 }  // namespace llampi::bench

@@ -17,25 +17,25 @@ constexpr int kFewest = 3;                // timed steps
 
 DType dtype_of_word(const std::string& word) { return word == "bfloat16" ? DType::bfloat16 : DType::float32; }
 
-EngineOptions engine_options(const Model& model, const Machine& machine, const Options& o) {
-  EngineOptions options;
+fsdp::EngineOptions engine_options(const model::Model& model, const Machine& machine, const Options& o) {
+  fsdp::EngineOptions options;
   options.batch = {o.tokens / o.seq_len, o.seq_len};
   options.micro_batches = o.micro_batches;
   options.checkpointing =
       o.checkpointing == "full"
-          ? Checkpointing::full
-          : (o.checkpointing == "selective" ? Checkpointing::selective : Checkpointing::none);
+          ? fsdp::Checkpointing::full
+          : (o.checkpointing == "selective" ? fsdp::Checkpointing::selective : fsdp::Checkpointing::none);
   if (machine.gpu) options.precision.param = options.precision.compute = DType::bfloat16;
   options.precision.master = options.precision.moment = dtype_of_word(o.state);
   options.precision.reduce = options.precision.gradient_shard = dtype_of_word(o.gradient);
   options.clip_grad_norm = 1;
-  options.groups = parameter_groups(model.parameters(), {.weight_decay = 0.1});
+  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.1});
   return options;
 }
 
-HostBatch random_batch(const Options& o, std::uint64_t seed) {
+device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
   const RandomStream random(seed, "tokens");
-  HostBatch batch(o.tokens);
+  device::HostBatch batch(o.tokens);
   const std::int64_t length = o.seq_len / o.documents;
   const auto vocabulary = static_cast<std::uint64_t>(o.vocabulary);
   for (std::int64_t t = 0; t < o.tokens; ++t) {
@@ -54,7 +54,8 @@ HostBatch random_batch(const Options& o, std::uint64_t seed) {
 /// An engine with random weights that trains on tokens that differ from step to step and rank to rank.
 class Training {
  public:
-  Training(const Model& model, Device& device, const Machine& machine, World& world, const Options& options)
+  Training(const model::Model& model, device::Device& device, const Machine& machine, comm::World& world,
+           const Options& options)
       : world_(world),
         options_(options),
         engine_(model, device, *machine.host, world, engine_options(model, machine, options)) {
@@ -64,7 +65,7 @@ class Training {
   /// Seconds that it took.
   double step() {
     ++steps_;
-    std::vector<HostBatch> batches;
+    std::vector<device::HostBatch> batches;
     for (int m = 0; m < options_.micro_batches; ++m) {
       const int number = (steps_ * options_.micro_batches + m) * world_.size() + world_.rank();
       batches.push_back(random_batch(options_, static_cast<std::uint64_t>(number)));
@@ -79,21 +80,21 @@ class Training {
     return seconds;
   }
   /// Of the last step; the loss is the mean of this rank.
-  const StepResult& result() const { return result_; }
-  const Engine& engine() const { return engine_; }
+  const fsdp::StepResult& result() const { return result_; }
+  const fsdp::Engine& engine() const { return engine_; }
 
  private:
-  World& world_;
+  comm::World& world_;
   const Options& options_;
-  Engine engine_;
+  fsdp::Engine engine_;
   int steps_ = 0;
-  StepResult result_;
+  fsdp::StepResult result_;
 };
 
 }  // namespace
 
-std::unique_ptr<Model> make_model(const Options& options, std::int64_t layers) {
-  LlamaConfig config;
+std::unique_ptr<model::Model> make_model(const Options& options, std::int64_t layers) {
+  model::LlamaConfig config;
   config.vocab_size = options.vocabulary;
   config.hidden_size = options.hidden;
   config.intermediate_size = options.feed_forward;
@@ -104,20 +105,20 @@ std::unique_ptr<Model> make_model(const Options& options, std::int64_t layers) {
   config.max_position_embeddings = 8192;
   config.rms_norm_eps = 1e-5;
   config.rope_theta = 500000;
-  return make_llama(config);
+  return model::make_llama(config);
 }
 
-std::int64_t layers_that_fit(const Machine& machine, World& world, const Options& options) {
+std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const Options& options) {
   if (options.layers > 0) return options.layers;
   const auto headroom = static_cast<std::int64_t>(options.headroom_gib * 0x1p30);
   std::int64_t lacking = -(machine.device().available_bytes(world.topology().local_ranks) - headroom);
   world.max(std::span(&lacking, 1));  // the least memory of all ranks
-  const auto groups = make_groups(Strategy::full_shard, nodes_of_ranks(world), 0);
+  const auto groups = fsdp::make_groups(fsdp::Strategy::full_shard, fsdp::nodes_of_ranks(world), 0);
   const auto needed = [&](std::int64_t layers) {
     const auto model = make_model(options, layers);
-    const auto compiled = compile_model(*model, engine_options(*model, machine, options), groups,
-                                        machine.device(), world.backend());
-    return compiled.arena_bytes[static_cast<std::size_t>(Arena::device)];
+    const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, options), groups,
+                                              machine.device(), world.backend());
+    return compiled.arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   };
   std::int64_t layers = 0;
   while (layers < kMostLayers && needed(layers + 1) <= -lacking) ++layers;
@@ -129,11 +130,12 @@ std::int64_t layers_that_fit(const Machine& machine, World& world, const Options
   return layers;
 }
 
-StepTimes time_steps(const Model& model, const Machine& machine, World& world, const Options& options) {
+StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,
+                     const Options& options) {
   Training training(model, machine.device(), machine, world, options);
   StepTimes times;
   const auto& arenas = training.engine().compiled().arena_bytes;
-  times.arena_bytes = arenas[static_cast<std::size_t>(Arena::device)];
+  times.arena_bytes = arenas[static_cast<std::size_t>(fsdp::Arena::device)];
   const auto run = [&] {
     const double seconds = training.step();
     times.losses.push_back(training.result().loss_sum);
@@ -150,7 +152,8 @@ StepTimes time_steps(const Model& model, const Machine& machine, World& world, c
   return times;
 }
 
-Profile profile_step(const Model& model, const Machine& machine, World& world, const Options& options) {
+Profile profile_step(const model::Model& model, const Machine& machine, comm::World& world,
+                     const Options& options) {
   TimedDevice device(machine.device());
   Training training(model, device, machine, world, options);
   Profile profile;

@@ -14,9 +14,9 @@ namespace llampi::bench {
 
 /// options.layers, or as many as fit into the memory of every rank's device, 32 at most. Collective.
 /// @throws UserError if none fits
-std::int64_t layers_that_fit(const Machine& machine, World& world, const Options& options);
+std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const Options& options);
 
-std::unique_ptr<Model> make_model(const Options& options, std::int64_t layers);
+std::unique_ptr<model::Model> make_model(const Options& options, std::int64_t layers);
 
 struct StepTimes {
   std::vector<double> seconds;  ///< of the timed steps, sorted
@@ -25,13 +25,15 @@ struct StepTimes {
   std::int64_t arena_bytes = 0;
 };
 /// Whole steps, each from an idle device to an idle device. Collective.
-StepTimes time_steps(const Model& model, const Machine& machine, World& world, const Options& options);
+StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,
+                     const Options& options);
 
 struct Profile {
   double seconds = 0;                               ///< of a step, while its operations are timed
   double first_loss = 0;                            ///< to be that of time_steps()
   std::map<std::string, OperationTime> operations;  ///< of a step
 };
-Profile profile_step(const Model& model, const Machine& machine, World& world, const Options& options);
+Profile profile_step(const model::Model& model, const Machine& machine, comm::World& world,
+                     const Options& options);
 
 }  // namespace llampi::bench

@@ -2,9 +2,9 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
-void Background::start(std::function<double(World&)> work) {
+void Background::start(std::function<double(comm::World&)> work) {
   require(works() && !is_under_way(), "one work in the background at a time");
   under_way_ =
       std::async(std::launch::async, [world = world_.get(), work = std::move(work)] { return work(*world); });
@@ -21,4 +21,4 @@ void Background::abandon() {
 
 double Background::finish() { return under_way_.get(); }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/staging.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -17,8 +17,8 @@ class CheckpointWeights final : public WeightsSource {
  public:
   explicit CheckpointWeights(fs::path path) : path_(std::move(path)) {
     reading(path_, [&] {
-      const Hdf5Lock lock;
-      const auto file = hdf5::open_file(path_);
+      const io::Hdf5Lock lock;
+      const auto file = io::hdf5::open_file(path_);
       const auto metadata = read_metadata(file.id(), path_);
       tensors_ = metadata.summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
@@ -38,24 +38,24 @@ class CheckpointWeights final : public WeightsSource {
   /// Whole blocks, which is what everybody reads who reads a tensor from its beginning; where a range has
   /// part of a block, the block is read for that.
   void compare(int tensor, std::int64_t begin, std::span<const float> values) const {
-    std::vector<RangeSum> sums;
-    add_sums(sums, tensor, begin, values, checksums_.block_elements);
-    auto blocks = combine(std::move(sums), checksums_.elements(), checksums_.block_elements);
+    std::vector<io::RangeSum> sums;
+    io::add_sums(sums, tensor, begin, values, checksums_.block_elements);
+    auto blocks = io::combine(std::move(sums), checksums_.elements(), checksums_.block_elements);
     for (const auto& part : blocks.parts) blocks.whole.push_back(sum_of_block(tensor, part.begin));
     require_right(path_, checksums_, blocks.whole);
   }
 
   /// Of the block that this element lies in.
-  RangeSum sum_of_block(int tensor, std::int64_t element) const {
+  io::RangeSum sum_of_block(int tensor, std::int64_t element) const {
     const std::int64_t block = checksums_.block_elements, begin = element / block * block;
     const std::int64_t end = begin + std::min(block, elements_of(tensors_[tensor].shape) - begin);
-    RangeSum sum{tensor, 0, begin, end - begin};
+    io::RangeSum sum{tensor, 0, begin, end - begin};
     std::vector<float> values(static_cast<std::size_t>(std::min(end - begin, kTransferElements)));
     for (std::int64_t at = begin; at < end;) {
       const auto part = std::span(values).first(std::min(values.size(), static_cast<std::size_t>(end - at)));
       const auto elements = static_cast<std::int64_t>(part.size());
       stored_.read(0, tensor, at, elements, part.data());
-      sum.crc = crc32_of(std::as_bytes(part), sum.crc);
+      sum.crc = io::crc32_of(std::as_bytes(part), sum.crc);
       at += elements;
     }
     return sum;
@@ -73,4 +73,4 @@ std::unique_ptr<WeightsSource> open_checkpoint_weights(const fs::path& file) {
   return std::make_unique<CheckpointWeights>(file);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -1,5 +1,7 @@
 #include "checkpoint/checksums.hpp"
 
+#include <hdf5.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -7,7 +9,7 @@
 #include "checkpoint/state_fields.hpp"
 #include "checkpoint/tensor_list.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 constexpr const char* kBlockElements = "checksum_block_elements";  // of the file; without it, no checksums
@@ -31,22 +33,22 @@ class Digest {
 
  private:
   void add_bytes(const void* bytes, std::size_t count) {
-    value_ = crc32_of({static_cast<const std::byte*>(bytes), count}, value_);
+    value_ = io::crc32_of({static_cast<const std::byte*>(bytes), count}, value_);
   }
   std::uint32_t value_ = 0;
 };
 
 std::int64_t read_block_elements(hid_t file) {
   if (!has_checksums(file)) return 0;
-  const auto elements = hdf5::read_int64(file, kBlockElements);
-  if (elements < 1) throw_user_error("{}: {} = {}", hdf5::file_name(file), kBlockElements, elements);
+  const auto elements = io::hdf5::read_int64(file, kBlockElements);
+  if (elements < 1) throw_user_error("{}: {} = {}", io::hdf5::file_name(file), kBlockElements, elements);
   return elements;
 }
 
 std::vector<std::uint32_t> read_blocks(hid_t dataset, const std::vector<std::int64_t>& shape,
                                        std::int64_t block_elements) {
-  const auto blocks = blocks_of(elements_of(shape), block_elements);
-  return hdf5::read_uint32s(dataset, kBlocks, static_cast<std::size_t>(blocks));
+  const auto blocks = io::blocks_of(elements_of(shape), block_elements);
+  return io::hdf5::read_uint32s(dataset, kBlocks, static_cast<std::size_t>(blocks));
 }
 
 std::string path_of(std::size_t role, const std::string& name) {
@@ -81,13 +83,13 @@ Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t blo
       auto& dataset = checksums.datasets[dataset_index(role, static_cast<int>(t), tensors.size())];
       dataset = {path_of(role, tensors[t].name), tensors[t].shape, {}};
       dataset.blocks.resize(
-          static_cast<std::size_t>(blocks_of(elements_of(tensors[t].shape), block_elements)));
+          static_cast<std::size_t>(io::blocks_of(elements_of(tensors[t].shape), block_elements)));
     }
   }
   return checksums;
 }
 
-void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole) {
+void set_blocks(Checksums& checksums, const std::vector<io::RangeSum>& whole) {
   std::size_t expected = 0;
   for (const auto& dataset : checksums.datasets) expected += dataset.blocks.size();
   for (std::size_t i = 0; i < whole.size(); ++i) {
@@ -126,26 +128,26 @@ std::uint32_t metadata_checksum(const CheckpointSummary& about, const Checksums&
 }
 
 void create_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums) {
-  const Hdf5Lock lock;
-  hdf5::write_int64(file, kBlockElements, checksums.block_elements);
-  hdf5::create_uint32s(file, kMetadata, 1);
+  const io::Hdf5Lock lock;
+  io::hdf5::write_int64(file, kBlockElements, checksums.block_elements);
+  io::hdf5::create_uint32s(file, kMetadata, 1);
   for_each_open(datasets, [&](std::size_t role, std::size_t tensor, int index) {
-    hdf5::create_uint32s(datasets[role][tensor].id(), kBlocks, checksums.datasets[index].blocks.size());
+    io::hdf5::create_uint32s(datasets[role][tensor].id(), kBlocks, checksums.datasets[index].blocks.size());
   });
 }
 
 void write_checksums(hid_t file, const Datasets& datasets, const Checksums& checksums,
                      std::uint32_t metadata) {
-  const Hdf5Lock lock;
-  hdf5::write_uint32s(file, kMetadata, {metadata});
+  const io::Hdf5Lock lock;
+  io::hdf5::write_uint32s(file, kMetadata, {metadata});
   for_each_open(datasets, [&](std::size_t role, std::size_t tensor, int index) {
-    hdf5::write_uint32s(datasets[role][tensor].id(), kBlocks, checksums.datasets[index].blocks);
+    io::hdf5::write_uint32s(datasets[role][tensor].id(), kBlocks, checksums.datasets[index].blocks);
   });
 }
 
-bool has_checksums(hid_t file) { return hdf5::has_attribute(file, kBlockElements); }
+bool has_checksums(hid_t file) { return io::hdf5::has_attribute(file, kBlockElements); }
 
-std::uint32_t read_metadata_checksum(hid_t file) { return hdf5::read_uint32s(file, kMetadata, 1)[0]; }
+std::uint32_t read_metadata_checksum(hid_t file) { return io::hdf5::read_uint32s(file, kMetadata, 1)[0]; }
 
 Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& tensors) {
   const auto& all = metadata.checksums;
@@ -160,14 +162,14 @@ Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& 
 }
 
 Checksums read_all_checksums(hid_t file) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   Checksums checksums{read_block_elements(file), {}};
   if (!checksums) return checksums;
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    if (role >= kRolesWithoutOptimizer && !hdf5::has_link(file, "optimizer")) break;
+    if (role >= kRolesWithoutOptimizer && !io::hdf5::has_link(file, "optimizer")) break;
     for (const auto& tensor : list_datasets(file, kRoles[role])) {
       const auto path = path_of(role, tensor.name);
-      const auto dataset = hdf5::open_dataset(file, path);
+      const auto dataset = io::hdf5::open_dataset(file, path);
       checksums.datasets.push_back(
           {path, tensor.shape, read_blocks(dataset.id(), tensor.shape, checksums.block_elements)});
     }
@@ -176,7 +178,7 @@ Checksums read_all_checksums(hid_t file) {
 }
 
 void require_right(const std::filesystem::path& file, const Checksums& checksums,
-                   const std::vector<RangeSum>& whole) {
+                   const std::vector<io::RangeSum>& whole) {
   for (const auto& sum : whole) {
     const auto& dataset = checksums.datasets[static_cast<std::size_t>(sum.dataset)];
     const auto block = static_cast<std::size_t>(sum.begin / checksums.block_elements);
@@ -187,4 +189,4 @@ void require_right(const std::filesystem::path& file, const Checksums& checksums
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

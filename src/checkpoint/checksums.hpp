@@ -2,16 +2,18 @@
 // read. See docs/formats.md.
 #pragma once
 
+#include <hdf5.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "checkpoint/block_sums.hpp"
 #include "checkpoint/schema.hpp"
+#include "llampi/io/block_sums.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 struct DatasetSums {
   std::string path;  ///< "/model/lm_head.weight"; empty: not in the file
@@ -34,7 +36,7 @@ inline int dataset_index(std::size_t role, int tensor, std::size_t tensors) {
 /// Those of a file that is to have these tensors, all 0.
 Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements);
 /// @throws Error unless each block is there once
-void set_blocks(Checksums& checksums, const std::vector<RangeSum>& whole);
+void set_blocks(Checksums& checksums, const std::vector<io::RangeSum>& whole);
 
 /// Covers names, shapes, state, texts, and the checksums of the values.
 std::uint32_t metadata_checksum(const CheckpointSummary& about, const Checksums& checksums);
@@ -60,6 +62,6 @@ Metadata read_metadata(hid_t file, const std::filesystem::path& path);
 Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& tensors);
 /// Compares blocks that were read with what they should be. @throws DamagedCheckpoint naming the dataset
 void require_right(const std::filesystem::path& file, const Checksums& checksums,
-                   const std::vector<RangeSum>& whole);
+                   const std::vector<io::RangeSum>& whole);
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -4,16 +4,17 @@
 #include <numeric>
 
 #include "checkpoint/safetensors_file.hpp"
-#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "comm/on_rank_0.hpp"
-#include "data/output_file.hpp"
-#include "data/posix_file.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/io/output_file.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -65,22 +66,22 @@ std::span<const std::byte> bytes_of(const std::string& text) { return std::as_by
 
 class Exporter {
  public:
-  Exporter(World& world, const WeightsSource& source, fs::path folder, const ExportOptions& options)
+  Exporter(comm::World& world, const WeightsSource& source, fs::path folder, const ExportOptions& options)
       : world_(world),
         source_(source),
         folder_(std::move(folder)),
         options_(options),
         files_(divide(source.tensors(), options)),
-        ending_(world.broadcast(temporary_beside("").string(), 0)) {
+        ending_(world.broadcast(io::temporary_beside("").string(), 0)) {
     require(options.dtype == DType::float32 || options.dtype == DType::bfloat16, "dtype of an export");
   }
 
   void run() {
-    on_rank_0(world_, [&] { refuse_other_weights(); });
+    comm::on_rank_0(world_, [&] { refuse_other_weights(); });
     try {
-      on_rank_0(world_, [&] { create(); });
-      agree(world_, [&] { write_values(); });
-      on_rank_0(world_, [&] { rename(); });
+      comm::on_rank_0(world_, [&] { create(); });
+      comm::agree(world_, [&] { write_values(); });
+      comm::on_rank_0(world_, [&] { rename(); });
     } catch (...) {
       if (world_.rank() == 0) remove_temporaries();
       throw;
@@ -122,13 +123,14 @@ class Exporter {
       fs::remove(file, error);
       if (error) throw_user_error("{} cannot be replaced: {}", file.string(), error.message());
     }
-    sync_folder_of(old.front());
+    io::sync_folder_of(old.front());
   }
 
   void create() const {
-    for (const auto& file : files_) PosixFile::create(temporary(file)).write_at(0, bytes_of(beginning(file)));
+    for (const auto& file : files_)
+      io::PosixFile::create(temporary(file)).write_at(0, bytes_of(beginning(file)));
     if (files_.size() > 1)
-      PosixFile::create(temporary_index()).write_at(0, bytes_of(index_text(source_.tensors(), files_)));
+      io::PosixFile::create(temporary_index()).write_at(0, bytes_of(index_text(source_.tensors(), files_)));
   }
 
   /// Parts of all tensors, dealt out over the ranks like cards.
@@ -137,7 +139,7 @@ class Exporter {
     std::vector<std::uint16_t> narrow(options_.dtype == DType::bfloat16 ? values.size() : 0);
     std::int64_t part = 0;
     for (const auto& file : files_) {
-      const auto out = PosixFile::open_for_writing(temporary(file));
+      const auto out = io::PosixFile::open_for_writing(temporary(file));
       auto offset = static_cast<std::int64_t>(beginning(file).size());
       for (const int tensor : file.tensors) {
         const std::int64_t elements = elements_of(source_.tensors()[tensor].shape);
@@ -164,10 +166,10 @@ class Exporter {
   void rename() const {
     refuse_other_weights();  // there may be some meanwhile
     if (options_.overwrite) remove_other_weights();
-    for (const auto& file : files_) rename_into_place(temporary(file), folder_ / file.name);
+    for (const auto& file : files_) io::rename_into_place(temporary(file), folder_ / file.name);
     if (files_.size() == 1) return;
-    PosixFile::open_for_writing(temporary_index()).sync();
-    rename_into_place(temporary_index(), folder_ / kIndex);
+    io::PosixFile::open_for_writing(temporary_index()).sync();
+    io::rename_into_place(temporary_index(), folder_ / kIndex);
   }
 
   void remove_temporaries() const {
@@ -176,7 +178,7 @@ class Exporter {
     fs::remove(temporary_index(), ignored);
   }
 
-  World& world_;
+  comm::World& world_;
   const WeightsSource& source_;
   fs::path folder_;
   ExportOptions options_;
@@ -186,9 +188,9 @@ class Exporter {
 
 }  // namespace
 
-void export_weights(World& world, const WeightsSource& source, const fs::path& folder,
+void export_weights(comm::World& world, const WeightsSource& source, const fs::path& folder,
                     const ExportOptions& options) {
   Exporter(world, source, folder, options).run();
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

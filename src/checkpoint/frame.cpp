@@ -5,10 +5,10 @@
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
-void copy(const PosixFile& from, const PosixFile& to, std::int64_t begin, std::int64_t end) {
+void copy(const io::PosixFile& from, const io::PosixFile& to, std::int64_t begin, std::int64_t end) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(end - begin));
   require(from.read_at(begin, bytes) == bytes.size(), "a frame that ends early");
   to.write_at(begin, bytes);
@@ -18,7 +18,7 @@ void copy(const PosixFile& from, const PosixFile& to, std::int64_t begin, std::i
 
 Frame::Frame(const CheckpointSummary& about, const FileSettings& settings,
              std::int64_t checksum_block_elements)
-    : memory_(PosixFile::in_memory("checkpoint")),
+    : memory_(io::PosixFile::in_memory("checkpoint")),
       checksums_(checksums_for(about.tensors, checksum_block_elements)) {
   // Metadata in one block, for who reads it.
   file_ = create_checkpoint(memory_.path(), settings,
@@ -29,8 +29,9 @@ Frame::Frame(const CheckpointSummary& about, const FileSettings& settings,
   places_ = places_of(datasets_);
 }
 
-void Frame::complete(const CheckpointSummary& about, std::vector<RangeSum> sums) {
-  set_blocks(checksums_, combine(std::move(sums), checksums_.elements(), checksums_.block_elements).whole);
+void Frame::complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums) {
+  set_blocks(checksums_,
+             io::combine(std::move(sums), checksums_.elements(), checksums_.block_elements).whole);
   write_checksums(file_.id(), datasets_, checksums_, metadata_checksum(about, checksums_));
   datasets_ = {};
   file_.close();
@@ -51,7 +52,7 @@ std::vector<Frame::Range> Frame::values() const {
   return ranges;
 }
 
-void Frame::write_to(const PosixFile& out) const {
+void Frame::write_to(const io::PosixFile& out) const {
   std::int64_t begin = 0;
   for (const auto& range : values()) {
     copy(memory_, out, begin, range.begin);
@@ -60,4 +61,4 @@ void Frame::write_to(const PosixFile& out) const {
   copy(memory_, out, begin, memory_.size());
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

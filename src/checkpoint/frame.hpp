@@ -6,9 +6,9 @@
 
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/stored_values.hpp"
-#include "data/posix_file.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Rank 0's. HDF5 makes the file in memory, of which only what it writes is used, and the bytes are copied
 /// from there: a disk that fails cannot fail HDF5, which can then neither close its file nor leave it open.
@@ -20,9 +20,9 @@ class Frame {
 
   const Places& places() const { return places_; }
   /// Enters the checksums. @param sums of all values
-  void complete(const CheckpointSummary& about, std::vector<RangeSum> sums);
+  void complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums);
   /// Writes everything but the values; `out` may have those already. @throws as PosixFile
-  void write_to(const PosixFile& out) const;
+  void write_to(const io::PosixFile& out) const;
 
  private:
   struct Range {
@@ -31,11 +31,11 @@ class Frame {
   /// The values' bytes, in order.
   std::vector<Range> values() const;
 
-  PosixFile memory_;
-  hdf5::File file_;  // gone before its memory
+  io::PosixFile memory_;
+  io::hdf5::File file_;  // gone before its memory
   Datasets datasets_;
   Places places_;
   Checksums checksums_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

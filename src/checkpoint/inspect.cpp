@@ -1,13 +1,15 @@
 // What a file is and what is in it, read by one process.
+#include <hdf5.h>
+
 #include <algorithm>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/staging.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -15,12 +17,12 @@ namespace fs = std::filesystem;
 CheckpointSummary read_attributes(hid_t file) {
   CheckpointSummary summary;
   summary.state = read_state(file);
-  summary.texts = {hdf5::read_string(file, "model_config"), hdf5::read_string(file, "run_config")};
-  if (hdf5::has_attribute(file, "chat_template"))
-    summary.texts.chat_template = hdf5::read_string(file, "chat_template");
-  summary.program_version = hdf5::read_string(file, "program_version");
-  summary.git_sha = hdf5::read_string(file, "git_sha");
-  summary.created = hdf5::read_string(file, "created");
+  summary.texts = {io::hdf5::read_string(file, "model_config"), io::hdf5::read_string(file, "run_config")};
+  if (io::hdf5::has_attribute(file, "chat_template"))
+    summary.texts.chat_template = io::hdf5::read_string(file, "chat_template");
+  summary.program_version = io::hdf5::read_string(file, "program_version");
+  summary.git_sha = io::hdf5::read_string(file, "git_sha");
+  summary.created = io::hdf5::read_string(file, "created");
   summary.tensors = list_datasets(file, kRoles[0]);
   find_moments(file, summary.tensors);
   summary.has_optimizer = std::any_of(summary.tensors.begin(), summary.tensors.end(),
@@ -31,7 +33,7 @@ CheckpointSummary read_attributes(hid_t file) {
 }  // namespace
 
 Metadata read_metadata(hid_t file, const fs::path& path) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   require_checkpoint(file, path);
   if (!has_checksums(file)) return {read_attributes(file), {}};
   Metadata metadata;
@@ -52,8 +54,8 @@ Metadata read_metadata(hid_t file, const fs::path& path) {
 CheckpointSummary read_checkpoint_summary(const fs::path& path) {
   CheckpointSummary summary;
   reading(path, [&] {
-    const Hdf5Lock lock;
-    summary = read_metadata(hdf5::open_file(path).id(), path).summary;
+    const io::Hdf5Lock lock;
+    summary = read_metadata(io::hdf5::open_file(path).id(), path).summary;
   });
   return summary;
 }
@@ -68,8 +70,8 @@ struct Verifiable {
 };
 
 Verifiable open_to_verify(const fs::path& path) {
-  const Hdf5Lock lock;
-  const auto file = hdf5::open_file(path);
+  const io::Hdf5Lock lock;
+  const auto file = io::hdf5::open_file(path);
   const auto metadata = read_metadata(file.id(), path);
   const auto& tensors = metadata.summary.tensors;
   if (!metadata.checksums)
@@ -84,15 +86,15 @@ std::int64_t verify_values(const fs::path& path, const Verifiable& file, std::si
   const int index = dataset_index(role, tensor, static_cast<std::size_t>(file.tensors));
   const std::int64_t elements = elements_of(checksums.datasets[index].shape);
   std::vector<float> values(static_cast<std::size_t>(std::min(kTransferElements, elements)));
-  std::vector<RangeSum> sums;
+  std::vector<io::RangeSum> sums;
   for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
     const std::int64_t count = std::min(kTransferElements, elements - begin);
     file.stored.read(role, tensor, begin, count, values.data());
-    add_sums(sums, index, begin, std::span(values).first(static_cast<std::size_t>(count)),
-             checksums.block_elements);
+    io::add_sums(sums, index, begin, std::span(values).first(static_cast<std::size_t>(count)),
+                 checksums.block_elements);
   }
   require_right(path, checksums,
-                combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
+                io::combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
   return elements * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -122,18 +124,18 @@ FileKind identify(const fs::path& path) try {
         "file",
         path.string());
   }
-  const Hdf5Lock lock;
-  const auto file = hdf5::open_file(path);
-  if (hdf5::has_attribute(file.id(), "format")) {
-    const auto format = hdf5::read_string(file.id(), "format");
+  const io::Hdf5Lock lock;
+  const auto file = io::hdf5::open_file(path);
+  if (io::hdf5::has_attribute(file.id(), "format")) {
+    const auto format = io::hdf5::read_string(file.id(), "format");
     if (format == kCheckpointFormat) return FileKind::checkpoint;
     if (format == "llampi-tokens") return FileKind::tokens;
-  } else if (hdf5::has_link(file.id(), "tokens")) {
+  } else if (io::hdf5::has_link(file.id(), "tokens")) {
     return FileKind::tokens;  // of another program
   }
   throw_user_error("{} is neither a llampi checkpoint nor a token file", path.string());
-} catch (const hdf5::Failure& failure) {
+} catch (const io::hdf5::Failure& failure) {
   throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -1,25 +1,27 @@
 // Reading a checkpoint. Rank 0 alone reads what HDF5 has to say of it; every rank reads its values at their
 // places.
+#include <hdf5.h>
+
 #include <algorithm>
 #include <functional>
 
 #include "checkpoint/checksums.hpp"
-#include "checkpoint/staging.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "comm/exchange.hpp"
+#include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
 /// agree() that keeps a DamagedCheckpoint what it is.
-void agree_on_reading(World& world, const fs::path& file, const std::function<void()>& work) {
+void agree_on_reading(comm::World& world, const fs::path& file, const std::function<void()>& work) {
   std::int64_t damaged = 0;
   try {
-    agree(world, [&] {
+    comm::agree(world, [&] {
       try {
         reading(file, work);
       } catch (const DamagedCheckpoint&) {
@@ -35,7 +37,7 @@ void agree_on_reading(World& world, const fs::path& file, const std::function<vo
 }
 
 /// The tensors, with `optimizer` where a piece of any rank has room for moments.
-std::vector<TensorInfo> tensors_to_read(World& world, std::vector<TensorInfo> tensors,
+std::vector<TensorInfo> tensors_to_read(comm::World& world, std::vector<TensorInfo> tensors,
                                         const std::vector<TensorPiece>& pieces) {
   std::vector<std::int64_t> asked(tensors.size(), 0);
   for (const auto& piece : pieces) {
@@ -50,7 +52,7 @@ std::vector<TensorInfo> tensors_to_read(World& world, std::vector<TensorInfo> te
 /// that the file does not have, if they may be missing.
 void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& tensors, bool may_be_missing) {
   if (std::none_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.optimizer; })) return;
-  if (!hdf5::has_link(file, "optimizer")) {
+  if (!io::hdf5::has_link(file, "optimizer")) {
     throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights",
                      path.string());
   }
@@ -82,8 +84,8 @@ struct Contents {
 
 /// Rank 0: everything that is wrong with the file, but for its values, shows here.
 Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool moments_may_be_missing) {
-  const Hdf5Lock lock;
-  const auto file = hdf5::open_file(path);
+  const io::Hdf5Lock lock;
+  const auto file = io::hdf5::open_file(path);
   const auto metadata = read_metadata(file.id(), path);
   require_same_tensors(fmt::format("/{} in {}", kRoles[0].group, path.string()), tensors,
                        metadata.summary.tensors);
@@ -93,15 +95,17 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
 }
 
 /// Everything becomes rank 0's, and `optimizer` of each tensor.
-void share_from_rank_0(World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
-  contents.state = broadcast_values(world, std::vector{contents.state})[0];
-  for (auto& places : contents.places) places = broadcast_values(world, places);
+void share_from_rank_0(comm::World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
+  contents.state = comm::broadcast_values(world, std::vector{contents.state})[0];
+  for (auto& places : contents.places) places = comm::broadcast_values(world, places);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i] >= 0;
-  const auto block_elements = broadcast_values(world, std::vector{contents.checksums.block_elements})[0];
+  const auto block_elements =
+      comm::broadcast_values(world, std::vector{contents.checksums.block_elements})[0];
   if (block_elements == 0) return;
   if (world.rank() != 0) contents.checksums = checksums_for(tensors, block_elements);
-  for (auto& dataset : contents.checksums.datasets) dataset.blocks = broadcast_values(world, dataset.blocks);
+  for (auto& dataset : contents.checksums.datasets)
+    dataset.blocks = comm::broadcast_values(world, dataset.blocks);
 }
 
 /// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
@@ -125,9 +129,10 @@ std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging
 }
 
 /// Returns the sums of what was read, if the file has checksums.
-std::vector<RangeSum> read_values(Device& device, const StoredValues& stored, const Checksums& checksums,
-                                  const std::vector<TensorPiece>& pieces, std::size_t tensors) {
-  std::vector<RangeSum> sums;
+std::vector<io::RangeSum> read_values(device::Device& device, const StoredValues& stored,
+                                      const Checksums& checksums, const std::vector<TensorPiece>& pieces,
+                                      std::size_t tensors) {
+  std::vector<io::RangeSum> sums;
   Staging staging(device, kTransferElements);
   const auto parts = parts_of(pieces, staging);
   for (std::size_t i = 0, ahead = 1; i < parts.size(); ++i) {
@@ -142,7 +147,7 @@ std::vector<RangeSum> read_values(Device& device, const StoredValues& stored, co
     } else {
       stored.read(role, tensor, begin, values.elements(), room.data());
       if (checksums)
-        add_sums(sums, dataset_index(role, tensor, tensors), begin, room, checksums.block_elements);
+        io::add_sums(sums, dataset_index(role, tensor, tensors), begin, room, checksums.block_elements);
     }
     staging.store(values);
   }
@@ -150,19 +155,20 @@ std::vector<RangeSum> read_values(Device& device, const StoredValues& stored, co
 }
 
 /// Compares the blocks that these ranges cover, and returns the other ranges. @throws DamagedCheckpoint
-std::vector<RangeSum> compare(const fs::path& path, const Checksums& checksums, std::vector<RangeSum> sums) {
+std::vector<io::RangeSum> compare(const fs::path& path, const Checksums& checksums,
+                                  std::vector<io::RangeSum> sums) {
   if (!checksums) return {};
-  BlockSums blocks = combine(std::move(sums), checksums.elements(), checksums.block_elements);
+  io::BlockSums blocks = io::combine(std::move(sums), checksums.elements(), checksums.block_elements);
   require_right(path, checksums, blocks.whole);
   return std::move(blocks.parts);
 }
 
 }  // namespace
 
-TrainingState load_checkpoint(World& world, Device& device, const fs::path& path,
+TrainingState load_checkpoint(comm::World& world, device::Device& device, const fs::path& path,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                               bool missing_moments_are_zero) {
-  agree(world, [&] { require_valid_pieces(tensors, pieces); });
+  comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });
   auto in_file = tensors_to_read(world, tensors, pieces);
   Contents contents;
   agree_on_reading(world, path, [&] {
@@ -171,14 +177,14 @@ TrainingState load_checkpoint(World& world, Device& device, const fs::path& path
   share_from_rank_0(world, in_file, contents);
 
   const auto& checksums = contents.checksums;
-  std::vector<RangeSum> parts;  // of blocks that are shared with other ranks
+  std::vector<io::RangeSum> parts;  // of blocks that are shared with other ranks
   agree_on_reading(world, path, [&] {
     const StoredValues values(path, contents.places);
     parts = compare(path, checksums, read_values(device, values, checksums, pieces, in_file.size()));
   });
-  parts = gather_values(world, parts);
+  parts = comm::gather_values(world, parts);
   agree_on_reading(world, path, [&] { compare(path, checksums, std::move(parts)); });
   return contents.state;
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -4,12 +4,12 @@
 #include <map>
 #include <optional>
 
-#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 /// For each tensor that is wanted, its index in the source.
@@ -22,7 +22,7 @@ std::vector<int> places_in(const WeightsSource& source, const std::vector<Tensor
   return places;
 }
 
-void read_pieces(Device& device, const WeightsSource& source, const std::vector<int>& places,
+void read_pieces(device::Device& device, const WeightsSource& source, const std::vector<int>& places,
                  const std::vector<TensorPiece>& pieces) {
   Staging staging(device, kTransferElements);
   for (const auto& piece : pieces) {
@@ -34,7 +34,7 @@ void read_pieces(Device& device, const WeightsSource& source, const std::vector<
 }
 
 /// The next part of a tensor, from rank 0 to all. @throws UserError, on all ranks, if it could not be read
-std::string share_part(World& world, const WeightsSource& source, int tensor, std::int64_t begin,
+std::string share_part(comm::World& world, const WeightsSource& source, int tensor, std::int64_t begin,
                        std::int64_t elements) {
   std::string part;
   if (world.rank() == 0) {
@@ -54,11 +54,11 @@ std::string share_part(World& world, const WeightsSource& source, int tensor, st
 }
 
 /// All ranks walk over all tensors; each keeps what belongs to its pieces.
-void broadcast_pieces(World& world, Device& device, const WeightsSource& source,
+void broadcast_pieces(comm::World& world, device::Device& device, const WeightsSource& source,
                       const std::vector<int>& places, const std::vector<TensorInfo>& tensors,
                       const std::vector<TensorPiece>& pieces) {
   std::optional<Staging> staging;
-  agree(world, [&] { staging.emplace(device, kTransferElements); });  // which may find no memory
+  comm::agree(world, [&] { staging.emplace(device, kTransferElements); });  // which may find no memory
   for (int t = 0; t < static_cast<int>(tensors.size()); ++t) {
     const std::int64_t elements = elements_of(tensors[t].shape);
     for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
@@ -83,19 +83,19 @@ void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& t
   require_same_tensors(source.path().string(), tensors, source.tensors());
 }
 
-void load_weights(World& world, Device& device, const WeightsSource& source,
+void load_weights(comm::World& world, device::Device& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                   WeightsReading reading) {
   std::vector<int> places;
-  agree(world, [&] {
+  comm::agree(world, [&] {
     require_valid_pieces(tensors, pieces);
     places = places_in(source, tensors);
   });
   if (reading == WeightsReading::broadcast) {
     broadcast_pieces(world, device, source, places, tensors, pieces);
   } else {
-    agree(world, [&] { read_pieces(device, source, places, pieces); });
+    comm::agree(world, [&] { read_pieces(device, source, places, pieces); });
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

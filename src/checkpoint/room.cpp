@@ -1,13 +1,13 @@
-#include "checkpoint/room.hpp"
+#include "llampi/checkpoint/room.hpp"
 
 #include <sys/statvfs.h>
 
 #include <system_error>
 
-#include "checkpoint/save.hpp"
+#include "checkpoint/save_options.hpp"
 #include "checkpoint/tensor_list.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 namespace fs = std::filesystem;
 
@@ -41,4 +41,4 @@ std::int64_t file_bytes(const fs::path& file) {
   return error ? 0 : static_cast<std::int64_t>(bytes);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

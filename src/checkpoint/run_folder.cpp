@@ -10,7 +10,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -99,4 +99,4 @@ void prune_checkpoints(const fs::path& run_dir, const Retention& retention,
   for (const auto& file : surplus_checkpoints(run_dir, retention, damaged)) remove_file(file);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

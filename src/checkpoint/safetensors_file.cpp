@@ -11,7 +11,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 using nlohmann::json;
@@ -150,7 +150,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : path_(std::move(p
   std::error_code ignored;
   if (std::filesystem::is_directory(path_, ignored))
     throw_user_error("{} cannot be read: it is not a file", path_.string());
-  file_ = PosixFile::open_for_reading(path_);
+  file_ = io::PosixFile::open_for_reading(path_);
   try {
     parse();
   } catch (const MalformedSafetensors& malformed) {
@@ -200,4 +200,4 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "data/posix_file.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 struct SafetensorsEntry {
   std::string dtype;
@@ -54,9 +54,9 @@ class SafetensorsFile {
   void parse();
 
   std::filesystem::path path_;
-  PosixFile file_;
+  io::PosixFile file_;
   std::int64_t data_ = 0;  ///< where the data begin in the file
   SafetensorsHeader header_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -12,20 +12,21 @@
 #include <functional>
 
 #include "checkpoint/frame.hpp"
-#include "checkpoint/room.hpp"
-#include "checkpoint/shared_file.hpp"
-#include "checkpoint/staging.hpp"
 #include "checkpoint/tensor_list.hpp"
-#include "comm/common_failure.hpp"
-#include "comm/exchange.hpp"
-#include "data/output_file.hpp"
-#include "data/posix_file.hpp"
+#include "llampi/checkpoint/room.hpp"
+#include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/output_file.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/io/shared_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -39,7 +40,7 @@ class Values {
 
   /// Writes elements of a tensor and keeps their sums.
   void write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values);
-  const std::vector<RangeSum>& sums() const { return sums_; }
+  const std::vector<io::RangeSum>& sums() const { return sums_; }
   /// Waits until all that this rank has written is on the disk.
   void sync();
 
@@ -51,14 +52,14 @@ class Values {
 
   const Job& job_;
   const Places& places_;
-  SharedFile file_;
+  io::SharedFile file_;
   std::int64_t unsynced_ = 0;  ///< bytes
-  std::vector<RangeSum> sums_;
+  std::vector<io::RangeSum> sums_;
 };
 
 /// All that one save needs to know.
 struct Job {
-  World& world;
+  comm::World& world;
   fs::path file, temporary;
   CheckpointSummary about;  // rank 0's counts, but for the tensors; `optimizer`: its moments are written
   const SaveOptions& options;
@@ -75,8 +76,8 @@ void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<c
   tell_progress();
   unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
   if (unsynced_ >= kSyncBytes) sync();
-  add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
-           job_.options.block_elements);
+  io::add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
+               job_.options.block_elements);
 }
 
 void Values::tell_progress() const {
@@ -102,7 +103,7 @@ std::int64_t mix(std::int64_t index) {
 /// element changes by the pieces that begin there less those that end there; if beginnings and ends cancel
 /// everywhere but at the tensor's own ends, it is one throughout. The sums are over mixed indices, so that
 /// different places do not cancel.
-void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
+void require_full_coverage(comm::World& world, const std::vector<TensorInfo>& tensors,
                            const std::vector<TensorPiece>& pieces) {
   std::vector<std::int64_t> sums(tensors.size(), 0);
   for (const auto& piece : pieces)
@@ -117,7 +118,7 @@ void require_full_coverage(World& world, const std::vector<TensorInfo>& tensors,
 
 /// The tensors, with `optimizer` only if there are moments at all. Pieces must have them where `optimizer`
 /// says so, or all pieces of all ranks have none.
-std::vector<TensorInfo> tensors_to_write(World& world, std::vector<TensorInfo> tensors,
+std::vector<TensorInfo> tensors_to_write(comm::World& world, std::vector<TensorInfo> tensors,
                                          const std::vector<TensorPiece>& pieces) {
   std::int64_t found[3] = {0, 0, 0};
   auto& [with, without, unexpected] = found;
@@ -155,18 +156,19 @@ void create_temporary(const Job& job) {
   if (fs::is_directory(job.file, error)) throw_user_error("there is a folder of that name");
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);
-  SharedFile::create(job.temporary, job.options.file);
+  io::SharedFile::create(job.temporary, {job.options.file.stripes, job.options.file.stripe_bytes});
 }
 
 /// MPI-IO says "input/output error" whatever the cause; the operating system gives the cause to who writes
 /// behind the file's end. @throws UserError with it, if it fails too
 void write_more(const fs::path& file) {
-  const auto out = PosixFile::open_for_writing(file);
+  const auto out = io::PosixFile::open_for_writing(file);
   out.write_at(out.size(), std::vector<std::byte>(1 << 20));
   out.sync();
 }
 
-void write_pieces(const Job& job, Values& values, Device& device, const std::vector<TensorPiece>& pieces) {
+void write_pieces(const Job& job, Values& values, device::Device& device,
+                  const std::vector<TensorPiece>& pieces) {
   Staging staging(device, job.options.file.transfer_elements);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (const auto& piece : pieces) {
@@ -207,7 +209,7 @@ void agree_on(const Job& job, const std::function<void()>& work) {
       throw;
     }
   };
-  agree(job.world, [&] {
+  comm::agree(job.world, [&] {
     try {
       explained();
     } catch (const UserError& error) {
@@ -224,8 +226,8 @@ void on_rank_0(const Job& job, const std::function<void()>& work) {
 }
 
 /// Returns the sums of what this rank wrote.
-std::vector<RangeSum> write_values(const Job& job, const Places& places) {
-  std::vector<RangeSum> sums;
+std::vector<io::RangeSum> write_values(const Job& job, const Places& places) {
+  std::vector<io::RangeSum> sums;
   agree_on(job, [&] {
     Values values(job, places);
     job.write_values(values);
@@ -242,21 +244,21 @@ void write_temporary(const Job& job) {
     frame = Frame(job.about, job.options.file, job.options.block_elements);
   });
   Places places = frame.places();
-  for (auto& role : places) role = broadcast_values(job.world, role);
-  auto sums = gather_values(job.world, write_values(job, places));
+  for (auto& role : places) role = comm::broadcast_values(job.world, role);
+  auto sums = comm::gather_values(job.world, write_values(job, places));
   on_rank_0(job, [&] {
     frame.complete(job.about, std::move(sums));
-    const auto out = PosixFile::open_for_writing(job.temporary);
+    const auto out = io::PosixFile::open_for_writing(job.temporary);
     frame.write_to(out);
     out.sync();
   });
 }
 
 void save(const Job& job) {
-  const auto error = common_failure([&] {
+  const auto error = comm::common_failure([&] {
     write_temporary(job);
-    if (!job.place) return on_rank_0(job, [&] { rename_into_place(job.temporary, job.file); });
-    agree(job.world, [&] {
+    if (!job.place) return on_rank_0(job, [&] { io::rename_into_place(job.temporary, job.file); });
+    comm::agree(job.world, [&] {
       if (job.world.rank() == 0) job.place();
     });
   });
@@ -267,8 +269,8 @@ void save(const Job& job) {
   std::rethrow_exception(error);
 }
 
-Job make_job(World& world, const fs::path& file, std::vector<TensorInfo> tensors, const TrainingState& state,
-             const CheckpointTexts& texts, const SaveOptions& options) {
+Job make_job(comm::World& world, const fs::path& file, std::vector<TensorInfo> tensors,
+             const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
   fs::path temporary = file;
   temporary += ".tmp";
   return {.world = world,
@@ -297,17 +299,17 @@ bool was_imported(const fs::path& file) {
 
 }  // namespace
 
-void save_checkpoint(World& world, Device& device, const fs::path& file,
+void save_checkpoint(comm::World& world, device::Device& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
-  agree(world, [&] { require_valid_pieces(tensors, pieces); });
+  comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });
   require_full_coverage(world, tensors, pieces);
   Job job = make_job(world, file, tensors_to_write(world, tensors, pieces), state, texts, options);
   job.write_values = [&](Values& values) { write_pieces(job, values, device, pieces); };
   save(job);
 }
 
-void save_checkpoint(World& world, Device& device, const fs::path& file,
+void save_checkpoint(comm::World& world, device::Device& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts, const FileSettings& settings) {
   SaveOptions options;
@@ -315,20 +317,20 @@ void save_checkpoint(World& world, Device& device, const fs::path& file,
   save_checkpoint(world, device, file, tensors, pieces, state, texts, options);
 }
 
-void import_weights(World& world, const WeightsSource& source, const fs::path& checkpoint,
+void import_weights(comm::World& world, const WeightsSource& source, const fs::path& checkpoint,
                     const CheckpointTexts& texts, bool overwrite) {
-  const OutputFile output{follow_links(checkpoint), "a checkpoint that llampi import wrote", was_imported,
-                          overwrite};
-  agree(world, [&] { output.check(); });
+  const io::OutputFile output{io::follow_links(checkpoint), "a checkpoint that llampi import wrote",
+                              was_imported, overwrite};
+  comm::agree(world, [&] { output.check(); });
   auto tensors = source.tensors();
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
   Job job = make_job(world, output.path, std::move(tensors), {}, texts, options);
   job.other_place = "name another --output";
   job.write_values = [&](Values& values) { write_converted(job, values, source); };
-  job.temporary = world.broadcast(temporary_beside(output.path).string(), 0);
+  job.temporary = world.broadcast(io::temporary_beside(output.path).string(), 0);
   job.place = [&] { output.place(job.temporary); };
   save(job);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

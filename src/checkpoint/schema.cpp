@@ -1,47 +1,49 @@
 #include "checkpoint/schema.hpp"
 
+#include <hdf5.h>
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
-#include "checkpoint/block_sums.hpp"
 #include "checkpoint/state_fields.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/block_sums.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
-using hdf5::check;
+using io::hdf5::check;
 
 struct FieldWriter {
   hid_t group;
   void operator()(const char* name, const std::int64_t& value) const {
-    hdf5::write_int64(group, name, value);
+    io::hdf5::write_int64(group, name, value);
   }
-  void operator()(const char* name, const bool& value) const { hdf5::write_bool(group, name, value); }
-  void operator()(const char* name, const double& value) const { hdf5::write_double(group, name, value); }
+  void operator()(const char* name, const bool& value) const { io::hdf5::write_bool(group, name, value); }
+  void operator()(const char* name, const double& value) const { io::hdf5::write_double(group, name, value); }
 };
 
 struct FieldReader {
   hid_t group;
-  void operator()(const char* name, std::int64_t& value) const { value = hdf5::read_int64(group, name); }
-  void operator()(const char* name, bool& value) const { value = hdf5::read_bool(group, name); }
-  void operator()(const char* name, double& value) const { value = hdf5::read_double(group, name); }
+  void operator()(const char* name, std::int64_t& value) const { value = io::hdf5::read_int64(group, name); }
+  void operator()(const char* name, bool& value) const { value = io::hdf5::read_bool(group, name); }
+  void operator()(const char* name, double& value) const { value = io::hdf5::read_double(group, name); }
 };
 
 /// All attributes in the object's header, where one checksum covers them, unless one is too long for that.
 void keep_attributes_together(hid_t creation_properties) {
   constexpr unsigned kMost = 64;
-  check(H5Pset_attr_phase_change(creation_properties, kMost, 0), "H5Pset_attr_phase_change");
+  io::hdf5::check(H5Pset_attr_phase_change(creation_properties, kMost, 0), "H5Pset_attr_phase_change");
 }
 
-hdf5::Group create_group(hid_t file, const std::string& name) {
-  const hdf5::PropertyList properties(check(H5Pcreate(H5P_GROUP_CREATE), "H5Pcreate"));
+io::hdf5::Group create_group(hid_t file, const std::string& name) {
+  const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_GROUP_CREATE), "H5Pcreate"));
   keep_attributes_together(properties.id());
-  return hdf5::Group(
-      check(H5Gcreate2(file, name.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), "H5Gcreate2"));
+  return io::hdf5::Group(io::hdf5::check(
+      H5Gcreate2(file, name.c_str(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), "H5Gcreate2"));
 }
 
 /// The datasets of all tensors in all their roles, from functions that give a role's group and a tensor's
@@ -54,7 +56,7 @@ Datasets for_each_dataset(const std::vector<TensorInfo>& tensors, GroupOf&& grou
     const auto is_stored = [&](const TensorInfo& tensor) { return role < roles_of(tensor); };
     datasets[role].resize(tensors.size());
     if (role >= kRolesWithoutOptimizer && std::none_of(tensors.begin(), tensors.end(), is_stored)) continue;
-    const hdf5::Group group = group_of(role);
+    const io::hdf5::Group group = group_of(role);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (is_stored(tensors[i])) datasets[role][i] = dataset_of(group.id(), tensors[i]);
     }
@@ -62,13 +64,13 @@ Datasets for_each_dataset(const std::vector<TensorInfo>& tensors, GroupOf&& grou
   return datasets;
 }
 
-hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t properties) {
+io::hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t properties) {
   const std::vector<hsize_t> extents(tensor.shape.begin(), tensor.shape.end());
-  const hdf5::Dataspace space(
-      check(H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple"));
-  return hdf5::Dataset(check(H5Dcreate2(group, tensor.name.c_str(), H5T_IEEE_F32LE, space.id(), H5P_DEFAULT,
-                                        properties, H5P_DEFAULT),
-                             "H5Dcreate2"));
+  const io::hdf5::Dataspace space(io::hdf5::check(
+      H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple"));
+  return io::hdf5::Dataset(io::hdf5::check(H5Dcreate2(group, tensor.name.c_str(), H5T_IEEE_F32LE, space.id(),
+                                                      H5P_DEFAULT, properties, H5P_DEFAULT),
+                                           "H5Dcreate2"));
 }
 
 }  // namespace
@@ -76,64 +78,65 @@ hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t proper
 void reading(const std::filesystem::path& file, const std::function<void()>& work) {
   try {
     work();
-  } catch (const hdf5::DamagedFile& error) {
+  } catch (const io::hdf5::DamagedFile& error) {
     throw DamagedCheckpoint(error.what());
-  } catch (const hdf5::Failure& failure) {
+  } catch (const io::hdf5::Failure& failure) {
     throw DamagedCheckpoint(fmt::format("{} is damaged and cannot be read ({}); use another checkpoint",
                                         file.string(), failure.reason()));
   }
 }
 
-hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
-                             std::int64_t metadata_block_bytes) {
-  const Hdf5Lock lock;
-  const auto access = hdf5::file_access();
+io::hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
+                                 std::int64_t metadata_block_bytes) {
+  const io::Hdf5Lock lock;
+  const auto access = io::hdf5::file_access();
   // The driver that leaves names alone: the usual one looks for a real path, which memory does not have.
-  check(H5Pset_fapl_stdio(access.id()), "H5Pset_fapl_stdio");
+  io::hdf5::check(H5Pset_fapl_stdio(access.id()), "H5Pset_fapl_stdio");
   const auto alignment = static_cast<hsize_t>(settings.alignment_bytes);
-  check(H5Pset_alignment(access.id(), alignment, alignment), "H5Pset_alignment");
-  check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
-        "H5Pset_meta_block_size");
-  const hdf5::PropertyList creation(check(H5Pcreate(H5P_FILE_CREATE), "H5Pcreate"));
+  io::hdf5::check(H5Pset_alignment(access.id(), alignment, alignment), "H5Pset_alignment");
+  io::hdf5::check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
+                  "H5Pset_meta_block_size");
+  const io::hdf5::PropertyList creation(io::hdf5::check(H5Pcreate(H5P_FILE_CREATE), "H5Pcreate"));
   keep_attributes_together(creation.id());
-  return hdf5::create_file(path, access.id(), creation.id());
+  return io::hdf5::create_file(path, access.id(), creation.id());
 }
 
 void write_attributes(hid_t file, const CheckpointSummary& about) {
-  const Hdf5Lock lock;
-  hdf5::write_string(file, "format", kCheckpointFormat);
-  hdf5::write_int64(file, "format_version", kCheckpointVersion);
-  hdf5::write_string(file, "program_version", about.program_version);
-  hdf5::write_string(file, "git_sha", about.git_sha);
-  hdf5::write_string(file, "created", about.created);
-  hdf5::write_string(file, "model_config", about.texts.model_config);
-  hdf5::write_string(file, "run_config", about.texts.run_config);
+  const io::Hdf5Lock lock;
+  io::hdf5::write_string(file, "format", kCheckpointFormat);
+  io::hdf5::write_int64(file, "format_version", kCheckpointVersion);
+  io::hdf5::write_string(file, "program_version", about.program_version);
+  io::hdf5::write_string(file, "git_sha", about.git_sha);
+  io::hdf5::write_string(file, "created", about.created);
+  io::hdf5::write_string(file, "model_config", about.texts.model_config);
+  io::hdf5::write_string(file, "run_config", about.texts.run_config);
   if (!about.texts.chat_template.empty())
-    hdf5::write_string(file, "chat_template", about.texts.chat_template);
+    io::hdf5::write_string(file, "chat_template", about.texts.chat_template);
   const auto group = create_group(file, "state");
   for_each_field(about.state, FieldWriter{group.id()});
   for_each_later_field(about.state, FieldWriter{group.id()});
 }
 
 TrainingState read_state(hid_t file) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   TrainingState state;
-  const auto group = hdf5::open_group(file, "state");
+  const auto group = io::hdf5::open_group(file, "state");
   const FieldReader read{group.id()};
   for_each_field(state, read);
   for_each_later_field(state, [&](const char* name, auto& field) {
-    if (hdf5::has_attribute(group.id(), name)) read(name, field);
+    if (io::hdf5::has_attribute(group.id(), name)) read(name, field);
   });
   return state;
 }
 
 void require_checkpoint(hid_t file, const std::filesystem::path& path) {
-  const Hdf5Lock lock;
-  if (!hdf5::has_attribute(file, "format") || hdf5::read_string(file, "format") != kCheckpointFormat) {
+  const io::Hdf5Lock lock;
+  if (!io::hdf5::has_attribute(file, "format") ||
+      io::hdf5::read_string(file, "format") != kCheckpointFormat) {
     throw_user_error("{} is not a llampi checkpoint; give a file from a run's folder checkpoints",
                      path.string());
   }
-  const auto version = hdf5::read_int64(file, "format_version");
+  const auto version = io::hdf5::read_int64(file, "format_version");
   if (version != kCheckpointVersion) {
     throw_user_error(
         "{} has checkpoint format {}, and this program reads format {}; use the llampi that wrote it",
@@ -142,11 +145,11 @@ void require_checkpoint(hid_t file, const std::filesystem::path& path) {
 }
 
 Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
-  const Hdf5Lock lock;
-  const hdf5::PropertyList properties(check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
-  check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
-  check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
-  check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
+  const io::Hdf5Lock lock;
+  const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
+  io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
+  io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
+  io::hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
 
   return for_each_dataset(
       tensors,
@@ -158,33 +161,33 @@ Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
 }
 
 Datasets open_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   return for_each_dataset(
-      tensors, [&](std::size_t role) { return hdf5::open_group(file, kRoles[role].group); },
-      [](hid_t group, const TensorInfo& tensor) { return hdf5::open_dataset(group, tensor.name); });
+      tensors, [&](std::size_t role) { return io::hdf5::open_group(file, kRoles[role].group); },
+      [](hid_t group, const TensorInfo& tensor) { return io::hdf5::open_dataset(group, tensor.name); });
 }
 
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   std::vector<TensorInfo> tensors;
-  const auto group = hdf5::open_group(file, role.group);
-  for (const auto& name : hdf5::links(group.id())) {
-    const auto dataset = hdf5::open_dataset(group.id(), name);
-    const auto type = hdf5::element_type(dataset.id());
+  const auto group = io::hdf5::open_group(file, role.group);
+  for (const auto& name : io::hdf5::links(group.id())) {
+    const auto dataset = io::hdf5::open_dataset(group.id(), name);
+    const auto type = io::hdf5::element_type(dataset.id());
     if (!type.is_float32()) {
       throw_user_error("{}: /{}/{} is {}, not float32; use a checkpoint as llampi wrote it",
-                       hdf5::file_name(file), role.group, name, type.name());
+                       io::hdf5::file_name(file), role.group, name, type.name());
     }
-    tensors.push_back({name, hdf5::shape(dataset.id())});
+    tensors.push_back({name, io::hdf5::shape(dataset.id())});
   }
   return tensors;
 }
 
 void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   std::set<std::string> names;
-  if (hdf5::has_link(file, "optimizer")) {
-    const auto found = hdf5::links(hdf5::open_group(file, kRoles[kRolesWithoutOptimizer].group).id());
+  if (io::hdf5::has_link(file, "optimizer")) {
+    const auto found = io::hdf5::links(io::hdf5::open_group(file, kRoles[kRolesWithoutOptimizer].group).id());
     names.insert(found.begin(), found.end());
   }
   for (auto& tensor : tensors) tensor.optimizer = names.contains(tensor.name);
@@ -205,7 +208,7 @@ std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const 
   constexpr std::int64_t kFile = 16 * 1024, kDataset = 1024, kChecksum = sizeof(std::uint32_t);
   std::int64_t bytes = kFile + bytes_of(texts);
   for (const auto& tensor : tensors) {
-    const std::int64_t blocks = blocks_of(elements_of(tensor.shape), checksum_block_elements);
+    const std::int64_t blocks = io::blocks_of(elements_of(tensor.shape), checksum_block_elements);
     bytes += static_cast<std::int64_t>(roles_of(tensor)) * (kDataset + kChecksum * blocks);
   }
   return bytes;
@@ -218,4 +221,4 @@ std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const Checkp
   return metadata_block_bytes(tensors, texts, checksum_block_elements) + kPages + bytes_of(texts);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -2,6 +2,8 @@
 // docs/formats.md.
 #pragma once
 
+#include <hdf5.h>
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -9,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "data/hdf5.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/io/hdf5.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 inline constexpr const char* kCheckpointFormat = "llampi-checkpoint";
 inline constexpr std::int64_t kCheckpointVersion = 1;
@@ -33,15 +35,15 @@ inline std::size_t roles_of(const TensorInfo& tensor) {
 }
 
 /// [role][tensor]; without a handle where a tensor is not in the file in that role.
-using Datasets = std::array<std::vector<hdf5::Dataset>, kRoles.size()>;
+using Datasets = std::array<std::vector<io::hdf5::Dataset>, kRoles.size()>;
 
 /// Runs `work`, in which a failure of HDF5 means that the file is damaged. @throws DamagedCheckpoint
 void reading(const std::filesystem::path& file, const std::function<void()>& work);
 
 /// Creates or replaces a file. @param metadata_block_bytes metadata is kept together in blocks of this size
 /// @throws UserError as hdf5::create_file()
-hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
-                             std::int64_t metadata_block_bytes);
+io::hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
+                                 std::int64_t metadata_block_bytes);
 /// Creates /state and the attributes, but for those of the checksums.
 void write_attributes(hid_t file, const CheckpointSummary& about);
 /// @throws UserError naming what is missing
@@ -66,4 +68,4 @@ std::int64_t metadata_block_bytes(const std::vector<TensorInfo>& tensors, const 
 std::int64_t metadata_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
                             std::int64_t checksum_block_elements);
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -1,10 +1,10 @@
-#include "checkpoint/staging.hpp"
+#include "llampi/checkpoint/staging.hpp"
 
 #include <algorithm>
 
 #include "llampi/core/half.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 void widen(DType dtype, const std::uint16_t* bits, std::int64_t elements, float* values) {
@@ -25,13 +25,13 @@ void narrow(DType dtype, const float* values, std::int64_t elements, std::uint16
 
 }  // namespace
 
-Staging::Staging(Device& device, std::int64_t elements)
+Staging::Staging(device::Device& device, std::int64_t elements)
     : device_(device),
       elements_(elements),
       memory_(
           device.allocate_host(elements * static_cast<std::int64_t>(sizeof(float) + sizeof(std::uint16_t)))) {
-  for (const auto stream :
-       {Stream::compute, Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out}) {
+  for (const auto stream : {device::Stream::compute, device::Stream::unshard, device::Stream::reduce,
+                            device::Stream::copy, device::Stream::copy_out}) {
     device_.synchronize(stream);
   }
 }
@@ -50,8 +50,8 @@ bool Staging::needs_buffer(const Tensor& part) const {
 const float* Staging::fetch(const Tensor& part) {
   if (!needs_buffer(part)) return part.as<float>();
   const bool wide = part.dtype == DType::float32;
-  device_.download(wide ? static_cast<void*>(values()) : bits(), part, Stream::copy_out);
-  device_.synchronize(Stream::copy_out);
+  device_.download(wide ? static_cast<void*>(values()) : bits(), part, device::Stream::copy_out);
+  device_.synchronize(device::Stream::copy_out);
   if (!wide) widen(part.dtype, bits(), part.elements(), values());
   return values();
 }
@@ -64,8 +64,8 @@ void Staging::store(const Tensor& part) {
   if (!needs_buffer(part)) return;
   const bool wide = part.dtype == DType::float32;
   if (!wide) narrow(part.dtype, values(), part.elements(), bits());
-  device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), Stream::copy);
-  device_.synchronize(Stream::copy);
+  device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), device::Stream::copy);
+  device_.synchronize(device::Stream::copy);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -3,7 +3,7 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Calls visit(name, field) for each field that every file has.
 template <class State, class Visitor>
@@ -27,4 +27,4 @@ void for_each_later_field(State& state, Visitor&& visit) {
   visit("loss_scale_good_steps", state.loss_scale_good_steps);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -4,7 +4,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 Places places_of(const Datasets& datasets) {
   Places places;
@@ -14,12 +14,12 @@ Places places_of(const Datasets& datasets) {
         places[role].push_back(-1);
         continue;
       }
-      const auto offset = hdf5::contiguous_offset(dataset.id());
-      if (!offset || !hdf5::element_type(dataset.id()).is_native) {
+      const auto offset = io::hdf5::contiguous_offset(dataset.id());
+      if (!offset || !io::hdf5::element_type(dataset.id()).is_native) {
         throw_user_error(
             "{}: {} is not one run of little-endian float32 values; use a checkpoint as llampi "
             "wrote it, or undo that with h5repack -l CONTI -f NONE",
-            hdf5::file_name(dataset.id()), hdf5::object_name(dataset.id()));
+            io::hdf5::file_name(dataset.id()), io::hdf5::object_name(dataset.id()));
       }
       places[role].push_back(static_cast<std::int64_t>(*offset));
     }
@@ -28,7 +28,7 @@ Places places_of(const Datasets& datasets) {
 }
 
 StoredValues::StoredValues(const std::filesystem::path& file, Places places)
-    : path_(file), file_(PosixFile::open_for_reading(file)), places_(std::move(places)) {}
+    : path_(file), file_(io::PosixFile::open_for_reading(file)), places_(std::move(places)) {}
 
 void StoredValues::read_ahead(std::size_t role, int tensor, std::int64_t begin, std::int64_t elements) const {
   if (!has(role, tensor)) return;
@@ -43,4 +43,4 @@ void StoredValues::read(std::size_t role, int tensor, std::int64_t begin, std::i
       fmt::format("{} is damaged: it ends before its values do; use another checkpoint", path_.string()));
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

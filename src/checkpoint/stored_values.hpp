@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "checkpoint/schema.hpp"
-#include "data/posix_file.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// [role][tensor]: the byte at which a dataset's first value lies; -1 where the file does not have it.
 using Places = std::array<std::vector<std::int64_t>, kRoles.size()>;
@@ -37,8 +37,8 @@ class StoredValues {
   }
 
   std::filesystem::path path_;
-  PosixFile file_;
+  io::PosixFile file_;
   Places places_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -7,7 +7,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 /// "missing a, b and 3 more"; empty if there are none.
@@ -90,4 +90,4 @@ void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vec
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -7,7 +7,7 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Product of the extents. @throws Error if it does not fit
 std::int64_t elements_of(const std::vector<std::int64_t>& shape);
@@ -28,4 +28,4 @@ void require_same_tensors(const std::string& source, const std::vector<TensorInf
 /// and from. @throws Error
 void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces);
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

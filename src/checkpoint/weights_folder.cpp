@@ -12,7 +12,7 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,4 +144,4 @@ std::unique_ptr<WeightsSource> open_safetensors(const fs::path& folder, bool tie
   return std::make_unique<WeightsFolder>(folder, tied_head);
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Tensor to the name of the file that holds it.
 using SafetensorsIndex = std::map<std::string, std::string>;
@@ -13,4 +13,4 @@ using SafetensorsIndex = std::map<std::string, std::string>;
 /// @throws UserError if it is malformed, or names a file outside its folder
 SafetensorsIndex parse_safetensors_index(const std::string& text, const std::string& source);
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -6,7 +6,9 @@
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
+#include "llampi/comm/compute.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/selfcheck/check.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -20,7 +22,7 @@ constexpr const char* kUsage =
     "in the dtype that it computes in.\n";
 
 struct Request {
-  DeviceOptions compute;
+  comm::DeviceOptions compute;
   bool all = false;
   bool json = false;
 };
@@ -34,7 +36,7 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-void print_json(const CheckResult& result) {
+void print_json(const selfcheck::CheckResult& result) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const auto& t : result.tensors) {
     // Errors that are not finite become null.
@@ -51,16 +53,16 @@ void print_json(const CheckResult& result) {
 }
 
 /// How much of what is allowed an error is; what allows nothing stands first where it differs.
-double share(const CheckedTensor& t) {
+double share(const selfcheck::CheckedTensor& t) {
   return t.allowed > 0 ? t.error / t.allowed : (t.error > 0 ? INFINITY : 0);
 }
 
-void print_tensor(const CheckedTensor& t) {
+void print_tensor(const selfcheck::CheckedTensor& t) {
   print(fmt::format("  {:<6} {:>8.1e} of {:>8.1e} allowed  rank {:<4} {}\n", t.passed() ? "ok" : "WRONG",
                     t.error, t.allowed, t.rank, t.what));
 }
 
-void print_table(const CheckResult& result, bool all) {
+void print_table(const selfcheck::CheckResult& result, bool all) {
   for (std::size_t rank = 0; rank < result.devices.size(); ++rank)
     print(fmt::format("rank {} on {}\n", rank, result.devices[rank]));
   const auto& tensors = result.tensors;
@@ -85,15 +87,16 @@ int check_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(defaults)));
     return kDone;
   }
-  return run_on_ranks([&](World& world) {
+  return run_on_ranks([&](comm::World& world) {
     Request r;
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     assign_command_line(arguments, options_of(r), 0, log);
-    const CheckResult result = check(world, r.compute, log);
+    const selfcheck::CheckResult result = selfcheck::check(world, r.compute, log);
     if (speaks) r.json ? print_json(result) : print_table(result, r.all);
     if (!result.passed())
-      throw CommonError("the check failed; please report what it printed, with what llampi --version prints");
+      throw comm::CommonError(
+          "the check failed; please report what it printed, with what llampi --version prints");
     return kDone;
   });
 }

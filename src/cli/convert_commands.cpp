@@ -8,10 +8,10 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/convert.hpp"
+#include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/from_rank_0.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/train/convert.hpp"
-#include "train/newest_checkpoint.hpp"
-#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -104,16 +104,17 @@ int export_command(const Arguments& arguments) {
     print(kExportUsage + options_help(options_of(a)));
     return kDone;
   }
-  return run_on_ranks([&](World& world) {
-    ExportRequest request;
+  return run_on_ranks([&](comm::World& world) {
+    checkpoint::ExportRequest request;
     const Log log = console_log(world.rank() == 0, stdout);
-    agree(world, [&] {
+    comm::agree(world, [&] {
       assign_command_line(arguments, options_of(a), 0, log);
       require_option(!a.checkpoint.empty(), "export", "checkpoint");
       require_option(!a.output.empty(), "export", "output");
     });
-    a.checkpoint = from_rank_0(world, [&] { return resolve_weights(a.checkpoint, log).string(); });
-    agree(world, [&] {
+    a.checkpoint =
+        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(a.checkpoint, log).string(); });
+    comm::agree(world, [&] {
       request = {.checkpoint = a.checkpoint,
                  .output = a.output,
                  .dtype = a.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
@@ -126,7 +127,7 @@ int export_command(const Arguments& arguments) {
         request.tokenizers = folders_of_run(a.checkpoint, log);
       }
     });
-    export_folder(world, request, log);
+    checkpoint::export_folder(world, request, log);
     return kDone;
   });
 }
@@ -137,14 +138,14 @@ int import_command(const Arguments& arguments) {
     print(kImportUsage + options_help(options_of(a)));
     return kDone;
   }
-  return run_on_ranks([&](World& world) {
+  return run_on_ranks([&](comm::World& world) {
     const Log log = console_log(world.rank() == 0, stdout);
-    agree(world, [&] {
+    comm::agree(world, [&] {
       assign_command_line(arguments, options_of(a), 0, log);
       require_option(!a.weights.empty(), "import", "weights");
       require_option(!a.output.empty(), "import", "output");
     });
-    import_folder(world, a.weights, a.output, a.overwrite, log);
+    checkpoint::import_folder(world, a.weights, a.output, a.overwrite, log);
     return kDone;
   });
 }

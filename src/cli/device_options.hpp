@@ -2,11 +2,11 @@
 #pragma once
 
 #include "cli/option.hpp"
-#include "llampi/train/train.hpp"
+#include "llampi/comm/compute.hpp"
 
 namespace llampi::cli {
 
-inline Option device_option(DeviceOptions& compute) {
+inline Option device_option(comm::DeviceOptions& compute) {
   return {"device",
           &compute.device,
           "what computes; auto: GPUs where every rank can have one, else CPUs",

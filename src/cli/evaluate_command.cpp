@@ -6,9 +6,10 @@
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
-#include "llampi/train/generate.hpp"
-#include "train/newest_checkpoint.hpp"
-#include "train/rank_0.hpp"
+#include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/infer/generate.hpp"
+#include "llampi/train/evaluate.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -26,15 +27,15 @@ constexpr const char* kUsage =
 
 struct Request {
   std::string weights, data, questions, answers;
-  EvaluateOptions loss;
-  QuestionOptions asking;
-  DeviceOptions compute;
+  train::EvaluateOptions loss;
+  infer::QuestionOptions asking;
+  comm::DeviceOptions compute;
   bool json = false;
 };
 
 std::vector<Option> options_of(Request& r) {
   constexpr Range kMicroBatch{.low = 1, .high = 1e6};
-  constexpr Range kTokens{.low = 0, .high = kMostTokensToGenerate};
+  constexpr Range kTokens{.low = 0, .high = infer::kMostTokensToGenerate};
   return {
       {"weights",
        &r.weights,
@@ -101,7 +102,7 @@ Request parse(const Arguments& arguments, const Log& log) {
   return request;
 }
 
-void print_result(const Evaluation& e, bool json) {
+void print_result(const train::Evaluation& e, bool json) {
   if (json) {
     // Numbers that are not finite become null.
     print(
@@ -112,7 +113,7 @@ void print_result(const Evaluation& e, bool json) {
   }
 }
 
-void print_result(const Accuracy& a, bool json) {
+void print_result(const infer::Accuracy& a, bool json) {
   if (json) {
     const nlohmann::ordered_json text{
         {"accuracy", a.accuracy()}, {"questions", a.questions}, {"correct", a.correct}};
@@ -131,20 +132,21 @@ int evaluate_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(defaults)));
     return kDone;
   }
-  return run_on_ranks([&](World& world) {
+  return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     Request r;
-    agree(world, [&] { r = parse(arguments, log); });
-    r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
+    comm::agree(world, [&] { r = parse(arguments, log); });
+    r.weights =
+        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
     if (r.questions.empty()) {
-      const Evaluation result = evaluate(world, r.weights, r.data, r.loss, log);
+      const train::Evaluation result = train::evaluate(world, r.weights, r.data, r.loss, log);
       if (speaks) print_result(result, r.json);
     } else {
-      agree(world, [&] {
+      comm::agree(world, [&] {
         if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights, log);
       });
-      const Accuracy result = answer_questions(world, r.weights, r.asking, log);
+      const infer::Accuracy result = infer::answer_questions(world, r.weights, r.asking, log);
       if (speaks) print_result(result, r.json);
     }
     return kDone;

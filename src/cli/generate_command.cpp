@@ -7,9 +7,9 @@
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
-#include "llampi/train/generate.hpp"
-#include "train/newest_checkpoint.hpp"
-#include "train/rank_0.hpp"
+#include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/infer/generate.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -21,13 +21,13 @@ constexpr const char* kUsage =
 
 struct Request {
   std::string weights;
-  GenerateOptions options;
+  infer::GenerateOptions options;
   bool json = false;
 };
 
 std::vector<Option> options_of(Request& r) {
-  GenerateOptions& o = r.options;
-  constexpr Range kTokens{.low = 1, .high = kMostTokensToGenerate};
+  infer::GenerateOptions& o = r.options;
+  constexpr Range kTokens{.low = 1, .high = infer::kMostTokensToGenerate};
   constexpr Range kProbability{.low = 0, .high = 1, .includes_low = false};
   return {
       {"weights",
@@ -77,7 +77,7 @@ Request parse(const Arguments& arguments, const Log& log) {
   return request;
 }
 
-std::string json_text(const Request& r, const Generation& made) {
+std::string json_text(const Request& r, const infer::Generation& made) {
   nlohmann::ordered_json json{{"prompt", r.options.prompt},
                               {"completion", made.completion},
                               {"tokens", made.tokens},
@@ -95,20 +95,21 @@ int generate_command(const Arguments& arguments) {
     print(kUsage + options_help(options_of(defaults)));
     return kDone;
   }
-  return run_on_ranks([&](World& world) {
+  return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     Request r;
-    agree(world, [&] { r = parse(arguments, log); });
-    r.weights = from_rank_0(world, [&] { return resolve_weights(r.weights, log).string(); });
-    agree(world, [&] {
+    comm::agree(world, [&] { r = parse(arguments, log); });
+    r.weights =
+        comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
+    comm::agree(world, [&] {
       if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights, log);
     });
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {
       if (!r.json) print(std::exchange(before, "") + piece);
     };
-    const auto made = generate(world, r.weights, r.options, emit, log);
+    const auto made = infer::generate(world, r.weights, r.options, emit, log);
     if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
     return kDone;
   });

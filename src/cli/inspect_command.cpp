@@ -9,14 +9,14 @@
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/newest.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/fsdp/wrap.hpp"
+#include "llampi/infer/session.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/plan/report.hpp"
-#include "train/newest_checkpoint.hpp"
-#include "train/session.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -67,8 +67,8 @@ Json file_bytes(const fs::path& file) {
   return error ? Json() : Json(bytes);
 }
 
-Json describe_model(const LlamaConfig& config) {
-  return {{"parameters", make_llama(config)->parameter_elements()},
+Json describe_model(const model::LlamaConfig& config) {
+  return {{"parameters", model::make_llama(config)->parameter_elements()},
           {"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
@@ -83,7 +83,7 @@ Json describe_model(const LlamaConfig& config) {
           {"tie_word_embeddings", config.tie_word_embeddings}};
 }
 
-Json describe_state(const TrainingState& state) {
+Json describe_state(const checkpoint::TrainingState& state) {
   return {{"step", state.step},
           {"optimizer_steps", state.optimizer_steps},
           {"epoch", state.epoch},
@@ -96,7 +96,7 @@ Json describe_state(const TrainingState& state) {
           {"shuffle", state.shuffle}};
 }
 
-Json describe_tensors(const CheckpointSummary& summary) {
+Json describe_tensors(const checkpoint::CheckpointSummary& summary) {
   std::int64_t parameters = 0, with_moments = 0;
   for (const auto& tensor : summary.tensors) {
     const auto elements =
@@ -112,7 +112,7 @@ Json describe_tensors(const CheckpointSummary& summary) {
 }
 
 Json describe_checkpoint(const fs::path& file) {
-  const CheckpointSummary summary = read_checkpoint_summary(file);
+  const checkpoint::CheckpointSummary summary = checkpoint::read_checkpoint_summary(file);
   return {{"kind", "checkpoint"},
           {"file_bytes", file_bytes(file)},
           {"created", summary.created},
@@ -121,11 +121,11 @@ Json describe_checkpoint(const fs::path& file) {
           {"checksums", summary.has_checksums},
           {"state", describe_state(summary.state)},
           {"tensors", describe_tensors(summary)},
-          {"model", describe_model(LlamaConfig::parse(summary.texts.model_config, file.string()))}};
+          {"model", describe_model(model::LlamaConfig::parse(summary.texts.model_config, file.string()))}};
 }
 
 /// Tokens that are labels: all but the first of each document, where the mask is not 0.
-std::int64_t count_labels(const TokenFile& file) {
+std::int64_t count_labels(const data::TokenFile& file) {
   constexpr std::int64_t kPiece = 1 << 20;
   std::vector<std::uint8_t> mask;
   std::int64_t labels = 0;
@@ -143,7 +143,7 @@ std::int64_t count_labels(const TokenFile& file) {
 
 /// Counts as `tokenize` does: without what only fills rows.
 Json describe_tokens(const fs::path& path) {
-  const TokenFile file(path);
+  const data::TokenFile file(path);
   const auto vocabulary = file.vocabulary();
   const auto tokenizer = file.tokenizer();
   const auto& notes = file.notes();
@@ -177,28 +177,28 @@ Json weights_bytes(const fs::path& folder) {
 Json describe_folder(const fs::path& folder) {
   return {{"kind", "Hugging Face folder"},
           {"weights_bytes", weights_bytes(folder)},
-          {"model", describe_model(LlamaConfig::read(folder))}};
+          {"model", describe_model(model::LlamaConfig::read(folder))}};
 }
 
 /// Throws if a file is not as it was written, or if nothing can tell.
 Json verify(const fs::path& path) {
-  if (identify(path) != FileKind::checkpoint) {
+  if (checkpoint::identify(path) != checkpoint::FileKind::checkpoint) {
     throw_user_error("{} is not a checkpoint, and other files have no checksums; leave --verify out",
                      path.string());
   }
   const auto begin = std::chrono::steady_clock::now();
-  const std::int64_t bytes = verify_checkpoint(path);
+  const std::int64_t bytes = checkpoint::verify_checkpoint(path);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
   return {{"compared_bytes", bytes}, {"seconds", seconds.count()}};
 }
 
 Json describe(const fs::path& path) {
-  switch (identify(path)) {
-    case FileKind::checkpoint:
+  switch (checkpoint::identify(path)) {
+    case checkpoint::FileKind::checkpoint:
       return describe_checkpoint(path);
-    case FileKind::tokens:
+    case checkpoint::FileKind::tokens:
       return describe_tokens(path);
-    case FileKind::huggingface_folder:
+    case checkpoint::FileKind::huggingface_folder:
       return describe_folder(path);
   }
   throw Error("internal error: a kind of file that inspect does not know");
@@ -207,13 +207,14 @@ Json describe(const fs::path& path) {
 void print_units(const fs::path& path, bool json) {
   std::error_code ignored;
   const bool config_alone = path.extension() == ".json" && fs::is_regular_file(path, ignored);
-  const auto model = make_llama(config_alone ? LlamaConfig::read(path) : config_of_weights(path));
-  std::vector<StageSpec> specs;
+  const auto model =
+      model::make_llama(config_alone ? model::LlamaConfig::read(path) : infer::config_of_weights(path));
+  std::vector<model::StageSpec> specs;
   for (const auto& stage : model->stages())
-    specs.push_back(stage->spec({1, 1}, DType::float32, *make_cpu_sizes(1)));
-  const auto units = wrap(*model, specs, {}, 1);
-  print(json ? "{\"units\":" + to_json(report_units(*model, units, DType::float32)) + "}\n"
-             : format_units(*model, units));
+    specs.push_back(stage->spec({1, 1}, DType::float32, *device::make_cpu_sizes(1)));
+  const auto units = fsdp::wrap(*model, specs, {}, 1);
+  print(json ? "{\"units\":" + plan::to_json(plan::report_units(*model, units, DType::float32)) + "}\n"
+             : fsdp::format_units(*model, units));
 }
 
 /// One line per value, inner objects indented.
@@ -243,7 +244,7 @@ int inspect_command(const Arguments& arguments) {
   }
   if (!works_alone("inspect", environment_variable)) return kDone;
   request = parse(arguments);
-  request.file = resolve_weights(request.file, console_log(true, stderr)).string();
+  request.file = checkpoint::resolve_weights(request.file, console_log(true, stderr)).string();
   if (request.units) {
     print_units(request.file, request.json);
     return kDone;

@@ -17,7 +17,7 @@ Option named(Option option, std::string key) {
   return option;
 }
 
-Table run_options(Config& c) {
+Table run_options(train::Config& c) {
   return {
       {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
       {"run.device",
@@ -67,7 +67,7 @@ Table run_options(Config& c) {
   };
 }
 
-Table model_options(Config& c) {
+Table model_options(train::Config& c) {
   return {
       {"model.config",
        &c.model.config,
@@ -82,7 +82,7 @@ Table model_options(Config& c) {
   };
 }
 
-Table data_options(Config& c) {
+Table data_options(train::Config& c) {
   return {
       {"data.train", &c.data.train, "token file to train on; required", {.name = "FILE"}},
       {"data.eval", &c.data.eval, "token file for evaluation", {.name = "FILE"}},
@@ -93,7 +93,7 @@ Table data_options(Config& c) {
   };
 }
 
-Table train_options(Config& c) {
+Table train_options(train::Config& c) {
   return {
       {"train.steps",
        &c.train.steps,
@@ -121,7 +121,7 @@ Table train_options(Config& c) {
   };
 }
 
-Table optimizer_options(Config& c) {
+Table optimizer_options(train::Config& c) {
   constexpr Range kBeta{.low = 0, .high = 1, .includes_high = false};
   const std::vector<std::string> dtypes = {"float32", "bfloat16"};
   return {
@@ -183,7 +183,7 @@ Table optimizer_options(Config& c) {
   };
 }
 
-Table fsdp_options(Config& c) {
+Table fsdp_options(train::Config& c) {
   const std::vector<std::string> dtypes = {"float32", "bfloat16", "float16"};
   return {
       {"fsdp.strategy",
@@ -259,7 +259,7 @@ Table fsdp_options(Config& c) {
   };
 }
 
-Table other_options(Config& c) {
+Table other_options(train::Config& c) {
   return {
       {"activation.checkpointing",
        &c.activation.checkpointing,
@@ -305,7 +305,7 @@ Table other_options(Config& c) {
 
 }  // namespace
 
-std::vector<Option> option_table(Config& config) {
+std::vector<Option> option_table(train::Config& config) {
   Table table;
   for (Table part : {run_options(config), model_options(config), data_options(config), train_options(config),
                      optimizer_options(config), fsdp_options(config), other_options(config)}) {

@@ -11,6 +11,6 @@ namespace llampi::cli {
 
 /// Every key `section.key`, section by section, bound to the members of `config`, which must outlive the
 /// table.
-std::vector<Option> option_table(Config& config);
+std::vector<Option> option_table(train::Config& config);
 
 }  // namespace llampi::cli

@@ -161,7 +161,7 @@ void refuse_what_ini_cannot_hold(const Setting& setting) {
 }
 
 /// What concerns more than one key, and what is required; none of it needs a file.
-void check(const Config& c, Purpose purpose) {
+void check(const train::Config& c, Purpose purpose) {
   if (c.model.config.empty()) {
     throw_user_error(
         "model.config is not given; name a Hugging Face config.json or the folder that holds it");
@@ -190,12 +190,12 @@ void check(const Config& c, Purpose purpose) {
 bool changes_memory(const std::string& key) { return key != "log.tensorboard"; }
 
 /// The later ones of `sources` win.
-Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {
+train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {
   std::map<std::string, Setting> winners;
   for (const auto& source : sources) {
     for (const auto& setting : source) winners[setting.key] = setting;
   }
-  Config config;
+  train::Config config;
   for (auto option : option_table(config)) {
     const auto winner = winners.find(option.key);
     if (winner == winners.end()) continue;
@@ -213,9 +213,9 @@ Option config_option(std::string& file) {
 
 }  // namespace
 
-Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
-                      const std::vector<Option>& more, std::set<std::string>* given) {
-  Config defaults;
+train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
+                             const std::vector<Option>& more, std::set<std::string>* given) {
+  train::Config defaults;
   const auto table = option_table(defaults);
   std::string file;
   auto accepted = table;
@@ -246,8 +246,8 @@ Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpos
   return build(sources, purpose);
 }
 
-std::vector<std::string> not_built(const Config& config) {
-  Config copy = config;
+std::vector<std::string> not_built(const train::Config& config) {
+  train::Config copy = config;
   std::vector<std::string> settings;
   for (const auto& option : option_table(copy)) {
     if (!is_built(option)) settings.push_back(fmt::format("{} = {}", option.key, value_text(option)));
@@ -255,8 +255,8 @@ std::vector<std::string> not_built(const Config& config) {
   return settings;
 }
 
-std::string to_ini(const Config& config, const std::set<std::string>* given) {
-  Config copy = config;
+std::string to_ini(const train::Config& config, const std::set<std::string>* given) {
+  train::Config copy = config;
   std::string text, section;
   for (const auto& option : option_table(copy)) {
     const auto dot = option.key.find('.');
@@ -273,13 +273,13 @@ std::string to_ini(const Config& config, const std::set<std::string>* given) {
   return text;
 }
 
-Config parse_ini(const std::string& text, const std::string& name) {
-  Config defaults;
+train::Config parse_ini(const std::string& text, const std::string& name) {
+  train::Config defaults;
   return build({ini_settings(text, name, option_table(defaults))});
 }
 
 std::string config_help() {
-  Config defaults;
+  train::Config defaults;
   std::string file;
   return options_help({config_option(file)}) + options_help(option_table(defaults));
 }

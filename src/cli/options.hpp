@@ -22,18 +22,18 @@ enum class Purpose : std::uint8_t { train, plan };
 /// @param more options of the command, besides `--config` and the keys; their targets are set
 /// @param given if not null: the keys that some source names are added to it
 /// @throws UserError naming key, value, where it came from and what to do
-Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
-                      const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr);
+train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
+                             const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr);
 
 /// "run.device = cuda" for each key whose value asks for what is not built yet.
-std::vector<std::string> not_built(const Config& config);
+std::vector<std::string> not_built(const train::Config& config);
 
 /// Every key, section by section; parse_ini() reads the identical configuration from it.
 /// @param given if not null: all other keys are written as comments
-std::string to_ini(const Config& config, const std::set<std::string>* given = nullptr);
+std::string to_ini(const train::Config& config, const std::set<std::string>* given = nullptr);
 
 /// @param name of the file, for errors
-Config parse_ini(const std::string& text, const std::string& name);
+train::Config parse_ini(const std::string& text, const std::string& name);
 
 /// Every key with its values, default and meaning.
 std::string config_help();

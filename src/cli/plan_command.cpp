@@ -5,7 +5,7 @@
 #include "cli/options.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/report.hpp"
-#include "train/compiled_run.hpp"
+#include "llampi/train/compiled_run.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -22,7 +22,7 @@ constexpr const char* kUsage =
 constexpr const char* kAsConfigured = "auto";
 
 struct Request {
-  RunShape shape;
+  train::RunShape shape;
   std::string device = kAsConfigured;
   double memory_gib = 0;
   double host_memory_gib = 0;
@@ -32,7 +32,7 @@ struct Request {
 
 std::vector<std::string> devices() {
   std::vector<std::string> names = {kAsConfigured, "cpu", "cuda"};
-  for (const auto& gpu : known_gpus()) {
+  for (const auto& gpu : device::known_gpus()) {
     if (names.back() != gpu.key) names.emplace_back(gpu.key);
   }
   return names;
@@ -73,7 +73,7 @@ std::vector<Option> options_of(Request& r) {
 }
 
 /// What is accepted for a plan although a run would refuse it: it changes no memory.
-void warn_of_what_is_not_built(const Config& config) {
+void warn_of_what_is_not_built(const train::Config& config) {
   const auto settings = not_built(config);
   if (settings.empty()) return;
   print_error(
@@ -81,26 +81,26 @@ void warn_of_what_is_not_built(const Config& config) {
 }
 
 std::int64_t known_memory(const std::string& device) {
-  for (const auto& gpu : known_gpus()) {
+  for (const auto& gpu : device::known_gpus()) {
     if (gpu.key == device) return gpu.memory_bytes;
   }
   return 0;
 }
 
-Machine machine_of(const Request& r, const Config& config) {
-  Machine machine{.device = r.device};
+plan::Machine machine_of(const Request& r, const train::Config& config) {
+  plan::Machine machine{.device = r.device};
   if (machine.device == kAsConfigured) machine.device = config.run.device == "cuda" ? "cuda" : "cpu";
-  if (machine.device != "cpu") machine.backend = Backend::nccl;
+  if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
   machine.memory_bytes =
       r.memory_gib > 0 ? static_cast<std::int64_t>(r.memory_gib * 0x1p30) : known_memory(machine.device);
   return machine;
 }
 
 /// On CPUs it is the ranks' only memory.
-void share_host_memory(const Request& r, Machine& machine) {
+void share_host_memory(const Request& r, plan::Machine& machine) {
   const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
   if (bytes == 0) return;
-  if (machine.backend == Backend::nccl) {
+  if (machine.backend == comm::Backend::nccl) {
     if (machine.memory_bytes == 0)
       throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
     machine.host_memory_bytes = bytes;
@@ -120,25 +120,27 @@ int plan_command(const Arguments& arguments) {
     return kDone;
   }
   if (!works_alone("plan", environment_variable)) return kDone;
-  const Config config =
+  const train::Config config =
       resolve_config(arguments, console_log(true, stderr), Purpose::plan, options_of(request));
-  Machine machine = machine_of(request, config);
-  request.shape.hardware = machine.backend == Backend::nccl ? Hardware::gpu : Hardware::cpu;
-  const CompiledRun run = compile_run(config, request.shape);
+  plan::Machine machine = machine_of(request, config);
+  request.shape.hardware =
+      machine.backend == comm::Backend::nccl ? train::Hardware::gpu : train::Hardware::cpu;
+  const train::CompiledRun run = train::compile_run(config, request.shape);
   warn_of_what_is_not_built(config);
   machine.ranks = run.shape.ranks;
   machine.ranks_per_node = run.shape.ranks_per_node;
   machine.threads = run.shape.threads;
   share_host_memory(request, machine);
-  const PlanReport report = make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  const plan::PlanReport report =
+      plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
   if (request.json) {
-    print(to_json(report) + "\n");
+    print(plan::to_json(report) + "\n");
   } else {
-    print(format_report(report));
-    if (request.units) print("\n" + format_units(*run.model, run.compiled.units));
+    print(plan::format_report(report));
+    if (request.units) print("\n" + fsdp::format_units(*run.model, run.compiled.units));
   }
   if (!report.knows_memory() || report.fits()) return kDone;
-  print_error(does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes));
+  print_error(plan::does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes));
   return kWrongInput;
 }
 

@@ -9,7 +9,7 @@
 namespace llampi::cli {
 namespace {
 
-int end_job(World& world, const std::string& what) {
+int end_job(comm::World& world, const std::string& what) {
   print_error(fmt::format("rank {} on {}: {}", world.rank(), world.topology().host, what));
   world.abort(kFailed);
   return kFailed;  // not reached, which g++ does not see through a virtual function
@@ -17,8 +17,8 @@ int end_job(World& world, const std::string& what) {
 
 }  // namespace
 
-int run_on_ranks(const std::function<int(World&)>& body) {
-  const std::unique_ptr<World> world = World::create();
+int run_on_ranks(const std::function<int(comm::World&)>& body) {
+  const std::unique_ptr<comm::World> world = comm::World::create();
   const Launch launch = inspect_launch(world->size(), environment_variable);
   if (launch.verdict == Launch::Verdict::wrong) {
     if (launch.speaks) print_error(launch.sentence);
@@ -29,7 +29,7 @@ int run_on_ranks(const std::function<int(World&)>& body) {
   } catch (const UserError& error) {
     if (world->rank() == 0) print_error(error.what());
     return kWrongInput;
-  } catch (const CommonError& error) {
+  } catch (const comm::CommonError& error) {
     if (world->rank() == 0) print_error(error.what());
     return kFailed;
   } catch (const std::exception& error) {

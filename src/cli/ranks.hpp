@@ -11,6 +11,6 @@ namespace llampi::cli {
 /// A UserError, which `body` must throw on every rank alike, is printed by rank 0 and becomes status 2; a
 /// CommonError likewise, with status 1.
 /// Anything else is printed by the rank on which it happened and ends the job on all ranks with status 1.
-int run_on_ranks(const std::function<int(World&)>& body);
+int run_on_ranks(const std::function<int(comm::World&)>& body);
 
 }  // namespace llampi::cli

@@ -7,6 +7,8 @@
 #include <ctime>
 
 #include "llampi/core/error.hpp"
+#include "llampi/health/flight_request.hpp"
+#include "llampi/train/stop.hpp"
 #include "llampi/train/train.hpp"
 
 namespace llampi::cli {
@@ -53,8 +55,8 @@ void StopSignals::wait_for_signals() {
     if (number < 0) continue;
     if (number == SIGINT && interrupted) end_at_once(number);
     interrupted = interrupted || number == SIGINT;
-    request_stop();
-    if (number == SIGTERM) request_flight_record();
+    train::request_stop();
+    if (number == SIGTERM) health::request_flight_record();
   }
 }
 

@@ -1,14 +1,14 @@
 #include "cli/text_options.hpp"
 
 #include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/data/chat.hpp"
-#include "train/run_text.hpp"
+#include "llampi/tokenizer/chat.hpp"
+#include "llampi/train/run_text.hpp"
 
 namespace llampi::cli {
 
 namespace fs = std::filesystem;
 
-Option tokenizer_option(TextOptions& text) {
+Option tokenizer_option(infer::TextOptions& text) {
   return {"tokenizer",
           &text.tokenizer,
           "tokenizer.json, tokenizer.model, the folder of one, or bytes; default: that of the weights' "
@@ -18,7 +18,7 @@ Option tokenizer_option(TextOptions& text) {
 }
 
 Option template_option(std::string& name, const std::string& only_for) {
-  auto names = template_names();
+  auto names = tokenizer::template_names();
   names.insert(names.begin(), "auto");
   return {"template",
           &name,
@@ -38,10 +38,10 @@ Option template_date_option(std::string& date, const std::string& only_for) {
 }
 
 std::vector<fs::path> folders_of_run(const fs::path& checkpoint, const Log& log) {
-  if (identify(checkpoint) != FileKind::checkpoint) return {};
-  const std::string text = read_checkpoint_summary(checkpoint).texts.run_config;
+  if (checkpoint::identify(checkpoint) != checkpoint::FileKind::checkpoint) return {};
+  const std::string text = checkpoint::read_checkpoint_summary(checkpoint).texts.run_config;
   if (text.empty()) return {};
-  const RunText run = read_run_text(text);  // it may be of an older llampi, with other keys
+  const train::RunText run = train::read_run_text(text);  // it may be of an older llampi, with other keys
   std::vector<fs::path> folders;
   std::error_code ignored;
   const std::string weights = run.value("model.weights");

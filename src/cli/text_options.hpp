@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "cli/option.hpp"
-#include "llampi/train/generate.hpp"
+#include "llampi/infer/generate.hpp"
 
 namespace llampi::cli {
 
-Option tokenizer_option(TextOptions& text);
+Option tokenizer_option(infer::TextOptions& text);
 /// `--template` and `--template-date`. @param only_for what has a template, for the help: "chat: "
 Option template_option(std::string& name, const std::string& only_for = "");
 Option template_date_option(std::string& date, const std::string& only_for = "");

@@ -12,7 +12,8 @@
 #include "cli/tokenize_report.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/data/tokenize.hpp"
-#include "llampi/data/tokenizer.hpp"
+#include "llampi/tokenizer/chat.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -41,7 +42,7 @@ struct Request {
   std::string output, held_out_output;
   std::string chat_template = "auto", template_date = "auto", loss = "assistant", too_long = "cut",
               on_error = "refuse";
-  TokenizeOptions options;
+  data::TokenizeOptions options;
   bool print = false;
   bool decode = false;
   bool json = false;
@@ -143,7 +144,7 @@ Request parse(const Arguments& arguments) {
   return request;
 }
 
-void print_ids(const Tokenizer& tokenizer) {
+void print_ids(const tokenizer::Tokenizer& tokenizer) {
   std::string line;
   while (std::getline(std::cin, line)) {
     print(fmt::format("{}\n", fmt::join(tokenizer.encode(line), " ")));
@@ -163,27 +164,28 @@ std::vector<std::int32_t> parse_ids(const std::string& line, std::int64_t number
   return ids;
 }
 
-void print_text(const Tokenizer& tokenizer) {
+void print_text(const tokenizer::Tokenizer& tokenizer) {
   std::string line;
   for (std::int64_t number = 1; std::getline(std::cin, line); ++number) {
     print(tokenizer.decode(parse_ids(line, number)) + "\n");
   }
 }
 
-TokenizeOptions resolve(const Request& r, const Tokenizer& tokenizer) {
-  TokenizeOptions options = r.options;
+data::TokenizeOptions resolve(const Request& r, const tokenizer::Tokenizer& tokenizer) {
+  data::TokenizeOptions options = r.options;
   options.output = r.output;
   options.held_out_output = r.held_out_output;
-  if (!r.format_given) options.json_as_text = JsonAsText::refuse;
-  if (r.format == "jsonl") options.format = InputFormat::jsonl;
+  if (!r.format_given) options.json_as_text = data::JsonAsText::refuse;
+  if (r.format == "jsonl") options.format = data::InputFormat::jsonl;
   if (r.is_chat()) {
-    options.format = InputFormat::chat;
-    options.chat_template = choose_template(tokenizer, {.name = r.chat_template, .date = r.template_date});
+    options.format = data::InputFormat::chat;
+    options.chat_template =
+        tokenizer::choose_template(tokenizer, {.name = r.chat_template, .date = r.template_date});
   }
-  if (r.loss == "all") options.loss = LossOn::all;
-  if (r.too_long == "drop") options.too_long = TooLong::drop;
-  if (r.too_long == "refuse") options.too_long = TooLong::refuse;
-  if (r.on_error == "skip") options.on_error = OnError::skip;
+  if (r.loss == "all") options.loss = data::LossOn::all;
+  if (r.too_long == "drop") options.too_long = data::TooLong::drop;
+  if (r.too_long == "refuse") options.too_long = data::TooLong::refuse;
+  if (r.on_error == "skip") options.on_error = data::OnError::skip;
   return options;
 }
 
@@ -199,7 +201,7 @@ std::int64_t total_bytes(const std::vector<std::filesystem::path>& files) {
   return total;
 }
 
-void write_file(const Tokenizer& tokenizer, const Request& r) {
+void write_file(const tokenizer::Tokenizer& tokenizer, const Request& r) {
   const auto options = resolve(r, tokenizer);
   Progress progress(total_bytes(options.inputs));
   const Log console = console_log(true, stderr);
@@ -207,7 +209,8 @@ void write_file(const Tokenizer& tokenizer, const Request& r) {
     progress.clear();
     console.info("{}", line);
   });
-  const auto done = tokenize(tokenizer, options, log, [&](std::int64_t bytes) { progress.show(bytes); });
+  const auto done =
+      data::tokenize(tokenizer, options, log, [&](std::int64_t bytes) { progress.show(bytes); });
   progress.clear();
   const double seconds = progress.seconds();
   print(r.json ? tokenize_json(options, done, seconds) + "\n" : tokenize_table(options, done, seconds));
@@ -223,7 +226,7 @@ int tokenize_command(const Arguments& arguments) {
   }
   if (!works_alone("tokenize", environment_variable)) return kDone;
   request = parse(arguments);
-  const auto tokenizer = make_tokenizer(request.tokenizer);
+  const auto tokenizer = tokenizer::make_tokenizer(request.tokenizer);
   if (request.decode) {
     print_text(*tokenizer);
   } else if (request.print) {

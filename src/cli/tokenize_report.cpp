@@ -16,21 +16,23 @@ double ratio(std::int64_t part, std::int64_t whole) {
 }
 
 /// Part of the rows that is no padding.
-double fill(const OutputStatistics& output) { return ratio(output.tokens, output.tokens + output.padding); }
+double fill(const data::OutputStatistics& output) {
+  return ratio(output.tokens, output.tokens + output.padding);
+}
 
 template <class... Args>
 std::string row(const char* name, fmt::format_string<Args...> format, Args&&... args) {
   return fmt::format("  {:<18} {}\n", name, fmt::format(format, std::forward<Args>(args)...));
 }
 
-std::string describe(const std::string& file, const OutputStatistics& output,
-                     const TokenizeOptions& options) {
+std::string describe(const std::string& file, const data::OutputStatistics& output,
+                     const data::TokenizeOptions& options) {
   std::string text =
       fmt::format("{}: {} in {}\n", file, count(output.tokens, "token"), count(output.documents, "document"));
   text +=
       row("tokens with loss", "{} ({:.1f} %)", output.trained, 100 * ratio(output.trained, output.tokens));
   text += row("longest", "{}", count(output.longest, "token"));
-  if (options.format != InputFormat::chat) return text;
+  if (options.format != data::InputFormat::chat) return text;
   text +=
       row("sequences", "{} of {} tokens, {:.2f} % full", output.rows, options.seq_len, 100 * fill(output));
   const auto& used = options.chat_template;
@@ -39,12 +41,12 @@ std::string describe(const std::string& file, const OutputStatistics& output,
   return text;
 }
 
-Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
+Json json_of(const data::OutputStatistics& output, const data::TokenizeOptions& options) {
   Json json{{"documents", output.documents}, {"tokens", output.tokens}};
   json["loss_tokens"] = output.trained;
   json["trained_tokens"] = output.trained;  // its name in earlier versions
   json["longest"] = output.longest;
-  if (options.format != InputFormat::chat) return json;
+  if (options.format != data::InputFormat::chat) return json;
   json["sequences"] = output.rows;
   json["seq_len"] = options.seq_len;
   json["fill"] = fill(output);
@@ -55,7 +57,8 @@ Json json_of(const OutputStatistics& output, const TokenizeOptions& options) {
 
 }  // namespace
 
-std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds) {
+std::string tokenize_table(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
+                           double seconds) {
   std::string text = describe(options.output.string(), done.output, options);
   const bool has_held_out = options.held_out > 0;
   if (has_held_out) text += describe(options.held_out_output.string(), done.held_out, options);
@@ -74,7 +77,8 @@ std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatist
   return text;
 }
 
-std::string tokenize_json(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds) {
+std::string tokenize_json(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
+                          double seconds) {
   Json json = json_of(done.output, options);
   json["bytes"] = done.bytes;
   json["files"] = done.files;

@@ -8,8 +8,10 @@
 namespace llampi::cli {
 
 /// Lines, each with its end.
-std::string tokenize_table(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds);
+std::string tokenize_table(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
+                           double seconds);
 /// One object.
-std::string tokenize_json(const TokenizeOptions& options, const TokenizeStatistics& done, double seconds);
+std::string tokenize_json(const data::TokenizeOptions& options, const data::TokenizeStatistics& done,
+                          double seconds);
 
 }  // namespace llampi::cli

@@ -7,8 +7,8 @@
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/stop_signals.hpp"
+#include "llampi/comm/from_rank_0.hpp"
 #include "llampi/train/train.hpp"
-#include "train/rank_0.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -35,15 +35,15 @@ constexpr const char* kUsage =
 int print_config(Arguments arguments) {
   std::erase(arguments, kPrintConfig);
   std::set<std::string> given;
-  const Config config = resolve_config(arguments, Log(), Purpose::train, {}, &given);
+  const train::Config config = resolve_config(arguments, Log(), Purpose::train, {}, &given);
   print(to_ini(config, &given));
   return kDone;
 }
 
 /// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
 /// have, or have otherwise, must not make the ranks differ. Collective.
-Config resolve_on_rank_0(World& world, const Arguments& arguments, const Log& log) {
-  return parse_ini(from_rank_0(world, [&] { return to_ini(resolve_config(arguments, log)); }),
+train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log) {
+  return parse_ini(comm::from_rank_0(world, [&] { return to_ini(resolve_config(arguments, log)); }),
                    "the configuration of rank 0");
 }
 
@@ -57,14 +57,14 @@ int train_command(const Arguments& arguments) {
   if (std::find(arguments.begin(), arguments.end(), kPrintConfig) != arguments.end())
     return print_config(arguments);
   const StopSignals stop_signals;
-  return run_on_ranks([&](World& world) {
+  return run_on_ranks([&](comm::World& world) {
     const Log log = console_log(world.rank() == 0, stdout);
     const Launch launch = inspect_launch(world.size(), environment_variable);
     if (launch.verdict == Launch::Verdict::suspicious) log.warning("{}", launch.sentence);
-    const Config config = resolve_on_rank_0(world, arguments, log);
+    const train::Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
-    const ConfigTexts texts{to_ini(config), to_ini(Config())};
-    return train(world, config, texts, log, complain) == Outcome::stopped ? kStopped : kDone;
+    const train::ConfigTexts texts{to_ini(config), to_ini(train::Config())};
+    return train::train(world, config, texts, log, complain) == train::Outcome::stopped ? kStopped : kDone;
   });
 }
 

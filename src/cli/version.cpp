@@ -3,8 +3,8 @@
 #include <mpi.h>
 
 #include "cli/commands.hpp"
-#include "device/cpu/gemm_library.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/device/gemm_library.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi_version.h"
 
@@ -39,14 +39,14 @@ std::string compiler() {
 
 std::string gpu_versions() {
   std::string why;
-  const GpuLibrary* const library = gpu_library(why);
+  const device::GpuLibrary* const library = device::gpu_library(why);
   return library == nullptr ? "none: " + why : library->describe();
 }
 
 }  // namespace
 
 std::string version_text() {
-  const GemmLibrary gemm = inspect_gemm_library();
+  const device::GemmLibrary gemm = device::inspect_gemm_library();
   return fmt::format(
       "llampi {} ({})\n"
       "MPI              {}\n"

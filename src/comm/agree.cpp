@@ -3,7 +3,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr char kUserError = 'u';
@@ -68,4 +68,4 @@ void agree(World& world, const std::function<void()>& work) {
   if (const int rank = lowest(failures, kError); rank >= 0) throw CommonError(message_of(failures, rank));
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

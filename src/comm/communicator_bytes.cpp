@@ -1,6 +1,6 @@
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 // NCCL buffers what comes from a neighbour: 4 MiB for its Simple protocol (NCCL_BUFFSIZE; NVIDIA/nccl issue
@@ -15,4 +15,4 @@ std::int64_t communicator_bytes(Backend backend, int ranks) {
   return backend == Backend::nccl && ranks > 1 ? kChannels * kChannelBytes : 0;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

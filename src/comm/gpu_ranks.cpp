@@ -4,7 +4,7 @@
 
 #include "llampi/comm/nccl.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 /// What the ranks tell each other.
@@ -72,13 +72,13 @@ void require_own_gpus(const std::vector<Seat>& seats) {
 
 }  // namespace
 
-GpuOfRank gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu) {
+GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu) {
   const Topology& topology = world.topology();
   const int count = static_cast<int>(gpus.size());
   GpuOfRank result{.index = count == 0 ? 0 : topology.local_rank % count};
   Seat own{.gpus = count, .node = topology.node, .host = topology.host};
   if (count > 0) {
-    const GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
+    const device::GpuProperties& gpu = gpus[static_cast<std::size_t>(result.index)];
     own.bus_id = gpu.bus_id;
     own.identity = gpu.identity();
   }
@@ -90,8 +90,8 @@ GpuOfRank gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool
   return result;
 }
 
-std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu) {
-  const GpuProperties& own = gpus.at(static_cast<std::size_t>(gpu));
+std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gpus, int gpu) {
+  const device::GpuProperties& own = gpus.at(static_cast<std::size_t>(gpu));
   std::vector<std::vector<std::string>> rows = {{"rank", "host", "GPU", "bus id", "name"}};
   const auto texts =
       world.all_gather(fmt::format("{}\n{}\n{}\n{}", world.topology().host, gpu, own.bus_id, own.name));
@@ -111,4 +111,4 @@ std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int 
   return table;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -6,11 +6,11 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// Puts the world into `result`. `gpu` is a device of the same plugin.
-using NcclWorldFactory = void(World& mpi, Device& gpu, std::chrono::milliseconds patience,
+using NcclWorldFactory = void(World& mpi, device::Device& gpu, std::chrono::milliseconds patience,
                               std::unique_ptr<World>& result);
 inline constexpr const char* kNcclWorldFactory = "llampi_make_nccl_world";
 
-}  // namespace llampi
+}  // namespace llampi::comm

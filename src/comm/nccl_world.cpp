@@ -1,9 +1,9 @@
 #include "comm/nccl_factory.hpp"
 #include "llampi/comm/nccl.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
-std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary& library,
+std::unique_ptr<World> make_nccl_world(World& mpi, device::Device& gpu, const device::GpuLibrary& library,
                                        std::chrono::milliseconds patience) {
   auto* const make = reinterpret_cast<NcclWorldFactory*>(library.symbol(kNcclWorldFactory));
   std::unique_ptr<World> world;
@@ -11,4 +11,4 @@ std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary
   return world;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

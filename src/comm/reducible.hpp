@@ -3,7 +3,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// bfloat16 and float16.
 inline bool is_narrow(DType dtype) { return dtype == DType::bfloat16 || dtype == DType::float16; }
@@ -14,4 +14,4 @@ inline void require_reducible(DType dtype, DType result) {
   throw Error(fmt::format("internal error: reduction of {} to {}", to_string(dtype), to_string(result)));
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

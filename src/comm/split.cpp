@@ -2,7 +2,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 // Below this an all-reduce costs its number of messages, not its bytes: one exchange beats two.
@@ -26,4 +26,4 @@ std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ra
   return (split.head + split.tail * ranks) * size_of(dtype);
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

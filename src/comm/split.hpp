@@ -5,7 +5,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// The first ranks * slice elements are summed slice by slice, each by one rank, and gathered; the rest,
 /// fewer than there are ranks or all of a small array, goes to everybody and is summed by everybody.
@@ -17,4 +17,4 @@ struct AllReduceSplit {
 
 AllReduceSplit split_all_reduce(std::int64_t elements, int ranks, DType dtype);
 
-}  // namespace llampi
+}  // namespace llampi::comm

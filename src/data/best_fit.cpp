@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 /// The bin of each item; bins are numbered from 0.
@@ -59,4 +59,4 @@ Packing best_fit(std::span<const std::uint32_t> lengths, std::uint32_t capacity)
   return packing;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace llampi {
+namespace llampi::data {
 
 /// Items in bins, bin after bin.
 struct Packing {
@@ -20,4 +20,4 @@ struct Packing {
 /// order, but for a longer one, which comes first. O(n log n) time, some 20 bytes per item.
 Packing best_fit(std::span<const std::uint32_t> lengths, std::uint32_t capacity);
 
-}  // namespace llampi
+}  // namespace llampi::data

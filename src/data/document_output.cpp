@@ -2,12 +2,15 @@
 
 #include <algorithm>
 
-namespace llampi {
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "llampi/tokenizer/tokenizer.hpp"
 
-DocumentOutput::DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
+namespace llampi::data {
+
+DocumentOutput::DocumentOutput(const std::filesystem::path& path, const tokenizer::Tokenizer& tokenizer,
                                const TokenizeOptions& options)
     : writer_(path, tokenizer.vocabulary(), tokenizer.name(), options.overwrite) {
-  notes_.tokenizer_hash = vocabulary_hash(tokenizer);
+  notes_.tokenizer_hash = tokenizer::vocabulary_hash(tokenizer);
   if (options.format != InputFormat::chat) return;
   packer_.emplace(path, options.seq_len, tokenizer.end().value_or(0));
   notes_.row_tokens = options.seq_len;
@@ -49,4 +52,4 @@ OutputStatistics DocumentOutput::close() {
   return statistics_;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

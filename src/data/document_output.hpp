@@ -7,14 +7,15 @@
 #include <span>
 
 #include "data/row_packer.hpp"
-#include "llampi/data/tokenize.hpp"
+#include "llampi/data/tokenize_options.hpp"
+#include "llampi/tokenizer/tokenizer.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// Documents one after another, as they come, or conversations in rows.
 class DocumentOutput {
  public:
-  DocumentOutput(const std::filesystem::path& path, const Tokenizer& tokenizer,
+  DocumentOutput(const std::filesystem::path& path, const tokenizer::Tokenizer& tokenizer,
                  const TokenizeOptions& options);
 
   /// A part of the document under way; a conversation comes as a whole and with its mask.
@@ -32,4 +33,4 @@ class DocumentOutput {
   std::int64_t length_ = 0;  // of the document under way
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

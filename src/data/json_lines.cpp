@@ -4,7 +4,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 using Json = nlohmann::json;
@@ -71,10 +71,10 @@ std::string full_text_in(const Json& object, const std::string& key, const std::
   return text;
 }
 
-ChatRole parse_role(const std::string& name, const std::string& where) {
-  if (name == "system") return ChatRole::system;
-  if (name == "user") return ChatRole::user;
-  if (name == "assistant") return ChatRole::assistant;
+tokenizer::ChatRole parse_role(const std::string& name, const std::string& where) {
+  if (name == "system") return tokenizer::ChatRole::system;
+  if (name == "user") return tokenizer::ChatRole::user;
+  if (name == "assistant") return tokenizer::ChatRole::assistant;
   throw_user_error("{}the role {} is not known; use system, user or assistant", where, quoted(name));
 }
 
@@ -85,13 +85,13 @@ bool parse_weight(const Json& message, const std::string& where) {
   return *weight == 1;
 }
 
-Message parse_message(const Json& json, std::size_t number) {
+tokenizer::Message parse_message(const Json& json, std::size_t number) {
   const std::string where = fmt::format("message {}: ", number);
   if (!json.is_object()) throw_user_error("message {} is not an object with role and content", number);
-  Message message;
+  tokenizer::Message message;
   message.role = parse_role(text_in(json, "role", where), where);
-  message.content = message.role == ChatRole::system ? text_in(json, "content", where)
-                                                     : full_text_in(json, "content", where);
+  message.content = message.role == tokenizer::ChatRole::system ? text_in(json, "content", where)
+                                                                : full_text_in(json, "content", where);
   message.trained = parse_weight(json, where);
   return message;
 }
@@ -102,27 +102,27 @@ std::string parse_text_line(std::string_view line, const std::string& field) {
   return text_in(parse_object(line), field, "");
 }
 
-Conversation parse_conversation(std::string_view line) {
+tokenizer::Conversation parse_conversation(std::string_view line) {
   const Json json = parse_object(line);
   const auto messages = json.find("messages");
   if (messages == json.end() && (json.contains("prompt") || json.contains("completion"))) {
-    return {{ChatRole::user, full_text_in(json, "prompt")},
-            {ChatRole::assistant, full_text_in(json, "completion")}};
+    return {{tokenizer::ChatRole::user, full_text_in(json, "prompt")},
+            {tokenizer::ChatRole::assistant, full_text_in(json, "completion")}};
   }
   if (messages == json.end())
     throw_user_error("neither \"messages\" nor \"prompt\" and \"completion\" are there; {}",
                      keys_found(json));
   if (!messages->is_array() || messages->empty())
     throw_user_error("\"messages\" must be a list that is not empty");
-  Conversation conversation;
+  tokenizer::Conversation conversation;
   bool has_answer = false;
   for (const auto& message : *messages) {
     conversation.push_back(parse_message(message, conversation.size() + 1));
-    has_answer =
-        has_answer || (conversation.back().role == ChatRole::assistant && conversation.back().trained);
+    has_answer = has_answer ||
+                 (conversation.back().role == tokenizer::ChatRole::assistant && conversation.back().trained);
   }
   if (!has_answer) throw_user_error("there is no message of the assistant to learn from");
   return conversation;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -5,7 +5,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 /// Tokens [begin, begin + ids.size()), all of them in the vocabulary.
@@ -75,7 +75,7 @@ class BatchBuilder {
     add_segment(sequence + length - filled_);
   }
 
-  HostBatch finish() {
+  device::HostBatch finish() {
     require(filled_ == batch_.token_count(), "a micro-batch with another number of samples than micro_batch");
     return std::move(batch_);
   }
@@ -89,7 +89,7 @@ class BatchBuilder {
 
   const TokenFile& file_;
   const BatchOptions& options_;
-  HostBatch batch_;
+  device::HostBatch batch_;
   std::int64_t filled_ = 0;  // tokens of the batch that have their segment
   std::vector<std::int32_t> ids_;
   std::vector<std::uint8_t> mask_;
@@ -97,8 +97,8 @@ class BatchBuilder {
 
 }  // namespace
 
-HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
-                     const std::vector<std::int64_t>& samples) {
+device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
+                             const std::vector<std::int64_t>& samples) {
   require(options.seq_len > 0 && options.vocabulary > 0, "sizes of a batch");
   require(static_cast<std::int64_t>(samples.size()) == options.micro_batch, "samples of a micro-batch");
   BatchBuilder builder(file, options);
@@ -123,7 +123,7 @@ class Loader::Impl {
     micro_batches_ = global_batch / (ranks * options.micro_batch);
   }
 
-  std::vector<HostBatch> next(std::int64_t step) {
+  std::vector<device::HostBatch> next(std::int64_t step) {
     if (!ahead_.valid() || ahead_step_ != step) start(step);
     auto batches = ahead_.get();
     start(step + 1);
@@ -139,8 +139,8 @@ class Loader::Impl {
     ahead_ = std::async(std::launch::async, [this, step] { return read(step); });
   }
 
-  std::vector<HostBatch> read(std::int64_t step) const {
-    std::vector<HostBatch> batches;
+  std::vector<device::HostBatch> read(std::int64_t step) const {
+    std::vector<device::HostBatch> batches;
     std::vector<std::int64_t> samples(static_cast<std::size_t>(options_.micro_batch));
     for (std::int64_t micro = 0; micro < micro_batches_; ++micro) {
       std::int64_t index = (micro * ranks_ + rank_) * options_.micro_batch;
@@ -156,7 +156,7 @@ class Loader::Impl {
   const int rank_, ranks_;
   std::int64_t micro_batches_ = 0;
   std::int64_t ahead_step_ = 0;
-  std::future<std::vector<HostBatch>> ahead_;  // last: its thread uses the members above
+  std::future<std::vector<device::HostBatch>> ahead_;  // last: its thread uses the members above
 };
 
 Loader::Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
@@ -165,6 +165,6 @@ Loader::Loader(const TokenFile& file, const BatchOptions& options, const Sampler
 
 Loader::~Loader() = default;
 
-std::vector<HostBatch> Loader::next(std::int64_t step) { return impl_->next(step); }
+std::vector<device::HostBatch> Loader::next(std::int64_t step) { return impl_->next(step); }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -9,7 +9,7 @@
 #include <semaphore>
 #include <utility>
 
-namespace llampi {
+namespace llampi::data {
 
 /// Calls take(work(item)) for every item that next() gives, until it gives nothing. next() and take() are
 /// called by this thread, take() in the order of the items; work() by at most `threads` others at once. At
@@ -42,4 +42,4 @@ void map_in_order(int threads, const std::function<std::optional<Item>()>& next,
   while (!under_way.empty()) take_first();
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

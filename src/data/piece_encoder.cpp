@@ -6,14 +6,14 @@
 #include "llampi/core/error.hpp"
 #include "llampi/data/json_lines.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
 
 }  // namespace
 
-PieceEncoder::PieceEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options)
+PieceEncoder::PieceEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options)
     : tokenizer_(tokenizer), options_(options), cutter_(tokenizer) {
   if (options.begin && tokenizer.begin()) begin_.push_back(*tokenizer.begin());
   if (options.end && tokenizer.end()) end_.push_back(*tokenizer.end());
@@ -73,7 +73,7 @@ void PieceEncoder::leave_out(EncodedPiece& out, const std::string& place) const 
   if (out.empty++ == 0) out.first_empty = place;
 }
 
-std::int64_t PieceEncoder::encode_line(std::string_view line, EncodedChat& document) const {
+std::int64_t PieceEncoder::encode_line(std::string_view line, tokenizer::EncodedChat& document) const {
   if (options_.format == InputFormat::jsonl) {
     const auto text = parse_text_line(line, options_.text_field);
     if (is_blank(text)) return 0;
@@ -84,7 +84,7 @@ std::int64_t PieceEncoder::encode_line(std::string_view line, EncodedChat& docum
     return static_cast<std::int64_t>(text.size());
   }
   const auto conversation = parse_conversation(line);
-  document = encode_chat(tokenizer_, options_.chat_template, conversation);
+  document = tokenizer::encode_chat(tokenizer_, options_.chat_template, conversation);
   if (options_.loss == LossOn::all) {
     std::fill(document.mask.begin() + 1, document.mask.end(),
               std::uint8_t{1});  // nothing predicts the first token
@@ -95,7 +95,7 @@ std::int64_t PieceEncoder::encode_line(std::string_view line, EncodedChat& docum
 }
 
 void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std::string& place) const {
-  EncodedChat document;
+  tokenizer::EncodedChat document;
   std::int64_t text_bytes = 0;
   try {
     text_bytes = encode_line(line, document);
@@ -125,4 +125,4 @@ void PieceEncoder::add_line(EncodedPiece& out, std::string_view line, const std:
   out.text_bytes += text_bytes;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -8,9 +8,9 @@
 
 #include "data/piece_reader.hpp"
 #include "data/text_cutter.hpp"
-#include "llampi/data/tokenize.hpp"
+#include "llampi/data/tokenize_options.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 struct EncodedPiece {
   std::vector<std::int32_t> ids;
@@ -32,7 +32,7 @@ struct EncodedPiece {
 class PieceEncoder {
  public:
   /// Both must outlive it.
-  PieceEncoder(const Tokenizer& tokenizer, const TokenizeOptions& options);
+  PieceEncoder(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options);
 
   /// Where a PieceReader may cut.
   std::size_t cut(std::string_view text) const;
@@ -46,13 +46,13 @@ class PieceEncoder {
   void add_line(EncodedPiece& out, std::string_view line, const std::string& place) const;
   void leave_out(EncodedPiece& out, const std::string& place) const;
   /// One document; returns the bytes of its text. No ids: it is blank.
-  std::int64_t encode_line(std::string_view line, EncodedChat& document) const;
+  std::int64_t encode_line(std::string_view line, tokenizer::EncodedChat& document) const;
   void add_ids(EncodedPiece& out, const std::vector<std::int32_t>& ids) const;
 
-  const Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
   const TextCutter cutter_;
   std::vector<std::int32_t> begin_, end_;  // of a document
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -4,7 +4,7 @@
 #include <span>
 #include <utility>
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 18;
@@ -39,7 +39,7 @@ Piece PieceReader::take(std::size_t bytes) {
 std::optional<Piece> PieceReader::next() {
   if (number_ == inputs_.size()) return std::nullopt;
   if (!file_) {
-    file_ = PosixFile::open_for_reading(inputs_[number_]);
+    file_ = io::PosixFile::open_for_reading(inputs_[number_]);
     line_ = 1;
     first_ = true;
   }
@@ -56,4 +56,4 @@ std::optional<Piece> PieceReader::next() {
   return piece;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
-#include "data/posix_file.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// A part of an input file that is worked on at once.
 struct Piece {
@@ -40,11 +40,11 @@ class PieceReader {
 
   std::vector<std::filesystem::path> inputs_;
   Cut cut_;
-  std::optional<PosixFile> file_;
+  std::optional<io::PosixFile> file_;
   std::size_t number_ = 0;
   std::int64_t line_ = 1;
   bool first_ = true;
   std::string rest_;  // read, and not yet given away
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

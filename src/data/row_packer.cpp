@@ -5,7 +5,7 @@
 #include "data/best_fit.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 constexpr auto kMaskBit = std::numeric_limits<std::int32_t>::min();
@@ -76,4 +76,4 @@ RowPacker::Rows RowPacker::write(TokenFileWriter& writer) {
   return result;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "data/spool.hpp"
 #include "llampi/data/token_file.hpp"
+#include "llampi/io/spool.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// Keeps what it is given in an unnamed temporary file beside the token file until all are known, and in
 /// memory some 40 bytes per conversation.
@@ -36,10 +36,10 @@ class RowPacker {
 
   const std::int64_t seq_len_;
   const std::int32_t padding_;
-  Spool spool_;                          // ids, whose sign bit is the mask
+  io::Spool spool_;                      // ids, whose sign bit is the mask
   std::vector<std::int64_t> begins_{0};  // of each conversation in the spool, and its end; tokens
   std::vector<std::int32_t> ids_;
   std::vector<std::uint8_t> mask_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -5,7 +5,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 // Four rounds are enough for large domains; more, because small ones (a handful of samples) mix badly with
@@ -63,4 +63,4 @@ std::int64_t Sampler::sample(std::int64_t step, std::int64_t index) const {
   return shuffle_ ? Permutation(samples_, seed_, epoch(step))(position) : position;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

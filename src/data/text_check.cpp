@@ -6,11 +6,11 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "data/posix_file.hpp"
-#include "data/tokenizer_utf8.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/tokenizer/utf8.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 using namespace std::string_view_literals;
@@ -58,7 +58,8 @@ std::string_view whole_characters(std::string_view head) {
     const auto byte = static_cast<unsigned char>(head[head.size() - back]);
     if (byte < 0x80) break;
     if (byte >= 0xC0)
-      return character_bytes(head[head.size() - back]) > back ? head.substr(0, head.size() - back) : head;
+      return tokenizer::character_bytes(head[head.size() - back]) > back ? head.substr(0, head.size() - back)
+                                                                         : head;
   }
   return head;
 }
@@ -107,14 +108,14 @@ bool begins_json_object(std::string_view line) {
 }  // namespace
 
 std::string read_head(const std::filesystem::path& path) {
-  const auto file = PosixFile::open_for_reading(path);
+  const auto file = io::PosixFile::open_for_reading(path);
   std::string head(kHeadBytes, '\0');
   head.resize(file.read_at(0, std::as_writable_bytes(std::span(head))));
   return head;
 }
 
 std::size_t count_ill_formed(std::string_view text) {
-  if (is_well_formed(text)) return 0;
+  if (tokenizer::is_well_formed(text)) return 0;
   constexpr std::string_view kReplacement = "\uFFFD";
   const auto count = [&](std::string_view in) {
     std::size_t found = 0;
@@ -123,7 +124,7 @@ std::size_t count_ill_formed(std::string_view text) {
     return found;
   };
   std::string storage;
-  return count(well_formed(text, storage)) - count(text);  // some may stand there as they are
+  return count(tokenizer::well_formed(text, storage)) - count(text);  // some may stand there as they are
 }
 
 std::string why_no_text(std::string_view head, InputFormat format) {
@@ -172,4 +173,4 @@ bool looks_like_json(const std::filesystem::path& path, std::string_view head) {
   return true;
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "llampi/data/tokenize.hpp"
+#include "llampi/data/tokenize_options.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// So much of a file is looked at.
 inline constexpr std::size_t kHeadBytes = std::size_t{1} << 16;
@@ -32,4 +32,4 @@ bool looks_like_json(const std::filesystem::path& path, std::string_view head);
 /// Places that are not UTF-8, each of which tokenizers take for one U+FFFD.
 std::size_t count_ill_formed(std::string_view text);
 
-}  // namespace llampi
+}  // namespace llampi::data

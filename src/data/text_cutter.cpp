@@ -6,7 +6,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 // A tokenizer's words end at white space, and tokens depend on what stands outside their word only through
@@ -24,7 +24,7 @@ bool begins_word(std::string_view text, std::size_t place) {
 }
 
 /// How many bytes there are without the last character, which may be cut off, if it has several.
-std::size_t whole_characters(std::string_view text) {
+std::size_t until_whole_character(std::string_view text) {
   const auto is_high = [](char c) { return (static_cast<unsigned char>(c) & 0x80U) != 0; };
   const auto is_lead = [](char c) { return (static_cast<unsigned char>(c) & 0xC0U) == 0xC0; };
   for (std::size_t place = text.size(); place-- > 1 && is_high(text[place]) && text.size() - place <= 4;) {
@@ -35,7 +35,7 @@ std::size_t whole_characters(std::string_view text) {
 
 }  // namespace
 
-TextCutter::TextCutter(const Tokenizer& tokenizer)
+TextCutter::TextCutter(const tokenizer::Tokenizer& tokenizer)
     : tokenizer_(tokenizer), line_end_(tokenizer.encode("\n")) {}
 
 // Encoded alone, a later piece would begin like a text, which for some tokenizers means with a space before
@@ -60,7 +60,7 @@ bool TextCutter::may_cut(std::string_view text, std::size_t place) const {
 }
 
 std::size_t TextCutter::cut(std::string_view text) const {
-  if (tokenizer_.encodes_piecewise()) return whole_characters(text);
+  if (tokenizer_.encodes_piecewise()) return until_whole_character(text);
   int tries = 0;
   std::size_t place = text.size() - std::min(text.size(), kContextBytes);
   for (; place > 0 && tries < kMostTries; --place) {
@@ -78,4 +78,4 @@ std::vector<std::int32_t> TextCutter::encode_next(std::string_view piece) const 
   return *std::move(ids);
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

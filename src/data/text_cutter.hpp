@@ -6,15 +6,15 @@
 #include <string_view>
 #include <vector>
 
-#include "llampi/data/tokenizer.hpp"
+#include "llampi/tokenizer/tokenizer.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// Cuts a text so that its pieces, encoded one by one, give the ids of the whole text: where words begin, and
 /// where the tokenizer, asked about the words around the place, agrees. May be used by several threads.
 class TextCutter {
  public:
-  explicit TextCutter(const Tokenizer& tokenizer);  ///< must outlive it
+  explicit TextCutter(const tokenizer::Tokenizer& tokenizer);  ///< must outlive it
 
   /// How many bytes of `text` may be a piece, with the rest yet to come; 0 if no place for a cut was found.
   std::size_t cut(std::string_view text) const;
@@ -27,8 +27,8 @@ class TextCutter {
   std::optional<std::vector<std::int32_t>> encode_behind_line_end(std::string_view text) const;
   bool may_cut(std::string_view text, std::size_t place) const;
 
-  const Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   const std::vector<std::int32_t> line_end_;  // its ids
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

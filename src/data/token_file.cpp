@@ -1,25 +1,27 @@
 #include "llampi/data/token_file.hpp"
 
+#include <hdf5.h>
+
 #include <algorithm>
 #include <limits>
 
-#include "data/hdf5.hpp"
-#include "data/posix_file.hpp"
 #include "data/token_format.hpp"
+#include "llampi/io/hdf5.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 /// A one-dimensional dataset of integers that any thread can read without HDF5: in the file, or a copy in
 /// memory where the file's bytes are not the elements themselves.
 class Column {
  public:
-  Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name);
+  Column(const io::hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name);
 
   std::int64_t size() const { return size_; }
   /// Calls convert(i, element) for elements [begin, begin + count).
   template <class Convert>
-  void read(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
+  void read(const io::PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
   void require_inside(std::int64_t file_bytes) const {
     if (copy_.empty() && size_ > 0 && size_ > (file_bytes - offset_) / width_) refuse_truncated();
   }
@@ -28,9 +30,9 @@ class Column {
   [[noreturn]] void refuse_truncated() const {
     throw_user_error("{} is truncated: it ends inside '/{}'; write it again", path_.string(), name_);
   }
-  void read_copy(const hdf5::Dataset& dataset);
+  void read_copy(const io::hdf5::Dataset& dataset);
   template <class T, class Convert>
-  void read_as(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
+  void read_as(const io::PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const;
 
   std::filesystem::path path_;
   std::string name_;
@@ -41,14 +43,14 @@ class Column {
   std::vector<std::byte> copy_;
 };
 
-Column::Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name)
+Column::Column(const io::hdf5::Dataset& dataset, const std::filesystem::path& path, const char* name)
     : path_(path), name_(name) {
-  const auto shape = hdf5::shape(dataset.id());
+  const auto shape = io::hdf5::shape(dataset.id());
   if (shape.size() != 1) {
     throw_user_error("{}: '/{}' has {} dimensions; a token file has one there", path.string(), name,
                      shape.size());
   }
-  const auto type = hdf5::element_type(dataset.id());
+  const auto type = io::hdf5::element_type(dataset.id());
   const bool is_flag = type.kind == H5T_ENUM && type.bytes == 1;  // h5py's bool
   const bool has_integer_size = type.bytes == 1 || type.bytes == 2 || type.bytes == 4 || type.bytes == 8;
   if (!is_flag && (type.kind != H5T_INTEGER || !has_integer_size)) {
@@ -58,7 +60,7 @@ Column::Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, 
   size_ = shape[0];
   width_ = type.bytes;
   is_signed_ = type.is_signed;
-  const auto offset = hdf5::contiguous_offset(dataset.id());
+  const auto offset = io::hdf5::contiguous_offset(dataset.id());
   if (offset && (type.is_native || is_flag)) {
     offset_ = static_cast<std::int64_t>(*offset);
   } else {
@@ -66,16 +68,17 @@ Column::Column(const hdf5::Dataset& dataset, const std::filesystem::path& path, 
   }
 }
 
-void Column::read_copy(const hdf5::Dataset& dataset) {
-  const hdf5::Type stored(hdf5::check(H5Dget_type(dataset.id()), "H5Dget_type"));
-  const hdf5::Type native(
-      hdf5::check(H5Tget_native_type(stored.id(), H5T_DIR_DEFAULT), "H5Tget_native_type"));
+void Column::read_copy(const io::hdf5::Dataset& dataset) {
+  const io::hdf5::Type stored(io::hdf5::check(H5Dget_type(dataset.id()), "H5Dget_type"));
+  const io::hdf5::Type native(
+      io::hdf5::check(H5Tget_native_type(stored.id(), H5T_DIR_DEFAULT), "H5Tget_native_type"));
   require(static_cast<std::int64_t>(H5Tget_size(native.id())) == width_, "a native type of another width");
   if (size_ == 0) return;
   try {
     copy_.resize(static_cast<std::size_t>(size_) * static_cast<std::size_t>(width_));
-    hdf5::check(H5Dread(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, copy_.data()), "H5Dread");
-  } catch (const hdf5::Failure& failure) {
+    io::hdf5::check(H5Dread(dataset.id(), native.id(), H5S_ALL, H5S_ALL, H5P_DEFAULT, copy_.data()),
+                    "H5Dread");
+  } catch (const io::hdf5::Failure& failure) {
     throw_user_error("{}: '/{}' cannot be read ({})", path_.string(), name_, failure.reason());
   } catch (const std::exception&) {  // bad_alloc, length_error
     throw_user_error(
@@ -87,7 +90,8 @@ void Column::read_copy(const hdf5::Dataset& dataset) {
 }
 
 template <class T, class Convert>
-void Column::read_as(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const {
+void Column::read_as(const io::PosixFile& file, std::int64_t begin, std::int64_t count,
+                     Convert convert) const {
   std::vector<T> elements(static_cast<std::size_t>(count));
   const auto bytes = std::as_writable_bytes(std::span(elements));
   if (copy_.empty()) {
@@ -99,7 +103,7 @@ void Column::read_as(const PosixFile& file, std::int64_t begin, std::int64_t cou
 }
 
 template <class Convert>
-void Column::read(const PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const {
+void Column::read(const io::PosixFile& file, std::int64_t begin, std::int64_t count, Convert convert) const {
   require(begin >= 0 && count >= 0 && begin <= size_ - count, "a read beyond the end of a token file");
   switch (width_) {
     case 1:
@@ -118,10 +122,10 @@ void Column::read(const PosixFile& file, std::int64_t begin, std::int64_t count,
 }
 
 /// What is given for a token file is often the text itself.
-hdf5::File open_token_file(const std::filesystem::path& path) {
+io::hdf5::File open_token_file(const std::filesystem::path& path) {
   try {
-    return hdf5::open_file(path);
-  } catch (const hdf5::DamagedFile& error) {
+    return io::hdf5::open_file(path);
+  } catch (const io::hdf5::DamagedFile& error) {
     throw_user_error("{}; make a token file with `llampi tokenize`", error.what());
   }
 }
@@ -136,37 +140,37 @@ class TokenFile::Impl {
   std::int64_t vocabulary = 0;
   std::string tokenizer;
   TokenFileNotes notes;
-  PosixFile file;
+  io::PosixFile file;
   std::optional<Column> tokens, mask;
   std::vector<std::uint64_t> documents;
 
  private:
-  void refuse_other_formats(const hdf5::File& hdf5_file) const;
+  void refuse_other_formats(const io::hdf5::File& hdf5_file) const;
   void read_notes(hid_t hdf5_file);
   void read_documents(const Column& column);
 };
 
 TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   const auto hdf5_file = open_token_file(path);
   try {
     refuse_other_formats(hdf5_file);
-    if (hdf5::has_attribute(hdf5_file.id(), "vocab_size")) {
-      vocabulary = hdf5::read_int64(hdf5_file.id(), "vocab_size");
+    if (io::hdf5::has_attribute(hdf5_file.id(), "vocab_size")) {
+      vocabulary = io::hdf5::read_int64(hdf5_file.id(), "vocab_size");
     }
-    if (hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
-      tokenizer = hdf5::read_string(hdf5_file.id(), "tokenizer");
-    if (hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
-    file = PosixFile::open_for_reading(path);
-    tokens.emplace(hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
+    if (io::hdf5::has_attribute(hdf5_file.id(), "tokenizer"))
+      tokenizer = io::hdf5::read_string(hdf5_file.id(), "tokenizer");
+    if (io::hdf5::has_attribute(hdf5_file.id(), "format")) read_notes(hdf5_file.id());
+    file = io::PosixFile::open_for_reading(path);
+    tokens.emplace(io::hdf5::open_dataset(hdf5_file.id(), "tokens"), path, "tokens");
     tokens->require_inside(file.size());
-    const Column starts(hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
+    const Column starts(io::hdf5::open_dataset(hdf5_file.id(), "documents"), path, "documents");
     starts.require_inside(file.size());
     read_documents(starts);
-    if (!hdf5::has_link(hdf5_file.id(), "loss_mask")) return;
-    mask.emplace(hdf5::open_dataset(hdf5_file.id(), "loss_mask"), path, "loss_mask");
+    if (!io::hdf5::has_link(hdf5_file.id(), "loss_mask")) return;
+    mask.emplace(io::hdf5::open_dataset(hdf5_file.id(), "loss_mask"), path, "loss_mask");
     mask->require_inside(file.size());
-  } catch (const hdf5::Failure& failure) {
+  } catch (const io::hdf5::Failure& failure) {
     throw_user_error("{} is damaged and cannot be read ({})", path.string(), failure.reason());
   }
   if (mask->size() != tokens->size()) {
@@ -175,16 +179,16 @@ TokenFile::Impl::Impl(const std::filesystem::path& name) : path(name) {
   }
 }
 
-void TokenFile::Impl::refuse_other_formats(const hdf5::File& hdf5_file) const {
-  if (hdf5::has_attribute(hdf5_file.id(), "format")) {
-    const auto format = hdf5::read_string(hdf5_file.id(), "format");
+void TokenFile::Impl::refuse_other_formats(const io::hdf5::File& hdf5_file) const {
+  if (io::hdf5::has_attribute(hdf5_file.id(), "format")) {
+    const auto format = io::hdf5::read_string(hdf5_file.id(), "format");
     if (format != token_format::kFormat) {
       throw_user_error("{} is a file of format \"{}\", not a token file: make one with `llampi tokenize`",
                        path.string(), format);
     }
   }
-  if (hdf5::has_attribute(hdf5_file.id(), "format_version")) {
-    const auto version = hdf5::read_int64(hdf5_file.id(), "format_version");
+  if (io::hdf5::has_attribute(hdf5_file.id(), "format_version")) {
+    const auto version = io::hdf5::read_int64(hdf5_file.id(), "format_version");
     if (version != token_format::kVersion) {
       throw_user_error(
           "{} has version {} of the token file format, and this program reads version {}: tokenize again",
@@ -192,7 +196,7 @@ void TokenFile::Impl::refuse_other_formats(const hdf5::File& hdf5_file) const {
     }
   }
   for (const char* name : {"tokens", "documents"}) {
-    if (!hdf5::has_link(hdf5_file.id(), name)) {
+    if (!io::hdf5::has_link(hdf5_file.id(), name)) {
       throw_user_error(
           "{} is an HDF5 file but not a token file: it has no '/{}'; make one with `llampi tokenize`",
           path.string(), name);
@@ -202,20 +206,20 @@ void TokenFile::Impl::refuse_other_formats(const hdf5::File& hdf5_file) const {
 
 void TokenFile::Impl::read_notes(hid_t hdf5_file) {
   const auto number = [&](const char* name) -> std::int64_t {
-    if (!hdf5::has_attribute(hdf5_file, name)) return 0;
-    const auto value = hdf5::read_int64(hdf5_file, name);
+    if (!io::hdf5::has_attribute(hdf5_file, name)) return 0;
+    const auto value = io::hdf5::read_int64(hdf5_file, name);
     if (value < 0) throw_user_error("{}: the attribute '{}' is {}", path.string(), name, value);
     return value;
   };
-  if (hdf5::has_attribute(hdf5_file, token_format::kTokenizerHash))
-    notes.tokenizer_hash = hdf5::read_string(hdf5_file, token_format::kTokenizerHash);
+  if (io::hdf5::has_attribute(hdf5_file, token_format::kTokenizerHash))
+    notes.tokenizer_hash = io::hdf5::read_string(hdf5_file, token_format::kTokenizerHash);
   notes.row_tokens = number(token_format::kRowTokens);
   notes.padding_tokens = number(token_format::kPaddingTokens);
   notes.padding_documents = number(token_format::kPaddingDocuments);
-  if (hdf5::has_attribute(hdf5_file, token_format::kLossTokens))
+  if (io::hdf5::has_attribute(hdf5_file, token_format::kLossTokens))
     notes.loss_tokens = number(token_format::kLossTokens);
-  if (hdf5::has_attribute(hdf5_file, token_format::kChatTemplate))
-    notes.chat_template = hdf5::read_string(hdf5_file, token_format::kChatTemplate);
+  if (io::hdf5::has_attribute(hdf5_file, token_format::kChatTemplate))
+    notes.chat_template = io::hdf5::read_string(hdf5_file, token_format::kChatTemplate);
 }
 
 void TokenFile::Impl::read_documents(const Column& column) {
@@ -236,11 +240,11 @@ void TokenFile::Impl::read_documents(const Column& column) {
 }
 
 bool is_llampi_token_file(const std::filesystem::path& path) {
-  const Hdf5Lock lock;
+  const io::Hdf5Lock lock;
   try {
-    const auto file = hdf5::open_file(path);
-    return hdf5::has_attribute(file.id(), "format") &&
-           hdf5::read_string(file.id(), "format") == token_format::kFormat;
+    const auto file = io::hdf5::open_file(path);
+    return io::hdf5::has_attribute(file.id(), "format") &&
+           io::hdf5::read_string(file.id(), "format") == token_format::kFormat;
   } catch (const Error&) {  // no HDF5 file, damaged, not to be read
     return false;
   }
@@ -282,4 +286,4 @@ void TokenFile::read_mask(std::int64_t begin, std::span<std::uint8_t> mask) cons
                     [&](std::size_t i, auto flag) { mask[i] = flag != 0 ? 1 : 0; });
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

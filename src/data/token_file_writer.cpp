@@ -1,14 +1,17 @@
+#include <hdf5.h>
+
 #include <limits>
 #include <optional>
 
-#include "data/hdf5.hpp"
-#include "data/output_file.hpp"
-#include "data/posix_file.hpp"
-#include "data/spool.hpp"
 #include "data/token_format.hpp"
 #include "llampi/data/token_file.hpp"
+#include "llampi/io/hdf5.hpp"
+#include "llampi/io/output_file.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/io/spool.hpp"
+#include "llampi/io/temporary_file.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 std::size_t stored_width(std::int64_t vocabulary) {
@@ -23,17 +26,17 @@ hid_t stored_type(std::size_t width) {
 
 /// Creates a contiguous dataset whose place in the file is reserved at once; returns the place (0 if it is
 /// empty).
-std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t type, std::int64_t length) {
-  const hdf5::PropertyList properties(hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
-  hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
-  hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
-  hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
+std::int64_t reserve_dataset(const io::hdf5::File& file, const char* name, hid_t type, std::int64_t length) {
+  const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
+  io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
+  io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
+  io::hdf5::check(H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER), "H5Pset_fill_time");
   const auto extent = static_cast<hsize_t>(length);
-  const hdf5::Dataspace space(hdf5::check(H5Screate_simple(1, &extent, nullptr), "H5Screate_simple"));
-  const hdf5::Dataset dataset(
-      hdf5::check(H5Dcreate2(file.id(), name, type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
-                  "H5Dcreate2"));
-  const auto offset = hdf5::contiguous_offset(dataset.id());
+  const io::hdf5::Dataspace space(io::hdf5::check(H5Screate_simple(1, &extent, nullptr), "H5Screate_simple"));
+  const io::hdf5::Dataset dataset(io::hdf5::check(
+      H5Dcreate2(file.id(), name, type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT),
+      "H5Dcreate2"));
+  const auto offset = io::hdf5::contiguous_offset(dataset.id());
   require(offset.has_value() || length == 0, "a contiguous dataset without a place");
   return static_cast<std::int64_t>(offset.value_or(0));
 }
@@ -41,14 +44,14 @@ std::int64_t reserve_dataset(const hdf5::File& file, const char* name, hid_t typ
 /// Only what is known.
 void write_notes(hid_t file, const TokenFileNotes& notes) {
   if (!notes.tokenizer_hash.empty())
-    hdf5::write_string(file, token_format::kTokenizerHash, notes.tokenizer_hash);
+    io::hdf5::write_string(file, token_format::kTokenizerHash, notes.tokenizer_hash);
   if (!notes.chat_template.empty())
-    hdf5::write_string(file, token_format::kChatTemplate, notes.chat_template);
-  if (notes.loss_tokens) hdf5::write_int64(file, token_format::kLossTokens, *notes.loss_tokens);
+    io::hdf5::write_string(file, token_format::kChatTemplate, notes.chat_template);
+  if (notes.loss_tokens) io::hdf5::write_int64(file, token_format::kLossTokens, *notes.loss_tokens);
   if (notes.row_tokens == 0) return;
-  hdf5::write_int64(file, token_format::kRowTokens, notes.row_tokens);
-  hdf5::write_int64(file, token_format::kPaddingTokens, notes.padding_tokens);
-  hdf5::write_int64(file, token_format::kPaddingDocuments, notes.padding_documents);
+  io::hdf5::write_int64(file, token_format::kRowTokens, notes.row_tokens);
+  io::hdf5::write_int64(file, token_format::kPaddingTokens, notes.padding_tokens);
+  io::hdf5::write_int64(file, token_format::kPaddingDocuments, notes.padding_documents);
 }
 
 }  // namespace
@@ -61,7 +64,7 @@ class TokenFileWriter::Impl {
  public:
   Impl(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer,
        bool overwrite)
-      : path_(with_its_folder(follow_links(path))),
+      : path_(with_its_folder(io::follow_links(path))),
         output_(token_file_output(path, overwrite)),
         vocabulary_(vocabulary),
         tokenizer_(tokenizer),
@@ -94,9 +97,9 @@ class TokenFileWriter::Impl {
 
   void close(const TokenFileNotes& notes) {
     if (documents_.back() != static_cast<std::uint64_t>(tokens_)) end_document();
-    const TemporaryFile temporary(temporary_beside(path_));
+    const io::TemporaryFile temporary(io::temporary_beside(path_));
     const auto places = lay_out(temporary.path(), notes);
-    const auto file = PosixFile::open_for_writing(temporary.path());
+    const auto file = io::PosixFile::open_for_writing(temporary.path());
     token_spool_.copy_to(file, places.tokens);
     file.write_at(places.documents, std::as_bytes(std::span(documents_)));
     if (mask_spool_) mask_spool_->copy_to(file, places.mask);
@@ -129,19 +132,19 @@ class TokenFileWriter::Impl {
   /// Fails where HDF5 would: a write of its own that fails can crash it when the program ends.
   static void require_room(const std::filesystem::path& temporary) {
     constexpr std::size_t kMetadataBytes = 1 << 16;  // many times what a few attributes and datasets take
-    PosixFile::create(temporary).write_at(0, std::vector<std::byte>(kMetadataBytes));
+    io::PosixFile::create(temporary).write_at(0, std::vector<std::byte>(kMetadataBytes));
   }
 
   /// The file without its data; where the data belong.
   Places lay_out(const std::filesystem::path& temporary, const TokenFileNotes& notes) const {
     require_room(temporary);
-    const Hdf5Lock lock;
+    const io::Hdf5Lock lock;
     try {
-      auto file = hdf5::create_file(temporary, hdf5::file_access().id());
-      hdf5::write_string(file.id(), "format", token_format::kFormat);
-      hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
-      hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
-      hdf5::write_string(file.id(), "tokenizer", tokenizer_);
+      auto file = io::hdf5::create_file(temporary, io::hdf5::file_access().id());
+      io::hdf5::write_string(file.id(), "format", token_format::kFormat);
+      io::hdf5::write_int64(file.id(), "format_version", token_format::kVersion);
+      io::hdf5::write_int64(file.id(), "vocab_size", vocabulary_);
+      io::hdf5::write_string(file.id(), "tokenizer", tokenizer_);
       write_notes(file.id(), notes);
       Places places;
       places.tokens = reserve_dataset(file, "tokens", stored_type(width_), tokens_);
@@ -150,25 +153,25 @@ class TokenFileWriter::Impl {
       if (mask_spool_) places.mask = reserve_dataset(file, "loss_mask", H5T_NATIVE_UINT8, tokens_);
       file.close();
       return places;
-    } catch (const hdf5::Failure& failure) {
+    } catch (const io::hdf5::Failure& failure) {
       if (failure.storage_problem().empty()) throw;
       throw_user_error("{} cannot be written: {}", path_.string(), failure.storage_problem());
     }
   }
 
   const std::filesystem::path path_;
-  const OutputFile output_;
+  const io::OutputFile output_;
   const std::int64_t vocabulary_;
   const std::string tokenizer_;
   const std::size_t width_;  // bytes of a stored token
-  Spool token_spool_;
-  std::optional<Spool> mask_spool_;
+  io::Spool token_spool_;
+  std::optional<io::Spool> mask_spool_;
   std::int64_t tokens_ = 0;
   std::vector<std::uint64_t> documents_{0};
 };
 
-OutputFile token_file_output(const std::filesystem::path& path, bool overwrite) {
-  return {follow_links(path), "a token file that llampi wrote", is_llampi_token_file, overwrite};
+io::OutputFile token_file_output(const std::filesystem::path& path, bool overwrite) {
+  return {io::follow_links(path), "a token file that llampi wrote", is_llampi_token_file, overwrite};
 }
 
 TokenFileWriter::TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary,
@@ -188,4 +191,4 @@ void TokenFileWriter::close(const TokenFileNotes& notes) {
   impl_.reset();
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "data/output_file.hpp"
+#include "llampi/io/output_file.hpp"
 
-namespace llampi::token_format {
+namespace llampi::data::token_format {
 
 inline constexpr char kFormat[] = "llampi-tokens";
 inline constexpr std::int64_t kVersion = 1;
@@ -19,13 +19,13 @@ inline constexpr char kPaddingDocuments[] = "padding_documents";
 inline constexpr char kLossTokens[] = "loss_tokens";
 inline constexpr char kChatTemplate[] = "chat_template";
 
-}  // namespace llampi::token_format
+}  // namespace llampi::data::token_format
 
-namespace llampi {
+namespace llampi::data {
 
 /// By what it says of itself.
 bool is_llampi_token_file(const std::filesystem::path& path);
 /// What a TokenFileWriter replaces.
-OutputFile token_file_output(const std::filesystem::path& path, bool overwrite);
+io::OutputFile token_file_output(const std::filesystem::path& path, bool overwrite);
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -13,8 +13,9 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/io/temporary_file.hpp"
 
-namespace llampi {
+namespace llampi::data {
 namespace {
 
 constexpr std::int64_t kDefectsToShow = 10;
@@ -49,7 +50,7 @@ void check_files(const TokenizeOptions& options, const Log& log) {
       throw_user_error("{} is a folder: name the files in it", input.string());
     }
     const bool is_pipe = std::filesystem::is_fifo(input, error);  // whoever writes it expects one reader
-    if (!is_pipe) PosixFile::open_for_reading(input);
+    if (!is_pipe) io::PosixFile::open_for_reading(input);
     for (const auto& output : {options.output, options.held_out_output}) {
       if (!output.empty() && is_same_file(input, output)) {
         throw_user_error("{} is both input and output: give the output another name", input.string());
@@ -63,13 +64,14 @@ void check_files(const TokenizeOptions& options, const Log& log) {
   for (const auto& output : {options.output, options.held_out_output}) {
     if (output.empty()) continue;
     check_output(options, output);
-    clear_leftovers(follow_links(output), log);
+    io::clear_leftovers(io::follow_links(output), log);
   }
 }
 
 /// What is not text cannot be used, but by a tokenizer of bytes. Returns how many inputs are left out of
 /// `options`.
-std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const Tokenizer& tokenizer, const Log& log) {
+std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const tokenizer::Tokenizer& tokenizer,
+                                       const Log& log) {
   std::int64_t skipped = 0, json = 0;
   std::string first_json;
   std::erase_if(options.inputs, [&](const std::filesystem::path& input) {
@@ -101,7 +103,7 @@ std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const Tokenizer
 /// Takes the encoded pieces in order.
 class Collector {
  public:
-  Collector(const Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log)
+  Collector(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options, const Log& log)
       : tokenizer_(tokenizer),
         options_(options),
         log_(log),
@@ -213,7 +215,7 @@ class Collector {
                      count(documents_, "document"), lacks_training ? "smaller" : "larger");
   }
 
-  const Tokenizer& tokenizer_;
+  const tokenizer::Tokenizer& tokenizer_;
   const TokenizeOptions& options_;
   const Log& log_;
   const RandomStream draws_;
@@ -226,8 +228,8 @@ class Collector {
 
 }  // namespace
 
-TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& given, const Log& log,
-                            const TokenizeProgress& progress) {
+TokenizeStatistics tokenize(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& given,
+                            const Log& log, const TokenizeProgress& progress) {
   check_files(given, log);
   TokenizeOptions options = given;
   const auto skipped = leave_out_what_is_no_text(options, tokenizer, log);
@@ -245,4 +247,4 @@ TokenizeStatistics tokenize(const Tokenizer& tokenizer, const TokenizeOptions& g
   return collector.finish(skipped);
 }
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "device/host_memory.hpp"
+#include "llampi/device/host_memory.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 namespace fs = std::filesystem;
@@ -102,4 +102,4 @@ std::int64_t available_host_memory(const fs::path& root) {
   return least;
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

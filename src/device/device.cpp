@@ -2,7 +2,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 const char* to_string(Stream stream) {
   switch (stream) {
@@ -30,4 +30,4 @@ void Device::begin_capture() { refuse_capture(); }
 Graph Device::end_capture() { refuse_capture(); }
 void Device::replay(const Graph&) { refuse_capture(); }
 
-}  // namespace llampi
+}  // namespace llampi::device

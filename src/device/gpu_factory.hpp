@@ -3,7 +3,7 @@
 
 #include "llampi/device/gpu.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 /// Program and plugin call each other's virtual functions, so they must be of one build: `interface` is the
 /// program's LLAMPI_INTERFACE, which the build sets from the headers that both share; null if the plugin's
@@ -12,4 +12,4 @@ namespace llampi {
 using GpuFactory = const GpuLibrary*(void* handle, const char* interface);
 inline constexpr const char* kGpuFactory = "llampi_gpu_library";
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -6,7 +6,7 @@
 
 #include "device/gpu_factory.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 namespace fs = std::filesystem;
@@ -68,4 +68,4 @@ const GpuLibrary* gpu_library(std::string& why) {
   return plugin.library;
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

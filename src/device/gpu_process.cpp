@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr const char* kFile = "libnvidia-ml.so.1";  ///< comes with NVIDIA's driver
@@ -92,4 +92,4 @@ std::optional<std::int64_t> GpuProcessMemory::bytes(std::int64_t in_use, std::in
   return last_;
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

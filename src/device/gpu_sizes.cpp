@@ -6,7 +6,7 @@
 #include "device/cuda/sizes.hpp"
 #include "llampi/device/gpu.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 void require_kernels(DType dtype) {
@@ -48,4 +48,4 @@ class GpuSizes final : public OperationSizes {
 
 std::unique_ptr<OperationSizes> make_gpu_sizes() { return std::make_unique<GpuSizes>(); }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "device/host_memory.hpp"
 #include "llampi/device/grid.hpp"
+#include "llampi/device/host_memory.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
 Memory HostDevice::allocate_host(std::int64_t bytes) { return allocate_host_memory(bytes); }
@@ -58,4 +58,4 @@ void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements) {
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

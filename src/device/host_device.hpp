@@ -6,7 +6,7 @@
 
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 class HostDevice : public Device {
  public:
@@ -57,4 +57,4 @@ T* weight_gradient_of(const Tensor& tensor, std::int64_t rows, std::int64_t cols
 /// @throws Error if the ranges leave [0, elements) or run backwards
 void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements);
 
-}  // namespace llampi
+}  // namespace llampi::device

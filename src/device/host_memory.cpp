@@ -1,4 +1,4 @@
-#include "device/host_memory.hpp"
+#include "llampi/device/host_memory.hpp"
 
 #include <sys/mman.h>
 
@@ -7,7 +7,7 @@
 
 #include "llampi/core/text.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kPage = 4096;
@@ -50,4 +50,4 @@ Memory allocate_host_memory(std::int64_t bytes) {
   });
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

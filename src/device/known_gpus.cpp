@@ -2,7 +2,7 @@
 // so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's.
 #include "llampi/device/gpu.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t mib(std::int64_t count) { return count << 20; }
@@ -39,4 +39,4 @@ double peak_flops(const std::string& gpu_name, DType dtype) {
   return 0;
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

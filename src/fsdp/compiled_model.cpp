@@ -2,11 +2,11 @@
 
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 /// Per stage, the module of the block that it belongs to; -1 outside all blocks.
-std::vector<int> blocks_of_stages(const Model& model, const std::vector<StageSpec>& specs) {
+std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<model::StageSpec>& specs) {
   const auto& modules = model.modules();
   std::vector<int> blocks;
   for (const auto& spec : specs) {
@@ -22,8 +22,8 @@ std::vector<int> blocks_of_stages(const Model& model, const std::vector<StageSpe
 
 }  // namespace
 
-CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                            const OperationSizes& sizes, Backend backend) {
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
+                            const device::OperationSizes& sizes, comm::Backend backend) {
   CompiledModel compiled;
   for (const auto& stage : model.stages()) {
     compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
@@ -34,7 +34,7 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
   compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
   ScheduleOptions schedule{.micro_batches = options.micro_batches,
-                           .input_bytes = 4 * HostBatch::elements(options.batch.tokens()),
+                           .input_bytes = 4 * device::HostBatch::elements(options.batch.tokens()),
                            .replicas = groups.replica_count(),
                            .reshard_after_forward = reshards_after_forward(options.strategy),
                            .backward_prefetch = options.backward_prefetch,
@@ -75,4 +75,4 @@ CompiledModel compile_model(const Model& model, const EngineOptions& options, co
   return compiled;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -8,19 +8,19 @@
 
 #include "llampi/core/half.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 struct Engine::Running {
   const Execution& execution;
   std::span<const Input> inputs;
   std::int64_t logits_row = -1;
   Issue how = Issue::run;
-  std::vector<std::unique_ptr<Work>> works;  ///< per action; collectives
-  std::vector<Event> events;                 ///< per action; compute and copies
-  std::vector<int> in_flight;                ///< collectives not known to be done
+  std::vector<std::unique_ptr<comm::Work>> works;  ///< per action; collectives
+  std::vector<device::Event> events;               ///< per action; compute and copies
+  std::vector<int> in_flight;                      ///< collectives not known to be done
 
   const Observer& observer;
-  FlightRecord* record;                  ///< null: what is captured does not happen
+  health::FlightRecord* record;          ///< null: what is captured does not happen
   std::vector<std::uint64_t> sequences;  ///< per action; collectives: their numbers in the record
 
   bool finished(int index) {
@@ -30,7 +30,7 @@ struct Engine::Running {
   /// Collectives of a stream end in order: with this one, those before it have. A device's stream that waits
   /// for it is end enough for the observer.
   void finished_up_to(int index, bool known) {
-    const Stream stream = (*execution.actions)[index].stream;
+    const device::Stream stream = (*execution.actions)[index].stream;
     std::erase_if(in_flight, [&](int other) {
       if (other > index || (*execution.actions)[other].stream != stream) return false;
       if (known && record != nullptr) record->complete(sequences[other]);
@@ -51,7 +51,7 @@ namespace {
 /// What a device calls while the host waits for it, for as long as this lives.
 class Progress {
  public:
-  Progress(Device& device, std::function<void()> progress) : device_(device) {
+  Progress(device::Device& device, std::function<void()> progress) : device_(device) {
     device.set_progress(std::move(progress));
   }
   ~Progress() { device_.set_progress({}); }
@@ -59,15 +59,15 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
  private:
-  Device& device_;
+  device::Device& device_;
 };
 
 }  // namespace
 
-StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInputs& inputs) {
+StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs) {
   require(static_cast<int>(micro_batches.size()) == options_.micro_batches, "number of micro-batches");
   require(inputs.valid_labels > 0, "a step without valid labels");
-  const Range range(device_, "step");
+  const device::Range range(device_, "step");
   const auto t = static_cast<double>(inputs.optimizer_step);
   write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
                  .loss_scale = inputs.loss_scale,
@@ -82,8 +82,8 @@ StepResult Engine::step(std::span<const HostBatch> micro_batches, const StepInpu
   return {scalars.loss_sum, scalars.grad_norm, dropped_};
 }
 
-double Engine::evaluate(const HostBatch& batch) {
-  const Range range(device_, "evaluation");
+double Engine::evaluate(const device::HostBatch& batch) {
+  const device::Range range(device_, "evaluation");
   write_scalars({});
   run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), -1);
   const double loss_sum = read_scalars().loss_sum;
@@ -91,28 +91,28 @@ double Engine::evaluate(const HostBatch& batch) {
   return loss_sum;
 }
 
-std::vector<double> Engine::logits(const HostBatch& batch, std::int64_t row) {
+std::vector<double> Engine::logits(const device::HostBatch& batch, std::int64_t row) {
   write_scalars({});
   run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), row);
   const Tensor device_logits =
       view(compiled_.evaluation_plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
   std::vector<double> wide(model_.vocabulary());
   if (device_logits.dtype == DType::float64) {
-    device_.download(wide.data(), device_logits, Stream::compute);
-    device_.synchronize(Stream::compute);
+    device_.download(wide.data(), device_logits, device::Stream::compute);
+    device_.synchronize(device::Stream::compute);
     return wide;
   }
   if (size_of(device_logits.dtype) == 2) {
     std::vector<std::uint16_t> halves(model_.vocabulary());
-    device_.download(halves.data(), device_logits, Stream::compute);
-    device_.synchronize(Stream::compute);
+    device_.download(halves.data(), device_logits, device::Stream::compute);
+    device_.synchronize(device::Stream::compute);
     const auto widen = device_logits.dtype == DType::bfloat16 ? from_bfloat16 : from_float16;
     std::transform(halves.begin(), halves.end(), wide.begin(), widen);
     return wide;
   }
   std::vector<float> values(model_.vocabulary());
-  device_.download(values.data(), device_logits, Stream::compute);
-  device_.synchronize(Stream::compute);
+  device_.download(values.data(), device_logits, device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
   std::copy(values.begin(), values.end(), wide.begin());
   return wide;
 }
@@ -129,18 +129,18 @@ void Engine::refresh_shards() {
     }
     std::vector<std::byte> narrow(shard.bytes());
     host_.cast(master, {narrow.data(), shard.dtype, 1, shard.elements()});
-    device_.upload(shard, narrow.data(), Stream::copy);
-    device_.synchronize(Stream::copy);
+    device_.upload(shard, narrow.data(), device::Stream::copy);
+    device_.synchronize(device::Stream::copy);
   }
-  device_.synchronize(Stream::compute);  // the first gathers of a list wait for nothing
+  device_.synchronize(device::Stream::compute);  // the first gathers of a list wait for nothing
   stale_ = false;
 }
 
 void Engine::run(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row) {
   refresh_shards();
   issue_all(execution, inputs, logits_row, Issue::run);
-  wait_for_device(Stream::copy);
-  wait_for_device(Stream::copy_out);
+  wait_for_device(device::Stream::copy);
+  wait_for_device(device::Stream::copy_out);
 }
 
 /// Afterwards Stream::compute waits for all collectives.
@@ -152,8 +152,8 @@ void Engine::issue_all(const Execution& execution, std::span<const Input> inputs
                   .inputs = inputs,
                   .logits_row = logits_row,
                   .how = how,
-                  .works = std::vector<std::unique_ptr<Work>>(count),
-                  .events = std::vector<Event>(count),
+                  .works = std::vector<std::unique_ptr<comm::Work>>(count),
+                  .events = std::vector<device::Event>(count),
                   .in_flight = {},
                   .observer = observer_,
                   .record = how == Issue::run ? record_ : nullptr,
@@ -165,7 +165,7 @@ void Engine::issue_all(const Execution& execution, std::span<const Input> inputs
       if (!dropped_) issue(running, i);
     }
     for (int i = 0; i < static_cast<int>(count); ++i) {
-      if (running.works[i]) wait_for(running, i, Stream::compute);
+      if (running.works[i]) wait_for(running, i, device::Stream::compute);
     }
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
@@ -181,15 +181,15 @@ bool Engine::drops_before(const Action& action, Issue how) const {
 }
 
 /// Notices a rank that is lost meanwhile, which the device would wait for for ever.
-void Engine::wait_for_device(Stream stream) {
-  const Range range(device_, "wait for the device");
+void Engine::wait_for_device(device::Stream stream) {
+  const device::Range range(device_, "wait for the device");
   record_->wait_for_device();
   const Progress progress(device_, [this] { world_.check(); });
   device_.synchronize(stream);
   record_->act("");
 }
 
-void Engine::wait_for(Running& running, int index, Stream stream) {
+void Engine::wait_for(Running& running, int index, device::Stream stream) {
   if (const auto& work = running.works[index]) {
     if (running.record != nullptr) running.record->wait(running.sequences[index]);
     work->wait(stream);
@@ -201,10 +201,10 @@ void Engine::wait_for(Running& running, int index, Stream stream) {
 
 void Engine::issue(Running& running, int index) {
   const Action& action = (*running.execution.actions)[index];
-  const Range range(device_, running.execution.names[index].c_str());
+  const device::Range range(device_, running.execution.names[index].c_str());
   for (const int w : action.waits) wait_for(running, w, action.stream);
   if (running.record != nullptr) {
-    const FlightOperation what = noted(action);
+    const health::FlightOperation what = noted(action);
     running.record->act(what.operation, what.name, what.micro_batch);
   }
   if (observer_) observer_(action, index, Moment::begin);
@@ -259,30 +259,30 @@ void Engine::compute(Running& running, int index) {
 
   const std::int64_t tokens = options_.batch.tokens();
   const Tensor inputs =
-      view(plan, DType::int32, 1, HostBatch::elements(tokens), Role::inputs, action.micro_batch);
-  const Batch batch{.tokens = inputs.slice(0, tokens),
-                    .labels = inputs.slice(tokens, 2 * tokens),
-                    .positions = inputs.slice(2 * tokens, 3 * tokens),
-                    .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
-                    .segments = running.inputs[action.micro_batch].segments,
-                    .past = running.inputs[action.micro_batch].past};
-  StageContext context{.device = device_,
-                       .batch = batch,
-                       .seq_len = options_.batch.seq_len,
-                       .input = bound.input,
-                       .output = bound.output,
-                       .gradient = {},
-                       .parameters = bound.parameters,
-                       .parameter_gradients = bound.gradients,
-                       .accumulate = action.accumulate,
-                       .saved = bound.saved,
-                       .scratch = bound.scratch,
-                       .kept = bound.kept,
-                       .constants = constants_,
-                       .scalars = scalars_,
-                       .logits = {},
-                       .logits_row = 0};
-  const Stage& stage = *model_.stages()[action.stage];
+      view(plan, DType::int32, 1, device::HostBatch::elements(tokens), Role::inputs, action.micro_batch);
+  const device::Batch batch{.tokens = inputs.slice(0, tokens),
+                            .labels = inputs.slice(tokens, 2 * tokens),
+                            .positions = inputs.slice(2 * tokens, 3 * tokens),
+                            .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
+                            .segments = running.inputs[action.micro_batch].segments,
+                            .past = running.inputs[action.micro_batch].past};
+  model::StageContext context{.device = device_,
+                              .batch = batch,
+                              .seq_len = options_.batch.seq_len,
+                              .input = bound.input,
+                              .output = bound.output,
+                              .gradient = {},
+                              .parameters = bound.parameters,
+                              .parameter_gradients = bound.gradients,
+                              .accumulate = action.accumulate,
+                              .saved = bound.saved,
+                              .scratch = bound.scratch,
+                              .kept = bound.kept,
+                              .constants = constants_,
+                              .scalars = scalars_,
+                              .logits = {},
+                              .logits_row = 0};
+  const model::Stage& stage = *model_.stages()[action.stage];
   if (backward) {
     const auto& stream = compiled_.specs.front().output;
     context.gradient = view(plan, stream.dtype, stream.rows, stream.cols, Role::residual_gradient);
@@ -393,10 +393,11 @@ void Engine::collective(Running& running, int index) {
             ? shard
             : (precision.narrows() ? flat(plan, precision.reduce, Role::travelling_gradient, action.unit)
                                    : whole_gradient(plan, action.unit));
-    const Accumulate accumulate = action.accumulate.front();
-    work = action.op == Op::reduce
-               ? shards_->reduce_scatter(whole, shard, accumulate, workspace, action.stream)
-               : replicas_->all_reduce(whole, shard, ReduceOp::sum, accumulate, workspace, action.stream);
+    const device::Accumulate accumulate = action.accumulate.front();
+    work =
+        action.op == Op::reduce
+            ? shards_->reduce_scatter(whole, shard, accumulate, workspace, action.stream)
+            : replicas_->all_reduce(whole, shard, comm::ReduceOp::sum, accumulate, workspace, action.stream);
   }
   running.in_flight.push_back(index);
 }
@@ -408,13 +409,14 @@ void Engine::compute_norm(Running& running) {
   const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
   const Tensor limbs = view(plan, DType::int64, 1, 2, Role::norm_scalars);
   const Tensor maximum{limbs.as<std::int64_t>() + 2, DType::int32, 1, 1};
-  const auto over_shards = [&](Tensor values, ReduceOp op) {
-    device_.wait(Stream::reduce, device_.record(Stream::compute));
+  const auto over_shards = [&](Tensor values, comm::ReduceOp op) {
+    device_.wait(device::Stream::reduce, device_.record(device::Stream::compute));
     const std::uint64_t sequence =
         running.record == nullptr ? 0 : running.record->issue({"norm", -1, values.bytes()});
-    const auto work = shards_->all_reduce(values, values, op, Accumulate::no, workspace, Stream::reduce);
+    const auto work =
+        shards_->all_reduce(values, values, op, device::Accumulate::no, workspace, device::Stream::reduce);
     if (running.record != nullptr) running.record->wait(sequence);
-    work->wait(Stream::compute);
+    work->wait(device::Stream::compute);
     if (running.record == nullptr) return;
     if (work->progress()) running.record->complete(sequence);
     running.record->act("norm");
@@ -430,22 +432,22 @@ void Engine::compute_norm(Running& running) {
     device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
     device_.copy(maximum, maxima.slice(u, u + 1));
   }
-  over_shards(maximum, ReduceOp::max);
+  over_shards(maximum, comm::ReduceOp::max);
   for (const int u : trained) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
-  over_shards(limbs, ReduceOp::sum);
+  over_shards(limbs, comm::ReduceOp::sum);
   device_.finish_norm(maximum, limbs, options_.clip_grad_norm, scalars_);
 }
 
 void Engine::update(const Running& running, const Action& action) {
   const MemoryPlan& plan = *running.execution.plan;
   const int unit = action.unit;
-  Device& device = action.stream == Stream::host ? host_ : device_;
-  const StepScalars* scalars = scalars_;
+  device::Device& device = action.stream == device::Stream::host ? host_ : device_;
+  const device::StepScalars* scalars = scalars_;
   Tensor gradient = gradient_shard(plan, unit);
   Tensor master = shard_of(Role::master, unit), exp_avg = shard_of(Role::exp_avg, unit),
          exp_avg_sq = shard_of(Role::exp_avg_sq, unit), shard = shard_of(Role::parameter_shard, unit);
-  if (action.stream == Stream::host) {
-    scalars = static_cast<const StepScalars*>(
+  if (action.stream == device::Stream::host) {
+    scalars = static_cast<const device::StepScalars*>(
         view(plan, DType::float64, 1, scalars_view().cols, Role::host_scalars).data);
     gradient = view(plan, gradient.dtype, 1, gradient.elements(), Role::host_gradient, unit);
     if (!placement_.host_shard) {
@@ -479,8 +481,8 @@ Tensor Engine::unit_maxima(const MemoryPlan& plan) const {
 int Engine::unit_of_bad_gradient() {
   const Tensor maxima = unit_maxima(compiled_.step_plan);
   std::vector<std::int32_t> bits(compiled_.units.size());
-  device_.download(bits.data(), maxima, Stream::compute);
-  device_.synchronize(Stream::compute);
+  device_.download(bits.data(), maxima, device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
   for (std::size_t u = 0; u < bits.size(); ++u) {
     const bool finite = std::isfinite(std::bit_cast<float>(bits[u]));
     if (!finite && !compiled_.units[u].frozen) return static_cast<int>(u);
@@ -489,7 +491,7 @@ int Engine::unit_of_bad_gradient() {
 }
 
 Tensor Engine::scalars_view() const {
-  return {scalars_, DType::float64, 1, sizeof(StepScalars) / sizeof(double)};
+  return {scalars_, DType::float64, 1, sizeof(device::StepScalars) / sizeof(double)};
 }
 
 /// Where this rank's shard stands in a gathered unit.
@@ -498,18 +500,18 @@ Tensor Engine::place_in(Tensor whole) const {
   return whole.slice(shards_->rank() * n, (shards_->rank() + 1) * n);
 }
 
-void Engine::write_scalars(const StepScalars& scalars) {
-  device_.upload(scalars_view(), &scalars, Stream::compute);
-  device_.synchronize(Stream::compute);
+void Engine::write_scalars(const device::StepScalars& scalars) {
+  device_.upload(scalars_view(), &scalars, device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
 }
 
 /// A download to memory that is not page-locked holds the host up, so it comes after the wait.
-StepScalars Engine::read_scalars() {
-  StepScalars scalars;
-  wait_for_device(Stream::compute);
-  device_.download(&scalars, scalars_view(), Stream::compute);
-  device_.synchronize(Stream::compute);
+device::StepScalars Engine::read_scalars() {
+  device::StepScalars scalars;
+  wait_for_device(device::Stream::compute);
+  device_.download(&scalars, scalars_view(), device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
   return scalars;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

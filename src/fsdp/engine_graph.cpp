@@ -13,7 +13,7 @@
 
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr std::size_t kMostGraphs = 4;  // each takes memory of the device
@@ -22,26 +22,26 @@ constexpr const char* kReplay = "replay of the captured step";
 /// Ends a capture that an exception breaks off.
 class Capturing {
  public:
-  explicit Capturing(Device& device) : device_(device) { device.begin_capture(); }
+  explicit Capturing(device::Device& device) : device_(device) { device.begin_capture(); }
   ~Capturing() {
     if (!ended_) device_.drop_capture();
   }
   Capturing(const Capturing&) = delete;
   Capturing& operator=(const Capturing&) = delete;
-  Graph end() {
-    Graph graph = device_.end_capture();
+  device::Graph end() {
+    device::Graph graph = device_.end_capture();
     ended_ = true;
     return graph;
   }
 
  private:
-  Device& device_;
+  device::Device& device_;
   bool ended_ = false;
 };
 
 /// A power of two, so that few numbers occur; but sequences without a border inside keep their own number,
 /// for which there are faster kernels.
-std::int64_t rounded_segments(std::int64_t segments, BatchShape batch) {
+std::int64_t rounded_segments(std::int64_t segments, model::BatchShape batch) {
   if (segments * batch.seq_len == batch.tokens()) return segments;
   return std::min<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(segments)), batch.tokens());
 }
@@ -51,7 +51,7 @@ std::int64_t rounded_segments(std::int64_t segments, BatchShape batch) {
 /// Where the device reads micro-batches as `segments` segments: for a device that wants them in memory of its
 /// own kind a copy, with empty segments behind the real ones.
 std::vector<Engine::Input> Engine::place_inputs(const MemoryPlan& plan,
-                                                std::span<const HostBatch> micro_batches,
+                                                std::span<const device::HostBatch> micro_batches,
                                                 std::int64_t segments) {
   std::vector<Input> inputs;
   for (const auto& batch : micro_batches) {
@@ -73,12 +73,12 @@ std::vector<Engine::Input> Engine::place_inputs(const MemoryPlan& plan,
   return inputs;
 }
 
-void Engine::run_step(std::span<const HostBatch> micro_batches) {
+void Engine::run_step(std::span<const device::HostBatch> micro_batches) {
   if (!device_.stages_inputs()) return run(step_, place_inputs(*step_.plan, micro_batches, 0), -1);
   std::int64_t of_all[] = {0, observer_ || update_waits_for_snapshot_ ? 1 : 0};
   for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
   {
-    const FlightScope scope(*record_, {"agreement on the shape of the step"});
+    const health::FlightScope scope(*record_, {"agreement on the shape of the step"});
     world_.max(std::span(of_all));
   }
   const auto [most_segments, must_be_issued] = of_all;
@@ -103,17 +103,17 @@ void Engine::replay(std::span<const Input> inputs, std::int64_t segments) {
     if (captured_.size() == kMostGraphs) captured_.erase(captured_.begin());
     captured_.push_back({segments, capture(inputs)});
   }
-  const Range range(device_, kReplay);
+  const device::Range range(device_, kReplay);
   record_->issue({kReplay});
   device_.replay(captured_.back().graph);
   ++replays_;
 }
 
-Graph Engine::capture(std::span<const Input> inputs) {
-  const Range range(device_, "capture of the step");
+device::Graph Engine::capture(std::span<const Input> inputs) {
+  const device::Range range(device_, "capture of the step");
   Capturing capturing(device_);
   issue_all(step_, inputs, -1, Issue::capture);
   return capturing.end();
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -8,11 +8,11 @@
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 /// Uploads host values in the dtype of the target.
-void upload_values(Device& device, const std::vector<double>& values, Tensor target) {
+void upload_values(device::Device& device, const std::vector<double>& values, Tensor target) {
   const std::vector<float> single(values.begin(), values.end());
   std::vector<std::uint16_t> narrow;
   const void* source = values.data();
@@ -22,8 +22,8 @@ void upload_values(Device& device, const std::vector<double>& values, Tensor tar
       narrow.push_back(target.dtype == DType::bfloat16 ? to_bfloat16(value) : to_float16(value));
     source = narrow.data();
   }
-  device.upload(target, source, Stream::compute);
-  device.synchronize(Stream::compute);
+  device.upload(target, source, device::Stream::compute);
+  device.synchronize(device::Stream::compute);
 }
 
 /// "backward model.layers.3.mlp", "copy_in inputs", "unshard model.layers.4".
@@ -40,7 +40,8 @@ std::string range_name(const Action& action, const CompiledModel& compiled) {
 
 }  // namespace
 
-Engine::Engine(const Model& model, Device& device, Device& host, World& world, const EngineOptions& options)
+Engine::Engine(const model::Model& model, device::Device& device, device::Device& host, comm::World& world,
+               const EngineOptions& options)
     : model_(model),
       device_(device),
       host_(host),
@@ -56,7 +57,7 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
   compiled_ = compile_model(model, options, groups_, device, world.backend());
   unit_of_ = unit_of_parameter(compiled_.units, model.parameters().size());
   check_that_it_fits(world);
-  agree(world, [&] {
+  comm::agree(world, [&] {
     arenas_[static_cast<int>(Arena::device)] =
         world.allocate(compiled_.arena_bytes[static_cast<int>(Arena::device)]);
     arenas_[static_cast<int>(Arena::host)] =
@@ -67,7 +68,8 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
     auto& ranges = ranges_.emplace_back();
     if (unit.frozen) continue;
     for (const auto& piece : shard_pieces(unit, shards_->rank())) {
-      const ParameterGroup group = options.training ? options.groups.at(piece.parameter) : ParameterGroup{};
+      const optim::ParameterGroup group =
+          options.training ? options.groups.at(piece.parameter) : optim::ParameterGroup{};
       if (group.frozen) continue;  // it joins a trained one
       const auto& name = model.parameters()[piece.parameter].name;
       ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
@@ -81,11 +83,11 @@ Engine::Engine(const Model& model, Device& device, Device& host, World& world, c
     std::vector<std::byte> table(spec.bytes());
     model.fill_constant(c, spec, table.data());
     constants_.push_back(view(plan, spec.dtype, spec.rows, spec.cols, Role::constant, c));
-    device.upload(constants_.back(), table.data(), Stream::compute);
-    device.synchronize(Stream::compute);
+    device.upload(constants_.back(), table.data(), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
   }
-  scalars_ = static_cast<StepScalars*>(
-      view(plan, DType::float64, 1, sizeof(StepScalars) / sizeof(double), Role::step_scalars).data);
+  scalars_ = static_cast<device::StepScalars*>(
+      view(plan, DType::float64, 1, sizeof(device::StepScalars) / sizeof(double), Role::step_scalars).data);
   if (plan.has(Role::shared_workspace)) {
     const std::int64_t bytes = plan.find(Role::shared_workspace).bytes;
     device.set_workspace(view(plan, DType::int32, 1, bytes / 4, Role::shared_workspace));
@@ -103,13 +105,13 @@ Engine::~Engine() {
 }
 
 /// Units, then stages: FlightOperation::name.
-void Engine::keep_record(FlightRecord& record) {
+void Engine::keep_record(health::FlightRecord& record) {
   record_ = &record;
   std::vector<std::string> names;
   for (const auto& unit : compiled_.units) names.push_back(unit.name);
   for (const auto& stage : compiled_.specs) names.push_back(name_of(stage));
   record.set_names(std::move(names));
-  std::vector<FlightOperation> captured;
+  std::vector<health::FlightOperation> captured;
   for (const auto& action : compiled_.step) {
     const bool collective =
         action.op == Op::unshard || action.op == Op::reduce || action.op == Op::replica_reduce;
@@ -118,14 +120,14 @@ void Engine::keep_record(FlightRecord& record) {
   record.set_captured(std::move(captured));
 }
 
-FlightOperation Engine::noted(const Action& action) const {
+health::FlightOperation Engine::noted(const Action& action) const {
   const int name = action.stage >= 0 ? static_cast<int>(compiled_.units.size()) + action.stage : action.unit;
   return {to_string(action.op), name, action.bytes, action.micro_batch};
 }
 
-void Engine::check_that_it_fits(World& world) const {
+void Engine::check_that_it_fits(comm::World& world) const {
   const bool one_memory = &host_ == &device_;
-  const Backend backend = world.backend();
+  const comm::Backend backend = world.backend();
   const int local_ranks = world.topology().local_ranks;
   // Communicators get their buffers with their first collectives, kernels are loaded when they are first
   // used.
@@ -133,7 +135,7 @@ void Engine::check_that_it_fits(World& world) const {
     return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, groups) +
            loaded_later_bytes(backend);
   };
-  agree(world, [&] {
+  comm::agree(world, [&] {
     const std::int64_t device_bytes = device_.available_bytes(local_ranks);
     const std::int64_t host_bytes = host_.available_bytes(local_ranks);
     const auto device_fits = [&](const auto& arenas, const RankGroups& groups) {
@@ -208,7 +210,7 @@ Engine::Execution Engine::bind(const std::vector<Action>& actions, const MemoryP
   Execution execution{&actions, &plan, {}, std::vector<bool>(actions.size(), false), {}};
   for (const auto& action : actions) {
     execution.names.push_back(range_name(action, compiled_));
-    execution.on_host = execution.on_host || action.stream == Stream::host;
+    execution.on_host = execution.on_host || action.stream == device::Stream::host;
     for (const int w : action.waits) execution.awaited[w] = true;
     const bool stage = action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward;
     execution.bound.push_back(stage ? bind_stage(action, plan) : Bound{});
@@ -242,7 +244,8 @@ Engine::Bound Engine::bind_stage(const Action& action, const MemoryPlan& plan) c
       bound.gradients.push_back(in(reduced ? whole_gradient(plan, u) : gradient_shard(plan, u)));
     }
   }
-  const auto bind_items = [&](const std::vector<BufferSpec>& items, Role role, std::vector<Tensor>& views) {
+  const auto bind_items = [&](const std::vector<model::BufferSpec>& items, Role role,
+                              std::vector<Tensor>& views) {
     for (int k = 0; k < static_cast<int>(items.size()); ++k) {
       views.push_back(view(plan, items[k].dtype, items[k].rows, items[k].cols, role, action.stage, k));
     }
@@ -270,7 +273,7 @@ void Engine::initialise(std::uint64_t seed) {
     for (std::int64_t begin = 0; begin < piece.master.elements(); begin += kChunk) {
       const std::int64_t count = std::min(kChunk, piece.master.elements() - begin);
       std::vector<double> values(count, 1.0);
-      if (parameter.initializer.kind == Initializer::Kind::normal) {
+      if (parameter.initializer.kind == model::Initializer::Kind::normal) {
         for (std::int64_t i = 0; i < count; ++i) {
           values[i] = parameter.initializer.standard_deviation * random.normal(piece.begin + begin + i);
         }
@@ -336,17 +339,17 @@ Tensor Engine::snapshot_of(Role role, int unit, ShardPart part) const {
 
 std::vector<StatePiece> Engine::snapshot() {
   require(options_.snapshot, "a snapshot for which there is no room");
-  for (const auto stream : {Stream::compute, Stream::copy})
-    device_.wait(Stream::copy_out, device_.record(stream));
+  for (const auto stream : {device::Stream::compute, device::Stream::copy})
+    device_.wait(device::Stream::copy_out, device_.record(stream));
   for (const auto& buffer : compiled_.evaluation_plan.buffers) {
     if (buffer.role != Role::snapshot) continue;
     const auto role = static_cast<Role>(buffer.item);
     const ShardPart part = saved_part(buffer.owner);
     // The device's own copy: it also takes what is kept in host memory.
     device_.download(snapshot_of(role, buffer.owner, part).data, state_in_place(role, buffer.owner, part),
-                     Stream::copy_out);
+                     device::Stream::copy_out);
   }
-  snapshot_copied_ = device_.record(Stream::copy_out);
+  snapshot_copied_ = device_.record(device::Stream::copy_out);
   update_waits_for_snapshot_ = true;
   return pieces(true, [&](Role role, int u, ShardPart part) { return snapshot_of(role, u, part); });
 }
@@ -357,10 +360,10 @@ void Engine::poison_transients() {
       if (buffer.persistent()) continue;
       std::byte* data = arenas_[static_cast<int>(buffer.arena)].data() + buffer.offset;
       const std::vector<unsigned char> ones(buffer.bytes, 0xFF);
-      device_.upload({data, DType::int32, 1, buffer.bytes / 4}, ones.data(), Stream::compute);
-      device_.synchronize(Stream::compute);
+      device_.upload({data, DType::int32, 1, buffer.bytes / 4}, ones.data(), device::Stream::compute);
+      device_.synchronize(device::Stream::compute);
     }
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

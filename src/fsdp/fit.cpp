@@ -8,7 +8,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr std::size_t kNamedItems = 3;
@@ -192,4 +192,4 @@ std::string advice_to_fit(const FitQuestion& q) {
       kMostTimesRanks);
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -5,7 +5,7 @@
 #include <map>
 #include <numeric>
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr std::array kStrategies = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
@@ -94,7 +94,7 @@ RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
   return groups;
 }
 
-std::vector<int> nodes_of_ranks(World& world) {
+std::vector<int> nodes_of_ranks(comm::World& world) {
   std::vector<int> nodes;
   for (const auto& text : world.all_gather(std::to_string(world.topology().node)))
     nodes.push_back(std::stoi(text));
@@ -119,9 +119,9 @@ std::string format_groups(const RankGroups& groups) {
   return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
 }
 
-std::int64_t communicator_bytes(Backend backend, const RankGroups& groups) {
-  return 2 * communicator_bytes(backend, groups.shard_count()) +
-         communicator_bytes(backend, groups.replica_count());
+std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups) {
+  return 2 * comm::communicator_bytes(backend, groups.shard_count()) +
+         comm::communicator_bytes(backend, groups.replica_count());
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

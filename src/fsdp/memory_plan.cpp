@@ -7,7 +7,7 @@
 
 #include "llampi/device/host_batch.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr std::int64_t kBufferAlignment = 256;
@@ -56,14 +56,14 @@ class Lifetimes {
       for (int k = 0; k < static_cast<int>(input_.specs[s].kept.size()); ++k)
         add(Role::kept, s, k, Arena::device, input_.specs[s].kept[k].bytes());
     }
-    add(Role::step_scalars, 0, 0, Arena::device, sizeof(StepScalars));
+    add(Role::step_scalars, 0, 0, Arena::device, sizeof(device::StepScalars));
     add(Role::norm_scalars, 0, 0, Arena::device, kNormScalarBytes + 4 * std::ssize(input_.units));
     if (input_.shared_workspace > 0)
       add(Role::shared_workspace, 0, 0, Arena::device, input_.shared_workspace);
-    const std::int64_t input_bytes = 4 * HostBatch::elements(input_.batch.tokens());
+    const std::int64_t input_bytes = 4 * device::HostBatch::elements(input_.batch.tokens());
     for (int m = 0; m < input_.micro_batches; ++m) add(Role::inputs, m, 0, Arena::device, input_bytes);
     add(Role::logits, 0, 0, Arena::device, input_.vocabulary * size_of(precision.compute));
-    if (input_.offload.host_step) add(Role::host_scalars, 0, 0, Arena::host, sizeof(StepScalars));
+    if (input_.offload.host_step) add(Role::host_scalars, 0, 0, Arena::host, sizeof(device::StepScalars));
     if (input_.snapshot) add_snapshot();
     if (!input_.stages_inputs) return;
     for (int m = 0; m < input_.micro_batches; ++m) add(Role::host_inputs, m, 0, Arena::host, input_bytes);
@@ -135,7 +135,7 @@ class Lifetimes {
         visit_reduce(action, i);
         break;
       case Op::norm:
-        need_workspace(all_reduce_workspace(input_.backend, 2, input_.shards, DType::int64), i);
+        need_workspace(comm::all_reduce_workspace(input_.backend, 2, input_.shards, DType::int64), i);
         break;
       case Op::update:
         visit_update(action, i);
@@ -148,7 +148,7 @@ class Lifetimes {
   }
 
   void visit_update(const Action& action, int i) {
-    if (action.stream == Stream::host) {
+    if (action.stream == device::Stream::host) {
       extend(host_gradient(action.unit), i);
       if (placement_.host_shard || !shard_differs()) return;
       // The shard before it may still be going in; the update after this one waits for that.
@@ -271,7 +271,7 @@ class Lifetimes {
     }
   }
 
-  void open_items(Role role, int stage, const std::vector<BufferSpec>& items, int i) {
+  void open_items(Role role, int stage, const std::vector<model::BufferSpec>& items, int i) {
     for (int k = 0; k < static_cast<int>(items.size()); ++k) {
       open(transient(role, stage, k, Arena::device, items[k].bytes()), i);
     }
@@ -313,13 +313,13 @@ class Lifetimes {
       extend(travelling, i);
       travelling_.push_back({travelling, i});
     }
-    need_workspace(
-        action.op == Op::reduce
-            ? reduce_scatter_workspace(input_.backend, action.elements, input_.shards,
-                                       input_.precision.reduce)
-            : all_reduce_workspace(input_.backend, action.elements, input_.replicas,
-                                   moves_whole ? input_.precision.reduce : input_.precision.gradient_shard),
-        i);
+    need_workspace(action.op == Op::reduce
+                       ? comm::reduce_scatter_workspace(input_.backend, action.elements, input_.shards,
+                                                        input_.precision.reduce)
+                       : comm::all_reduce_workspace(
+                             input_.backend, action.elements, input_.replicas,
+                             moves_whole ? input_.precision.reduce : input_.precision.gradient_shard),
+                   i);
   }
 
   void need_workspace(std::int64_t bytes, int i) {
@@ -335,7 +335,7 @@ class Lifetimes {
   void follow_travelling(const Action& action, int i) {
     int known = -1;
     for (const int w : action.waits) {
-      if (action.stream == Stream::compute && actions_[w].stream == Stream::reduce)
+      if (action.stream == device::Stream::compute && actions_[w].stream == device::Stream::reduce)
         known = std::max(known, w);
     }
     std::erase_if(travelling_, [&](const auto& gradient) { return gradient.reduce <= known; });
@@ -482,4 +482,4 @@ MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input) {
   return by_area.total_bytes() < by_size.total_bytes() ? by_area : by_size;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

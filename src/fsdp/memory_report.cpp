@@ -5,7 +5,7 @@
 
 #include "llampi/core/text.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 void add(std::vector<RoleBytes>& rows, const Buffer& buffer) {
@@ -74,4 +74,4 @@ std::string format_plan(const MemoryPlan& plan) {
   return text;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

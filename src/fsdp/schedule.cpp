@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 /// A compute event: one stage, forward or backward, in the order in which they run.
@@ -28,7 +28,7 @@ struct Residency {
 
 class Compiler {
  public:
-  Compiler(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+  Compiler(const std::vector<model::StageSpec>& specs, const std::vector<Unit>& units,
            const ScheduleOptions& options)
       : specs_(specs), units_(units), options_(options), stages_(static_cast<int>(specs.size())) {
     std::size_t parameters = 0;
@@ -185,7 +185,7 @@ class Compiler {
 
   int push(Action action) {
     const int index = static_cast<int>(actions_.size());
-    if (action.stream == Stream::compute) last_compute_ = index;
+    if (action.stream == device::Stream::compute) last_compute_ = index;
     actions_.push_back(std::move(action));
     return index;
   }
@@ -194,7 +194,7 @@ class Compiler {
     const Event& event = events_[e];
     if (e % events_per_micro_batch() == 0) {
       copy_in_ = push({.op = Op::copy_in,
-                       .stream = Stream::copy,
+                       .stream = device::Stream::copy,
                        .micro_batch = event.micro_batch,
                        .cargo = Cargo::inputs,
                        .bytes = options_.input_bytes});
@@ -226,7 +226,7 @@ class Compiler {
     if (last_compute_ >= 0) waits.push_back(last_compute_);
     if (options_.offload.params) {
       arrival = push({.op = Op::copy_in,
-                      .stream = Stream::copy,
+                      .stream = device::Stream::copy,
                       .unit = unit,
                       .micro_batch = micro_batch,
                       .cargo = Cargo::shard,
@@ -238,7 +238,7 @@ class Compiler {
     if (units_[unit].shards == 1) return arrival;
     const std::int64_t elements = units_[unit].flat_elements();
     return push({.op = Op::unshard,
-                 .stream = Stream::unshard,
+                 .stream = device::Stream::unshard,
                  .unit = unit,
                  .micro_batch = micro_batch,
                  .pass = pass,
@@ -284,14 +284,14 @@ class Compiler {
     return units_[unit].shards > 1 || options_.replicas > 1 || options_.precision.shortens_gradient();
   }
 
-  Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
+  device::Accumulate write_gradient(int parameter, const Event& event, std::vector<int>& waits) {
     const int unit = unit_of_[parameter];
-    if (units_[unit].frozen) return Accumulate::no;
+    if (units_[unit].frozen) return device::Accumulate::no;
     const bool travels = reduced(unit) && !options_.precision.narrows();  // otherwise its narrow copy travels
     if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
     const bool per_micro_batch = reduced(unit) && !options_.accumulate_unsharded;
     const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
-    return written_.insert(key).second ? Accumulate::no : Accumulate::yes;
+    return written_.insert(key).second ? device::Accumulate::no : device::Accumulate::yes;
   }
 
   /// One gradient may still be travelling while the next is computed, unless it is of the same unit; those
@@ -329,10 +329,10 @@ class Compiler {
         push(std::move(narrow));
       }
       last_reduction_ = push({.op = sharded ? Op::reduce : Op::replica_reduce,
-                              .stream = Stream::reduce,
+                              .stream = device::Stream::reduce,
                               .unit = u,
                               .micro_batch = m,
-                              .accumulate = {adds ? Accumulate::yes : Accumulate::no},
+                              .accumulate = {adds ? device::Accumulate::yes : device::Accumulate::no},
                               .waits = {last_compute_},
                               .elements = elements,
                               .bytes = elements * size_of(options_.precision.reduce)});
@@ -341,10 +341,10 @@ class Compiler {
       // Hybrid: the sharded gradient is whole within the group; one all-reduce of the shard joins the groups.
       last_reduction_ =
           push({.op = Op::replica_reduce,
-                .stream = Stream::reduce,
+                .stream = device::Stream::reduce,
                 .unit = u,
                 .micro_batch = m,
-                .accumulate = {Accumulate::no},
+                .accumulate = {device::Accumulate::no},
                 .elements = units_[u].shard_elements,
                 .bytes = units_[u].shard_elements * size_of(options_.precision.gradient_shard)});
     }
@@ -373,7 +373,7 @@ class Compiler {
 
   int emit_state(Op op, int unit, int after) {
     return push({.op = op,
-                 .stream = op == Op::copy_in ? Stream::copy : Stream::copy_out,
+                 .stream = op == Op::copy_in ? device::Stream::copy : device::Stream::copy_out,
                  .unit = unit,
                  .cargo = Cargo::state,
                  .waits = {after},
@@ -405,22 +405,22 @@ class Compiler {
   void emit_host_updates(const std::vector<int>& trained, int normed) {
     const auto gradient_out = [&](std::size_t k, std::vector<int> after) {
       return push({.op = Op::copy_out,
-                   .stream = Stream::copy_out,
+                   .stream = device::Stream::copy_out,
                    .unit = trained[k],
                    .cargo = Cargo::gradient,
                    .waits = std::move(after),
                    .bytes = units_[trained[k]].shard_elements * size_of(options_.precision.gradient_shard)});
     };
     push({.op = Op::copy_out,
-          .stream = Stream::copy_out,
+          .stream = device::Stream::copy_out,
           .cargo = Cargo::scalars,
           .waits = {normed},
-          .bytes = sizeof(StepScalars)});
+          .bytes = sizeof(device::StepScalars)});
     std::vector<int> outs, ins;
     for (std::size_t k = 0; k < std::min<std::size_t>(2, trained.size()); ++k)
       outs.push_back(gradient_out(k, {normed}));
     for (std::size_t k = 0; k < trained.size(); ++k) {
-      Action update{.op = Op::update, .stream = Stream::host, .unit = trained[k], .waits = {outs[k]}};
+      Action update{.op = Op::update, .stream = device::Stream::host, .unit = trained[k], .waits = {outs[k]}};
       if (!options_.offload.params && k >= 2) update.waits.push_back(ins[k - 2]);
       const int updated = push(std::move(update));
       if (k + 2 < trained.size()) {
@@ -430,7 +430,7 @@ class Compiler {
       }
       if (options_.offload.params) continue;
       ins.push_back(push({.op = Op::copy_in,
-                          .stream = Stream::copy,
+                          .stream = device::Stream::copy,
                           .unit = trained[k],
                           .cargo = Cargo::new_shard,
                           .waits = {updated},
@@ -438,7 +438,7 @@ class Compiler {
     }
   }
 
-  const std::vector<StageSpec>& specs_;
+  const std::vector<model::StageSpec>& specs_;
   const std::vector<Unit>& units_;
   const ScheduleOptions& options_;
   int stages_;
@@ -473,13 +473,13 @@ const char* to_string(Cargo cargo) {
   return kNames.at(static_cast<std::size_t>(cargo));
 }
 
-std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+std::vector<Action> compile(const std::vector<model::StageSpec>& specs, const std::vector<Unit>& units,
                             const ScheduleOptions& options) {
   require(!specs.empty() && options.micro_batches >= 1 && options.limit_all_gathers >= 1, "schedule options");
   return Compiler(specs, units, options).run();
 }
 
-std::string name_of(const StageSpec& stage) { return stage.module.empty() ? "root" : stage.module; }
+std::string name_of(const model::StageSpec& stage) { return stage.module.empty() ? "root" : stage.module; }
 
 std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters) {
   std::vector<int> result(parameters, -1);
@@ -489,7 +489,7 @@ std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t p
   return result;
 }
 
-std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
+std::string to_string(const Action& action, const std::vector<model::StageSpec>& specs,
                       const std::vector<Unit>& units) {
   std::string text = to_string(action.op);
   if (action.cargo != Cargo::none) text += fmt::format(" {}", to_string(action.cargo));
@@ -503,14 +503,14 @@ std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
 }
 
 HappensBefore::HappensBefore(const std::vector<Action>& actions) {
-  std::vector<int> last(kStreams, -1);  // per stream: its latest action
+  std::vector<int> last(device::kStreams, -1);  // per stream: its latest action
   for (const auto& action : actions) {
     const int index = static_cast<int>(known_.size());
     const auto stream = static_cast<std::size_t>(action.stream);
-    std::vector<int> known(kStreams, -1);
+    std::vector<int> known(device::kStreams, -1);
     const auto learn = [&](int other) {
       if (other < 0) return;
-      for (std::size_t s = 0; s < kStreams; ++s) known[s] = std::max(known[s], known_[other][s]);
+      for (std::size_t s = 0; s < device::kStreams; ++s) known[s] = std::max(known[s], known_[other][s]);
       auto& own = known[static_cast<std::size_t>(streams_[other])];
       own = std::max(own, other);
     };
@@ -526,4 +526,4 @@ bool HappensBefore::operator()(int earlier, int later) const {
   return known_[later][static_cast<std::size_t>(streams_[earlier])] >= earlier;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -1,6 +1,6 @@
 #include "llampi/fsdp/storage.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 StatePlacement state_placement(const Precision& precision, const Offload& offload) {
   // A shard on the device cannot be the master of a step on the host.
@@ -13,4 +13,4 @@ StatePlacement state_placement(const Precision& precision, const Offload& offloa
   return placement;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

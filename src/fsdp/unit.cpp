@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
@@ -11,7 +11,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 
 }  // namespace
 
-Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<Parameter>& all,
+Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<model::Parameter>& all,
                int shards) {
   Unit unit;
   unit.name = std::move(name);
@@ -38,4 +38,4 @@ std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard) {
   return pieces;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

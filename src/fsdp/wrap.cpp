@@ -11,20 +11,20 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
-using Modules = std::vector<Module>;
+using Modules = std::vector<model::Module>;
 using Flags = std::vector<bool>;  // per module: it is wrapped
 
-Flags select_modules(const Modules& modules, const std::function<bool(const Module&)>& chosen) {
+Flags select_modules(const Modules& modules, const std::function<bool(const model::Module&)>& chosen) {
   Flags wrapped;
   for (const auto& module : modules) wrapped.push_back(chosen(module));
   return wrapped;
 }
 
 /// PyTorch's recursion as three passes over the tree, whose parents stand before their children.
-Flags select_by_size(const Model& model, std::int64_t min_params) {
+Flags select_by_size(const model::Model& model, std::int64_t min_params) {
   if (min_params < 0) throw_user_error("fsdp.wrap_min_params = {} is negative", min_params);
   const auto& modules = model.modules();
   std::vector<std::int64_t> elements(modules.size(), 0), wrapped_inside(modules.size(), 0);
@@ -66,7 +66,7 @@ Flags select_by_entry(const Modules& modules, const std::string& entry) {
     throw_user_error("'{}' of fsdp.wrap_modules is not a regular expression (.* matches anything, \\. a dot)",
                      entry);
   }
-  const auto chosen = select_modules(modules, [&](const Module& module) {
+  const auto chosen = select_modules(modules, [&](const model::Module& module) {
     return module.type == entry || std::regex_search(module.name, expression);
   });
   if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) {
@@ -93,7 +93,7 @@ Flags select_by_entries(const Modules& modules, const std::vector<std::string>& 
   return wrapped;
 }
 
-Flags select(const Model& model, const WrapOptions& options) {
+Flags select(const model::Model& model, const WrapOptions& options) {
   const auto& modules = model.modules();
   switch (options.policy) {
     case WrapPolicy::transformer:
@@ -112,7 +112,7 @@ Flags select(const Model& model, const WrapOptions& options) {
 constexpr int kRoot = -1;    // no module around the parameter is wrapped
 constexpr int kBehind = -2;  // the part of the root that stands behind the blocks
 
-std::vector<int> keys_of_parameters(const Model& model, const Flags& wrapped) {
+std::vector<int> keys_of_parameters(const model::Model& model, const Flags& wrapped) {
   std::vector<int> keys;
   for (const auto& parameter : model.parameters()) {
     int m = parameter.module;
@@ -124,7 +124,7 @@ std::vector<int> keys_of_parameters(const Model& model, const Flags& wrapped) {
 
 /// Gives what the stages use of the root only behind the first block a key of its own, unless a parameter of
 /// the root is used on both sides.
-void split_root(const std::vector<StageSpec>& specs, std::vector<int>& keys) {
+void split_root(const std::vector<model::StageSpec>& specs, std::vector<int>& keys) {
   std::array<Flags, 2> used = {Flags(keys.size(), false), Flags(keys.size(), false)};  // before, behind
   bool after_blocks = false;
   for (const auto& spec : specs) {
@@ -146,7 +146,8 @@ void split_root(const std::vector<StageSpec>& specs, std::vector<int>& keys) {
 
 /// Which of a unit's parameters can go without gradients: those of matrices (parameters that join) of which
 /// none is trained.
-std::vector<bool> separable(const std::vector<Parameter>& parameters, const std::vector<bool>& frozen) {
+std::vector<bool> separable(const std::vector<model::Parameter>& parameters,
+                            const std::vector<bool>& frozen) {
   std::vector<bool> result(parameters.size(), false);
   for (std::size_t p = 0; p < frozen.size();) {
     std::size_t end = p + 1;
@@ -159,7 +160,7 @@ std::vector<bool> separable(const std::vector<Parameter>& parameters, const std:
 }
 
 /// Per parameter: when the stages use it first. One that no stage uses comes last.
-std::vector<int> first_uses(const std::vector<StageSpec>& specs, std::size_t parameters) {
+std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::size_t parameters) {
   std::vector<int> first(parameters, std::numeric_limits<int>::max());
   int time = 0;
   for (const auto& spec : specs) {
@@ -175,8 +176,8 @@ const char* to_string(WrapPolicy policy) {
   return kNames.at(static_cast<std::size_t>(policy));
 }
 
-std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, const WrapOptions& options,
-                       int shards, const std::vector<bool>& frozen) {
+std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
+                       const WrapOptions& options, int shards, const std::vector<bool>& frozen) {
   const auto& parameters = model.parameters();
   require(frozen.empty() || frozen.size() == parameters.size(), "which parameters are frozen");
   auto keys = keys_of_parameters(model, select(model, options));
@@ -220,7 +221,7 @@ std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, 
   return units;
 }
 
-std::string format_units(const Model& model, const std::vector<Unit>& units) {
+std::string format_units(const model::Model& model, const std::vector<Unit>& units) {
   const std::string total = fmt::format("{}, shards each: {}", count(std::ssize(units), "unit"),
                                         units.empty() ? 0 : units[0].shards);
   std::size_t width = total.size();
@@ -248,4 +249,4 @@ std::string format_units(const Model& model, const std::vector<Unit>& units) {
   return text;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -4,7 +4,7 @@
 #include "model/llama_stages.hpp"
 #include "model/stage_support.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 class AttentionStage final : public Stage {
@@ -15,7 +15,7 @@ class AttentionStage final : public Stage {
         sizes_(sizes),
         shape_(sizes.attention) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = device.attention_workspace(shape_, tokens, longest, compute);
@@ -78,15 +78,15 @@ class AttentionStage final : public Stage {
     c.device.qkv_rope_backward(c.batch, dqkv, normed, stacked({q, k, v}), rope, shape_, dnormed,
                                stacked({dq, dk, dv}), alike({add_q, add_k, add_v}));
     // The gradient already holds that of the residual branch.
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, Accumulate::yes, dnorm,
-                               add_norm, workspace);
+    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::yes,
+                               dnorm, add_norm, workspace);
   }
 
  private:
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;
-  AttentionShape shape_;
+  device::AttentionShape shape_;
 };
 
 }  // namespace
@@ -96,4 +96,4 @@ std::unique_ptr<Stage> make_attention_stage(std::string module, std::vector<int>
   return std::make_unique<AttentionStage>(std::move(module), std::move(parameters), sizes);
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -2,7 +2,7 @@
 #include "model/llama_stages.hpp"
 #include "model/stage_support.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 class EmbeddingStage final : public Stage {
@@ -10,7 +10,7 @@ class EmbeddingStage final : public Stage {
   EmbeddingStage(std::string module, int table, const LlamaSizes& sizes)
       : module_(std::move(module)), table_(table), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes&) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes&) const override {
     StageSpec spec;
     spec.module = module_;
     spec.parameters = {{.parameter = table_, .forward = true, .backward = false}};
@@ -42,4 +42,4 @@ std::unique_ptr<Stage> make_embedding_stage(std::string module, int table, const
   return std::make_unique<EmbeddingStage>(std::move(module), table, sizes);
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

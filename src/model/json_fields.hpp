@@ -12,7 +12,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 class JsonFields {
  public:
@@ -108,4 +108,4 @@ class JsonFields {
   std::string prefix_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -6,7 +6,7 @@
 #include "model/llama_stages.hpp"
 #include "model/rope.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviation = 0};
@@ -140,4 +140,4 @@ class Llama final : public Model {
 
 std::unique_ptr<Model> make_llama(const LlamaConfig& config) { return std::make_unique<Llama>(config); }
 
-}  // namespace llampi
+}  // namespace llampi::model

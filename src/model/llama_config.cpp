@@ -1,14 +1,15 @@
-// A Hugging Face config.json as a LlamaConfig. Defaults are those of transformers' LlamaConfig. A setting
+#include "llampi/model/llama_config.hpp"
+
+// Defaults are those of transformers' LlamaConfig. A setting
 // that would change the arithmetic and is not supported is refused; one that does not is ignored.
 #include <algorithm>
 #include <fstream>
 #include <sstream>
 #include <system_error>
 
-#include "llampi/model/llama.hpp"
 #include "model/json_fields.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 using nlohmann::json;
@@ -220,4 +221,4 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   return parse(text.str(), file.string());
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -11,14 +11,14 @@
 #include "llampi/device/device.hpp"
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 struct LlamaSizes {
-  std::int64_t vocabulary = 0;    ///< V
-  std::int64_t hidden = 0;        ///< H
-  std::int64_t feed_forward = 0;  ///< F
-  AttentionShape attention;       ///< Hq, Hkv, D
-  double eps = 0;                 ///< of every RMSNorm
+  std::int64_t vocabulary = 0;       ///< V
+  std::int64_t hidden = 0;           ///< H
+  std::int64_t feed_forward = 0;     ///< F
+  device::AttentionShape attention;  ///< Hq, Hkv, D
+  double eps = 0;                    ///< of every RMSNorm
 };
 
 // Each is given the name of its module and the indices of its parameters, in the order of the comment.
@@ -36,4 +36,4 @@ std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> param
 std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
                                        const LlamaSizes& sizes);
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -4,7 +4,7 @@
 #include "model/llama_stages.hpp"
 #include "model/stage_support.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 class LossStage final : public Stage {
@@ -12,7 +12,7 @@ class LossStage final : public Stage {
   LossStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = device.head_loss_workspace(tokens, sizes_.hidden, sizes_.vocabulary, compute);
@@ -54,7 +54,7 @@ class LossStage final : public Stage {
 
     c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
     c.device.head_loss_backward(c.batch, normed, head, c.scalars, dnormed, dhead, add_head, workspace);
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, Accumulate::no, dnorm,
+    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::no, dnorm,
                                add_norm, workspace);
   }
 
@@ -71,4 +71,4 @@ std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> para
   return std::make_unique<LossStage>(std::move(module), std::move(parameters), sizes);
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

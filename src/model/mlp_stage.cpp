@@ -2,7 +2,7 @@
 #include "model/llama_stages.hpp"
 #include "model/stage_support.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 class MlpStage final : public Stage {
@@ -10,7 +10,7 @@ class MlpStage final : public Stage {
   MlpStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
     const auto backward_bytes = device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute);
@@ -56,8 +56,8 @@ class MlpStage final : public Stage {
     c.device.gate_up_swiglu_backward(dactivated, gate_up, normed, stacked({gate, up}), dnormed,
                                      stacked({dgate, dup}), alike({add_gate, add_up}));
     // The gradient already holds that of the residual branch.
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, Accumulate::yes, dnorm,
-                               add_norm, workspace);
+    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::yes,
+                               dnorm, add_norm, workspace);
   }
 
  private:
@@ -73,4 +73,4 @@ std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> param
   return std::make_unique<MlpStage>(std::move(module), std::move(parameters), sizes);
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

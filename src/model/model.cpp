@@ -1,6 +1,6 @@
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 void Stage::recompute(StageContext&) const {
   throw Error("internal error: this stage has nothing to recompute");
@@ -12,4 +12,4 @@ std::int64_t Model::parameter_elements() const {
   return elements;
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 /// Llama 3.1 slows down the pairs that turn little within the context of pretraining: those that turn less
@@ -42,4 +42,4 @@ void fill_rope_table(const std::vector<double>& frequencies, std::int64_t positi
 template void fill_rope_table(const std::vector<double>&, std::int64_t, float*);
 template void fill_rope_table(const std::vector<double>&, std::int64_t, double*);
 
-}  // namespace llampi
+}  // namespace llampi::model

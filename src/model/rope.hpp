@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "llampi/model/llama.hpp"
+#include "llampi/model/llama_config.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 /// Radians per position of each of the head_dim / 2 pairs of channels: theta^(-2j / head_dim), slowed by the
 /// llama3 scaling where the configuration asks for it.
@@ -17,4 +17,4 @@ std::vector<double> rope_frequencies(const LlamaConfig& config);
 template <class T>
 void fill_rope_table(const std::vector<double>& frequencies, std::int64_t positions, T* table);
 
-}  // namespace llampi
+}  // namespace llampi::model

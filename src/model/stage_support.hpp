@@ -14,7 +14,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 /// The entries of a list that must have exactly N, to be bound to names:  const auto [q, k, v] =
 /// take<3>(c.parameters);
@@ -46,8 +46,8 @@ inline Tensor stacked(std::initializer_list<Tensor> parts) {
 
 /// Whether the gradient of stacked matrices is overwritten or added to: the same for all of them, since it is
 /// one product.
-inline Accumulate alike(std::initializer_list<Accumulate> parts) {
-  for (const Accumulate part : parts) {
+inline device::Accumulate alike(std::initializer_list<device::Accumulate> parts) {
+  for (const device::Accumulate part : parts) {
     require(part == *parts.begin(), "gradients of stacked matrices are accumulated differently");
   }
   return *parts.begin();
@@ -71,4 +71,4 @@ inline std::vector<StageSpec::Use> read_in_both(const std::vector<int>& paramete
   return uses;
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

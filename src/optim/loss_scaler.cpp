@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace llampi {
+namespace llampi::optim {
 
 void LossScaler::update(bool overflow) {
   if (overflow) {
@@ -14,4 +14,4 @@ void LossScaler::update(bool overflow) {
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -6,10 +6,10 @@
 #include <regex>
 #include <sstream>
 
-namespace llampi {
+namespace llampi::optim {
 namespace {
 
-using Parameters = std::vector<Parameter>;
+using Parameters = std::vector<model::Parameter>;
 
 std::regex compile(const std::string& text, const char* option) {
   try {
@@ -19,14 +19,14 @@ std::regex compile(const std::string& text, const char* option) {
   }
 }
 
-bool matches(const Parameter& parameter, const std::regex& expression) {
+bool matches(const model::Parameter& parameter, const std::regex& expression) {
   return std::regex_search(parameter.name, expression);
 }
 
 /// Such an expression is most often a misspelling, and what it should have done would be missing silently.
 std::regex compile_used(const std::string& text, const char* option, const Parameters& parameters) {
   auto expression = compile(text, option);
-  const auto used = [&](const Parameter& parameter) { return matches(parameter, expression); };
+  const auto used = [&](const model::Parameter& parameter) { return matches(parameter, expression); };
   if (std::none_of(parameters.begin(), parameters.end(), used)) {
     throw_user_error("'{}' of {} matches no parameter; correct it or leave it out{}", text, option,
                      parameters.empty() ? "" : " (a name is for example " + parameters.back().name + ")");
@@ -61,7 +61,7 @@ std::vector<Entry> parse_list(const std::string& list, const char* option, const
   return entries;
 }
 
-double first_match(const std::vector<Entry>& entries, const Parameter& parameter, double otherwise) {
+double first_match(const std::vector<Entry>& entries, const model::Parameter& parameter, double otherwise) {
   for (const auto& entry : entries) {
     if (matches(parameter, entry.expression)) return entry.number;
   }
@@ -92,4 +92,4 @@ std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const
   return groups;
 }
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace llampi {
+namespace llampi::optim {
 
 double LearningRateSchedule::at(std::int64_t step) const {
   if (step <= warmup_steps) return lr * static_cast<double>(step) / static_cast<double>(warmup_steps);
@@ -21,4 +21,4 @@ double LearningRateSchedule::at(std::int64_t step) const {
   return lr;
 }
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -4,26 +4,26 @@
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/fit.hpp"
 
-namespace llampi {
+namespace llampi::plan {
 namespace {
 
-Traffic traffic_of(const std::vector<Action>& actions) {
+Traffic traffic_of(const std::vector<fsdp::Action>& actions) {
   Traffic traffic;
   for (const auto& action : actions) {
     switch (action.op) {
-      case Op::unshard:
+      case fsdp::Op::unshard:
         traffic.gathered += action.bytes;
         break;
-      case Op::reduce:
+      case fsdp::Op::reduce:
         traffic.reduced += action.bytes;
         break;
-      case Op::replica_reduce:
+      case fsdp::Op::replica_reduce:
         traffic.replica_reduced += action.bytes;
         break;
-      case Op::copy_in:
+      case fsdp::Op::copy_in:
         traffic.host_to_device += action.bytes;
         break;
-      case Op::copy_out:
+      case fsdp::Op::copy_out:
         traffic.device_to_host += action.bytes;
         break;
       default:
@@ -33,7 +33,7 @@ Traffic traffic_of(const std::vector<Action>& actions) {
   return traffic;
 }
 
-std::int64_t kept_bytes(const std::vector<RoleBytes>& roles, Arena arena) {
+std::int64_t kept_bytes(const std::vector<fsdp::RoleBytes>& roles, fsdp::Arena arena) {
   std::int64_t bytes = 0;
   for (const auto& row : roles) {
     if (row.persistent && row.arena == arena) bytes += row.bytes;
@@ -41,7 +41,7 @@ std::int64_t kept_bytes(const std::vector<RoleBytes>& roles, Arena arena) {
   return bytes;
 }
 
-std::array<CategoryReport, kCategories> categories_of(const std::vector<RoleBytes>& busiest) {
+std::array<CategoryReport, kCategories> categories_of(const std::vector<fsdp::RoleBytes>& busiest) {
   std::array<CategoryReport, kCategories> categories{};
   for (const auto& row : busiest) {
     auto& category = categories[static_cast<std::size_t>(category_of(row.role))];
@@ -51,12 +51,12 @@ std::array<CategoryReport, kCategories> categories_of(const std::vector<RoleByte
   return categories;
 }
 
-void describe_busiest(PlanReport& report, const CompiledModel& compiled) {
-  report.busiest_action = busiest_action(compiled.step_plan, compiled.step.size()).value();
-  Action action = compiled.step[report.busiest_action];
+void describe_busiest(PlanReport& report, const fsdp::CompiledModel& compiled) {
+  report.busiest_action = fsdp::busiest_action(compiled.step_plan, compiled.step.size()).value();
+  fsdp::Action action = compiled.step[report.busiest_action];
   action.waits.clear();  // numbers that say nothing here
-  report.busiest_description = to_string(action, compiled.specs, compiled.units);
-  report.busiest_roles = bytes_alive_at(compiled.step_plan, report.busiest_action);
+  report.busiest_description = fsdp::to_string(action, compiled.specs, compiled.units);
+  report.busiest_roles = fsdp::bytes_alive_at(compiled.step_plan, report.busiest_action);
   for (const auto& row : report.busiest_roles) {
     if (!row.persistent) report.busiest_transient += row.bytes;
   }
@@ -78,62 +78,65 @@ const char* to_string(Category category) {
   return kNames.at(static_cast<std::size_t>(category));
 }
 
-Category category_of(Role role) {
+Category category_of(fsdp::Role role) {
   switch (role) {
-    case Role::parameter_shard:
-    case Role::gathered:
-    case Role::widened:
-    case Role::host_shard:
+    case fsdp::Role::parameter_shard:
+    case fsdp::Role::gathered:
+    case fsdp::Role::widened:
+    case fsdp::Role::host_shard:
       return Category::parameters;
-    case Role::travelling_gradient:
-    case Role::whole_gradient:
-    case Role::sharded_gradient:
-    case Role::host_gradient:
+    case fsdp::Role::travelling_gradient:
+    case fsdp::Role::whole_gradient:
+    case fsdp::Role::sharded_gradient:
+    case fsdp::Role::host_gradient:
       return Category::gradients;
-    case Role::master:
-    case Role::exp_avg:
-    case Role::exp_avg_sq:
-    case Role::staged:
+    case fsdp::Role::master:
+    case fsdp::Role::exp_avg:
+    case fsdp::Role::exp_avg_sq:
+    case fsdp::Role::staged:
       return Category::optimizer;
-    case Role::activation:
-    case Role::residual_gradient:
-    case Role::saved:
+    case fsdp::Role::activation:
+    case fsdp::Role::residual_gradient:
+    case fsdp::Role::saved:
       return Category::activations;
-    case Role::constant:
-    case Role::kept:
-    case Role::step_scalars:
-    case Role::norm_scalars:
-    case Role::shared_workspace:
-    case Role::inputs:
-    case Role::logits:
-    case Role::forward_scratch:
-    case Role::backward_scratch:
-    case Role::collective_workspace:
-    case Role::host_scalars:
-    case Role::host_inputs:
-    case Role::snapshot:
+    case fsdp::Role::constant:
+    case fsdp::Role::kept:
+    case fsdp::Role::step_scalars:
+    case fsdp::Role::norm_scalars:
+    case fsdp::Role::shared_workspace:
+    case fsdp::Role::inputs:
+    case fsdp::Role::logits:
+    case fsdp::Role::forward_scratch:
+    case fsdp::Role::backward_scratch:
+    case fsdp::Role::collective_workspace:
+    case fsdp::Role::host_scalars:
+    case fsdp::Role::host_inputs:
+    case fsdp::Role::snapshot:
       return Category::other;
   }
   throw Error("internal error: a role without a category");
 }
 
-std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArenas>& arena_bytes,
-                          const RankGroups& groups) {
+std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
+                          const fsdp::RankGroups& groups) {
   const auto [on_device, on_host] = arena_bytes;
-  if (backend == Backend::mpi) return on_device + on_host + kProcessBytes;
-  return on_device + kContextBytes + loaded_later_bytes(backend) + communicator_bytes(backend, groups);
+  if (backend == comm::Backend::mpi) return on_device + on_host + kProcessBytes;
+  return on_device + kContextBytes + fsdp::loaded_later_bytes(backend) +
+         fsdp::communicator_bytes(backend, groups);
 }
 
-std::int64_t host_needed_bytes(const Machine& machine, const std::array<std::int64_t, kArenas>& arena_bytes) {
-  if (machine.backend == Backend::mpi) return 0;
-  return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(Arena::host)] + kProcessBytes);
+std::int64_t host_needed_bytes(const Machine& machine,
+                               const std::array<std::int64_t, fsdp::kArenas>& arena_bytes) {
+  if (machine.backend == comm::Backend::mpi) return 0;
+  return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(fsdp::Arena::host)] + kProcessBytes);
 }
 
-std::string does_not_fit(const PlanReport& report, const Model& model, const EngineOptions& options,
-                         const RankGroups& groups, const CompiledModel& compiled,
-                         const OperationSizes& sizes) {
+std::string does_not_fit(const PlanReport& report, const model::Model& model,
+                         const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                         const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes) {
   const Machine& machine = report.machine;
-  const auto fits = [&](const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& in_groups) {
+  const auto fits = [&](const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
+                        const fsdp::RankGroups& in_groups) {
     return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes &&
            (!report.knows_host_memory() ||
             host_needed_bytes(machine, arena_bytes) <= machine.host_memory_bytes);
@@ -145,13 +148,15 @@ std::string does_not_fit(const PlanReport& report, const Model& model, const Eng
                         machine.device_in_words(), format_bytes(machine.memory_bytes))
           : fmt::format("needs {} of host memory per node, but a node has {}",
                         format_bytes(report.host_needed_bytes), format_bytes(machine.host_memory_bytes));
-  const std::optional<Arena> arena =
-      report.on_gpu() ? std::optional(device_is_full ? Arena::device : Arena::host) : std::nullopt;
-  return fmt::format("{}; largest items: {}; {}", lack, largest_items(compiled, arena),
-                     advice_to_fit({model, options, groups, sizes, machine.backend, fits}));
+  const std::optional<fsdp::Arena> arena =
+      report.on_gpu() ? std::optional(device_is_full ? fsdp::Arena::device : fsdp::Arena::host)
+                      : std::nullopt;
+  return fmt::format("{}; largest items: {}; {}", lack, fsdp::largest_items(compiled, arena),
+                     fsdp::advice_to_fit({model, options, groups, sizes, machine.backend, fits}));
 }
 
-std::vector<UnitReport> report_units(const Model& model, const std::vector<Unit>& units, DType param_dtype) {
+std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
+                                     DType param_dtype) {
   std::vector<UnitReport> reports;
   for (const auto& unit : units) {
     auto& report = reports.emplace_back();
@@ -181,8 +186,9 @@ ArenaReport PlanReport::total() const {
   return sum;
 }
 
-PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                       const CompiledModel& compiled, const Machine& machine) {
+PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
+                       const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                       const Machine& machine) {
   require(!compiled.step.empty(), "a report is of a training step");
   PlanReport report;
   report.machine = machine;
@@ -192,20 +198,20 @@ PlanReport make_report(const Model& model, const EngineOptions& options, const R
   report.precision = options.precision;
   report.shards = groups.shard_count();
   report.replicas = groups.replica_count();
-  report.groups = format_groups(groups);
-  report.roles = bytes_by_role(compiled.step_plan);
-  for (int a = 0; a < kArenas; ++a) {
-    report.arenas[a] = {.kept = kept_bytes(report.roles, static_cast<Arena>(a)),
+  report.groups = fsdp::format_groups(groups);
+  report.roles = fsdp::bytes_by_role(compiled.step_plan);
+  for (int a = 0; a < fsdp::kArenas; ++a) {
+    report.arenas[a] = {.kept = kept_bytes(report.roles, static_cast<fsdp::Arena>(a)),
                         .step = compiled.step_plan.arena_bytes[a],
                         .evaluation = compiled.evaluation_plan.arena_bytes[a],
                         .planned = compiled.arena_bytes[a]};
   }
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
-  report.later_bytes = loaded_later_bytes(machine.backend);
-  report.communicator_bytes = communicator_bytes(machine.backend, groups);
+  report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
+  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups);
   report.host_needed_bytes = host_needed_bytes(machine, compiled.arena_bytes);
   report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups);
-  report.step_plan = format_plan(compiled.step_plan);
+  report.step_plan = fsdp::format_plan(compiled.step_plan);
   describe_busiest(report, compiled);
   report.traffic = traffic_of(compiled.step);
   report.step_actions = static_cast<std::int64_t>(compiled.step.size());
@@ -218,4 +224,4 @@ PlanReport make_report(const Model& model, const EngineOptions& options, const R
   return report;
 }
 
-}  // namespace llampi
+}  // namespace llampi::plan

@@ -3,28 +3,28 @@
 
 #include "llampi/plan/report.hpp"
 
-namespace llampi {
+namespace llampi::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 Json arenas_json(const PlanReport& report) {
   Json json;
-  for (int a = 0; a < kArenas; ++a) {
+  for (int a = 0; a < fsdp::kArenas; ++a) {
     const auto& arena = report.arenas[a];
-    json[to_string(static_cast<Arena>(a))] = {{"planned_bytes", arena.planned},
-                                              {"kept_bytes", arena.kept},
-                                              {"step_bytes", arena.step},
-                                              {"evaluation_bytes", arena.evaluation}};
+    json[fsdp::to_string(static_cast<fsdp::Arena>(a))] = {{"planned_bytes", arena.planned},
+                                                          {"kept_bytes", arena.kept},
+                                                          {"step_bytes", arena.step},
+                                                          {"evaluation_bytes", arena.evaluation}};
   }
   return json;
 }
 
-Json roles_json(const std::vector<RoleBytes>& roles) {
+Json roles_json(const std::vector<fsdp::RoleBytes>& roles) {
   Json list = Json::array();
   for (const auto& row : roles) {
-    list.push_back({{"role", to_string(row.role)},
-                    {"arena", to_string(row.arena)},
+    list.push_back({{"role", fsdp::to_string(row.role)},
+                    {"arena", fsdp::to_string(row.arena)},
                     {"kept", row.persistent},
                     {"buffers", row.buffers},
                     {"bytes", row.bytes}});
@@ -75,7 +75,7 @@ std::string to_json(const PlanReport& r) {
       {"ranks_per_node", r.machine.ranks_per_node},
       {"nodes", r.machine.nodes()},
       {"threads_per_rank", r.machine.threads},
-      {"strategy", to_string(r.strategy)},
+      {"strategy", fsdp::to_string(r.strategy)},
       {"shard_ranks", r.shards},
       {"replicas", r.replicas},
       {"groups", r.groups},
@@ -116,4 +116,4 @@ std::string to_json(const PlanReport& r) {
   return json.dump();
 }
 
-}  // namespace llampi
+}  // namespace llampi::plan

@@ -5,7 +5,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/plan/report.hpp"
 
-namespace llampi {
+namespace llampi::plan {
 namespace {
 
 constexpr int kColumn = 15, kColumns = 3 * kColumn;  ///< of a table: one of bytes, all of them
@@ -21,8 +21,8 @@ std::string describe_job(const PlanReport& r) {
   const auto& m = r.machine;
   std::string text = fmt::format("{} parameters", r.parameters);
   if (r.trained_parameters != r.parameters) text += fmt::format(", {} of them trained", r.trained_parameters);
-  text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"), to_string(r.strategy),
-                      count(m.ranks, "rank"), count(m.nodes(), "node"));
+  text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"),
+                      fsdp::to_string(r.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
   text += r.groups + "\n";
   text += fmt::format(
       "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
@@ -38,7 +38,8 @@ std::string describe_job(const PlanReport& r) {
 
 std::string format_arenas(const PlanReport& r) {
   std::string text = fmt::format("{:<32}", "memory per rank");
-  for (int a = 0; a < kArenas; ++a) text += fmt::format("{:>15}", to_string(static_cast<Arena>(a)));
+  for (int a = 0; a < fsdp::kArenas; ++a)
+    text += fmt::format("{:>15}", fsdp::to_string(static_cast<fsdp::Arena>(a)));
   text += fmt::format("{:>15}\n", "all");
   const auto line = [&](const char* name, std::int64_t ArenaReport::*bytes) {
     std::string columns;
@@ -86,8 +87,8 @@ std::string format_busiest(const PlanReport& r) {
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (const auto& row : rows) {
     if (row.persistent) continue;
-    text +=
-        fmt::format("  {:<22} {:>5} x {:>12}\n", to_string(row.role), row.buffers, format_bytes(row.bytes));
+    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.role), row.buffers,
+                        format_bytes(row.bytes));
   }
   text += fmt::format("  {:<30}{:>15}{:>15}\n", "in all", "kept", "then");
   CategoryReport sum;
@@ -131,4 +132,4 @@ std::string format_report(const PlanReport& report) {
          format_traffic(report);
 }
 
-}  // namespace llampi
+}  // namespace llampi::plan

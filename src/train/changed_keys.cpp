@@ -9,13 +9,13 @@
 #include <set>
 
 #include "llampi/core/error.hpp"
+#include "llampi/data/content.hpp"
 #include "llampi/optim/schedule.hpp"
-#include "train/data_content.hpp"
+#include "llampi/train/run_text.hpp"
+#include "train/data_position.hpp"
 #include "train/engine_config.hpp"
-#include "train/resume.hpp"
-#include "train/run_text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -146,7 +146,7 @@ Sides sides_of(const Continuing& run) {
     sides.then.values[key] = fmt::format("{}", then);
     sides.now.values[key] = fmt::format("{}", now);
   };
-  const TrainingState &saved = run.saved.state, &fresh = run.fresh;
+  const checkpoint::TrainingState &saved = run.saved.state, &fresh = run.fresh;
   set("data.seq_len", saved.seq_len, fresh.seq_len);
   set("train.global_batch", saved.global_batch, fresh.global_batch);
   set("run.seed", static_cast<std::uint64_t>(saved.seed), static_cast<std::uint64_t>(fresh.seed));
@@ -155,7 +155,7 @@ Sides sides_of(const Continuing& run) {
 }
 
 /// What decides on the learning rates, of the checkpoint's run; nothing if it is not known.
-std::optional<LearningRateSchedule> schedule_then(const Continuing& run, const RunText& then) {
+std::optional<optim::LearningRateSchedule> schedule_then(const Continuing& run, const RunText& then) {
   const auto number = [&](const char* key) { return number_in(then.value(key)); };
   const auto lr = number("optimizer.lr"), min_lr = number("optimizer.min_lr"),
              warmup_steps = number("optimizer.warmup_steps"), steps = number("train.steps"),
@@ -204,7 +204,7 @@ Effect effect_here(const Continuing& run, const Sides& sides, const Change& chan
 std::optional<Change> change_of_data(const Continuing& run, const Sides& sides) {
   const std::string noted = sides.then.note("data.train");
   const std::int64_t then = run.saved.state.data_tokens, now = run.fresh.data_tokens;
-  if (then == now && (noted.empty() || same_content(noted, run.data))) return std::nullopt;
+  if (then == now && (noted.empty() || data::same_content(noted, run.data))) return std::nullopt;
   const auto with_path = [](const std::string& path, const std::string& content) {
     return path.empty() ? content : fmt::format("{} ({})", path, content);
   };
@@ -290,4 +290,4 @@ std::string recorded_text(const Continuing& run) {
   return with_note(text, "data.train", run.data);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

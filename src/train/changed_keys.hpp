@@ -10,9 +10,8 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
-#include "llampi/train/train.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// What a change of a key means for a run that has begun.
 enum class Effect : std::uint8_t {
@@ -35,10 +34,10 @@ struct Change {
 
 /// A checkpoint, and the run that would continue from it.
 struct Continuing {
-  const CheckpointSummary& saved;
+  const checkpoint::CheckpointSummary& saved;
   const Config& config;
   const ConfigTexts& texts;
-  const TrainingState& fresh;
+  const checkpoint::TrainingState& fresh;
   std::string data;  ///< content of data.train, as describe_content() has it
 };
 
@@ -58,4 +57,4 @@ void refuse_changes(const Config& config, const std::vector<Change>& changes, co
 /// The configuration as it really is: what only counts at the beginning is the checkpoint's.
 std::string recorded_text(const Continuing& run);
 
-}  // namespace llampi
+}  // namespace llampi::train

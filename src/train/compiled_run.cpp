@@ -1,31 +1,34 @@
-#include "train/compiled_run.hpp"
+#include "llampi/train/compiled_run.hpp"
 
 #include <algorithm>
 
+#include "llampi/comm/threads.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/infer/session.hpp"
+#include "train/engine_config.hpp"
 #include "train/inputs.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 CompiledRun compile_run(const Config& config, const RunShape& shape) {
   CompiledRun run;
   run.shape = shape;
   if (shape.ranks_per_node == 0 || shape.ranks_per_node > shape.ranks) run.shape.ranks_per_node = shape.ranks;
-  run.shape.threads =
-      threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads, run.shape.ranks_per_node);
+  run.shape.threads = comm::threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads,
+                                             run.shape.ranks_per_node);
 
   steps_to_trace(config.log.trace);  // refuses what a run would
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
-  run.model = make_llama(read_model_config(config));
+  run.model = model::make_llama(read_model_config(config));
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
   std::vector<int> node_of_rank(shape.ranks);
   for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;
-  run.groups = make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
-  run.sizes = shape.hardware == Hardware::gpu ? make_gpu_sizes() : make_cpu_sizes(run.shape.threads);
-  const auto backend = shape.hardware == Hardware::gpu ? Backend::nccl : Backend::mpi;
-  run.compiled = compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
+  run.groups = fsdp::make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
+  run.sizes =
+      shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
+  const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
+  run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

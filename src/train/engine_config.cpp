@@ -7,12 +7,12 @@
 
 #include "train/not_finite.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
-Checkpointing checkpointing_of(const std::string& name) {
-  return name == "full" ? Checkpointing::full
-                        : (name == "selective" ? Checkpointing::selective : Checkpointing::none);
+fsdp::Checkpointing checkpointing_of(const std::string& name) {
+  return name == "full" ? fsdp::Checkpointing::full
+                        : (name == "selective" ? fsdp::Checkpointing::selective : fsdp::Checkpointing::none);
 }
 
 DType dtype_from(const std::string& name) {
@@ -34,21 +34,22 @@ int group_size_of(const std::string& text) {
   return static_cast<int>(std::min<std::int64_t>(size, std::numeric_limits<int>::max()));
 }
 
-WrapOptions wrap_of(const Config& c) {
-  WrapOptions options;
-  options.policy =
-      c.fsdp.wrap == "size"
-          ? WrapPolicy::size
-          : (c.fsdp.wrap == "modules" ? WrapPolicy::modules
-                                      : (c.fsdp.wrap == "none" ? WrapPolicy::none : WrapPolicy::transformer));
+fsdp::WrapOptions wrap_of(const Config& c) {
+  fsdp::WrapOptions options;
+  options.policy = c.fsdp.wrap == "size"
+                       ? fsdp::WrapPolicy::size
+                       : (c.fsdp.wrap == "modules" ? fsdp::WrapPolicy::modules
+                                                   : (c.fsdp.wrap == "none" ? fsdp::WrapPolicy::none
+                                                                            : fsdp::WrapPolicy::transformer));
   options.min_params = c.fsdp.wrap_min_params;
   std::istringstream words(c.fsdp.wrap_modules);
   for (std::string word; words >> word;) options.modules.push_back(word);
   return options;
 }
 
-Prefetch prefetch_of(const std::string& name) {
-  return name == "post" ? Prefetch::post : (name == "none" ? Prefetch::none : Prefetch::pre);
+fsdp::Prefetch prefetch_of(const std::string& name) {
+  return name == "post" ? fsdp::Prefetch::post
+                        : (name == "none" ? fsdp::Prefetch::none : fsdp::Prefetch::pre);
 }
 
 }  // namespace
@@ -60,7 +61,7 @@ void check_together(const Config& c) {
   if (c.fsdp.offload_step == "host" && c.fsdp.cpu_offload == "none") {
     throw_user_error("fsdp.offload_step = host needs fsdp.cpu_offload = optimizer or params");
   }
-  if (!is_hybrid(strategy_from(c.fsdp.strategy)) && c.fsdp.shard_group_size != "node") {
+  if (!fsdp::is_hybrid(fsdp::strategy_from(c.fsdp.strategy)) && c.fsdp.shard_group_size != "node") {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", c.fsdp.shard_group_size,
                      c.fsdp.strategy);
   }
@@ -86,12 +87,13 @@ void check_together(const Config& c) {
 
 }  // namespace
 
-EngineOptions engine_options(const Config& c, const Model& model, int micro_batches, Hardware hardware) {
+fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
+                                   Hardware hardware) {
   check_together(c);
-  EngineOptions options;
+  fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch, c.data.seq_len};
   options.micro_batches = micro_batches;
-  options.strategy = strategy_from(c.fsdp.strategy);
+  options.strategy = fsdp::strategy_from(c.fsdp.strategy);
   options.shard_group_size = group_size_of(c.fsdp.shard_group_size);
   options.wrap = wrap_of(c);
   options.accumulate_unsharded = c.fsdp.accumulate == "unsharded";
@@ -116,18 +118,19 @@ EngineOptions engine_options(const Config& c, const Model& model, int micro_batc
   options.limit_all_gathers = c.fsdp.limit_all_gathers;
   options.adamw = {c.optimizer.beta1, c.optimizer.beta2, c.optimizer.eps};
   options.clip_grad_norm = c.optimizer.clip_grad_norm;
-  options.groups = parameter_groups(model.parameters(), {.weight_decay = c.optimizer.weight_decay,
-                                                         .no_decay = c.optimizer.no_decay,
-                                                         .weight_decays = c.optimizer.weight_decays,
-                                                         .lr_factors = c.optimizer.lr_factors,
-                                                         .frozen = c.optimizer.frozen});
+  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = c.optimizer.weight_decay,
+                                                                .no_decay = c.optimizer.no_decay,
+                                                                .weight_decays = c.optimizer.weight_decays,
+                                                                .lr_factors = c.optimizer.lr_factors,
+                                                                .frozen = c.optimizer.frozen});
   return options;
 }
 
-LearningRateSchedule schedule_of(const Config& c, std::int64_t total_steps) {
+optim::LearningRateSchedule schedule_of(const Config& c, std::int64_t total_steps) {
   const auto& name = c.optimizer.schedule;
-  const Decay decay =
-      name == "linear" ? Decay::linear : (name == "constant" ? Decay::constant : Decay::cosine);
+  const optim::Decay decay = name == "linear"
+                                 ? optim::Decay::linear
+                                 : (name == "constant" ? optim::Decay::constant : optim::Decay::cosine);
   return {decay, c.optimizer.lr, c.optimizer.min_lr, c.optimizer.warmup_steps, total_steps};
 }
 
@@ -145,4 +148,4 @@ std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text) {
   return {first, last};
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -9,18 +9,17 @@
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
-namespace llampi {
-
-enum class Hardware : std::uint8_t { cpu, gpu };
+namespace llampi::train {
 
 /// @param micro_batches per rank and step
 /// @param hardware CPUs compute in float32, GPUs in the dtype that is gathered; fsdp.param_dtype = auto is
 /// float32 on the one, bfloat16 on the other
 /// @throws UserError for what the table of options could not check
-EngineOptions engine_options(const Config& config, const Model& model, int micro_batches, Hardware hardware);
+fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
+                                   Hardware hardware);
 
 /// Of a run of so many steps.
-LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);
+optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);
 
 /// True if gradients or parameters are float16 on their way, so that small gradients would vanish unscaled.
 bool scales_loss(const Config& config);
@@ -28,4 +27,4 @@ bool scales_loss(const Config& config);
 /// The first and last step that log.trace asks for; 0, 0 for none. @throws UserError
 std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text);
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -1,10 +1,10 @@
 #include "train/inputs.hpp"
 
 #include "llampi/core/error.hpp"
+#include "train/data_position.hpp"
 #include "train/engine_config.hpp"
-#include "train/resume.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 int micro_batches_of_step(const Config& c, int ranks) {
   if (c.train.micro_batch > c.train.global_batch / ranks) {
@@ -22,9 +22,9 @@ int micro_batches_of_step(const Config& c, int ranks) {
   return static_cast<int>(c.train.global_batch / per_pass);
 }
 
-LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
-  LlamaConfig llama =
-      model_text.empty() ? LlamaConfig::read(c.model.config) : LlamaConfig::parse(model_text, c.model.config);
+model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
+  model::LlamaConfig llama = model_text.empty() ? model::LlamaConfig::read(c.model.config)
+                                                : model::LlamaConfig::parse(model_text, c.model.config);
   if (c.data.seq_len > llama.max_position_embeddings) {
     throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
                      llama.max_position_embeddings, c.model.config);
@@ -32,7 +32,7 @@ LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
   return llama;
 }
 
-void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& option) {
+void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::string& option) {
   const std::int64_t row = file.row_tokens();
   if (row <= 0 || seq_len % row == 0) return;
   throw_user_error(
@@ -40,7 +40,8 @@ void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& 
       file.path().string(), row, option, seq_len, option, row, seq_len);
 }
 
-void check_vocabulary(const TokenFile& file, const LlamaConfig& config, const std::string& model) {
+void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& config,
+                      const std::string& model) {
   if (file.vocabulary() <= config.vocab_size) return;
   throw_user_error(
       "{} was made with a vocabulary of {}, the model {} has only {}; tokenize again or use another model",
@@ -51,9 +52,9 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
   in.llama = read_model_config(c, model_text);
-  in.model = make_llama(in.llama);
+  in.model = model::make_llama(in.llama);
   const auto open = [&](const std::string& path) {
-    auto file = std::make_unique<TokenFile>(path);
+    auto file = std::make_unique<data::TokenFile>(path);
     check_vocabulary(*file, in.llama, c.model.config);
     check_rows(*file, c.data.seq_len, "data.seq_len");
     return file;
@@ -66,7 +67,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
         "data.seq_len or a smaller batch",
         c.data.train, samples, c.data.seq_len, c.train.global_batch);
   }
-  in.sampler = std::make_unique<Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
+  in.sampler = std::make_unique<data::Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
   if (!c.data.eval.empty()) {
     in.eval_file = open(c.data.eval);
     if (in.eval_file->samples(c.data.seq_len) < 1) {
@@ -89,4 +90,4 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   return in;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

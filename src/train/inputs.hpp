@@ -9,34 +9,35 @@
 #include "llampi/model/llama.hpp"
 #include "llampi/train/config.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 struct Inputs {
-  LlamaConfig llama;
-  std::unique_ptr<Model> model;
-  std::unique_ptr<TokenFile> train_file;
-  std::unique_ptr<TokenFile> eval_file;  ///< null: none
-  std::unique_ptr<Sampler> sampler;
-  BatchOptions batch_options;
-  TrainingState fresh;  ///< of a run that has not begun
+  model::LlamaConfig llama;
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<data::TokenFile> train_file;
+  std::unique_ptr<data::TokenFile> eval_file;  ///< null: none
+  std::unique_ptr<data::Sampler> sampler;
+  data::BatchOptions batch_options;
+  checkpoint::TrainingState fresh;  ///< of a run that has not begun
 };
 
 /// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them
 int micro_batches_of_step(const Config& config, int ranks);
 
 /// Of the model. @throws UserError for a model that is none, or whose context is shorter than data.seq_len
-LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");
+model::LlamaConfig read_model_config(const Config& config, const std::string& model_text = "");
 
 /// Samples of a file of rows must not cut them. @param option that gave `seq_len`, for the message
 /// @throws UserError
-void check_rows(const TokenFile& file, std::int64_t seq_len, const std::string& option);
+void check_rows(const data::TokenFile& file, std::int64_t seq_len, const std::string& option);
 
 /// The model must have all ids of a file. @param model its name, for the message
 /// @throws UserError
-void check_vocabulary(const TokenFile& file, const LlamaConfig& config, const std::string& model);
+void check_vocabulary(const data::TokenFile& file, const model::LlamaConfig& config,
+                      const std::string& model);
 
 /// @param model_text the config.json to take instead of model.config; empty: that
 /// @throws UserError
 Inputs open_inputs(const Config& config, int ranks, const std::string& model_text = "");
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "data/posix_file.hpp"
 #include "llampi/core/clock.hpp"
-#include "train/process.hpp"
+#include "llampi/core/process.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -41,7 +41,7 @@ LockHolder::LockHolder(const fs::path& folder) : file_(file_in(folder)) {
                                {"processes_of", process_namespace()},
                                {"since", utc_now()}};
   try {
-    write_whole(file_, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", false);
+    io::write_whole(file_, json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n", false);
   } catch (const std::exception&) {
     std::error_code ignored;
     fs::remove(file_, ignored);  // of an earlier job
@@ -54,7 +54,7 @@ LockHolder::~LockHolder() {
 }
 
 std::string describe_lock_holder(const fs::path& folder) try {
-  const auto json = nlohmann::json::parse(read_whole(file_in(folder)));
+  const auto json = nlohmann::json::parse(io::read_whole(file_in(folder)));
   const std::string host = json.at("host"), job = json.at("job"), since = json.at("since");
   const std::int64_t process = json.at("process");
   const bool here = host == host_name() && json.at("processes_of") == process_namespace();
@@ -64,4 +64,4 @@ std::string describe_lock_holder(const fs::path& folder) try {
   return "";
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-namespace llampi {
+namespace llampi::train {
 
 /// FOLDER/running.json, there as long as this lives: host, process, job of a scheduler, and since when.
 class LockHolder {
@@ -23,4 +23,4 @@ class LockHolder {
 /// now; empty where it is not known, as when it has not written its file yet, or has died since.
 std::string describe_lock_holder(const std::filesystem::path& folder);
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -9,7 +9,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 std::string number(double value) { return std::isfinite(value) ? fmt::format("{:.9g}", value) : "null"; }
@@ -62,8 +62,8 @@ std::string evaluation_json(std::int64_t step, double eval_loss) {
 MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step) {
   const Kept kept = kept_lines(file, last_step);
   last_trained_ = kept.last_trained;
-  write_whole(file, kept.lines);
-  file_ = PosixFile::open_for_writing(file);
+  io::write_whole(file, kept.lines);
+  file_ = io::PosixFile::open_for_writing(file);
   bytes_ = static_cast<std::int64_t>(kept.lines.size());
 }
 
@@ -87,4 +87,4 @@ void MetricsFile::write() {
   unwritten_.clear();
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

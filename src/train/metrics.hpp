@@ -7,9 +7,9 @@
 #include <limits>
 #include <string>
 
-#include "data/posix_file.hpp"
+#include "llampi/io/posix_file.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 struct StepMetrics {
   std::int64_t step = 0;
@@ -53,10 +53,10 @@ class MetricsFile {
  private:
   void write();
 
-  PosixFile file_;
+  io::PosixFile file_;
   std::int64_t bytes_ = 0;
   std::string unwritten_;
   std::int64_t last_trained_ = -1;
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

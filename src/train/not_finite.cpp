@@ -10,12 +10,12 @@
 #include <tuple>
 #include <vector>
 
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
-#include "train/session.hpp"
-#include "train/verdict.hpp"
+#include "llampi/infer/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using Json = nlohmann::json;
@@ -36,13 +36,13 @@ bool is_finite(const std::byte* data, DType dtype, std::int64_t i) {
   }
 }
 
-std::optional<std::int64_t> first_bad_element(Device& device, Tensor values) {
+std::optional<std::int64_t> first_bad_element(device::Device& device, Tensor values) {
   std::vector<std::byte> host;
   for (std::int64_t begin = 0; begin < values.elements(); begin += kChunk) {
     const Tensor part = values.slice(begin, std::min(begin + kChunk, values.elements()));
     host.resize(static_cast<std::size_t>(part.bytes()));
-    device.download(host.data(), part, Stream::compute);
-    device.synchronize(Stream::compute);
+    device.download(host.data(), part, device::Stream::compute);
+    device.synchronize(device::Stream::compute);
     for (std::int64_t i = 0; i < part.elements(); ++i) {
       if (!is_finite(host.data(), part.dtype, i)) return begin + i;
     }
@@ -60,7 +60,7 @@ struct BadElement {
 };
 
 /// The first of this rank's parameters.
-std::optional<BadElement> bad_parameter(Device& device, const Engine& engine) {
+std::optional<BadElement> bad_parameter(device::Device& device, const fsdp::Engine& engine) {
   std::optional<BadElement> first;
   for (const auto& piece : engine.pieces_held()) {
     const auto element = first_bad_element(device, piece.master);
@@ -79,7 +79,7 @@ struct Finding {
   std::string host;
 };
 
-std::vector<Finding> exchange(World& world, const Finding& own) {
+std::vector<Finding> exchange(comm::World& world, const Finding& own) {
   Json json = {{"loss", own.loss}, {"unit", own.unit}, {"host", own.host}};
   if (own.parameter) json["parameter"] = {own.parameter->parameter, own.parameter->element};
   std::vector<Finding> findings;
@@ -94,7 +94,8 @@ std::vector<Finding> exchange(World& world, const Finding& own) {
 
 std::string where(const std::vector<Finding>& findings, const std::vector<int>& ranks) {
   const std::string& host = findings[static_cast<std::size_t>(ranks[0])].host;
-  return ranks.size() == 1 ? fmt::format("{} on {}", format_ranks(ranks), host) : format_ranks(ranks);
+  return ranks.size() == 1 ? fmt::format("{} on {}", comm::format_ranks(ranks), host)
+                           : comm::format_ranks(ranks);
 }
 
 std::vector<int> ranks_with(const std::vector<Finding>& findings, const auto& property) {
@@ -119,7 +120,8 @@ NotFinitePolicy NotFinitePolicy::parse(const std::string& text) {
   throw_user_error("train.not_finite = {}: use stop, or skip and a number of steps, as in skip 3", text);
 }
 
-std::string find_not_finite(World& world, Device& device, Engine& engine, double own_loss) {
+std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
+                            double own_loss) {
   const auto findings = exchange(world, {bad_parameter(device, engine), !std::isfinite(own_loss),
                                          engine.unit_of_bad_gradient(), world.topology().host});
   const auto first = std::min_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
@@ -129,7 +131,7 @@ std::string find_not_finite(World& world, Device& device, Engine& engine, double
     const auto [parameter, element] = *first->parameter;
     return fmt::format("the parameter {} of unit {} is not finite itself, at element {}, which {} holds",
                        engine.model().parameters()[static_cast<std::size_t>(parameter)].name,
-                       unit_of(engine, parameter), element,
+                       infer::unit_of(engine, parameter), element,
                        where(findings, {static_cast<int>(first - findings.begin())}));
   }
   std::string text;
@@ -145,4 +147,4 @@ std::string find_not_finite(World& world, Device& device, Engine& engine, double
                             where(findings, holders));
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

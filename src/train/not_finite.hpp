@@ -8,7 +8,7 @@
 #include "llampi/device/device.hpp"
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// train.not_finite.
 struct NotFinitePolicy {
@@ -22,6 +22,7 @@ struct NotFinitePolicy {
 /// parameters that hold such a number already (name, element, unit, rank), else the ranks whose own loss is
 /// not finite, and the first unit, in forward order, of whose gradient a shard holds one, with the ranks that
 /// hold these shards. Collective.
-std::string find_not_finite(World& world, Device& device, Engine& engine, double own_loss);
+std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
+                            double own_loss);
 
-}  // namespace llampi
+}  // namespace llampi::train

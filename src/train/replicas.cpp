@@ -8,26 +8,26 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/block_sums.hpp"
-#include "checkpoint/staging.hpp"
-#include "comm/exchange.hpp"
-#include "train/session.hpp"
+#include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/io/block_sums.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 /// Of each parameter of the model: this rank's part of it and of its moments.
 using Sums = std::vector<std::uint32_t>;
 
-Sums sums_of(Device& device, const Engine& engine) {
+Sums sums_of(device::Device& device, const fsdp::Engine& engine) {
   Sums sums(engine.model().parameters().size(), 0);
-  Staging staging(device, kTransferElements);
+  checkpoint::Staging staging(device, checkpoint::kTransferElements);
   for (const auto& piece : engine.pieces_held()) {
     auto& sum = sums[static_cast<std::size_t>(piece.parameter)];
     for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
       staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
         const std::span values(staging.fetch(part), static_cast<std::size_t>(part.elements()));
-        sum = crc32_of(std::as_bytes(values), sum);
+        sum = io::crc32_of(std::as_bytes(values), sum);
       });
     }
   }
@@ -60,12 +60,12 @@ std::size_t first_difference(const std::vector<int>& ranks, const std::vector<Su
 
 }  // namespace
 
-std::string find_differing_replicas(World& world, Device& device, const Engine& engine) {
+std::string find_differing_replicas(comm::World& world, device::Device& device, const fsdp::Engine& engine) {
   const auto& groups = engine.groups();
   if (groups.replica_count() == 1) return {};
   Sums own;
-  agree(world, [&] { own = sums_of(device, engine); });
-  const auto sums = all_gather_values(world, own);
+  comm::agree(world, [&] { own = sums_of(device, engine); });
+  const auto sums = comm::all_gather_values(world, own);
   const auto hosts = world.all_gather(world.topology().host);
   std::string text;
   for (const int rank : groups.shards.front()) {
@@ -79,9 +79,9 @@ std::string find_differing_replicas(World& world, Device& device, const Engine& 
     text += fmt::format("{}{} {} from other replicas of the shard, first in {} (unit {})",
                         text.empty() ? "" : "; ", fmt::join(names, ", "),
                         names.size() == 1 ? "differs" : "differ", engine.model().parameters()[parameter].name,
-                        unit_of(engine, static_cast<int>(parameter)));
+                        infer::unit_of(engine, static_cast<int>(parameter)));
   }
   return text;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -7,11 +7,11 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Compares parameters and moments, by checksums of what is in memory, among the ranks that hold the same
 /// shard. Returns which ranks differ from the most of these, and where first; empty if none does. The same on
 /// all ranks. Collective.
-std::string find_differing_replicas(World& world, Device& device, const Engine& engine);
+std::string find_differing_replicas(comm::World& world, device::Device& device, const fsdp::Engine& engine);
 
-}  // namespace llampi
+}  // namespace llampi::train

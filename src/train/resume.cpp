@@ -5,33 +5,27 @@
 #include <optional>
 #include <sstream>
 
+#include "llampi/comm/from_rank_0.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/data/content.hpp"
+#include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
-#include "train/data_content.hpp"
-#include "train/rank_0.hpp"
 #include "train/room.hpp"
-#include "train/run_text.hpp"
 #include "train/tokenizer_check.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-using Checkpoint = FoundCheckpoint;
-
-std::int64_t steps_per_epoch(const TrainingState& s) {
-  return std::max<std::int64_t>(1, (s.data_tokens - 1) / s.seq_len / s.global_batch);
-}
-
-std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+using Checkpoint = checkpoint::FoundCheckpoint;
 
 /// run.resume = FILE, which is gone or not whole: fine for a run that began from it and has saved since.
 /// @param problem "is gone" @param error is thrown if it did not, or has not
-Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& refused, const Log& log,
-                                  const std::string& problem, const std::string& error) {
+Checkpoint newest_that_began_from(const Config& config, std::vector<checkpoint::Refused>& refused,
+                                  const Log& log, const std::string& problem, const std::string& error) {
   const std::string& file = config.run.resume;
-  auto own = newest_readable(run_checkpoints(config), refused, log);
+  auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || !same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file))
     throw UserError(error);
   log.info("run.resume = {} {}; {} began from it and continues from its own newest checkpoint", file, problem,
@@ -40,10 +34,11 @@ Checkpoint newest_that_began_from(const Config& config, std::vector<Refused>& re
 }
 
 /// Reads its summary; if that cannot be read, says why.
-std::optional<std::string> read_or_reason(Checkpoint& checkpoint, const std::vector<Refused>& refused) {
-  if (const auto* known = find(refused, checkpoint.file)) return known->reason;
+std::optional<std::string> read_or_reason(Checkpoint& checkpoint,
+                                          const std::vector<checkpoint::Refused>& refused) {
+  if (const auto* known = checkpoint::find(refused, checkpoint.file)) return known->reason;
   try {
-    checkpoint.summary = read_checkpoint_summary(checkpoint.file);
+    checkpoint.summary = checkpoint::read_checkpoint_summary(checkpoint.file);
   } catch (const UserError& error) {
     return error.what();
   }
@@ -51,7 +46,7 @@ std::optional<std::string> read_or_reason(Checkpoint& checkpoint, const std::vec
 }
 
 /// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
-Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, const Log& log) {
+Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
   const fs::path file = config.run.resume;
   std::error_code ignored;
   if (!fs::exists(file, ignored)) {
@@ -62,17 +57,17 @@ Checkpoint given_or_newer(const Config& config, std::vector<Refused>& refused, c
   Checkpoint given{file, {}};
   if (const auto reason = read_or_reason(given, refused))
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
-  auto own = newest_readable(run_checkpoints(config), refused, log);
+  auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
   log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
            file.string(), given.summary.state.step, config.run.dir);
   return *own;
 }
 
-std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refused>& refused,
+std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,
                                           const Log& log) {
   if (config.run.resume == "auto")
-    return newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
+    return checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
   if (config.run.resume != "never") return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
@@ -81,14 +76,14 @@ std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<Refu
       config.run.dir, existing.size());
 }
 
-void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaConfig& model) {
+void check_fits(const Checkpoint& checkpoint, const Config& config, const model::LlamaConfig& model) {
   const std::string source = checkpoint.file.string();
   const auto& saved = checkpoint.summary.state;
   if (saved.seq_len < 1 || saved.global_batch < 1) {
     throw_user_error("{} has seq_len = {} and global_batch = {}: no run can have saved it", source,
                      saved.seq_len, saved.global_batch);
   }
-  const auto saved_model = LlamaConfig::parse(checkpoint.summary.texts.model_config, source);
+  const auto saved_model = model::LlamaConfig::parse(checkpoint.summary.texts.model_config, source);
   check_same_shapes(model, config.model.config, saved_model, source,
                     "a run continues with its own model; use another run.dir for this one");
   if (config.run.resume_with_changes) return;
@@ -96,7 +91,7 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const LlamaC
                    "set run.resume_with_changes = true if that is meant");
 }
 
-std::string rope_scaling_text(const LlamaConfig& model) {
+std::string rope_scaling_text(const model::LlamaConfig& model) {
   if (!model.rope_scaling) return "none";
   const auto& r = *model.rope_scaling;
   return fmt::format("llama3 (factor {}, low_freq_factor {}, high_freq_factor {}, original length {})",
@@ -104,34 +99,6 @@ std::string rope_scaling_text(const LlamaConfig& model) {
 }
 
 }  // namespace
-
-std::int64_t data_steps(const TrainingState& state) { return state.samples_consumed / state.global_batch; }
-
-std::int64_t data_epoch(const TrainingState& state) { return data_steps(state) / steps_per_epoch(state); }
-
-TrainingState continue_from(const TrainingState& saved, const TrainingState& fresh) {
-  const std::int64_t steps_in_epoch = data_steps(saved) % steps_per_epoch(saved);
-  const std::int64_t tokens_in_epoch = steps_in_epoch * saved.global_batch * saved.seq_len;
-  const std::int64_t here =
-      std::min(steps_per_epoch(fresh), divide_up(tokens_in_epoch, fresh.global_batch * fresh.seq_len));
-  TrainingState state = fresh;
-  state.step = saved.step;
-  state.optimizer_steps = saved.optimizer_steps;
-  state.tokens_seen = saved.tokens_seen;
-  if (fresh.loss_scale > 0 && saved.loss_scale > 0) {
-    state.loss_scale = saved.loss_scale;
-    state.loss_scale_good_steps = saved.loss_scale_good_steps;
-  }
-  state.samples_consumed = (data_epoch(saved) * steps_per_epoch(fresh) + here) * fresh.global_batch;
-  state.epoch = data_epoch(state);
-  return state;
-}
-
-std::int64_t total_steps(const Config& config, const TrainingState& state) {
-  if (config.train.steps > 0) return config.train.steps;
-  const double steps = config.train.epochs * static_cast<double>(steps_per_epoch(state));
-  return state.step + std::llround(steps) - data_steps(state);
-}
 
 namespace {
 
@@ -149,8 +116,9 @@ struct Comparison {
 
 }  // namespace
 
-void check_same_shapes(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
-                       const std::string& weights_source, const std::string& advice) {
+void check_same_shapes(const model::LlamaConfig& run, const std::string& run_source,
+                       const model::LlamaConfig& weights, const std::string& weights_source,
+                       const std::string& advice) {
   const Comparison differ{run_source, weights_source, advice};
   differ("vocab_size", run.vocab_size, weights.vocab_size);
   differ("hidden_size", run.hidden_size, weights.hidden_size);
@@ -162,8 +130,9 @@ void check_same_shapes(const LlamaConfig& run, const std::string& run_source, co
   differ("tie_word_embeddings", run.tie_word_embeddings, weights.tie_word_embeddings);
 }
 
-void check_same_model(const LlamaConfig& run, const std::string& run_source, const LlamaConfig& weights,
-                      const std::string& weights_source, const std::string& advice) {
+void check_same_model(const model::LlamaConfig& run, const std::string& run_source,
+                      const model::LlamaConfig& weights, const std::string& weights_source,
+                      const std::string& advice) {
   check_same_shapes(run, run_source, weights, weights_source, advice);
   const Comparison differ{run_source, weights_source, advice};
   differ("rms_norm_eps", run.rms_norm_eps, weights.rms_norm_eps);
@@ -187,7 +156,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
     log.info("run.dir is not given: the run is kept in {}", config.run.dir);
   Start start{.weights = config.model.weights, .run_text = texts.resolved + "\n"};
   if (config.model.weights != "random") {
-    start.weights = resolve_weights(config.model.weights, log);
+    start.weights = checkpoint::resolve_weights(config.model.weights, log);
     if (start.weights != config.model.weights)
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
@@ -197,7 +166,7 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
 }
 
 /// Whether nothing is left to do. Says so.
-bool is_finished(const Checkpoint& checkpoint, const Config& config, const TrainingState& state,
+bool is_finished(const Checkpoint& checkpoint, const Config& config, const checkpoint::TrainingState& state,
                  const Log& log) {
   const std::int64_t total = total_steps(config, state);
   if (state.step < total) return false;
@@ -214,9 +183,9 @@ bool is_finished(const Checkpoint& checkpoint, const Config& config, const Train
 
 /// On rank 0.
 Start decide(const Config& config, const ConfigTexts& texts, const Inputs& inputs,
-             std::vector<Refused>& refused, const Log& log) {
+             std::vector<checkpoint::Refused>& refused, const Log& log) {
   const auto checkpoint = find_checkpoint(config, refused, log);
-  const std::string data = describe_content(*inputs.train_file);
+  const std::string data = data::describe_content(*inputs.train_file);
   if (!checkpoint) return from_the_beginning(config, texts, inputs, data, log);
   if (!checkpoint->summary.has_checksums) {
     log.info("{} has no checksums (an older llampi wrote it): damage to its values would go unnoticed",
@@ -227,7 +196,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   const auto changes = changes_of(run);
   refuse_changes(config, changes, checkpoint->file.string());
   report_changes(run, changes, log);
-  const TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
+  const checkpoint::TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
   return {.checkpoint = checkpoint->file,
           .finished = is_finished(*checkpoint, config, state, log),
           .run_text = recorded_text(run)};
@@ -235,10 +204,10 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
 
 }  // namespace
 
-Start choose_start(World& world, const Config& config, const ConfigTexts& texts, const Inputs& inputs,
-                   std::vector<Refused>& refused, const Log& log) {
+Start choose_start(comm::World& world, const Config& config, const ConfigTexts& texts, const Inputs& inputs,
+                   std::vector<checkpoint::Refused>& refused, const Log& log) {
   constexpr char kEnd = '\0';  // of a field, in none of which there is one
-  const std::string answer = from_rank_0(world, [&] {
+  const std::string answer = comm::from_rank_0(world, [&] {
     const Start start = decide(config, texts, inputs, refused, log);
     return fmt::format("{}{}{}{}{}{}{}", start.checkpoint.string(), kEnd, start.finished ? "finished" : "",
                        kEnd, start.weights.string(), kEnd, start.run_text);
@@ -254,8 +223,8 @@ Start choose_start(World& world, const Config& config, const ConfigTexts& texts,
 
 std::string model_of_begun_run(const Config& config, const Log& log) {
   if (is_there(config.model.config)) return "";
-  std::vector<Refused> refused;
-  const auto newest = newest_readable(run_checkpoints(config), refused, Log());
+  std::vector<checkpoint::Refused> refused;
+  const auto newest = checkpoint::newest_readable(run_checkpoints(config), refused, Log());
   if (!newest ||
       !same_place(read_run_text(newest->summary.texts.run_config).value("model.config"), config.model.config))
     return "";
@@ -264,4 +233,4 @@ std::string model_of_begun_run(const Config& config, const Log& log) {
   return newest->summary.texts.model_config;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

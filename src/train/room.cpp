@@ -9,7 +9,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -32,7 +32,7 @@ std::int64_t step_of(const Saves& saves, std::int64_t number) {
 }
 
 /// Of the first `saved` new files, how many are there after the save that made the last of them.
-std::int64_t kept_new(const Saves& saves, const Retention& retention, std::int64_t saved) {
+std::int64_t kept_new(const Saves& saves, const checkpoint::Retention& retention, std::int64_t saved) {
   const std::int64_t older = saved - retention.newest;
   if (older <= 0) return saved;
   if (retention.every <= 0) return retention.newest;
@@ -40,7 +40,7 @@ std::int64_t kept_new(const Saves& saves, const Retention& retention, std::int64
   return retention.newest + multiples(both, saves.step, step_of(saves, older));
 }
 
-std::int64_t kept_bytes(const Retention& retention, std::int64_t saved,
+std::int64_t kept_bytes(const checkpoint::Retention& retention, std::int64_t saved,
                         const std::vector<SavedFile>& existing) {
   const std::int64_t newest = std::max<std::int64_t>(0, retention.newest - saved);
   std::int64_t bytes = 0;
@@ -54,8 +54,9 @@ std::int64_t kept_bytes(const Retention& retention, std::int64_t saved,
 }
 
 std::int64_t sum_of_bytes(const std::vector<fs::path>& files) {
-  return std::accumulate(files.begin(), files.end(), std::int64_t{0},
-                         [](std::int64_t sum, const fs::path& file) { return sum + file_bytes(file); });
+  return std::accumulate(
+      files.begin(), files.end(), std::int64_t{0},
+      [](std::int64_t sum, const fs::path& file) { return sum + checkpoint::file_bytes(file); });
 }
 
 /// What saves of dead jobs have left, and the next start deletes.
@@ -64,7 +65,8 @@ std::int64_t unfinished_bytes(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const auto& path = entry->path();
-    if (path.extension() == ".tmp" && checkpoint_step(path.stem())) bytes += file_bytes(path);
+    if (path.extension() == ".tmp" && checkpoint::checkpoint_step(path.stem()))
+      bytes += checkpoint::file_bytes(path);
   }
   return bytes;
 }
@@ -83,16 +85,17 @@ fs::path fallback_folder(const Config& config) {
 
 std::vector<fs::path> run_checkpoints(const Config& config) {
   std::vector<fs::path> files;
-  if (const auto fallback = fallback_folder(config); !fallback.empty()) files = list_checkpoints(fallback);
-  const auto own = list_checkpoints(config.run.dir);
+  if (const auto fallback = fallback_folder(config); !fallback.empty())
+    files = checkpoint::list_checkpoints(fallback);
+  const auto own = checkpoint::list_checkpoints(config.run.dir);
   files.insert(files.end(), own.begin(), own.end());
   std::stable_sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
-    return checkpoint_step(a) < checkpoint_step(b);
+    return checkpoint::checkpoint_step(a) < checkpoint::checkpoint_step(b);
   });
   return files;
 }
 
-RoomAtTheEnd room_at_the_end(const Saves& saves, const Retention& retention, std::int64_t bytes,
+RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& retention, std::int64_t bytes,
                              const std::vector<SavedFile>& existing) {
   const std::int64_t number = number_of(saves);
   if (number == 0) return {};
@@ -119,8 +122,8 @@ bool Room::fits(std::int64_t more, std::int64_t bytes) const {
 /// What the next save deletes, if another checkpoint stays; nothing if the folder cannot be read just now.
 std::vector<fs::path> Room::surplus_of_next() const try {
   if (config_.checkpoint.keep < 2) return {};
-  return surplus_checkpoints(config_.run.dir, {config_.checkpoint.keep - 1, config_.checkpoint.keep_every},
-                             damaged_);
+  return checkpoint::surplus_checkpoints(
+      config_.run.dir, {config_.checkpoint.keep - 1, config_.checkpoint.keep_every}, damaged_);
 } catch (const UserError&) {
   return {};
 }
@@ -164,14 +167,14 @@ void Room::look_at_fallback() const {
 
 void Room::foresee(const Saves& saves) const {
   std::vector<SavedFile> existing;
-  for (const auto& file : list_checkpoints(config_.run.dir)) {
+  for (const auto& file : checkpoint::list_checkpoints(config_.run.dir)) {
     if (std::find(damaged_.begin(), damaged_.end(), file) == damaged_.end())
-      existing.push_back({*checkpoint_step(file), file_bytes(file)});
+      existing.push_back({*checkpoint::checkpoint_step(file), checkpoint::file_bytes(file)});
   }
   const auto end = room_at_the_end(saves, retention(), bytes_, existing);
   if (fits(0, end.bytes)) return;
   const auto free = *free_(folder());
-  const auto fewer = [&](const Retention& kept) {
+  const auto fewer = [&](const checkpoint::Retention& kept) {
     return room_at_the_end(saves, kept, bytes_, existing).bytes <= free;
   };
   std::int64_t keep = std::min<std::int64_t>(config_.checkpoint.keep, free / bytes_);
@@ -223,4 +226,4 @@ void Room::make_some() const {
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

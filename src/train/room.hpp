@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/room.hpp"
+#include "llampi/checkpoint/room.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Where checkpoints go that run.dir has no room for, laid out like a run folder. In checkpoint.fallback_dir
 /// each run has its own, named by the whole path of its run.dir. Empty if no fallback_dir is named. Where
@@ -42,7 +42,7 @@ struct RoomAtTheEnd {
 };
 /// @param bytes of a checkpoint
 /// @param existing oldest first
-RoomAtTheEnd room_at_the_end(const Saves& saves, const Retention& retention, std::int64_t bytes,
+RoomAtTheEnd room_at_the_end(const Saves& saves, const checkpoint::Retention& retention, std::int64_t bytes,
                              const std::vector<SavedFile>& existing);
 
 /// The disk of run.dir, as rank 0 sees it. Where a file system does not tell what is free, there is enough.
@@ -54,7 +54,7 @@ class Room {
   /// @param fallback the run's fallback_folder()
   /// @param damaged checkpoints in run.dir, which are neither counted nor deleted
   Room(const Config& config, std::int64_t bytes, const Log& log, std::filesystem::path fallback,
-       std::vector<std::filesystem::path> damaged = {}, FreeBytes free = free_bytes);
+       std::vector<std::filesystem::path> damaged = {}, FreeBytes free = checkpoint::free_bytes);
 
   /// At the start. Warns if the next checkpoint fits only into the fallback folder. @throws UserError if it
   /// fits nowhere, or if there is no checkpoint.fallback_dir where one is named and it cannot be made
@@ -81,7 +81,7 @@ class Room {
   bool fits(std::int64_t more, std::int64_t bytes) const;
   bool fits_elsewhere() const;
   std::vector<std::filesystem::path> surplus_of_next() const;
-  Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
+  checkpoint::Retention retention() const { return {config_.checkpoint.keep, config_.checkpoint.keep_every}; }
   void look_at_fallback() const;
 
   const Config& config_;
@@ -94,4 +94,4 @@ class Room {
   bool warned_ = false;
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -8,9 +8,9 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
-#include "train/run_text.hpp"
+#include "llampi/train/run_text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -47,7 +47,7 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std
   refuse_files_of_others();
   if (!fs::exists(config_file(), ignored)) return;
   try {
-    locked_ = std::make_unique<PosixFile>(PosixFile::open_for_writing(config_file()));
+    locked_ = std::make_unique<io::PosixFile>(io::PosixFile::open_for_writing(config_file()));
   } catch (const UserError&) {  // open() says so, if there is anything to run
     return;
   }
@@ -56,13 +56,13 @@ RunFolder::RunFolder(fs::path folder, const Log& log, double patience, const std
 }
 
 void RunFolder::wait_for_lock(const Log& log, double patience, const std::function<void()>& waits) const {
-  const Lock first = locked_->lock();
-  if (first == Lock::unsupported)
+  const io::Lock first = locked_->lock();
+  if (first == io::Lock::unsupported)
     log.warning("{} is on a file system without locks: do not run two jobs in it", folder_.string());
-  if (first != Lock::taken) return;
+  if (first != io::Lock::taken) return;
   log.info("{} is in use by another job{}; waiting up to {:.0f} s for it to finish", folder_.string(),
            describe_lock_holder(folder_), patience);
-  for (const double begin = steady_seconds(); locked_->lock() == Lock::taken;) {
+  for (const double begin = steady_seconds(); locked_->lock() == io::Lock::taken;) {
     if (steady_seconds() - begin > patience) refuse(folder_);
     if (waits) waits();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -72,9 +72,9 @@ void RunFolder::wait_for_lock(const Log& log, double patience, const std::functi
 /// Another job may do the same just now, and have trained and ended before this one gets the lock.
 void RunFolder::create_and_lock() {
   write_text(config_file(), "", std::ios::app);
-  auto created = PosixFile::open_for_writing(config_file());
-  if (created.lock() == Lock::taken || created.size() > 0) refuse(folder_);
-  locked_ = std::make_unique<PosixFile>(std::move(created));
+  auto created = io::PosixFile::open_for_writing(config_file());
+  if (created.lock() == io::Lock::taken || created.size() > 0) refuse(folder_);
+  locked_ = std::make_unique<io::PosixFile>(std::move(created));
   holder_ = std::make_unique<LockHolder>(folder_);
 }
 
@@ -84,7 +84,7 @@ void RunFolder::refuse_files_of_others() const {
   std::error_code ignored;
   if (fs::exists(folder_ / "checkpoints", ignored)) return;
   const bool has_config = fs::is_regular_file(config_file(), ignored);
-  if (has_config && !read_run_text(read_whole(config_file())).note("data.train").empty()) return;
+  if (has_config && !read_run_text(io::read_whole(config_file())).note("data.train").empty()) return;
   for (const auto& file : {config_file(), folder_ / "metrics.jsonl"}) {
     if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
     throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
@@ -96,7 +96,7 @@ void RunFolder::open(const std::string& config, bool traces, std::int64_t last_s
   create_folder(folder_ / "checkpoints");
   if (traces) create_folder(folder_ / "trace");
   if (!locked_) create_and_lock();
-  remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
+  checkpoint::remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
   // Now, and not at the first save after hours.
   const auto probe = folder_ / "checkpoints" / "probe.tmp";
   write_text(probe, "");
@@ -106,4 +106,4 @@ void RunFolder::open(const std::string& config, bool traces, std::int64_t last_s
   metrics_ = std::make_unique<MetricsFile>(folder_ / "metrics.jsonl", last_step);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -7,12 +7,12 @@
 #include <memory>
 #include <string>
 
-#include "data/posix_file.hpp"
 #include "llampi/core/log.hpp"
+#include "llampi/io/posix_file.hpp"
 #include "train/lock_holder.hpp"
 #include "train/metrics.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// One job at a time has it: config.ini is locked as long as this lives, on file systems that have locks.
 class RunFolder {
@@ -40,9 +40,9 @@ class RunFolder {
   void refuse_files_of_others() const;
 
   std::filesystem::path folder_;
-  std::unique_ptr<PosixFile> locked_;
+  std::unique_ptr<io::PosixFile> locked_;
   std::unique_ptr<LockHolder> holder_;  ///< while it is locked
   std::unique_ptr<MetricsFile> metrics_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -11,7 +11,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 /// The largest resident memory that this process has had.
@@ -44,11 +44,11 @@ void RunReport::describe(std::int64_t total_steps) {
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   describe_device();
   log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
-            format_groups(engine_.groups()));
+            fsdp::format_groups(engine_.groups()));
   if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
     log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
   log_.info("memory per rank, planned for a step:");
-  std::istringstream plan(format_plan(compiled.step_plan));
+  std::istringstream plan(fsdp::format_plan(compiled.step_plan));
   for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
   log_.info("data: {} tokens, {} samples of {}, {} steps per epoch; {} steps in all",
             inputs_.train_file->tokens(), inputs_.train_file->samples(config_.data.seq_len),
@@ -70,7 +70,7 @@ void RunReport::describe_memory() {
 
 /// What is on the GPUs: the largest of each line over the ranks.
 void RunReport::describe_gpu_memory() {
-  const auto device = static_cast<std::size_t>(Arena::device);
+  const auto device = static_cast<std::size_t>(fsdp::Arena::device);
   const std::int64_t arena = engine_.compiled().arena_bytes[device], opened = compute_.gpu_opened_bytes;
   const std::int64_t all = compute_.gpu_bytes_in_use();
   std::int64_t bytes[] = {opened, all - opened - arena, all, -compute_.gpu_properties.memory_bytes,
@@ -96,8 +96,8 @@ std::int64_t RunReport::memory_bytes() const {
 
 std::int64_t RunReport::gpu_process_bytes() {
   if (!process_memory_) return 0;
-  const std::int64_t arena = engine_.compiled().arena_bytes[static_cast<std::size_t>(Arena::device)];
+  const std::int64_t arena = engine_.compiled().arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   return process_memory_->bytes(compute_.gpu_bytes_in_use(), arena).value_or(-1);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -6,22 +6,23 @@
 #include <string>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/compute.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/device/gpu_process.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
-#include "train/compute.hpp"
 #include "train/inputs.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 class RunReport {
  public:
   /// All of it outlives the report.
-  RunReport(World& world, const Config& config, const Inputs& inputs, const Compute& compute,
-            const Engine& engine, const Log& log)
+  RunReport(comm::World& world, const Config& config, const Inputs& inputs, const comm::Compute& compute,
+            const fsdp::Engine& engine, const Log& log)
       : world_(world), config_(config), inputs_(inputs), compute_(compute), engine_(engine), log_(log) {
-    if (compute.on_gpu()) process_memory_ = std::make_unique<GpuProcessMemory>(compute.gpu_properties.bus_id);
+    if (compute.on_gpu())
+      process_memory_ = std::make_unique<device::GpuProcessMemory>(compute.gpu_properties.bus_id);
   }
 
   /// Before the first step: model, ranks, sharding, planned memory, data.
@@ -43,14 +44,14 @@ class RunReport {
  private:
   void describe_gpu_memory();
 
-  World& world_;
+  comm::World& world_;
   const Config& config_;
   const Inputs& inputs_;
-  const Compute& compute_;
-  const Engine& engine_;
+  const comm::Compute& compute_;
+  const fsdp::Engine& engine_;
   const Log& log_;
   std::string described_device_;
-  std::unique_ptr<GpuProcessMemory> process_memory_;  ///< null on CPUs
+  std::unique_ptr<device::GpuProcessMemory> process_memory_;  ///< null on CPUs
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

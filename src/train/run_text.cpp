@@ -1,11 +1,11 @@
-#include "train/run_text.hpp"
+#include "llampi/train/run_text.hpp"
 
 #include <algorithm>
 #include <cctype>
 #include <sstream>
 #include <string_view>
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 constexpr std::string_view kNote = "# ";
@@ -83,4 +83,4 @@ std::string with_note(const std::string& text, const std::string& key, std::stri
   return text + std::string(kNote) + key + ": " + note + "\n";
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -4,9 +4,9 @@
 
 #include "llampi/core/text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
-void warn_of_zero_learning_rate(const LearningRateSchedule& schedule, std::int64_t first_step,
+void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log) {
   constexpr std::int64_t kSteps = 100;
   const std::int64_t last = schedule.total_steps, steps = last - first_step + 1;
@@ -39,4 +39,4 @@ void warn_of_unsaved_run(const Config& config, double step_seconds, std::int64_t
       format_duration(seconds), every);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -7,15 +7,15 @@
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Of a last step that trains nothing: a warning where it is more than a hundredth of the steps from
 /// `first_step` on, else a line: that a schedule ends at 0 is usual.
-void warn_of_zero_learning_rate(const LearningRateSchedule& schedule, std::int64_t first_step,
+void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log);
 
 /// Of checkpoint.every = 0 where more than an hour could be lost.
 /// @param step_seconds of a usual step
 void warn_of_unsaved_run(const Config& config, double step_seconds, std::int64_t steps_left, const Log& log);
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -4,15 +4,14 @@
 #include <thread>
 #include <utility>
 
-#include "comm/common_failure.hpp"
-#include "data/posix_file.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
-#include "llampi/train/train.hpp"
-#include "train/session.hpp"
-#include "train/stop.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/train/stop.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -47,33 +46,33 @@ std::string message_of(const std::exception_ptr& failure) try {
 /// What one save needs, in whatever thread.
 struct Saver::Job {
   fs::path file, run_dir;
-  std::vector<TensorInfo> tensors;
-  std::vector<TensorPiece> pieces;
-  TrainingState state;
-  CheckpointTexts texts;
-  FileSettings settings;
-  Retention retention;
+  std::vector<checkpoint::TensorInfo> tensors;
+  std::vector<checkpoint::TensorPiece> pieces;
+  checkpoint::TrainingState state;
+  checkpoint::CheckpointTexts texts;
+  checkpoint::FileSettings settings;
+  checkpoint::Retention retention;
   std::vector<fs::path> refused;
 
   /// Collective. Returns the seconds until the checkpoint has its name.
-  double write(World& world, Device& device) const {
+  double write(comm::World& world, device::Device& device) const {
     const double begin = steady_seconds();
-    save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
+    checkpoint::save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
     return steady_seconds() - begin;
   }
   /// Collective.
-  void tidy(World& world) const {
-    agree(world, [&] {
-      if (world.rank() == 0) prune_checkpoints(run_dir, retention, refused);
+  void tidy(comm::World& world) const {
+    comm::agree(world, [&] {
+      if (world.rank() == 0) checkpoint::prune_checkpoints(run_dir, retention, refused);
     });
   }
 };
 
-Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
+Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
   if (run_.world.rank() == 0) warn_of_surplus();
   if (!run_.engine.options().snapshot) return;
-  background_ = std::make_unique<Background>(run_.world);
+  background_ = std::make_unique<checkpoint::Background>(run_.world);
   if (background_->works()) return;
   run_.log.warning("checkpoint.async: {} does not let several threads call it; saving holds training up",
                    run_.world.describe());
@@ -83,7 +82,7 @@ Saver::Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused)
 /// Of files that a run with other options kept. One more than stay is there where a run was killed.
 void Saver::warn_of_surplus() const try {
   const auto& config = run_.config;
-  const auto files = surplus_checkpoints(config.run.dir, retention(), refused_beside({}));
+  const auto files = checkpoint::surplus_checkpoints(config.run.dir, retention(), refused_beside({}));
   if (files.size() < 2) return;
   run_.log.warning(
       "with checkpoint.keep = {} and checkpoint.keep_every = {} the next save deletes {} older checkpoints "
@@ -92,17 +91,18 @@ void Saver::warn_of_surplus() const try {
 } catch (const UserError&) {  // of this rank alone; a save meets it too, and tells all
 }
 
-Retention Saver::retention() const {
+checkpoint::Retention Saver::retention() const {
   return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every};
 }
 
-Saver::Job Saver::job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const {
+Saver::Job Saver::job_of(const checkpoint::TrainingState& state,
+                         const std::vector<fsdp::StatePiece>& pieces) const {
   const auto& config = run_.config;
   const fs::path file = file_of(state.step);
   return {.file = file,
           .run_dir = config.run.dir,
-          .tensors = tensor_infos(run_.engine),
-          .pieces = tensor_pieces(pieces),
+          .tensors = infer::tensor_infos(run_.engine),
+          .pieces = infer::tensor_pieces(pieces),
           .state = state,
           .texts = run_.texts,
           .settings = {.stripes = config.checkpoint.stripes},
@@ -118,14 +118,14 @@ struct Saver::Wait {
   bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
 };
 
-void Saver::save(const TrainingState& state) {
+void Saver::save(const checkpoint::TrainingState& state) {
   if (saved_step_ == state.step) return;
-  const FlightPhase phase(run_.record, "saves a checkpoint");
+  const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
   const Job job = job_of(state, run_.engine.pieces_to_save());
   for (Wait wait{.is_by_file = run_.stopping.file_is_there()};;) {
     get_ready();
-    const auto failure = common_failure([&] {
+    const auto failure = comm::common_failure([&] {
       sync_metrics();
       saved(job.file, state.step, job.write(run_.world, run_.device));
     });
@@ -143,7 +143,7 @@ void Saver::save(const TrainingState& state) {
 /// the metrics are there. Collective.
 bool Saver::get_ready() {
   std::int64_t is_short = 0;
-  agree(run_.world, [&] {
+  comm::agree(run_.world, [&] {
     if (run_.world.rank() != 0) return;
     run_.room.make_some();
     is_short = run_.room.fits() && works([&] { run_.metrics()->sync(); }) ? 0 : 1;
@@ -154,7 +154,7 @@ bool Saver::get_ready() {
 
 /// Collective.
 void Saver::sync_metrics() {
-  agree(run_.world, [&] {
+  comm::agree(run_.world, [&] {
     if (run_.world.rank() == 0) run_.metrics()->sync();
   });
 }
@@ -166,14 +166,15 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
   run_.log.warning("{}", message_of(failure));
   Job elsewhere = job;
   elsewhere.run_dir = folder;
-  elsewhere.file = checkpoint_path(folder, job.state.step);
+  elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
   elsewhere.retention = {.newest = 1};
-  const auto second = common_failure([&] {
-    agree(run_.world, [&] {
+  const auto second = comm::common_failure([&] {
+    comm::agree(run_.world, [&] {
       if (run_.world.rank() != 0) return;
       make_folder(elsewhere.file.parent_path());
       const auto& lines = run_.metrics()->unwritten();
-      if (!lines.empty()) write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);
+      if (!lines.empty())
+        io::write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);
     });
     saved(elsewhere.file, job.state.step, elsewhere.write(run_.world, run_.device));
   });
@@ -224,16 +225,16 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
       message_of(failure), format_duration(left), run_.config.run.dir);
 }
 
-void Saver::start(const TrainingState& state) {
+void Saver::start(const checkpoint::TrainingState& state) {
   if (!background_ || !get_ready()) return save(state);
-  const FlightPhase phase(run_.record, "copies the state to save it");
+  const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
   Job job = job_of(state, run_.engine.snapshot());
   job.settings.progress = [work = run_.side_work] { work->move(); };
-  background_->start([job, &engine = run_.engine, work = run_.side_work](World& world) {
-    const SideWorkScope scope(*work, "saving a checkpoint in the background", world);
-    agree(world, [&] { engine.wait_for_snapshot(); });
-    const double seconds = job.write(world, *make_cpu_device(1));
+  background_->start([job, &engine = run_.engine, work = run_.side_work](comm::World& world) {
+    const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);
+    comm::agree(world, [&] { engine.wait_for_snapshot(); });
+    const double seconds = job.write(world, *device::make_cpu_device(1));
     job.tidy(world);
     return seconds;
   });
@@ -243,7 +244,7 @@ void Saver::start(const TrainingState& state) {
 
 void Saver::finish() {
   if (!is_under_way()) return;
-  const FlightPhase phase(run_.record, "waits for the save under way");
+  const health::FlightPhase phase(run_.record, "waits for the save under way");
   const double begin = steady_seconds();
   const bool waits = !background_->is_done();
   while (!background_->is_done_within(kLook)) run_.record.wait_for_ranks(background_->waits());
@@ -262,12 +263,15 @@ bool Saver::abandon() {
 
 double Saver::take_stall_seconds() { return std::exchange(stall_seconds_, 0); }
 
-fs::path Saver::file_of(std::int64_t step) const { return checkpoint_path(run_.config.run.dir, step); }
+fs::path Saver::file_of(std::int64_t step) const {
+  return checkpoint::checkpoint_path(run_.config.run.dir, step);
+}
 
 void Saver::saved(const fs::path& file, std::int64_t step, double seconds) {
   saved_step_ = step;
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
-  std::erase_if(refused_, [&](const Refused& refused) { return refused.file == file; });  // it is replaced
+  std::erase_if(refused_,
+                [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
 }
 
@@ -280,4 +284,4 @@ std::vector<fs::path> Saver::refused_beside(const fs::path& file) const {
   return files;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -11,43 +11,43 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/health/side_work.hpp"
 #include "llampi/train/config.hpp"
 #include "train/metrics.hpp"
 #include "train/resume.hpp"
 #include "train/room.hpp"
-#include "train/side_work.hpp"
 #include "train/stopping.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 class Saver {
  public:
   /// What there is to save, of whom; all of it outlives the Saver.
   struct Run {
-    World& world;
-    Device& device;
-    Engine& engine;
+    comm::World& world;
+    device::Device& device;
+    fsdp::Engine& engine;
     const Config& config;
-    CheckpointTexts texts;
-    FlightRecord& record;
+    checkpoint::CheckpointTexts texts;
+    health::FlightRecord& record;
     const Log& log;
     const Stopping& stopping;
-    Room& room;                             ///< rank 0 asks it
-    std::shared_ptr<SideWork> side_work;    ///< tells what a save in the background does
+    Room& room;                                   ///< rank 0 asks it
+    std::shared_ptr<health::SideWork> side_work;  ///< tells what a save in the background does
     std::function<MetricsFile*()> metrics;  ///< on disk before a checkpoint gets its name; null but on rank 0
   };
   /// Collective. @param saved_step of the newest checkpoint; -1: there is none
   /// @param refused checkpoints in the run's folder that are not whole; complete on rank 0
-  Saver(Run run, std::int64_t saved_step, std::vector<Refused> refused);
+  Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused);
 
   /// Collective, with nothing under way. Does nothing if the state's step is saved already. What cannot be
   /// written into run.dir goes to checkpoint.fallback_dir; if that fails too, it waits for room for
   /// checkpoint.wait_minutes, but no longer than run.max_hours leave.
   /// @throws UserError, CommonError if there is none then, or one of the ranks was told to stop
-  void save(const TrainingState& state);
+  void save(const checkpoint::TrainingState& state);
   /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
-  void start(const TrainingState& state);
+  void start(const checkpoint::TrainingState& state);
   /// Waits for what is under way, if anything is, and throws its failure: UserError and CommonError on all
   /// ranks, anything else on this one alone.
   void finish();
@@ -69,8 +69,8 @@ class Saver {
   struct Wait;
 
   void warn_of_surplus() const;
-  Retention retention() const;
-  Job job_of(const TrainingState& state, const std::vector<StatePiece>& pieces) const;
+  checkpoint::Retention retention() const;
+  Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces) const;
   bool get_ready();
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
@@ -83,9 +83,9 @@ class Saver {
   Run run_;
   std::int64_t saved_step_;
   std::int64_t saving_step_ = -1;  ///< of the save under way
-  std::vector<Refused> refused_;
+  std::vector<checkpoint::Refused> refused_;
   double slowest_seconds_ = 0, stall_seconds_ = 0;
-  std::unique_ptr<Background> background_;  ///< null: saves hold training up
+  std::unique_ptr<checkpoint::Background> background_;  ///< null: saves hold training up
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -3,9 +3,9 @@
 #include <limits>
 
 #include "llampi/core/clock.hpp"
-#include "train/stop.hpp"
+#include "llampi/train/stop.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,4 +75,4 @@ void Stopping::forget_last_stop() const {
   if (looks_for_file_) fs::remove(stopped_file_, ignored);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

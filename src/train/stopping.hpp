@@ -7,7 +7,7 @@
 
 #include "llampi/core/log.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Of several ranks' reasons the largest is told.
 enum class StopReason : std::uint8_t { none, max_hours, signal, file };
@@ -46,4 +46,4 @@ class Stopping {
   StopReason reason_ = StopReason::none;
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

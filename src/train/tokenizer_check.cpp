@@ -9,11 +9,11 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/error.hpp"
-#include "llampi/data/tokenizer.hpp"
-#include "train/data_content.hpp"
-#include "train/run_text.hpp"
+#include "llampi/data/content.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "llampi/train/run_text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -33,7 +33,7 @@ std::string given(const char* key, const fs::path& path) {
   return fmt::format("{}{}{}", key, is_option ? " " : " = ", path.string());
 }
 
-Speaker file_speaker(const char* key, const TokenFile* file) {
+Speaker file_speaker(const char* key, const data::TokenFile* file) {
   if (file == nullptr) return {};
   const auto known = [file](std::int64_t ids) {
     return ids == file->vocabulary() ? file->notes().tokenizer_hash : "";
@@ -43,11 +43,11 @@ Speaker file_speaker(const char* key, const TokenFile* file) {
 
 /// Of a folder that may hold a tokenizer.
 Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) {
-  if (!holds_tokenizer(folder)) return {};
+  if (!tokenizer::holds_tokenizer(folder)) return {};
   try {
-    const std::shared_ptr<const Tokenizer> tokenizer = make_tokenizer(folder.string());
+    const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::make_tokenizer(folder.string());
     const auto known = [tokenizer](std::int64_t ids) {
-      return 0 < ids && ids <= tokenizer->vocabulary() ? vocabulary_hash(*tokenizer, ids) : "";
+      return 0 < ids && ids <= tokenizer->vocabulary() ? tokenizer::vocabulary_hash(*tokenizer, ids) : "";
     };
     return {given(key, folder), tokenizer->name(), tokenizer->vocabulary(), known};
   } catch (const UserError& error) {
@@ -60,8 +60,8 @@ Speaker folder_speaker(const char* key, const fs::path& folder, const Log& log) 
 Speaker weights_speaker(const char* key, const fs::path& weights, const Log& log) {
   std::error_code ignored;
   if (fs::is_directory(weights, ignored)) return folder_speaker(key, weights, log);
-  const auto run = read_run_text(read_checkpoint_summary(weights).texts.run_config);
-  return {given(key, weights), tokenizer_in(run.note("data.train"))};
+  const auto run = read_run_text(checkpoint::read_checkpoint_summary(weights).texts.run_config);
+  return {given(key, weights), data::tokenizer_in(run.note("data.train"))};
 }
 
 enum class Mismatch : std::uint8_t { refused_if_sure, warned };
@@ -116,9 +116,9 @@ void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path
   compare(train, folder_speaker("model.config", folder, log), Mismatch::warned, log);
 }
 
-void check_tokenizer(const TokenFile& data, const fs::path& weights, const Log& log) {
+void check_tokenizer(const data::TokenFile& data, const fs::path& weights, const Log& log) {
   compare(file_speaker("--data", &data), weights_speaker("--weights", weights, log),
           Mismatch::refused_if_sure, log);
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -7,7 +7,7 @@
 #include "llampi/train/config.hpp"
 #include "train/inputs.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Compares the tokenizers of the token files with each other and with that of the weights: of a Hugging Face
 /// folder, or of the run that trained a checkpoint. What the ids mean is compared where both are known to
@@ -21,6 +21,6 @@ void check_tokenizers(const Config& config, const Inputs& inputs, const std::fil
                       const Log& log);
 
 /// The same for `evaluate --data`. One process calls it. @throws UserError
-void check_tokenizer(const TokenFile& data, const std::filesystem::path& weights, const Log& log);
+void check_tokenizer(const data::TokenFile& data, const std::filesystem::path& weights, const Log& log);
 
-}  // namespace llampi
+}  // namespace llampi::train

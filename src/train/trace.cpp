@@ -6,37 +6,37 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
-nlohmann::json arguments_of(const Action& action, const Engine& engine, int rank) {
+nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engine, int rank) {
   const auto& compiled = engine.compiled();
   nlohmann::json arguments = nlohmann::json::object();
   if (action.micro_batch >= 0) arguments["micro_batch"] = action.micro_batch;
   if (action.stage >= 0) {
     arguments["stage"] = action.stage;
-    arguments["stage_name"] = name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
+    arguments["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
   }
   if (action.unit >= 0) {
     arguments["unit"] = action.unit;
     arguments["unit_name"] = compiled.units[static_cast<std::size_t>(action.unit)].name;
   }
-  const bool gathered = action.op == Op::unshard || action.op == Op::widen || action.op == Op::reshard ||
-                        action.cargo == Cargo::shard;
-  if (gathered) arguments["pass"] = action.pass == Pass::forward ? "forward" : "backward";
-  if (action.cargo != Cargo::none) arguments["cargo"] = to_string(action.cargo);
+  const bool gathered = action.op == fsdp::Op::unshard || action.op == fsdp::Op::widen ||
+                        action.op == fsdp::Op::reshard || action.cargo == fsdp::Cargo::shard;
+  if (gathered) arguments["pass"] = action.pass == fsdp::Pass::forward ? "forward" : "backward";
+  if (action.cargo != fsdp::Cargo::none) arguments["cargo"] = fsdp::to_string(action.cargo);
   if (action.bytes > 0) arguments["bytes"] = action.bytes;
-  if (action.op == Op::unshard || action.op == Op::reduce || action.op == Op::norm)
+  if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::reduce || action.op == fsdp::Op::norm)
     arguments["ranks"] = engine.groups().shards_of(rank);
-  if (action.op == Op::replica_reduce) arguments["ranks"] = engine.groups().replicas_of(rank);
+  if (action.op == fsdp::Op::replica_reduce) arguments["ranks"] = engine.groups().replicas_of(rank);
   return arguments;
 }
 
 }  // namespace
 
-Observer Trace::observer(std::int64_t step) {
-  return [this, step](const Action& action, int index, Moment moment) {
-    if (moment == Moment::begin) {
+fsdp::Observer Trace::observer(std::int64_t step) {
+  return [this, step](const fsdp::Action& action, int index, fsdp::Moment moment) {
+    if (moment == fsdp::Moment::begin) {
       const double time = steady_seconds();
       open_.resize(std::max(open_.size(), static_cast<std::size_t>(index) + 1));
       open_[static_cast<std::size_t>(index)] = records_.size();
@@ -53,14 +53,15 @@ void Trace::write(const std::filesystem::path& file) {
                     {"ph", "M"},
                     {"pid", rank_},
                     {"args", {{"name", fmt::format("rank {}", rank_)}}}});
-  for (int s = 0; s < kStreams; ++s) {
+  for (int s = 0; s < device::kStreams; ++s) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
                       {"pid", rank_},
                       {"tid", s},
-                      {"args", {{"name", to_string(static_cast<Stream>(s))}}}});
+                      {"args", {{"name", device::to_string(static_cast<device::Stream>(s))}}}});
   }
-  std::array<double, kStreams> free{};  // per stream: the end of the event before; rows must not overlap
+  std::array<double, device::kStreams>
+      free{};  // per stream: the end of the event before; rows must not overlap
   for (const auto& r : records_) {
     auto arguments = arguments_of(r.action, engine_, rank_);
     arguments["step"] = r.step;
@@ -68,12 +69,12 @@ void Trace::write(const std::filesystem::path& file) {
     auto& last_end = free.at(static_cast<std::size_t>(r.action.stream));
     const double begin = std::max(r.begin, last_end);
     last_end = std::max(r.end, begin);
-    std::string name = to_string(r.action.op);
+    std::string name = fsdp::to_string(r.action.op);
     for (const auto* key : {"cargo", "stage_name", "unit_name"}) {
       if (arguments.contains(key)) name += " " + arguments[key].get<std::string>();
     }
     events.push_back({{"name", name},
-                      {"cat", to_string(r.action.op)},
+                      {"cat", fsdp::to_string(r.action.op)},
                       {"ph", "X"},
                       {"pid", rank_},
                       {"tid", static_cast<int>(r.action.stream)},
@@ -88,4 +89,4 @@ void Trace::write(const std::filesystem::path& file) {
   records_.clear();
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -7,7 +7,7 @@
 
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
@@ -17,23 +17,23 @@ namespace llampi {
 class Trace {
  public:
   /// `engine` must outlive it.
-  Trace(const Engine& engine, int rank) : engine_(engine), rank_(rank) {}
+  Trace(const fsdp::Engine& engine, int rank) : engine_(engine), rank_(rank) {}
 
   /// To be given to Engine::observe() for one step; the Trace must outlive the use.
-  Observer observer(std::int64_t step);
+  fsdp::Observer observer(std::int64_t step);
   /// Writes what was recorded and forgets it. @throws UserError if the file cannot be written
   void write(const std::filesystem::path& file);
 
  private:
   struct Record {
     std::int64_t step;
-    Action action;
+    fsdp::Action action;
     double begin = 0, end = 0;  ///< seconds
   };
-  const Engine& engine_;
+  const fsdp::Engine& engine_;
   int rank_;
   std::vector<Record> records_;
   std::vector<std::size_t> open_;  ///< per action of the list: its latest record
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

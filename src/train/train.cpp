@@ -6,16 +6,22 @@
 #include <exception>
 #include <utility>
 
-#include "comm/common_failure.hpp"
+#include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/compute.hpp"
+#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/comm/threads.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/health/watchdog.hpp"
+#include "llampi/infer/session.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
-#include "train/compute.hpp"
+#include "llampi/selfcheck/gpu_check.hpp"
+#include "llampi/train/evaluate.hpp"
+#include "llampi/train/stop.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/not_finite.hpp"
-#include "train/rank_0.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
 #include "train/room.hpp"
@@ -23,13 +29,10 @@
 #include "train/run_report.hpp"
 #include "train/run_warnings.hpp"
 #include "train/saver.hpp"
-#include "train/session.hpp"
-#include "train/stop.hpp"
 #include "train/stopping.hpp"
 #include "train/trace.hpp"
-#include "train/watchdog.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -41,7 +44,7 @@ constexpr double kLockSeconds = 120;
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
-  Trainer(World& world, const Config& config, const ConfigTexts& texts, const Log& log)
+  Trainer(comm::World& world, const Config& config, const ConfigTexts& texts, const Log& log)
       : world_(world),
         config_(config),
         texts_(texts),
@@ -55,13 +58,13 @@ class Trainer {
  private:
   Outcome run_watched();
   bool take_folder();
-  void fill_engine(std::vector<Refused> refused);
-  std::int64_t resume(std::vector<Refused>& refused);
-  CheckpointTexts checkpoint_texts() const;
-  void look_for_room(const std::vector<Refused>& refused);
+  void fill_engine(std::vector<checkpoint::Refused> refused);
+  std::int64_t resume(std::vector<checkpoint::Refused>& refused);
+  checkpoint::CheckpointTexts checkpoint_texts() const;
+  void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
-  StepMetrics one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid);
+  StepMetrics one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
   void scale_loss(std::int64_t step, bool overflow);
   void trace_step(std::int64_t step);
   void write_trace();
@@ -89,21 +92,21 @@ class Trainer {
     return every > 0 && (step % every == 0 || step == total_steps_);
   }
 
-  World& world_;
+  comm::World& world_;
   const Config& config_;
   const ConfigTexts& texts_;
   const Log& log_;
   Stopping stopping_;
 
-  FlightRecord record_;
+  health::FlightRecord record_;
   Inputs inputs_;
-  Compute compute_;
-  std::unique_ptr<Engine> engine_;
+  comm::Compute compute_;
+  std::unique_ptr<fsdp::Engine> engine_;
   std::unique_ptr<RunFolder> folder_;  ///< rank 0
   std::unique_ptr<RunReport> report_;
-  LearningRateSchedule schedule_;
+  optim::LearningRateSchedule schedule_;
   Start start_;
-  TrainingState state_;
+  checkpoint::TrainingState state_;
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;      ///< that this process runs
   std::int64_t compared_step_ = -1;  ///< at which replicas were equal
@@ -118,24 +121,24 @@ class Trainer {
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
   double own_loss_ = 0;                                ///< of the last step, the sum of this rank
   std::unique_ptr<Room> room_;
-  std::shared_ptr<SideWork> side_work_ = std::make_shared<SideWork>();
-  std::unique_ptr<Saver> saver_;        ///< destroyed before the engine, whose snapshot it reads
-  std::unique_ptr<Watchdog> watchdog_;  ///< destroyed first
+  std::shared_ptr<health::SideWork> side_work_ = std::make_shared<health::SideWork>();
+  std::unique_ptr<Saver> saver_;                ///< destroyed before the engine, whose snapshot it reads
+  std::unique_ptr<health::Watchdog> watchdog_;  ///< destroyed first
 };
 
 /// Fills the engine from a checkpoint or, should that turn out to be damaged, the next older one that is
 /// whole. Returns its step.
-std::int64_t Trainer::resume(std::vector<Refused>& refused) {
+std::int64_t Trainer::resume(std::vector<checkpoint::Refused>& refused) {
   for (;;) {
     const fs::path checkpoint = start_.checkpoint;
     try {
-      const auto saved =
-          load_checkpoint(world_, compute_.device(), checkpoint, tensor_infos(*engine_),
-                          tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
+      const auto saved = checkpoint::load_checkpoint(
+          world_, compute_.device(), checkpoint, infer::tensor_infos(*engine_),
+          infer::tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
       state_ = continue_from(saved, state_);
       log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
       return saved.step;
-    } catch (const DamagedCheckpoint& error) {  // on all ranks
+    } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
       refused.push_back({checkpoint, error.what()});
       log_.warning("skipped a checkpoint: {}", error.what());
     }
@@ -144,17 +147,18 @@ std::int64_t Trainer::resume(std::vector<Refused>& refused) {
 }
 
 /// Fills the engine and says where the run stands.
-void Trainer::fill_engine(std::vector<Refused> refused) {
+void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
   const bool begins = start_.checkpoint.empty();
-  const FlightPhase phase(record_, begins ? "reads the weights" : "reads the checkpoint");
+  const health::FlightPhase phase(record_, begins ? "reads the weights" : "reads the checkpoint");
   std::int64_t saved_step = -1;
   if (!begins) {
     saved_step = resume(refused);
   } else if (config_.model.weights == "random") {
     engine_->initialise(config_.run.seed);
   } else {
-    load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
-                 config_.fsdp.sync_init == "broadcast" ? WeightsReading::broadcast : WeightsReading::each);
+    infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
+                        config_.fsdp.sync_init == "broadcast" ? checkpoint::WeightsReading::broadcast
+                                                              : checkpoint::WeightsReading::each);
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
@@ -173,24 +177,25 @@ void Trainer::fill_engine(std::vector<Refused> refused) {
 }
 
 /// Before weights are read, which takes a while.
-void Trainer::look_for_room(const std::vector<Refused>& refused) {
+void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
   std::vector<fs::path> damaged;
   for (const auto& file : refused) damaged.push_back(file.file);
-  const fs::path fallback = from_rank_0(world_, [&] { return fallback_folder(config_).string(); });
-  room_ = std::make_unique<Room>(config_, checkpoint_bytes(tensor_infos(*engine_), checkpoint_texts()), log_,
-                                 fallback, damaged);
-  from_rank_0(world_, [&] {
+  const fs::path fallback = comm::from_rank_0(world_, [&] { return fallback_folder(config_).string(); });
+  room_ = std::make_unique<Room>(
+      config_, checkpoint::checkpoint_bytes(infer::tensor_infos(*engine_), checkpoint_texts()), log_,
+      fallback, damaged);
+  comm::from_rank_0(world_, [&] {
     room_->require_next();
     return std::string();
   });
 }
 
-CheckpointTexts Trainer::checkpoint_texts() const {
+checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
   return {inputs_.llama.json, start_.run_text, inputs_.train_file->notes().chat_template};
 }
 
 void Trainer::open_run_folder() {
-  const std::string owes = from_rank_0(world_, [&] {
+  const std::string owes = comm::from_rank_0(world_, [&] {
     folder_->open(start_.run_text, traced_.first > 0, state_.step);
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
     return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
@@ -202,17 +207,18 @@ void Trainer::open_run_folder() {
 Outcome Trainer::run(const Complain& complain) {
   record_.set_phase("starts");
   if (config_.run.watchdog_seconds > 0) {
-    const WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, side_work_, complain};
-    watchdog_ = std::make_unique<Watchdog>(world_, record_, options, log_);
+    const health::WatchdogOptions options{config_.run.watchdog_seconds, config_.run.dir, side_work_,
+                                          complain};
+    watchdog_ = std::make_unique<health::Watchdog>(world_, record_, options, log_);
   }
   Outcome outcome{};
-  const auto error = common_failure([&] { outcome = run_watched(); });
+  const auto error = comm::common_failure([&] { outcome = run_watched(); });
   finish_what_is_saved();
   if (error) {
     if (watchdog_) watchdog_->leave();
     std::rethrow_exception(error);
   }
-  const FlightScope scope(record_, {"end of the run"});
+  const health::FlightScope scope(record_, {"end of the run"});
   if (watchdog_) watchdog_->finish();
   return outcome;
 }
@@ -220,7 +226,7 @@ Outcome Trainer::run(const Complain& complain) {
 /// A save under way comes to its end, whatever has become of training.
 void Trainer::finish_what_is_saved() {
   if (!saver_) return;
-  static_cast<void>(common_failure([&] { saver_->finish(); }));
+  static_cast<void>(comm::common_failure([&] { saver_->finish(); }));
 }
 
 /// False where this job is told to stop while another one has the folder.
@@ -231,7 +237,7 @@ bool Trainer::take_folder() {
     record_.act("waiting for the run folder");
     if (take_stop_request()) throw ToldToStop();
   };
-  return from_rank_0(world_, [&]() -> std::string {
+  return comm::from_rank_0(world_, [&]() -> std::string {
            try {
              folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait);
              return "taken";
@@ -242,9 +248,9 @@ bool Trainer::take_folder() {
 }
 
 Outcome Trainer::run_watched() {
-  const int threads = threads_per_rank(world_, config_.run.threads);
-  const std::string model = from_rank_0(world_, [&] { return model_of_begun_run(config_, log_); });
-  agree(world_, [&] {
+  const int threads = comm::threads_per_rank(world_, config_.run.threads);
+  const std::string model = comm::from_rank_0(world_, [&] { return model_of_begun_run(config_, log_); });
+  comm::agree(world_, [&] {
     inputs_ = open_inputs(config_, world_.size(), model);
     state_ = inputs_.fresh;
   });
@@ -253,34 +259,35 @@ Outcome Trainer::run_watched() {
               config_.run.dir);
     return Outcome::stopped;
   }
-  std::vector<Refused> refused;
+  std::vector<checkpoint::Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;
   if (start_.checkpoint.empty() && config_.model.weights != "random") {
-    agree(world_, [&] {
-      check_same_model(inputs_.llama, config_.model.config, config_of_weights(start_.weights),
+    comm::agree(world_, [&] {
+      check_same_model(inputs_.llama, config_.model.config, infer::config_of_weights(start_.weights),
                        start_.weights.string(), "give the model.config that belongs to the weights");
     });
   }
-  compute_ = open_compute(world_,
-                          {.device = config_.run.device,
-                           .threads = threads,
-                           .share_gpu = config_.run.share_gpu,
-                           .deterministic = config_.run.deterministic,
-                           .tf32 = config_.run.tf32,
-                           .attention = config_.run.attention},
-                          log_);
+  compute_ = comm::open_compute(world_,
+                                {.device = config_.run.device,
+                                 .threads = threads,
+                                 .share_gpu = config_.run.share_gpu,
+                                 .deterministic = config_.run.deterministic,
+                                 .tf32 = config_.run.tf32,
+                                 .attention = config_.run.attention},
+                                log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());
-  EngineOptions options;
-  agree(world_, [&] {
+  fsdp::EngineOptions options;
+  comm::agree(world_, [&] {
     options = engine_options(config_, *inputs_.model, micro_batches,
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
     traced_ = steps_to_trace(config_.log.trace);
     not_finite_ = NotFinitePolicy::parse(config_.train.not_finite);
   });
-  check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim, log_);
-  engine_ =
-      std::make_unique<Engine>(*inputs_.model, compute_.device(), *compute_.host, compute_.world(), options);
+  selfcheck::check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim,
+                        log_);
+  engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
+                                           compute_.world(), options);
   engine_->keep_record(record_);
   look_for_room(refused);
   fill_engine(std::move(refused));
@@ -297,7 +304,7 @@ Outcome Trainer::run_watched() {
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
   std::int64_t votes = stopping_.vote(seconds_to_go_on(0));
-  const FlightScope scope(record_, {"agreement on stopping"});
+  const health::FlightScope scope(record_, {"agreement on stopping"});
   world_.sum(std::span(&votes, 1));
   return stopping_.decide(votes);
 }
@@ -351,14 +358,14 @@ void Trainer::attempt(const Work& work) {
 
 /// Throws on every rank if any has failed. Collective.
 void Trainer::settle() {
-  agree(world_, [&] {
+  comm::agree(world_, [&] {
     if (failure_) std::rethrow_exception(failure_);
   });
 }
 
 Outcome Trainer::loop() {
-  Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, config_.train.global_batch,
-                world_.rank(), world_.size());
+  data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler,
+                      config_.train.global_batch, world_.rank(), world_.size());
   first_step_ = state_.step + 1;
   engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
   if (owes_evaluation_ && !evaluate_now()) return stop();
@@ -368,7 +375,7 @@ Outcome Trainer::loop() {
     record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
     record_.begin_step(state_.step + 1);
     record_.act("reading the data");
-    std::vector<HostBatch> batches;
+    std::vector<device::HostBatch> batches;
     attempt([&] { batches = loader.next(data_steps(state_) + 1); });
     notice_save();
     const double data_seconds = steady_seconds() - begin;
@@ -377,7 +384,7 @@ Outcome Trainer::loop() {
     std::int64_t counts[] = {0, failure_ ? 1 : 0, stopping_.vote(seconds_to_go_on(last_seconds))};
     for (const auto& batch : batches) counts[0] += batch.valid_labels;
     {
-      const FlightScope scope(record_, {"agreement on the step"});
+      const health::FlightScope scope(record_, {"agreement on the step"});
       world_.sum(counts);
     }
     if (counts[1] > 0) {
@@ -396,7 +403,7 @@ Outcome Trainer::loop() {
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
     std::int64_t memory[] = {report_->memory_bytes(), report_->gpu_process_bytes()};
     {
-      const FlightScope scope(record_, {"gathering of memory figures"});
+      const health::FlightScope scope(record_, {"gathering of memory figures"});
       world_.max(memory);
     }
     metrics.memory_bytes = memory[0];
@@ -430,7 +437,7 @@ void Trainer::check_finite(const StepMetrics& metrics) {
     left_out_in_a_row_ = 0;
     return;
   }
-  const FlightPhase phase(record_, "looks for what is not finite");
+  const health::FlightPhase phase(record_, "looks for what is not finite");
   const std::string where = find_not_finite(world_, compute_.device(), *engine_, own_loss_);
   ++left_out_, ++left_out_in_a_row_;
   if (left_out_in_a_row_ <= not_finite_.skip) {
@@ -447,7 +454,7 @@ void Trainer::check_finite(const StepMetrics& metrics) {
 /// A file that is saved takes a part of each replica: it is whole, and wrong, if these are not equal.
 void Trainer::compare_replicas() {
   if (config_.run.verify_replicas_every == 0 || compared_step_ == state_.step) return;
-  const FlightPhase phase(record_, "compares replicas");
+  const health::FlightPhase phase(record_, "compares replicas");
   const std::string difference = find_differing_replicas(world_, compute_.device(), *engine_);
   if (!difference.empty()) fail(fmt::format("after step {}, {}", state_.step, difference));
   compared_step_ = state_.step;
@@ -458,24 +465,25 @@ void Trainer::fail(const std::string& reason) {
   finish_saving();
   settle();
   const std::int64_t saved = saver_->saved_step();
-  throw CommonError(fmt::format(
+  throw comm::CommonError(fmt::format(
       "{}; {}", reason,
       saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved)));
 }
 
-StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batches, std::int64_t valid) {
+StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBatch> batches,
+                              std::int64_t valid) {
   StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
   if (valid > 0) {
     trace_step(step);
     if (trace_) engine_->observe(trace_->observer(step));
-    StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
+    fsdp::StepInputs inputs{metrics.lr, state_.optimizer_steps + 1, valid};
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
     if ((dropped_ = result.dropped)) return metrics;
     metrics.loss = own_loss_ = result.loss_sum;
     {
-      const FlightScope scope(record_, {"sum of the losses"});
+      const health::FlightScope scope(record_, {"sum of the losses"});
       world_.sum(std::span(&metrics.loss, 1));
     }
     metrics.loss /= static_cast<double>(valid);
@@ -496,7 +504,7 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const HostBatch> batc
 
 /// The gradient norm is the same on all ranks, so all leave a step out together.
 void Trainer::scale_loss(std::int64_t step, bool overflow) {
-  LossScaler scaler{state_.loss_scale, state_.loss_scale_good_steps};
+  optim::LossScaler scaler{state_.loss_scale, state_.loss_scale_good_steps};
   scaler.update(overflow);
   if (overflow) {
     log_.info("step {} is left out: a gradient overflowed with loss scale {}, the next has {}", step,
@@ -518,7 +526,7 @@ void Trainer::trace_step(std::int64_t step) {
 
 void Trainer::write_trace() {
   if (!trace_) return;
-  agree(world_, [&] {
+  comm::agree(world_, [&] {
     trace_->write(fs::path(config_.run.dir) / "trace" / fmt::format("rank-{:05}.json", world_.rank()));
   });
   trace_.reset();
@@ -546,7 +554,7 @@ void Trainer::report(const StepMetrics& m) {
 
 /// False if it was dropped, to stop. The next run begins with it then.
 bool Trainer::evaluate_now() {
-  const FlightPhase phase(record_, "evaluates");
+  const health::FlightPhase phase(record_, "evaluates");
   const double begin = steady_seconds();
   const auto done = evaluate_file(world_, *engine_, *inputs_.eval_file, inputs_.batch_options,
                                   [&] { return state_.step < total_steps_ && all_told_to_stop(); });
@@ -563,7 +571,7 @@ bool Trainer::evaluate_now() {
 }
 
 void Trainer::settle_before_saving() {
-  const FlightPhase phase(record_, "gets ready to save");
+  const health::FlightPhase phase(record_, "gets ready to save");
   finish_saving();
   settle();
   compare_replicas();
@@ -581,7 +589,7 @@ void Trainer::start_saving() {
 
 /// A failure of this rank alone is not kept: the saves of other ranks wait for this one.
 void Trainer::finish_saving() {
-  if (!failure_) failure_ = common_failure([&] { saver_->finish(); });
+  if (!failure_) failure_ = comm::common_failure([&] { saver_->finish(); });
 }
 
 /// Looks whether the save under way has come to its end. This rank may be the first to see it.
@@ -592,19 +600,19 @@ void Trainer::notice_save() {
 void Trainer::abandon_save() {
   if (!saver_ || !saver_->abandon()) return;
   static_cast<void>(engine_.release());
-  static_cast<void>(new Compute(std::move(compute_)));  // of which the engine's memory is
+  static_cast<void>(new comm::Compute(std::move(compute_)));  // of which the engine's memory is
 }
 
 }  // namespace
 
-Outcome train(World& world, const Config& config, const ConfigTexts& texts, const Log& log,
+Outcome train(comm::World& world, const Config& config, const ConfigTexts& texts, const Log& log,
               const std::function<void(const std::string& summary)>& complain) {
   Trainer trainer(world, config, texts, log);
   try {
     return trainer.run(complain);
   } catch (const UserError&) {
     throw;  // on all ranks: a save under way comes to its end
-  } catch (const CommonError&) {
+  } catch (const comm::CommonError&) {
     throw;
   } catch (...) {
     trainer.abandon_save();
@@ -612,4 +620,4 @@ Outcome train(World& world, const Config& config, const ConfigTexts& texts, cons
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -1,5 +1,5 @@
 // Checksums of blocks from ranges that are cut and dealt in every way.
-#include "checkpoint/block_sums.hpp"
+#include "llampi/io/block_sums.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <random>
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 using ::testing::ElementsAre;
@@ -24,36 +24,36 @@ std::vector<float> values_of(int dataset) {
 }
 
 /// What must come out: the CRC-32 of each block in one go.
-std::vector<RangeSum> expected() {
-  std::vector<RangeSum> whole;
+std::vector<io::RangeSum> expected() {
+  std::vector<io::RangeSum> whole;
   for (int dataset = 0; dataset < std::ssize(kElements); ++dataset) {
     const auto values = values_of(dataset);
     for (std::int64_t begin = 0; begin < kElements[dataset]; begin += kBlock) {
       const std::int64_t elements = std::min(kBlock, kElements[dataset] - begin);
       const auto block = std::span(values).subspan(begin, elements);
-      whole.push_back({dataset, crc32_of(std::as_bytes(block)), begin, elements});
+      whole.push_back({dataset, io::crc32_of(std::as_bytes(block)), begin, elements});
     }
   }
   return whole;
 }
 
-void add(std::vector<RangeSum>& sums, int dataset, std::int64_t begin, std::int64_t end) {
+void add(std::vector<io::RangeSum>& sums, int dataset, std::int64_t begin, std::int64_t end) {
   const auto values = values_of(dataset);
-  add_sums(sums, dataset, begin, std::span(values).subspan(begin, end - begin), kBlock);
+  io::add_sums(sums, dataset, begin, std::span(values).subspan(begin, end - begin), kBlock);
 }
 
 TEST(BlockSums, TheCrcIsThatOfZlib) {
   // The check value of CRC-32/ISO-HDLC, in the catalogue of parametrised CRC algorithms.
   const std::string digits = "123456789";
-  EXPECT_EQ(crc32_of(std::as_bytes(std::span(digits))), 0xCBF43926U);
-  EXPECT_EQ(crc32_of(std::as_bytes(std::span(digits).subspan(4)),
-                     crc32_of(std::as_bytes(std::span(digits).first(4)))),
+  EXPECT_EQ(io::crc32_of(std::as_bytes(std::span(digits))), 0xCBF43926U);
+  EXPECT_EQ(io::crc32_of(std::as_bytes(std::span(digits).subspan(4)),
+                         io::crc32_of(std::as_bytes(std::span(digits).first(4)))),
             0xCBF43926U);
-  EXPECT_EQ(crc32_of({}, 0xCBF43926U), 0xCBF43926U);
+  EXPECT_EQ(io::crc32_of({}, 0xCBF43926U), 0xCBF43926U);
 }
 
 TEST(BlockSums, RangesAreCutAtBlocks) {
-  std::vector<RangeSum> sums;
+  std::vector<io::RangeSum> sums;
   add(sums, 0, 7, 37);
   std::vector<std::pair<std::int64_t, std::int64_t>> ranges;
   for (const auto& sum : sums) ranges.emplace_back(sum.begin, sum.elements);
@@ -66,7 +66,7 @@ TEST(BlockSums, DoNotDependOnTheDivision) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
-    std::vector<RangeSum> sums;
+    std::vector<io::RangeSum> sums;
     for (int dataset = 0; dataset < std::ssize(kElements); ++dataset) {
       for (unsigned copies = 1 + random() % 2; copies > 0; --copies) {  // replicas may be cut elsewhere
         std::int64_t begin = 0;
@@ -79,63 +79,63 @@ TEST(BlockSums, DoNotDependOnTheDivision) {
       }
     }
     std::shuffle(sums.begin(), sums.end(), random);
-    const auto blocks = combine(sums, kElements, kBlock);
+    const auto blocks = io::combine(sums, kElements, kBlock);
     EXPECT_EQ(blocks.whole, expected());
     EXPECT_THAT(blocks.parts, IsEmpty());
   }
 }
 
 TEST(BlockSums, WhatIsMissingIsNotTakenForWhole) {
-  std::vector<RangeSum> sums;
+  std::vector<io::RangeSum> sums;
   add(sums, 0, 0, 9);    // but not element 9
   add(sums, 0, 10, 12);  // nor 12
   add(sums, 0, 13, 20);
   add(sums, 0, 21, 30);  // nor 20
   add(sums, 0, 30, 37);
-  const auto blocks = combine(sums, kElements, kBlock);
+  const auto blocks = io::combine(sums, kElements, kBlock);
   EXPECT_THAT(blocks.whole, ElementsAre(expected()[3]));
   EXPECT_EQ(blocks.parts.size(), 4U);
 
   add(sums, 0, 5, 21);  // block 1 as one, 20, and 5 to 9
-  EXPECT_EQ(combine(sums, kElements, kBlock).whole.size(), 3U) << "0 to 8 and 5 to 9 only overlap";
+  EXPECT_EQ(io::combine(sums, kElements, kBlock).whole.size(), 3U) << "0 to 8 and 5 to 9 only overlap";
   add(sums, 0, 9, 10);
-  EXPECT_EQ(combine(sums, kElements, kBlock).whole.size(), 4U);
+  EXPECT_EQ(io::combine(sums, kElements, kBlock).whole.size(), 4U);
 }
 
 // The parts that a rank cannot put together itself are what it sends to the others.
 TEST(BlockSums, InTwoStages) {
-  std::vector<RangeSum> sent, whole;
+  std::vector<io::RangeSum> sent, whole;
   for (int rank = 0; rank < 3; ++rank) {
-    std::vector<RangeSum> own;
+    std::vector<io::RangeSum> own;
     for (int dataset = 0; dataset < std::ssize(kElements); ++dataset)
       add(own, dataset, kElements[dataset] * rank / 3, kElements[dataset] * (rank + 1) / 3);
-    const auto blocks = combine(own, kElements, kBlock);
+    const auto blocks = io::combine(own, kElements, kBlock);
     whole.insert(whole.end(), blocks.whole.begin(), blocks.whole.end());
     sent.insert(sent.end(), blocks.parts.begin(), blocks.parts.end());
   }
-  const auto together = combine(sent, kElements, kBlock).whole;
+  const auto together = io::combine(sent, kElements, kBlock).whole;
   whole.insert(whole.end(), together.begin(), together.end());
   EXPECT_THAT(whole, ::testing::UnorderedElementsAreArray(expected()));
 }
 
 TEST(BlockSums, ValuesThatWereNotTheSameGiveTwoSums) {
-  std::vector<RangeSum> sums;
+  std::vector<io::RangeSum> sums;
   add(sums, 1, 0, 4);
   add(sums, 1, 4, 10);
   sums.push_back(sums.back());
   sums.back().crc ^= 1;
-  const auto blocks = combine(sums, kElements, kBlock);
+  const auto blocks = io::combine(sums, kElements, kBlock);
   ASSERT_EQ(blocks.whole.size(), 2U);
   EXPECT_NE(blocks.whole[0].crc, blocks.whole[1].crc);
   EXPECT_TRUE(blocks.whole[0] == expected()[4] || blocks.whole[1] == expected()[4]);
 }
 
 TEST(BlockSums, Blocks) {
-  EXPECT_EQ(blocks_of(0, 4), 0);
-  EXPECT_EQ(blocks_of(4, 4), 1);
-  EXPECT_EQ(blocks_of(5, 4), 2);
-  EXPECT_EQ(blocks_of(1, std::int64_t{1} << 62), 1);
+  EXPECT_EQ(io::blocks_of(0, 4), 0);
+  EXPECT_EQ(io::blocks_of(4, 4), 1);
+  EXPECT_EQ(io::blocks_of(5, 4), 2);
+  EXPECT_EQ(io::blocks_of(1, std::int64_t{1} << 62), 1);
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

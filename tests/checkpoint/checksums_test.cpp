@@ -10,7 +10,7 @@
 #include "checkpoint/shared_folder.hpp"
 #include "checkpoint/tensor_list.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -27,7 +27,7 @@ std::map<std::string, std::vector<std::uint32_t>> expected(std::int64_t block) {
       auto& sums = checksums[fmt::format("/{}/{}", kRoles[role].group, tensors[t].name)];
       for (auto rest = std::span(values); !rest.empty();) {
         const auto part = rest.first(std::min(rest.size(), static_cast<std::size_t>(block)));
-        sums.push_back(crc32_of(std::as_bytes(part)));
+        sums.push_back(io::crc32_of(std::as_bytes(part)));
         rest = rest.subspan(part.size());
       }
     }
@@ -36,8 +36,8 @@ std::map<std::string, std::vector<std::uint32_t>> expected(std::int64_t block) {
 }
 
 void expect_right(const fs::path& file, std::int64_t block) {
-  const Hdf5Lock lock;
-  const auto stored = read_metadata(hdf5::open_file(file).id(), file).checksums;
+  const io::Hdf5Lock lock;
+  const auto stored = read_metadata(io::hdf5::open_file(file).id(), file).checksums;
   std::map<std::string, std::vector<std::uint32_t>> found;
   for (const auto& dataset : stored.datasets) found[dataset.path] = dataset.blocks;
   EXPECT_EQ(stored.block_elements, block);
@@ -48,7 +48,7 @@ TEST(Checksums, AreThoseOfTheValuesHoweverTheyAreDivided) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
   const int rank = test_world().rank(), ranks = test_world().size();
-  for (const std::int64_t block : {std::int64_t{1000}, std::int64_t{4096}, kChecksumBlockElements}) {
+  for (const std::int64_t block : {std::int64_t{1000}, std::int64_t{4096}, io::kChecksumBlockElements}) {
     for (const int parts : {1, 2, 3, 7}) {
       SCOPED_TRACE(fmt::format("blocks of {}, {} parts", block, parts));
       SaveOptions options;
@@ -78,4 +78,4 @@ TEST(Checksums, OfNarrowStates) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

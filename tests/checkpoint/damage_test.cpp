@@ -1,5 +1,7 @@
 // Checkpoints that were cut off, changed, or mixed with another: refused on all ranks, naming the dataset
 // where it is the values; never loaded as something else, never a crash or a hang.
+#include <hdf5.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,7 +12,7 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,16 +111,17 @@ class Damage : public ::testing::Test {
   void change(const std::function<void(hid_t)>& work) const {
     write(whole());
     on_rank_0([&] {
-      const Hdf5Lock lock;
-      const hdf5::File opened(hdf5::check(H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
+      const io::Hdf5Lock lock;
+      const io::hdf5::File opened(
+          io::hdf5::check(H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
       work(opened.id());
     });
   }
 
   std::size_t offset_of(const std::string& dataset) const {
-    const Hdf5Lock lock;
-    const auto opened = hdf5::open_file(file());
-    return hdf5::contiguous_offset(hdf5::open_dataset(opened.id(), dataset).id()).value();
+    const io::Hdf5Lock lock;
+    const auto opened = io::hdf5::open_file(file());
+    return io::hdf5::contiguous_offset(io::hdf5::open_dataset(opened.id(), dataset).id()).value();
   }
 
   /// A place in the file, which is among all of its bytes, or among those that are not 0.
@@ -313,25 +316,25 @@ TEST_F(Damage, HalfOfAnotherCheckpoint) {
 // A value and HDF5's own checksum of it may both be wrong: by a program that writes attributes.
 TEST_F(Damage, ChangedMetadata) {
   const auto replace_step = [](hid_t id) {
-    hdf5::check(H5Adelete_by_name(id, "state", "step", H5P_DEFAULT), "H5Adelete_by_name");
-    hdf5::write_int64(hdf5::open_group(id, "state").id(), "step", 1235);
+    io::hdf5::check(H5Adelete_by_name(id, "state", "step", H5P_DEFAULT), "H5Adelete_by_name");
+    io::hdf5::write_int64(io::hdf5::open_group(id, "state").id(), "step", 1235);
   };
   const auto replace_text = [](hid_t id) {
-    hdf5::check(H5Adelete_by_name(id, ".", "model_config", H5P_DEFAULT), "H5Adelete_by_name");
-    hdf5::write_string(id, "model_config", std::string(299, 'm') + 'n');
+    io::hdf5::check(H5Adelete_by_name(id, ".", "model_config", H5P_DEFAULT), "H5Adelete_by_name");
+    io::hdf5::write_string(id, "model_config", std::string(299, 'm') + 'n');
   };
   const auto rename = [](hid_t id) {
-    hdf5::check(H5Lmove(id, "/model/b", id, "/model/c", H5P_DEFAULT, H5P_DEFAULT), "H5Lmove");
+    io::hdf5::check(H5Lmove(id, "/model/b", id, "/model/c", H5P_DEFAULT, H5P_DEFAULT), "H5Lmove");
   };
   const auto remove_checksum = [](hid_t id) {
-    hdf5::check(H5Adelete_by_name(id, "/model/b", "crc32", H5P_DEFAULT), "H5Adelete_by_name");
+    io::hdf5::check(H5Adelete_by_name(id, "/model/b", "crc32", H5P_DEFAULT), "H5Adelete_by_name");
   };
   const auto change_checksum = [](hid_t id) {
-    hdf5::write_uint32s(hdf5::open_dataset(id, "/model/b").id(), "crc32", {1});
+    io::hdf5::write_uint32s(io::hdf5::open_dataset(id, "/model/b").id(), "crc32", {1});
   };
   const auto change_block = [](hid_t id) {
-    hdf5::check(H5Adelete_by_name(id, ".", "checksum_block_elements", H5P_DEFAULT), "H5Adelete_by_name");
-    hdf5::write_int64(id, "checksum_block_elements", 0);
+    io::hdf5::check(H5Adelete_by_name(id, ".", "checksum_block_elements", H5P_DEFAULT), "H5Adelete_by_name");
+    io::hdf5::write_int64(id, "checksum_block_elements", 0);
   };
   const std::vector<std::function<void(hid_t)>> changes{replace_step,    replace_text,    rename,
                                                         remove_checksum, change_checksum, change_block};
@@ -345,9 +348,9 @@ TEST_F(Damage, ChangedMetadata) {
 // As older programs wrote them, or a user made them who changed something.
 TEST_F(Damage, FilesWithoutChecksums) {
   change([](hid_t id) {
-    hdf5::check(H5Adelete_by_name(id, ".", "checksum_block_elements", H5P_DEFAULT), "H5Adelete_by_name");
+    io::hdf5::check(H5Adelete_by_name(id, ".", "checksum_block_elements", H5P_DEFAULT), "H5Adelete_by_name");
     for (const char* dataset : {"/model/a", "/model/b"})
-      hdf5::check(H5Adelete_by_name(id, dataset, "crc32", H5P_DEFAULT), "H5Adelete_by_name");
+      io::hdf5::check(H5Adelete_by_name(id, dataset, "crc32", H5P_DEFAULT), "H5Adelete_by_name");
   });
   const auto pieces = small_pieces();
   load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
@@ -366,16 +369,16 @@ TEST_F(Damage, VerifiedBytes) {
 TEST_F(Damage, OtherVersionsAndKinds) {
   const auto refused = [&](const char* attribute, const std::function<void(hid_t)>& write) {
     change([&](hid_t id) {
-      hdf5::check(H5Adelete_by_name(id, ".", attribute, H5P_DEFAULT), "H5Adelete_by_name");
+      io::hdf5::check(H5Adelete_by_name(id, ".", attribute, H5P_DEFAULT), "H5Adelete_by_name");
       write(id);
     });
     const auto pieces = small_pieces();
     return message_of<UserError>(
         [&] { load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces()); });
   };
-  EXPECT_THAT(refused("format_version", [](hid_t id) { hdf5::write_int64(id, "format_version", 2); }),
+  EXPECT_THAT(refused("format_version", [](hid_t id) { io::hdf5::write_int64(id, "format_version", 2); }),
               HasSubstr("format 2"));
-  EXPECT_THAT(refused("format", [](hid_t id) { hdf5::write_string(id, "format", "llampi-tokens"); }),
+  EXPECT_THAT(refused("format", [](hid_t id) { io::hdf5::write_string(id, "format", "llampi-tokens"); }),
               HasSubstr("not a llampi checkpoint"));
   EXPECT_THAT(refused("format", [](hid_t) {}), HasSubstr("not a llampi checkpoint"));
 }
@@ -386,22 +389,22 @@ TEST_F(Damage, RewrittenDatasets) {
     change([&](hid_t id) {
       std::vector<float> values(15);
       const char* name = "/model/a";
-      hdf5::Dataset old = hdf5::open_dataset(id, name);
-      hdf5::check(H5Dread(old.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
-                  "H5Dread");
-      const auto checksums = hdf5::read_uint32s(old.id(), "crc32", 4);
+      io::hdf5::Dataset old = io::hdf5::open_dataset(id, name);
+      io::hdf5::check(H5Dread(old.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+                      "H5Dread");
+      const auto checksums = io::hdf5::read_uint32s(old.id(), "crc32", 4);
       old.close();
-      hdf5::check(H5Ldelete(id, name, H5P_DEFAULT), "H5Ldelete");
+      io::hdf5::check(H5Ldelete(id, name, H5P_DEFAULT), "H5Ldelete");
       const hsize_t extents[2] = {3, 5}, chunk[2] = {2, 2};
-      const hdf5::Dataspace space(H5Screate_simple(2, extents, nullptr));
-      const hdf5::PropertyList properties(H5Pcreate(H5P_DATASET_CREATE));
-      if (chunked) hdf5::check(H5Pset_chunk(properties.id(), 2, chunk), "H5Pset_chunk");
-      const hdf5::Dataset data(hdf5::check(
+      const io::hdf5::Dataspace space(H5Screate_simple(2, extents, nullptr));
+      const io::hdf5::PropertyList properties(H5Pcreate(H5P_DATASET_CREATE));
+      if (chunked) io::hdf5::check(H5Pset_chunk(properties.id(), 2, chunk), "H5Pset_chunk");
+      const io::hdf5::Dataset data(io::hdf5::check(
           H5Dcreate2(id, name, type, space.id(), H5P_DEFAULT, properties.id(), H5P_DEFAULT), "H5Dcreate2"));
-      hdf5::check(H5Dwrite(data.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
-                  "H5Dwrite");
-      hdf5::create_uint32s(data.id(), "crc32", checksums.size());
-      hdf5::write_uint32s(data.id(), "crc32", checksums);
+      io::hdf5::check(H5Dwrite(data.id(), H5T_NATIVE_FLOAT, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+                      "H5Dwrite");
+      io::hdf5::create_uint32s(data.id(), "crc32", checksums.size());
+      io::hdf5::write_uint32s(data.id(), "crc32", checksums);
     });
     const auto pieces = small_pieces();
     load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
@@ -416,4 +419,4 @@ TEST_F(Damage, RewrittenDatasets) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -11,7 +11,7 @@
 #include "checkpoint/shared_folder.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST(Disk, ReadOnly) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -7,7 +7,7 @@
 #include "checkpoint/save.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 std::filesystem::path file_written_by(int ranks) {
@@ -42,8 +42,8 @@ TEST(Exchange, Read) {
 
 TEST(Exchange, ReadChecksums) {
   const auto checksums_of = [](int writers) {
-    const Hdf5Lock lock;
-    return read_all_checksums(hdf5::open_file(file_written_by(writers)).id()).datasets;
+    const io::Hdf5Lock lock;
+    return read_all_checksums(io::hdf5::open_file(file_written_by(writers)).id()).datasets;
   };
   const auto expected = checksums_of(1);
   ASSERT_EQ(expected.size(), 3 * sample_tensors().size() - 2);
@@ -58,4 +58,4 @@ TEST(Exchange, ReadChecksums) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

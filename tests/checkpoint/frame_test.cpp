@@ -8,7 +8,7 @@
 #include "checkpoint/sample.hpp"
 #include "checkpoint/tensor_list.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,13 +36,13 @@ std::vector<TensorInfo> tensors_of_70b() {
 }
 
 /// A sum for each block, of whatever values.
-std::vector<RangeSum> sums_of_all(const std::vector<TensorInfo>& tensors) {
-  std::vector<RangeSum> sums;
+std::vector<io::RangeSum> sums_of_all(const std::vector<TensorInfo>& tensors) {
+  std::vector<io::RangeSum> sums;
   for (int dataset = 0; dataset < static_cast<int>(kRoles.size() * tensors.size()); ++dataset) {
     const std::int64_t elements =
         elements_of(tensors[static_cast<std::size_t>(dataset) % tensors.size()].shape);
-    for (std::int64_t begin = 0; begin < elements; begin += kChecksumBlockElements)
-      sums.push_back({dataset, 7, begin, std::min(kChecksumBlockElements, elements - begin)});
+    for (std::int64_t begin = 0; begin < elements; begin += io::kChecksumBlockElements)
+      sums.push_back({dataset, 7, begin, std::min(io::kChecksumBlockElements, elements - begin)});
   }
   return sums;
 }
@@ -52,10 +52,10 @@ TEST(Frame, Of70BillionParametersIsAFewMebibytesAndReadable) {
   CheckpointSummary about;
   about.state = sample_state();
   about.tensors = tensors_of_70b();
-  Frame frame(about, {}, kChecksumBlockElements);
+  Frame frame(about, {}, io::kChecksumBlockElements);
   frame.complete(about, sums_of_all(about.tensors));
   {
-    const auto out = PosixFile::create(file);
+    const auto out = io::PosixFile::create(file);
     frame.write_to(out);
   }
   std::int64_t end = static_cast<std::int64_t>(fs::file_size(file));
@@ -70,8 +70,8 @@ TEST(Frame, Of70BillionParametersIsAFewMebibytesAndReadable) {
   EXPECT_EQ(values, 12 * std::int64_t{70'553'706'496});
   const auto others = static_cast<std::int64_t>(fs::file_size(file)) - values;
   const auto pages = static_cast<std::int64_t>(3 * about.tensors.size()) * FileSettings{}.alignment_bytes;
-  EXPECT_LT(others, metadata_bytes(about.tensors, about.texts, kChecksumBlockElements) + pages);
-  EXPECT_LT(metadata_bytes(about.tensors, about.texts, kChecksumBlockElements), 4 << 20);
+  EXPECT_LT(others, metadata_bytes(about.tensors, about.texts, io::kChecksumBlockElements) + pages);
+  EXPECT_LT(metadata_bytes(about.tensors, about.texts, io::kChecksumBlockElements), 4 << 20);
 
   const auto summary = read_checkpoint_summary(file);  // compares names, shapes and checksums with theirs
   EXPECT_TRUE(summary.has_checksums);
@@ -81,4 +81,4 @@ TEST(Frame, Of70BillionParametersIsAFewMebibytesAndReadable) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

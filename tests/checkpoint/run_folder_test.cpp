@@ -1,13 +1,15 @@
 // Names of checkpoints, pruning, and telling kinds of files apart.
+#include <hdf5.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "checkpoint/sample.hpp"
-#include "data/hdf5.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/hdf5.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -80,11 +82,11 @@ TEST_F(RunFolder, PruningKeepsEverySoManyth) {
 
 TEST_F(RunFolder, KindsByContent) {
   const auto hdf5_file = [&](const char* name, const char* format, bool tokens) {
-    auto file = hdf5::create_file(run() / name, hdf5::file_access().id());
-    if (format != nullptr) hdf5::write_string(file.id(), "format", format);
+    auto file = io::hdf5::create_file(run() / name, io::hdf5::file_access().id());
+    if (format != nullptr) io::hdf5::write_string(file.id(), "format", format);
     if (tokens) {
-      const hdf5::Dataspace space(H5Screate(H5S_SCALAR));
-      const hdf5::Dataset data(
+      const io::hdf5::Dataspace space(H5Screate(H5S_SCALAR));
+      const io::hdf5::Dataset data(
           H5Dcreate2(file.id(), "tokens", H5T_STD_U8LE, space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT));
     }
     return run() / name;
@@ -105,4 +107,4 @@ TEST_F(RunFolder, KindsByContent) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -11,7 +11,7 @@
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -230,4 +230,4 @@ TEST_F(Safetensors, NoFlippedBitCrashes) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -16,7 +16,7 @@
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Odd shapes: a prime number of rows, one column, one row, vectors, one element.
 inline std::vector<TensorInfo> sample_tensors() {
@@ -75,8 +75,8 @@ inline std::vector<std::int64_t> fields(const TrainingState& s) {
 }
 
 /// The device whose memory the pieces are in.
-inline Device& sample_device() {
-  static const auto device = make_reference_device();
+inline device::Device& sample_device() {
+  static const auto device = device::make_reference_device();
   return *device;
 }
 
@@ -230,4 +230,4 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   std::ofstream(file, std::ios::binary) << bytes;
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -10,7 +10,7 @@
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -155,7 +155,7 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
     save_checkpoint(test_world(), sample_device(), file, tensors, pieces.pieces(), sample_state(), texts);
     const auto values_bytes = std::int64_t{3} * 300 * 6 * 4;
     const auto file_bytes = static_cast<std::int64_t>(fs::file_size(file));
-    EXPECT_LT(file_bytes - values_bytes, metadata_bytes(tensors, texts, kChecksumBlockElements));
+    EXPECT_LT(file_bytes - values_bytes, metadata_bytes(tensors, texts, io::kChecksumBlockElements));
   }
 }
 
@@ -246,4 +246,4 @@ TEST(SaveLoad, FoldersThatCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

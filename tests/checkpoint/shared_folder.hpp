@@ -9,7 +9,7 @@
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Collective, like its end.
 class SharedFolder {
@@ -51,4 +51,4 @@ std::string message_of(Work&& work) {
   return message;
 }
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -1,4 +1,4 @@
-#include "checkpoint/staging.hpp"
+#include "llampi/checkpoint/staging.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "checkpoint/sample.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -59,4 +59,4 @@ TEST(Staging, RoundsToNearestEven) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -1,4 +1,6 @@
 // What a checkpoint keeps of states of other dtypes, of frozen parameters, and of the loss scale.
+#include <hdf5.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,7 +9,7 @@
 #include "checkpoint/shared_folder.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -44,11 +46,12 @@ class State : public ::testing::Test {
   void change(const std::function<void(hid_t)>& work) const {
     test_world().barrier();
     on_rank_0([&] {
-      const Hdf5Lock lock;
-      const hdf5::File opened(hdf5::check(H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
+      const io::Hdf5Lock lock;
+      const io::hdf5::File opened(
+          io::hdf5::check(H5Fopen(file().c_str(), H5F_ACC_RDWR, H5P_DEFAULT), "H5Fopen"));
       if (has_checksums(opened.id())) {
-        hdf5::check(H5Adelete_by_name(opened.id(), ".", "checksum_block_elements", H5P_DEFAULT),
-                    "H5Adelete_by_name");
+        io::hdf5::check(H5Adelete_by_name(opened.id(), ".", "checksum_block_elements", H5P_DEFAULT),
+                        "H5Adelete_by_name");
       }
       work(opened.id());
     });
@@ -138,13 +141,14 @@ TEST_F(State, OtherGapsAreRefusedAllTheSame) {
   EXPECT_THAT(refusal(even(2), true), HasSubstr("no optimizer state to continue with"));
 
   save(even(3, frozen({0})).fill());
-  change(
-      [](hid_t id) { hdf5::check(H5Ldelete(id, "/optimizer/exp_avg_sq/column", H5P_DEFAULT), "H5Ldelete"); });
+  change([](hid_t id) {
+    io::hdf5::check(H5Ldelete(id, "/optimizer/exp_avg_sq/column", H5P_DEFAULT), "H5Ldelete");
+  });
   EXPECT_THAT(refusal(even(2), true), AllOf(HasSubstr("/optimizer/exp_avg_sq"), HasSubstr("missing column")));
   EXPECT_THAT(refusal(even(2, frozen({0, 3}))), HasSubstr("missing column"));
 
   change([](hid_t id) {
-    hdf5::check(
+    io::hdf5::check(
         H5Lmove(id, "/optimizer/exp_avg/row", id, "/optimizer/exp_avg/other", H5P_DEFAULT, H5P_DEFAULT),
         "H5Lmove");
   });
@@ -169,7 +173,7 @@ TEST_F(State, FilesFromBeforeTheLossScale) {
   save(even(2).fill());
   change([](hid_t id) {
     for (const char* name : {"loss_scale", "loss_scale_good_steps"})
-      hdf5::check(H5Adelete_by_name(id, "state", name, H5P_DEFAULT), "H5Adelete_by_name");
+      io::hdf5::check(H5Adelete_by_name(id, "state", name, H5P_DEFAULT), "H5Adelete_by_name");
   });
   auto expected = sample_state();
   expected.loss_scale = 0;
@@ -179,4 +183,4 @@ TEST_F(State, FilesFromBeforeTheLossScale) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -13,7 +13,7 @@
 #include "checkpoint/weights_folder.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
@@ -215,4 +215,4 @@ TEST(WeightsIndex, NamesWhatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -9,13 +9,13 @@
 
 int main(int, char** argv) {
   const std::string way = argv[1];
-  return llampi::cli::run_on_ranks([&](llampi::World& world) {
+  return llampi::cli::run_on_ranks([&](llampi::comm::World& world) {
     const bool last = world.rank() == world.size() - 1;
     if (way == "stopped") return 75;
     if (way == "user-error") throw llampi::UserError("the sky is green; look again");
-    if (way == "common") throw llampi::CommonError("the sky has fallen");
+    if (way == "common") throw llampi::comm::CommonError("the sky has fallen");
     if (way == "agreed")
-      agree(world, [&] {
+      llampi::comm::agree(world, [&] {
         if (last) throw llampi::UserError("the sky is green");
       });
     if (way == "error" && last) throw llampi::Error("a call failed\non two lines");

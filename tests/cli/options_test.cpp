@@ -41,15 +41,15 @@ class OptionsTest : public ::testing::Test {
   std::vector<std::string> variables_;
 };
 
-Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
-                      const std::vector<Option>& more = {}) {
+train::Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
+                             const std::vector<Option>& more = {}) {
   return cli::resolve_config(arguments, Log(), purpose, more);
 }
 
 constexpr const char* kRequired = "[model]\nconfig=m.json\n[data]\ntrain=t.h5\n[train]\nsteps=9\n";
 
 TEST_F(OptionsTest, DefaultsAreTheConfigs) {
-  Config c = resolve_config(with_required({})), defaults;
+  train::Config c = resolve_config(with_required({})), defaults;
   EXPECT_EQ(c.model.config, "m.json");
   EXPECT_EQ(c.data.train, "t.h5");
   EXPECT_EQ(c.train.steps, 9);
@@ -65,7 +65,7 @@ TEST_F(OptionsTest, CommandLineThenEnvironmentThenFileThenDefault) {
   set_variable("LLAMPI_RUN_SEED", "2");
   set_variable("LLAMPI_RUN_THREADS", "2");
   set_variable("LLAMPI_CHECKPOINT_KEEP", "8");
-  const Config c = resolve_config({"--run.seed=3", "--config", kFile, "--train.global_batch", "16"});
+  const train::Config c = resolve_config({"--run.seed=3", "--config", kFile, "--train.global_batch", "16"});
   EXPECT_EQ(c.run.seed, 3U);            // all three
   EXPECT_EQ(c.run.threads, 2);          // environment and file
   EXPECT_EQ(c.train.micro_batch, 2);    // file
@@ -84,59 +84,59 @@ TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
 
 TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
   write_file("# first\r\n[run]\r\n dir = a b=c # why\r\n\r\n[data]\r\n\teval =\r\n" + std::string(kRequired));
-  const Config c = resolve_config({"--config=" + kFile});
+  const train::Config c = resolve_config({"--config=" + kFile});
   EXPECT_EQ(c.run.dir, "a b=c");
   EXPECT_EQ(c.data.eval, "");
 }
 
 TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
-  const Config c = resolve_config(with_required({"--run.dir=d",
-                                                 "--run.device=CPU",
-                                                 "--run.threads=3",
-                                                 "--run.share_gpu=true",
-                                                 "--run.seed=5",
-                                                 "--run.resume=never",
-                                                 "--run.resume_with_changes=true",
-                                                 "--run.max_hours=1.5",
-                                                 "--model.weights=w",
-                                                 "--data.eval=e",
-                                                 "--data.seq_len=64",
-                                                 "--data.shuffle=false",
-                                                 "--data.document_mask=false",
-                                                 "--train.micro_batch=2",
-                                                 "--train.global_batch=12",
-                                                 "--train.eval_every=7",
-                                                 "--optimizer.lr=0.5",
-                                                 "--optimizer.min_lr=0.25",
-                                                 "--optimizer.schedule=linear",
-                                                 "--optimizer.warmup_steps=4",
-                                                 "--optimizer.beta1=0.5",
-                                                 "--optimizer.beta2=0.75",
-                                                 "--optimizer.eps=1e-6",
-                                                 "--optimizer.weight_decay=0",
-                                                 "--optimizer.clip_grad_norm=0",
-                                                 "--optimizer.no_decay=norm|bias$",
-                                                 "--optimizer.weight_decays=embed=0.5",
-                                                 "--optimizer.lr_factors=head=2",
-                                                 "--optimizer.frozen=layers.0",
-                                                 "--optimizer.loss_scale=128",
-                                                 "--optimizer.master_dtype=BFloat16",
-                                                 "--optimizer.moment_dtype=bfloat16",
-                                                 "--fsdp.strategy=NO_SHARD",
-                                                 "--fsdp.wrap=transformer",
-                                                 "--fsdp.backward_prefetch=post",
-                                                 "--fsdp.forward_prefetch=false",
-                                                 "--fsdp.limit_all_gathers=1",
-                                                 "--fsdp.param_dtype=float16",
-                                                 "--fsdp.reduce_dtype=bfloat16",
-                                                 "--fsdp.cpu_offload=params",
-                                                 "--fsdp.offload_step=host",
-                                                 "--checkpoint.every=11",
-                                                 "--checkpoint.keep=1",
-                                                 "--checkpoint.keep_every=100",
-                                                 "--checkpoint.stripes=8",
-                                                 "--run.verify_replicas_every=50",
-                                                 "--log.every=6"}));
+  const train::Config c = resolve_config(with_required({"--run.dir=d",
+                                                        "--run.device=CPU",
+                                                        "--run.threads=3",
+                                                        "--run.share_gpu=true",
+                                                        "--run.seed=5",
+                                                        "--run.resume=never",
+                                                        "--run.resume_with_changes=true",
+                                                        "--run.max_hours=1.5",
+                                                        "--model.weights=w",
+                                                        "--data.eval=e",
+                                                        "--data.seq_len=64",
+                                                        "--data.shuffle=false",
+                                                        "--data.document_mask=false",
+                                                        "--train.micro_batch=2",
+                                                        "--train.global_batch=12",
+                                                        "--train.eval_every=7",
+                                                        "--optimizer.lr=0.5",
+                                                        "--optimizer.min_lr=0.25",
+                                                        "--optimizer.schedule=linear",
+                                                        "--optimizer.warmup_steps=4",
+                                                        "--optimizer.beta1=0.5",
+                                                        "--optimizer.beta2=0.75",
+                                                        "--optimizer.eps=1e-6",
+                                                        "--optimizer.weight_decay=0",
+                                                        "--optimizer.clip_grad_norm=0",
+                                                        "--optimizer.no_decay=norm|bias$",
+                                                        "--optimizer.weight_decays=embed=0.5",
+                                                        "--optimizer.lr_factors=head=2",
+                                                        "--optimizer.frozen=layers.0",
+                                                        "--optimizer.loss_scale=128",
+                                                        "--optimizer.master_dtype=BFloat16",
+                                                        "--optimizer.moment_dtype=bfloat16",
+                                                        "--fsdp.strategy=NO_SHARD",
+                                                        "--fsdp.wrap=transformer",
+                                                        "--fsdp.backward_prefetch=post",
+                                                        "--fsdp.forward_prefetch=false",
+                                                        "--fsdp.limit_all_gathers=1",
+                                                        "--fsdp.param_dtype=float16",
+                                                        "--fsdp.reduce_dtype=bfloat16",
+                                                        "--fsdp.cpu_offload=params",
+                                                        "--fsdp.offload_step=host",
+                                                        "--checkpoint.every=11",
+                                                        "--checkpoint.keep=1",
+                                                        "--checkpoint.keep_every=100",
+                                                        "--checkpoint.stripes=8",
+                                                        "--run.verify_replicas_every=50",
+                                                        "--log.every=6"}));
   EXPECT_EQ(c.run.dir, "d");
   EXPECT_EQ(c.run.device, "cpu");
   EXPECT_EQ(c.run.threads, 3);
@@ -186,11 +186,11 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
 }
 
 TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
-  Config c = resolve_config(with_required({"--optimizer.lr=0.1", "--run.seed=18446744073709551615",
-                                           "--run.max_hours=0.3333333333333333", "--run.dir=a folder",
-                                           "--optimizer.no_decay=[a=b]", "--data.shuffle=false"}));
+  train::Config c = resolve_config(with_required({"--optimizer.lr=0.1", "--run.seed=18446744073709551615",
+                                                  "--run.max_hours=0.3333333333333333", "--run.dir=a folder",
+                                                  "--optimizer.no_decay=[a=b]", "--data.shuffle=false"}));
   const std::string ini = to_ini(c);
-  Config back = parse_ini(ini, "x");
+  train::Config back = parse_ini(ini, "x");
   const auto table = option_table(c), table_back = option_table(back);
   for (std::size_t i = 0; i < table.size(); ++i) {
     std::visit(
@@ -255,7 +255,7 @@ TEST_F(OptionsTest, OfTwoOptionsTheLastCounts) {
   write_file(kRequired);
   std::vector<std::string> lines;
   const Log log([&](const std::string& line) { lines.push_back(line); });
-  const Config c = llampi::cli::resolve_config(
+  const train::Config c = llampi::cli::resolve_config(
       {"--config=none.ini", "--run.dir=a", "--config=" + kFile, "--run.dir", "b", "--run.dir=c"}, log);
   EXPECT_EQ(c.run.dir, "c");
   EXPECT_THAT(lines, ::testing::ElementsAre(
@@ -267,7 +267,7 @@ TEST_F(OptionsTest, OfTwoOptionsTheLastCounts) {
 TEST_F(OptionsTest, QuotesAroundAValueMeanNothing) {
   write_file("\xEF\xBB\xBF[run]\n" +  // a byte order mark, as some editors write it
              std::string("dir = \"runs/x y\" # as in TOML\n[data]\neval = ''\n") + kRequired);
-  const Config c = resolve_config({"--config=" + kFile});
+  const train::Config c = resolve_config({"--config=" + kFile});
   EXPECT_EQ(c.run.dir, "runs/x y");
   EXPECT_EQ(c.data.eval, "");
   write_file("[run]\ndir = \"runs # x\"\n" + std::string(kRequired));
@@ -338,7 +338,7 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
   };
   refuses("log.tensorboard", "true", "use false");
   // What asks for nothing is accepted.
-  const Config c =
+  const train::Config c =
       resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
                                     "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
   EXPECT_EQ(c.fsdp.cpu_offload, "none");
@@ -384,7 +384,7 @@ TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
     return resolve_config(arguments, Purpose::plan, more);
   };
   EXPECT_TRUE(not_built(plan({})).empty());
-  const Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
+  const train::Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
   EXPECT_EQ(c.run.device, "cuda");
   EXPECT_EQ(not_built(c), (std::vector<std::string>{"log.tensorboard = true"}));
   // What is left is as strict as ever.
@@ -401,7 +401,7 @@ TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
   bool units = false;
   const std::vector<Option> more = {{"ranks", &ranks, "", {.range = kAtLeastOne}},
                                     {"units", &units, "", {}, true}};
-  const Config c =
+  const train::Config c =
       resolve_config(with_required({"--ranks", "4", "--run.seed=7", "--units"}), Purpose::train, more);
   EXPECT_EQ(ranks, 4);
   EXPECT_TRUE(units);
@@ -414,13 +414,13 @@ TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
 
 // Who adds a key decides, in src/train/changed_keys.cpp, what a change of it means for a run that continues.
 TEST_F(OptionsTest, EveryKeyHasAnEffectOnRunsThatContinue) {
-  Config defaults;
-  for (const auto& option : option_table(defaults)) EXPECT_TRUE(effect_of(option.key)) << option.key;
+  train::Config defaults;
+  for (const auto& option : option_table(defaults)) EXPECT_TRUE(train::effect_of(option.key)) << option.key;
 }
 
 TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
   const std::string help = config_help();
-  Config defaults;
+  train::Config defaults;
   for (const auto& option : option_table(defaults)) {
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option)));
     const auto value = value_text(option);

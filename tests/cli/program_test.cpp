@@ -87,7 +87,7 @@ TEST_F(Program, EveryCommandHelpsItself) {
   }
   const Ending help = run("train --help");
   EXPECT_THAT(help.out, HasSubstr("Under mpirun send SIGUSR1"));
-  Config defaults;
+  train::Config defaults;
   for (const auto& option : cli::option_table(defaults))
     EXPECT_THAT(help.out, HasSubstr("--" + option.key + " "));
 }

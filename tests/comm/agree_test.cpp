@@ -4,7 +4,7 @@
 
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 /// What agree() throws when `work` does: "UserError: ..." or "Error: ...", or nothing.
@@ -87,4 +87,4 @@ TEST(Agree, WorksAgainAfterAFailure) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -8,7 +8,7 @@
 
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 using Messages = std::map<int, std::vector<std::string>>;  ///< by rank
@@ -90,4 +90,4 @@ TEST(Channel, DropsWhatARankDoesNotRead) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

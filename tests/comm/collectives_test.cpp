@@ -9,7 +9,7 @@
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr std::array<std::int64_t, 5> kSizes = {0, 1, 5, 1000, 65537};
@@ -25,7 +25,7 @@ class Collectives : public ::testing::Test {
   void gather(Group& some, std::int64_t elements) {
     std::vector<T> shard = values<T>(world.rank(), elements);
     std::vector<T> whole(static_cast<std::size_t>(elements * some.size()), T(-7));
-    some.all_gather(row(shard), row(whole), Stream::unshard)->wait(Stream::compute);
+    some.all_gather(row(shard), row(whole), device::Stream::unshard)->wait(device::Stream::compute);
     std::vector<T> expected;
     for (const int rank : some.members()) {
       for (std::int64_t i = 0; i < elements; ++i) expected.push_back(value<T>(rank, i));
@@ -33,22 +33,24 @@ class Collectives : public ::testing::Test {
     EXPECT_EQ(whole, expected) << elements << " elements";
   }
 
-  std::vector<T> reduce_scatter(Group& some, std::int64_t shard_elements, Accumulate accumulate, T before) {
+  std::vector<T> reduce_scatter(Group& some, std::int64_t shard_elements, device::Accumulate accumulate,
+                                T before) {
     std::vector<T> whole = values<T>(world.rank(), shard_elements * some.size());
     std::vector<T> shard(static_cast<std::size_t>(shard_elements), before);
     const std::int64_t bytes =
         reduce_scatter_workspace(shard_elements * some.size(), some.size(), dtype_of<T>);
-    some.reduce_scatter(row(whole), row(shard), accumulate, workspace_row(storage, bytes), Stream::reduce)
-        ->wait(Stream::compute);
+    some.reduce_scatter(row(whole), row(shard), accumulate, workspace_row(storage, bytes),
+                        device::Stream::reduce)
+        ->wait(device::Stream::compute);
     return shard;
   }
 
   std::vector<T> all_reduce(Group& some, std::int64_t elements, ReduceOp op) {
     std::vector<T> numbers = values<T>(world.rank(), elements);
     const std::int64_t bytes = all_reduce_workspace(elements, some.size(), dtype_of<T>);
-    some.all_reduce(row(numbers), row(numbers), op, Accumulate::no, workspace_row(storage, bytes),
-                    Stream::reduce)
-        ->wait(Stream::compute);
+    some.all_reduce(row(numbers), row(numbers), op, device::Accumulate::no, workspace_row(storage, bytes),
+                    device::Stream::reduce)
+        ->wait(device::Stream::compute);
     return numbers;
   }
 
@@ -60,7 +62,7 @@ class Collectives : public ::testing::Test {
 
   void expect_reductions(Group& some, std::int64_t elements) {
     const std::int64_t begin = some.rank() * elements;
-    EXPECT_EQ(reduce_scatter(some, elements, Accumulate::no, T(99)),
+    EXPECT_EQ(reduce_scatter(some, elements, device::Accumulate::no, T(99)),
               expected_sums(some, begin, begin + elements))
         << elements << " elements";
     EXPECT_EQ(all_reduce(some, elements, ReduceOp::sum), expected_sums(some, 0, elements))
@@ -82,7 +84,7 @@ TYPED_TEST(Collectives, AllGatherFromItsPlaceInTheWhole) {
         row(whole).slice(this->group->rank() * elements, (this->group->rank() + 1) * elements);
     const auto own = values<TypeParam>(this->world.rank(), elements);
     std::copy(own.begin(), own.end(), shard.as<TypeParam>());
-    this->group->all_gather(shard, row(whole), Stream::unshard)->wait(Stream::compute);
+    this->group->all_gather(shard, row(whole), device::Stream::unshard)->wait(device::Stream::compute);
     for (std::size_t i = 0; i < whole.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
       ASSERT_EQ(whole[i], value<TypeParam>(static_cast<int>(index / elements), index % elements))
@@ -110,23 +112,23 @@ TYPED_TEST(Collectives, ReduceScatterAddsTheSumAtLast) {
     auto expected = this->expected_sums(*this->group, this->group->rank() * elements,
                                         (this->group->rank() + 1) * elements);
     for (TypeParam& sum : expected) sum = before + sum;
-    EXPECT_EQ(this->reduce_scatter(*this->group, elements, Accumulate::yes, before), expected)
+    EXPECT_EQ(this->reduce_scatter(*this->group, elements, device::Accumulate::yes, before), expected)
         << elements << " elements";
   }
 }
 
 TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
-  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+  for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
     for (const std::int64_t elements : kSizes) {
       auto numbers = values<TypeParam>(this->world.rank(), elements);
       std::vector<TypeParam> result(static_cast<std::size_t>(elements), TypeParam(3));
       const std::int64_t bytes = all_reduce_workspace(elements, this->group->size(), dtype_of<TypeParam>);
       this->group
           ->all_reduce(row(numbers), row(result), ReduceOp::sum, accumulate,
-                       workspace_row(this->storage, bytes), Stream::copy)
-          ->wait(Stream::compute);
+                       workspace_row(this->storage, bytes), device::Stream::copy)
+          ->wait(device::Stream::compute);
       auto expected = this->expected_sums(*this->group, 0, elements);
-      if (accumulate == Accumulate::yes) {
+      if (accumulate == device::Accumulate::yes) {
         for (TypeParam& sum : expected) sum = TypeParam(3) + sum;
       }
       EXPECT_EQ(result, expected) << elements << " elements";
@@ -182,7 +184,7 @@ TEST(Group, GathersHalfPrecision) {
     std::vector<std::uint16_t> whole(static_cast<std::size_t>(5 * world.size()));
     const Tensor shard_row{shard.data(), dtype, 1, 5};
     const Tensor whole_row{whole.data(), dtype, 1, 5 * world.size()};
-    group->all_gather(shard_row, whole_row, Stream::unshard)->wait(Stream::compute);
+    group->all_gather(shard_row, whole_row, device::Stream::unshard)->wait(device::Stream::compute);
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], 1000 + i / 5);
   }
 }
@@ -194,26 +196,30 @@ TEST(Group, RefusesBuffersThatDoNotFit) {
   std::vector<float> whole(static_cast<std::size_t>(4 * world.size() + 1));
   std::vector<double> doubles(4);
   const Tensor fitting = row(whole).slice(0, 4 * world.size());
-  EXPECT_THROW(group->all_gather(row(shard), row(whole), Stream::unshard), Error);
-  EXPECT_THROW(group->reduce_scatter(row(whole), row(shard), Accumulate::no, row(whole), Stream::reduce),
+  EXPECT_THROW(group->all_gather(row(shard), row(whole), device::Stream::unshard), Error);
+  EXPECT_THROW(group->reduce_scatter(row(whole), row(shard), device::Accumulate::no, row(whole),
+                                     device::Stream::reduce),
                Error);
-  EXPECT_THROW(
-      group->all_reduce(row(doubles), row(shard), ReduceOp::sum, Accumulate::no, row(whole), Stream::reduce),
-      Error);
-  EXPECT_THROW(
-      group->all_reduce(row(shard), row(shard), ReduceOp::sum, Accumulate::yes, row(whole), Stream::reduce),
-      Error);
+  EXPECT_THROW(group->all_reduce(row(doubles), row(shard), ReduceOp::sum, device::Accumulate::no, row(whole),
+                                 device::Stream::reduce),
+               Error);
+  EXPECT_THROW(group->all_reduce(row(shard), row(shard), ReduceOp::sum, device::Accumulate::yes, row(whole),
+                                 device::Stream::reduce),
+               Error);
   // Narrower than what travels, and wider in the same place.
   const Tensor narrow_shard{shard.data(), DType::bfloat16, 1, 4};
-  EXPECT_THROW(group->reduce_scatter(fitting, narrow_shard, Accumulate::no, row(whole), Stream::reduce),
+  EXPECT_THROW(group->reduce_scatter(fitting, narrow_shard, device::Accumulate::no, row(whole),
+                                     device::Stream::reduce),
                Error);
-  EXPECT_THROW(
-      group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, Accumulate::no, row(whole), Stream::reduce),
-      Error);
+  EXPECT_THROW(group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, device::Accumulate::no, row(whole),
+                                 device::Stream::reduce),
+               Error);
   if (world.size() > 1) {
-    EXPECT_THROW(group->reduce_scatter(fitting, row(shard), Accumulate::no, Tensor(), Stream::reduce), Error);
+    EXPECT_THROW(
+        group->reduce_scatter(fitting, row(shard), device::Accumulate::no, Tensor(), device::Stream::reduce),
+        Error);
   }
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -5,7 +5,7 @@
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 bool fails_here() { return test_world().rank() == 1; }
@@ -32,11 +32,11 @@ TEST(DISABLED_Failing, ExceptionWithWorkInFlight) {
   std::vector<float> shard(1'000'000);
   std::vector<float> whole(shard.size() * static_cast<std::size_t>(world.size()));
   if (fails_here()) {
-    const auto work = group->all_gather(row(shard), row(whole), Stream::unshard);
+    const auto work = group->all_gather(row(shard), row(whole), device::Stream::unshard);
     throw Error("thrown on purpose");
   }
   world.barrier();
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

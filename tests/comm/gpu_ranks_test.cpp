@@ -7,18 +7,18 @@
 #include "llampi/comm/nccl.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
-std::vector<GpuProperties> gpus(int count, int first = 0) {
-  std::vector<GpuProperties> result;
+std::vector<device::GpuProperties> gpus(int count, int first = 0) {
+  std::vector<device::GpuProperties> result;
   for (int i = 0; i < count; ++i)
     result.push_back({.name = "Some GPU", .bus_id = fmt::format("0000:{:02x}:00.0", first + i)});
   return result;
 }
 
 /// What every rank is told, which must be one thing.
-std::string refusal(World& world, const std::vector<GpuProperties>& visible, bool share) {
+std::string refusal(World& world, const std::vector<device::GpuProperties>& visible, bool share) {
   std::string text = "nothing";
   try {
     gpu_of_rank(world, visible, share);
@@ -111,25 +111,25 @@ TEST(GpuTable, HasALineForEachRank) {
 
 struct Asked {
   World* mpi = nullptr;
-  Device* gpu = nullptr;
+  device::Device* gpu = nullptr;
   std::chrono::milliseconds patience{};
 };
 Asked& asked() {
   static Asked last;
   return last;
 }
-void make_nothing(World& mpi, Device& gpu, std::chrono::milliseconds patience,
+void make_nothing(World& mpi, device::Device& gpu, std::chrono::milliseconds patience,
                   std::unique_ptr<World>& result) {
   asked() = {&mpi, &gpu, patience};
   result.reset();
 }
 static_assert(std::is_same_v<decltype(make_nothing), NcclWorldFactory>);
 
-class Library final : public GpuLibrary {
+class Library final : public device::GpuLibrary {
  public:
   std::string describe() const override { return {}; }
-  std::vector<GpuProperties> gpus() const override { return {}; }
-  std::unique_ptr<Device> make_device(const GpuOptions&) const override { return {}; }
+  std::vector<device::GpuProperties> gpus() const override { return {}; }
+  std::unique_ptr<device::Device> make_device(const device::GpuOptions&) const override { return {}; }
   void* symbol(const char* name) const override {
     if (std::string(name) != "llampi_make_nccl_world") throw Error("there is none");
     return reinterpret_cast<void*>(&make_nothing);
@@ -137,7 +137,7 @@ class Library final : public GpuLibrary {
 };
 
 TEST(NcclWorld, ComesFromThePlugin) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   EXPECT_EQ(make_nccl_world(test_world(), *device, Library(), std::chrono::seconds(7)), nullptr);
   EXPECT_EQ(asked().mpi, &test_world());
   EXPECT_EQ(asked().gpu, device.get());
@@ -154,4 +154,4 @@ TEST(Workspace, NcclNeedsNone) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -7,7 +7,7 @@
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr std::int64_t kElements = 20'011;
@@ -50,10 +50,11 @@ struct Hybrid {
     sums.assign(kElements, 3);
     own = values<float>(rank, kElements, salt + 1000);
     gathered.resize(own.size() * static_cast<std::size_t>(row_group.size()));
-    scatter = row_group.reduce_scatter(row(whole), row(shard), Accumulate::no, workspace, Stream::reduce);
-    gather = row_group.all_gather(row(own), row(gathered), Stream::unshard);
-    reduce = column_group.all_reduce(row(shard), row(sums), ReduceOp::sum, Accumulate::yes, workspace,
-                                     Stream::reduce);
+    scatter = row_group.reduce_scatter(row(whole), row(shard), device::Accumulate::no, workspace,
+                                       device::Stream::reduce);
+    gather = row_group.all_gather(row(own), row(gathered), device::Stream::unshard);
+    reduce = column_group.all_reduce(row(shard), row(sums), ReduceOp::sum, device::Accumulate::yes, workspace,
+                                     device::Stream::reduce);
   }
 
   void expect(const Grid& grid, int rank, std::uint64_t salt) const {
@@ -94,7 +95,7 @@ TEST(Groups, ShareAStreamAndAWorkspace) {
       works.insert(works.end(), {hybrid.scatter.get(), hybrid.gather.get(), hybrid.reduce.get()});
     if (world.rank() % 3 == 1) std::reverse(works.begin(), works.end());
     if (world.rank() % 3 == 2) std::rotate(works.begin(), works.begin() + 10, works.end());
-    for (Work* work : works) work->wait(Stream::compute);
+    for (Work* work : works) work->wait(device::Stream::compute);
     for (std::uint64_t i = 0; i < list.size(); ++i) list[i].expect(grid, world.rank(), i);
   }
 }
@@ -121,8 +122,8 @@ TEST(Groups, OverlapInPart) {
   for (int round = 0; round < 3; ++round) {
     for (std::size_t first = 0; first < pairs.size(); ++first) {
       if (pairs[first] != nullptr) {
-        works.push_back(pairs[first]->all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no,
-                                                 workspace, Stream::reduce));
+        works.push_back(pairs[first]->all_reduce(row(numbers), row(numbers), ReduceOp::sum,
+                                                 device::Accumulate::no, workspace, device::Stream::reduce));
       }
       const std::size_t second = (first + 1) % pairs.size();
       if (second == first) continue;
@@ -131,7 +132,7 @@ TEST(Groups, OverlapInPart) {
     }
   }
   if (world.rank() % 2 == 1) std::reverse(works.begin(), works.end());
-  for (const auto& work : works) work->wait(Stream::compute);
+  for (const auto& work : works) work->wait(device::Stream::compute);
   EXPECT_TRUE(numbers == expected[static_cast<std::size_t>(world.rank())]);
 }
 
@@ -149,11 +150,11 @@ TEST(Groups, MayEndBeforeTheirCollectives) {
     numbers.push_back(values<double>(world.rank(), kElements, i));
   }
   for (std::size_t i = 0; i < 3; ++i) {
-    works.push_back(groups[i]->all_reduce(row(numbers[i]), row(numbers[i]), ReduceOp::sum, Accumulate::no,
-                                          workspace, Stream::reduce));
+    works.push_back(groups[i]->all_reduce(row(numbers[i]), row(numbers[i]), ReduceOp::sum,
+                                          device::Accumulate::no, workspace, device::Stream::reduce));
   }
   groups.clear();
-  works.back()->wait(Stream::compute);
+  works.back()->wait(device::Stream::compute);
   for (std::uint64_t salt = 0; salt < 3; ++salt) {
     for (std::int64_t i = 0; i < kElements; ++i) {
       ASSERT_EQ(numbers[salt][static_cast<std::size_t>(i)],
@@ -163,4 +164,4 @@ TEST(Groups, MayEndBeforeTheirCollectives) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -7,7 +7,7 @@
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr std::int64_t kElements = 30'011;
@@ -18,11 +18,12 @@ struct Reduction {
   std::vector<std::int64_t> storage;
   std::unique_ptr<Work> work;
 
-  void issue(Group& group, const World& world, std::uint64_t salt, Stream stream) {
+  void issue(Group& group, const World& world, std::uint64_t salt, device::Stream stream) {
     numbers = values<double>(world.rank(), kElements, salt);
     const Tensor workspace =
         workspace_row(storage, all_reduce_workspace(kElements, group.size(), DType::float64));
-    work = group.all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no, workspace, stream);
+    work = group.all_reduce(row(numbers), row(numbers), ReduceOp::sum, device::Accumulate::no, workspace,
+                            stream);
   }
 
   void expect(const Group& group, std::uint64_t salt) const {
@@ -52,11 +53,12 @@ TEST_F(Streams, RunInOrder) {
       storage[0], reduce_scatter_workspace(elements * world.size(), world.size(), DType::float32));
   const Tensor second =
       workspace_row(storage[1], all_reduce_workspace(elements * world.size(), world.size(), DType::float32));
-  const auto scatter = group->reduce_scatter(row(whole), row(shard), Accumulate::no, first, Stream::reduce);
-  const auto gather = group->all_gather(row(shard), row(sums), Stream::reduce);
-  const auto reduce =
-      group->all_reduce(row(sums), row(twice), ReduceOp::sum, Accumulate::no, second, Stream::reduce);
-  reduce->wait(Stream::compute);
+  const auto scatter =
+      group->reduce_scatter(row(whole), row(shard), device::Accumulate::no, first, device::Stream::reduce);
+  const auto gather = group->all_gather(row(shard), row(sums), device::Stream::reduce);
+  const auto reduce = group->all_reduce(row(sums), row(twice), ReduceOp::sum, device::Accumulate::no, second,
+                                        device::Stream::reduce);
+  reduce->wait(device::Stream::compute);
   EXPECT_TRUE(scatter->progress());
   EXPECT_TRUE(gather->progress());
   for (std::int64_t i = 0; i < elements * world.size(); ++i) {
@@ -73,12 +75,12 @@ TEST_F(Streams, OverlapInAnyOrder) {
   std::vector<float> whole(static_cast<std::size_t>(kElements * world.size()));
   std::unique_ptr<Work> gather;
   Reduction reduction;
-  if (odd) reduction.issue(*group, world, 1, Stream::reduce);
-  gather = group->all_gather(row(shard), row(whole), Stream::unshard);
-  if (!odd) reduction.issue(*group, world, 1, Stream::reduce);
+  if (odd) reduction.issue(*group, world, 1, device::Stream::reduce);
+  gather = group->all_gather(row(shard), row(whole), device::Stream::unshard);
+  if (!odd) reduction.issue(*group, world, 1, device::Stream::reduce);
   for (Work* work : odd ? std::array{gather.get(), reduction.work.get()}
                         : std::array{reduction.work.get(), gather.get()}) {
-    work->wait(Stream::compute);
+    work->wait(device::Stream::compute);
   }
   reduction.expect(*group, 1);
   for (int rank = 0; rank < world.size(); ++rank) {
@@ -92,12 +94,12 @@ TEST_F(Streams, WaitingForOneMovesTheOthers) {
   std::vector<Reduction> left(3);
   std::vector<Reduction> right(3);
   for (std::uint64_t i = 0; i < 3; ++i) {
-    left[i].issue(*group, world, i, Stream::reduce);
-    right[i].issue(*group, world, 10 + i, Stream::unshard);
+    left[i].issue(*group, world, i, device::Stream::reduce);
+    right[i].issue(*group, world, 10 + i, device::Stream::unshard);
   }
-  for (Reduction& reduction : odd ? right : left) reduction.work->wait(Stream::compute);
+  for (Reduction& reduction : odd ? right : left) reduction.work->wait(device::Stream::compute);
   world.barrier();
-  for (Reduction& reduction : odd ? left : right) reduction.work->wait(Stream::compute);
+  for (Reduction& reduction : odd ? left : right) reduction.work->wait(device::Stream::compute);
   for (std::uint64_t i = 0; i < 3; ++i) {
     left[i].expect(*group, i);
     right[i].expect(*group, 10 + i);
@@ -107,16 +109,16 @@ TEST_F(Streams, WaitingForOneMovesTheOthers) {
 TEST_F(Streams, SmallCollectivesOfTheWorldMoveTheOthers) {
   // Odd ranks go to the barrier while even ranks wait for the all-reduce before they do.
   Reduction reduction;
-  reduction.issue(*group, world, 5, Stream::reduce);
-  if (!odd) reduction.work->wait(Stream::compute);
+  reduction.issue(*group, world, 5, device::Stream::reduce);
+  if (!odd) reduction.work->wait(device::Stream::compute);
   world.barrier();
-  reduction.work->wait(Stream::compute);
+  reduction.work->wait(device::Stream::compute);
   reduction.expect(*group, 5);
 }
 
 TEST_F(Streams, ProgressAloneCompletes) {
   Reduction reduction;
-  reduction.issue(*group, world, 6, Stream::reduce);
+  reduction.issue(*group, world, 6, device::Stream::reduce);
   while (!reduction.work->progress()) {
   }
   reduction.expect(*group, 6);
@@ -125,8 +127,8 @@ TEST_F(Streams, ProgressAloneCompletes) {
 TEST_F(Streams, DestroyingAWorkWaits) {
   Reduction first;
   Reduction second;
-  first.issue(*group, world, 7, Stream::reduce);
-  second.issue(*group, world, 8, Stream::reduce);
+  first.issue(*group, world, 7, device::Stream::reduce);
+  second.issue(*group, world, 8, device::Stream::reduce);
   second.work.reset();
   first.expect(*group, 7);
   second.expect(*group, 8);
@@ -135,14 +137,14 @@ TEST_F(Streams, DestroyingAWorkWaits) {
 TEST_F(Streams, AWorkMayOutliveItsGroup) {
   Reduction first;
   Reduction second;
-  first.issue(*group, world, 9, Stream::reduce);
-  second.issue(*group, world, 10, Stream::reduce);
+  first.issue(*group, world, 9, device::Stream::reduce);
+  second.issue(*group, world, 10, device::Stream::reduce);
   group.reset();
-  second.work->wait(Stream::compute);
+  second.work->wait(device::Stream::compute);
   group = world.group(first_ranks(world.size()));
   first.expect(*group, 9);
   second.expect(*group, 10);
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

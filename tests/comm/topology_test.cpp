@@ -6,7 +6,7 @@
 
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 // Ranks with one host name share a node, also where the job runs on several.
@@ -63,4 +63,4 @@ TEST(Topology, NodesOfDifferentSizeInOrderOfTheirLowestRank) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -8,7 +8,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// Element `index` of rank `rank`. Floating-point numbers spread over 20 binary orders of magnitude and both
 /// signs, so that the last bits of a sum depend on its order.
@@ -58,4 +58,4 @@ inline std::vector<int> first_ranks(int count) {
   return ranks;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

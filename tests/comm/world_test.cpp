@@ -11,7 +11,7 @@
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 TEST(World, Describes) {
@@ -71,7 +71,7 @@ TEST(World, GathersTexts) {
 
 TEST(World, AllocatesZeroedPages) {
   for (const std::int64_t bytes : {1, 5000, 3 << 20}) {
-    const Memory memory = test_world().allocate(bytes);
+    const device::Memory memory = test_world().allocate(bytes);
     EXPECT_EQ(memory.bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
     EXPECT_TRUE(
@@ -123,4 +123,4 @@ TEST(World, MpiErrorsNameCallAndRank) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::comm

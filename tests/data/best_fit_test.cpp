@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using Lengths = std::vector<std::uint32_t>;
 
 /// Each item once, no item over the end of a row unless it is longer than one.
-void expect_valid(const Packing& packing, const Lengths& lengths, std::uint32_t capacity) {
+void expect_valid(const data::Packing& packing, const Lengths& lengths, std::uint32_t capacity) {
   ASSERT_EQ(packing.items.size(), lengths.size());
   Lengths sorted = packing.items;
   std::sort(sorted.begin(), sorted.end());
@@ -34,7 +34,7 @@ void expect_valid(const Packing& packing, const Lengths& lengths, std::uint32_t 
 TEST(BestFit, TakesTheFullestBinThatHasSpace) {
   // 7 and 6 open bins with 3 and 4 left; 4 goes to the second, 3 to the first, the 2 opens one.
   const Lengths lengths{2, 6, 3, 7, 4};
-  const auto packing = best_fit(lengths, 10);
+  const auto packing = data::best_fit(lengths, 10);
   EXPECT_THAT(packing.items, ElementsAre(0, 1, 4, 2, 3));
   EXPECT_THAT(packing.ends, ElementsAre(1, 3, 5));
   expect_valid(packing, lengths, 10);
@@ -43,15 +43,15 @@ TEST(BestFit, TakesTheFullestBinThatHasSpace) {
 TEST(BestFit, FillsTheRestOfLongerItems) {
   // 25 takes two rows and half of a third, which the 5 fills; the 20 leaves nothing.
   const Lengths lengths{5, 25, 8, 20};
-  const auto packing = best_fit(lengths, 10);
+  const auto packing = data::best_fit(lengths, 10);
   EXPECT_THAT(packing.items, ElementsAre(1, 0, 2, 3));
   EXPECT_THAT(packing.ends, ElementsAre(2, 3, 4));
   expect_valid(packing, lengths, 10);
 }
 
 TEST(BestFit, TakesNothingAndOne) {
-  EXPECT_TRUE(best_fit({}, 10).ends.empty());
-  EXPECT_THAT(best_fit(Lengths{10}, 10).ends, ElementsAre(1));
+  EXPECT_TRUE(data::best_fit({}, 10).ends.empty());
+  EXPECT_THAT(data::best_fit(Lengths{10}, 10).ends, ElementsAre(1));
 }
 
 TEST(BestFit, NeedsHardlyMoreBinsThanTheTokensDo) {
@@ -64,7 +64,7 @@ TEST(BestFit, NeedsHardlyMoreBinsThanTheTokensDo) {
     Lengths lengths;
     for (int i = 0; i < 20'000; ++i)
       lengths.push_back(1 + static_cast<std::uint32_t>(std::min(draw(random), 20'000.0)));
-    const auto packing = best_fit(lengths, capacity);
+    const auto packing = data::best_fit(lengths, capacity);
     expect_valid(packing, lengths, capacity);
     std::uint64_t rows = 0;
     std::uint32_t i = 0;

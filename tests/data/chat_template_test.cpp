@@ -6,11 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "data/chat_tokens.hpp"
-#include "data/jinja_outline.hpp"
 #include "data_testing.hpp"
 #include "fake_tokenizers.hpp"
-#include "llampi/data/chat.hpp"
+#include "llampi/tokenizer/chat.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "tokenizer/chat_tokens.hpp"
+#include "tokenizer/jinja_outline.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -26,7 +27,7 @@ constexpr const char* kChatml =
     "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 TEST(JinjaOutline, LooksAtWhatIsRenderedOnly) {
-  const auto fingerprint = [](std::string_view text) { return outline_of(text).fingerprint; };
+  const auto fingerprint = [](std::string_view text) { return tokenizer::outline_of(text).fingerprint; };
   const auto same = fingerprint("a{% for m in messages %}{{ m['role'] + '\n' }}{% endfor %}");
   for (const char* other :
        {"a{%for m in messages%}{{m[\"role\"]+\"\\n\"}}{%endfor%}",
@@ -47,15 +48,15 @@ TEST(JinjaOutline, LooksAtWhatIsRenderedOnly) {
   }
   for (const char* torn :
        {"{", "{{", "{% for", "{{ 'a", "{{ 'a\\", "{#", "{%-", "{{-", "a{{ b -", "{{ b }", ""})
-    outline_of(torn);
+    tokenizer::outline_of(torn);
 }
 
 TEST(ChatTemplates, AreRecognisedByTheTextThatTheyGive) {
   const BytesAndSpecials all({"</s>", "<s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                               "<|im_start|>", "<|im_end|>"});
-  for (const auto& name : template_names()) {
-    const auto chosen = choose_template(all, {.name = name, .today = "05 Nov 2031"});
-    const auto found = recognise_template(chosen.text);
+  for (const auto& name : tokenizer::template_names()) {
+    const auto chosen = tokenizer::choose_template(all, {.name = name, .today = "05 Nov 2031"});
+    const auto found = tokenizer::recognise_template(chosen.text);
     ASSERT_TRUE(found) << name;
     EXPECT_EQ(found->format, chosen.format) << name;
     EXPECT_EQ(chosen.name, name);
@@ -65,27 +66,27 @@ TEST(ChatTemplates, AreRecognisedByTheTextThatTheyGive) {
                                                          : "");
     EXPECT_EQ(found->date, name == "llama3.2" ? "" : chosen.date);
   }
-  const auto dated = choose_template(all, {.name = "llama3.2", .date = "1 o'clock"});
+  const auto dated = tokenizer::choose_template(all, {.name = "llama3.2", .date = "1 o'clock"});
   EXPECT_EQ(dated.date, "1 o'clock");
-  EXPECT_EQ(recognise_template(dated.text)->date, "1 o'clock");
-  EXPECT_THAT(user_error([&] { choose_template(all, {.name = "llama3", .date = "1 May 2031"}); }),
+  EXPECT_EQ(tokenizer::recognise_template(dated.text)->date, "1 o'clock");
+  EXPECT_THAT(user_error([&] { tokenizer::choose_template(all, {.name = "llama3", .date = "1 May 2031"}); }),
               HasSubstr("the template llama3, which writes no date"));
 }
 
 TEST(ChatTemplates, AreRecognisedAsPublished) {
-  EXPECT_EQ(recognise_template(kChatml)->name, "chatml");
-  EXPECT_EQ(recognise_template(kChatml)->default_system, "");
+  EXPECT_EQ(tokenizer::recognise_template(kChatml)->name, "chatml");
+  EXPECT_EQ(tokenizer::recognise_template(kChatml)->default_system, "");
   std::string text = kChatml;
   text.insert(text.find("{{"),
               "{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nBe "
               "kind.<|im_end|>\\n' "
               "}}{% endif %}");
-  const auto found = recognise_template(text);
+  const auto found = tokenizer::recognise_template(text);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->default_system, "Be kind.");
   EXPECT_EQ(found->text, text);
-  EXPECT_FALSE(recognise_template(std::string(kChatml) + "!"));
-  EXPECT_FALSE(recognise_template(""));
+  EXPECT_FALSE(tokenizer::recognise_template(std::string(kChatml) + "!"));
+  EXPECT_FALSE(tokenizer::recognise_template(""));
 }
 
 // ---- Texts and outlines, compared with what make_chat_text_fixtures.py keeps of transformers and Jinja's
@@ -97,7 +98,7 @@ Json known_texts() {
 }
 
 std::string fingerprint_of(const std::string& text) {
-  return fmt::format("{:016x}", outline_of(text).fingerprint);
+  return fmt::format("{:016x}", tokenizer::outline_of(text).fingerprint);
 }
 
 /// The texts that exported folders get, by name of the template; llama3.2-dated with --template-date.
@@ -105,8 +106,9 @@ std::map<std::string, std::string> own_texts(const std::string& date) {
   const BytesAndSpecials all({"</s>", "<s>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                               "<|im_start|>", "<|im_end|>"});
   std::map<std::string, std::string> texts;
-  for (const auto& name : template_names()) texts[name] = choose_template(all, {.name = name}).text;
-  texts["llama3.2-dated"] = choose_template(all, {.name = "llama3.2", .date = date}).text;
+  for (const auto& name : tokenizer::template_names())
+    texts[name] = tokenizer::choose_template(all, {.name = name}).text;
+  texts["llama3.2-dated"] = tokenizer::choose_template(all, {.name = "llama3.2", .date = date}).text;
   return texts;
 }
 
@@ -124,7 +126,7 @@ TEST(ChatTemplates, TextsAreThoseThatTransformersRendered) {
 
 TEST(ChatTemplates, PublishedOnesAreThoseThatTransformersRendered) {
   std::map<std::string, std::string> published;
-  for (const auto& [fingerprint, name] : published_templates())
+  for (const auto& [fingerprint, name] : tokenizer::published_templates())
     published[fmt::format("{:016x}", fingerprint)] = name;
   EXPECT_EQ(published, known_texts()["published"].get<decltype(published)>());
 }
@@ -137,7 +139,7 @@ TEST(JinjaOutline, IsThatOfJinjasLexer) {
   for (const char* kind : {"shapes", "snippets"}) {
     for (const auto& [text, fingerprint, date, default_system] :
          known[kind].get<std::vector<std::array<std::string, 4>>>()) {
-      const auto outline = outline_of(text);
+      const auto outline = tokenizer::outline_of(text);
       EXPECT_EQ(fmt::format("{:016x}", outline.fingerprint), fingerprint) << text;
       EXPECT_EQ(outline.date, date) << text;
       EXPECT_EQ(outline.default_system, default_system) << text;
@@ -155,7 +157,7 @@ TEST(JinjaOutline, IsThatOfJinjasLexerForChangedTexts) {
     const auto compare = [&, &own = own](const std::string& changed, const std::string& fingerprint) {
       EXPECT_EQ(fingerprint_of(changed), fingerprint) << changed;
       const bool is_same = fingerprint == own["fingerprint"];
-      EXPECT_EQ(recognise_template(changed).has_value(), is_same) << changed;
+      EXPECT_EQ(tokenizer::recognise_template(changed).has_value(), is_same) << changed;
       ++(is_same ? same : other);
     };
     for (const auto& layout : own["layouts"]) compare(layout[0], layout[1]);
@@ -167,68 +169,70 @@ TEST(JinjaOutline, IsThatOfJinjasLexerForChangedTexts) {
 }
 
 /// A folder with the small Llama 2 tokenizer; `config` is its tokenizer_config.json.
-std::unique_ptr<Tokenizer> in_folder(const TemporaryFolder& folder, const Json& config) {
+std::unique_ptr<tokenizer::Tokenizer> in_folder(const TemporaryFolder& folder, const Json& config) {
   const auto source =
       std::filesystem::path(LLAMPI_TEST_DATA) / "data" / "tokenizers" / "llama2" / "tokenizer.json";
   write_text(folder / "tokenizer.json", read_text(source));
   write_text(folder / "tokenizer_config.json", config.dump());
-  return make_tokenizer(folder.path().string());
+  return tokenizer::make_tokenizer(folder.path().string());
 }
 
 TEST(ChatTemplates, AreTheFoldersOwn) {
   const TemporaryFolder folder;
   const Json names{{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}};
-  const auto zephyr = choose_template(*in_folder(folder, names), {.name = "zephyr"}).text;
-  const auto mistral = choose_template(*in_folder(folder, names), {.name = "mistral-v0.2"}).text;
+  const auto zephyr = tokenizer::choose_template(*in_folder(folder, names), {.name = "zephyr"}).text;
+  const auto mistral = tokenizer::choose_template(*in_folder(folder, names), {.name = "mistral-v0.2"}).text;
   auto config = names;
   config["chat_template"] = zephyr;
-  EXPECT_EQ(choose_template(*in_folder(folder, config)).name, "zephyr");
-  EXPECT_EQ(choose_template(*in_folder(folder, config), {.name = "llama2"}).name, "llama2");
-  EXPECT_EQ(choose_template(*in_folder(folder, config), {.trained_with = {mistral, "x.h5"}}).name,
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config)).name, "zephyr");
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config), {.name = "llama2"}).name, "llama2");
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config), {.trained_with = {mistral, "x.h5"}}).name,
             "mistral-v0.2");
   config["chat_template"] = {{{"name", "tools"}, {"template", "{{ tools }}"}},
                              {{"name", "default"}, {"template", zephyr}}};
-  EXPECT_EQ(choose_template(*in_folder(folder, config)).text, zephyr);
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config)).text, zephyr);
   write_text(folder / "chat_template.jinja", mistral);
-  EXPECT_EQ(choose_template(*in_folder(folder, config)).name, "mistral-v0.2");
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config)).name, "mistral-v0.2");
 }
 
 TEST(ChatTemplates, AreNeverGuessed) {
   const TemporaryFolder folder;
   const Json names{{"bos_token", "<s>"}, {"eos_token", "</s>"}};
-  EXPECT_THAT(user_error([&] { choose_template(*in_folder(folder, names)); }),
+  EXPECT_THAT(user_error([&] { tokenizer::choose_template(*in_folder(folder, names)); }),
               AllOf(HasSubstr("comes with no chat template"), HasSubstr("--template"), HasSubstr("llama2, "),
                     ::testing::Not(HasSubstr("llama3"))));  // whose tokens it lacks
   auto config = names;
   config["chat_template"] = "{% for message in messages %}{{ message['content'] }}{% endfor %}";
-  EXPECT_THAT(user_error([&] { choose_template(*in_folder(folder, config)); }),
+  EXPECT_THAT(user_error([&] { tokenizer::choose_template(*in_folder(folder, config)); }),
               AllOf(HasSubstr((folder / "tokenizer_config.json").string() +
                               " is not one that llampi knows (fingerprint "),
                     HasSubstr("--template")));
-  EXPECT_EQ(choose_template(*in_folder(folder, config), {.name = "llama2"}).name, "llama2");
+  EXPECT_EQ(tokenizer::choose_template(*in_folder(folder, config), {.name = "llama2"}).name, "llama2");
   config["chat_template"] = 7;
   EXPECT_THAT(user_error([&] { in_folder(folder, config); }),
               HasSubstr("\"chat_template\" must be a string"));
   const auto llama2 = in_folder(folder, names);
-  EXPECT_THAT(user_error([&] { choose_template(*llama2, {.name = "llama3"}); }),
+  EXPECT_THAT(user_error([&] { tokenizer::choose_template(*llama2, {.name = "llama3"}); }),
               HasSubstr("needs the token <|eot_id|>"));
-  EXPECT_THAT(user_error([&] { choose_template(*llama2, {.name = "alpaca"}); }),
+  EXPECT_THAT(user_error([&] { tokenizer::choose_template(*llama2, {.name = "alpaca"}); }),
               HasSubstr("\"alpaca\" is not known"));
-  EXPECT_THAT(user_error([&] { choose_template(*make_tokenizer("bytes"), {.name = "zephyr"}); }),
+  EXPECT_THAT(user_error([&] {
+                tokenizer::choose_template(*tokenizer::make_tokenizer("bytes"), {.name = "zephyr"});
+              }),
               HasSubstr("needs the token eos_token"));
 }
 
 TEST(ChatTemplates, EndTokensAreThoseOfAllFiles) {
   const TemporaryFolder folder;
-  EXPECT_THAT(end_ids_of(folder.path()), ElementsAre());
+  EXPECT_THAT(tokenizer::end_ids_of(folder.path()), ElementsAre());
   write_text(folder / "config.json", R"({"eos_token_id": 7})");
-  EXPECT_THAT(end_ids_of(folder.path()), ElementsAre(7));
+  EXPECT_THAT(tokenizer::end_ids_of(folder.path()), ElementsAre(7));
   write_text(folder / "generation_config.json", R"({"eos_token_id": [9, 7, -1, 8]})");
-  EXPECT_THAT(end_ids_of(folder.path()), ElementsAre(9, 7, 8));
+  EXPECT_THAT(tokenizer::end_ids_of(folder.path()), ElementsAre(9, 7, 8));
   write_text(folder / "generation_config.json", R"({"eos_token_id": null})");
-  EXPECT_THAT(end_ids_of(folder.path()), ElementsAre(7));
+  EXPECT_THAT(tokenizer::end_ids_of(folder.path()), ElementsAre(7));
   write_text(folder / "generation_config.json", R"({"eos_token_id": "</s>"})");
-  EXPECT_THAT(user_error([&] { end_ids_of(folder.path()); }),
+  EXPECT_THAT(user_error([&] { tokenizer::end_ids_of(folder.path()); }),
               HasSubstr("generation_config.json: \"eos_token_id\" is neither"));
 }
 
@@ -236,7 +240,8 @@ TEST(ChatTemplates, EndTokensAreThoseOfAllFiles) {
 // transformers'. ----
 
 /// The same tokenizer as there.
-std::unique_ptr<Tokenizer> random_tokenizer(const TemporaryFolder& folder, const std::string& name) {
+std::unique_ptr<tokenizer::Tokenizer> random_tokenizer(const TemporaryFolder& folder,
+                                                       const std::string& name) {
   const std::string source = name == "llama3" ? "llama3" : "llama2";
   Json json = Json::parse(
       read_text(std::filesystem::path(LLAMPI_TEST_DATA) / "data" / "tokenizers" / source / "tokenizer.json"));
@@ -268,47 +273,48 @@ std::unique_ptr<Tokenizer> random_tokenizer(const TemporaryFolder& folder, const
                                                     {"eos_token", is_llama3 ? "<|end_of_text|>" : "</s>"}}
                                                    .dump());
   write_text(folder / "tokenizer.json", json.dump());
-  return make_tokenizer(folder.path().string());
+  return tokenizer::make_tokenizer(folder.path().string());
 }
 
 /// Of ids and mask; a prompt is not learnt.
-std::string digest(const EncodedChat& chat, ChatPurpose purpose) {
+std::string digest(const tokenizer::EncodedChat& chat, tokenizer::ChatPurpose purpose) {
   std::uint32_t value = 2166136261U;
   for (std::size_t i = 0; i < chat.ids.size(); ++i)
     value = value * 16777619U ^ (2 * static_cast<std::uint32_t>(chat.ids[i]) +
-                                 (purpose == ChatPurpose::training ? chat.mask[i] : 0U));
+                                 (purpose == tokenizer::ChatPurpose::training ? chat.mask[i] : 0U));
   return fmt::format("{:08x}", value);
 }
 
-Conversation conversation_of(const Json& messages) {
-  Conversation conversation;
+tokenizer::Conversation conversation_of(const Json& messages) {
+  tokenizer::Conversation conversation;
   for (const auto& message : messages) {
     const std::string role = message[0];
-    conversation.push_back({role == "system" ? ChatRole::system
-                            : role == "user" ? ChatRole::user
-                                             : ChatRole::assistant,
+    conversation.push_back({role == "system" ? tokenizer::ChatRole::system
+                            : role == "user" ? tokenizer::ChatRole::user
+                                             : tokenizer::ChatRole::assistant,
                             message[1].get<std::string>()});
   }
   return conversation;
 }
 
 /// Without the system messages but the first `kept` messages.
-Conversation without_system(Conversation turns, std::ptrdiff_t kept) {
-  turns.erase(std::remove_if(turns.begin() + kept, turns.end(),
-                             [](const Message& m) { return m.role == ChatRole::system; }),
-              turns.end());
+tokenizer::Conversation without_system(tokenizer::Conversation turns, std::ptrdiff_t kept) {
+  turns.erase(
+      std::remove_if(turns.begin() + kept, turns.end(),
+                     [](const tokenizer::Message& m) { return m.role == tokenizer::ChatRole::system; }),
+      turns.end());
   return turns;
 }
 
-std::string digest_of(const Tokenizer& tokenizer, const ChatTemplate& chosen, const Conversation& turns,
-                      ChatPurpose purpose) {
+std::string digest_of(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chosen,
+                      const tokenizer::Conversation& turns, tokenizer::ChatPurpose purpose) {
   for (const auto& given : {turns, without_system(turns, 1)}) {
     try {
-      return digest(encode_chat(tokenizer, chosen, given, purpose), purpose);
+      return digest(tokenizer::encode_chat(tokenizer, chosen, given, purpose), purpose);
     } catch (const UserError&) {  // so does transformers, or the digests differ
     }
   }
-  return digest(encode_chat(tokenizer, chosen, without_system(turns, 0), purpose), purpose);
+  return digest(tokenizer::encode_chat(tokenizer, chosen, without_system(turns, 0), purpose), purpose);
 }
 
 TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
@@ -321,15 +327,15 @@ TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
     for (const auto& [wanted_name, digests] : templates.items()) {
       SCOPED_TRACE(name + ", " + wanted_name);
       const bool has_default = wanted_name == "chatml-default";
-      auto chosen =
-          choose_template(*tokenizer, {.name = has_default ? "chatml" : wanted_name, .today = known["date"]});
+      auto chosen = tokenizer::choose_template(
+          *tokenizer, {.name = has_default ? "chatml" : wanted_name, .today = known["date"]});
       if (has_default) chosen.default_system = known["default_system"];
       std::size_t differ = 0;
       for (std::size_t i = 0; i < known["conversations"].size(); ++i) {
         auto turns = conversation_of(known["conversations"][i]);
-        const auto whole = digest_of(*tokenizer, chosen, turns, ChatPurpose::training);
+        const auto whole = digest_of(*tokenizer, chosen, turns, tokenizer::ChatPurpose::training);
         turns.pop_back();
-        const auto prompt = digest_of(*tokenizer, chosen, turns, ChatPurpose::generation);
+        const auto prompt = digest_of(*tokenizer, chosen, turns, tokenizer::ChatPurpose::generation);
         const bool same = whole == digests["whole"][i] && prompt == digests["prompt"][i];
         if (!same && differ++ == 0)
           ADD_FAILURE() << "conversation " << i << ": " << known["conversations"][i];

@@ -54,13 +54,13 @@ inline std::string read_text(const std::filesystem::path& path) {
 
 inline std::filesystem::path write_tokens(const std::filesystem::path& path, std::int64_t vocabulary,
                                           const std::vector<std::vector<std::int32_t>>& documents) {
-  TokenFileWriter writer(path, vocabulary, "test");
+  data::TokenFileWriter writer(path, vocabulary, "test");
   for (const auto& document : documents) writer.append_document(document);
   writer.close();
   return path;
 }
 
-inline std::vector<std::int32_t> read_all(const TokenFile& file) {
+inline std::vector<std::int32_t> read_all(const data::TokenFile& file) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(file.tokens()));
   file.read(0, ids);
   return ids;

@@ -5,12 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "llampi/data/tokenizer.hpp"
+#include "llampi/tokenizer/tokenizer.hpp"
 
 namespace llampi::testing {
 
 /// Bytes, and behind them special tokens: the first of these ends a document.
-class BytesAndSpecials : public Tokenizer {
+class BytesAndSpecials : public tokenizer::Tokenizer {
  public:
   explicit BytesAndSpecials(std::vector<std::string> specials) : specials_(std::move(specials)) {}
   static BytesAndSpecials llama3() {
@@ -21,10 +21,11 @@ class BytesAndSpecials : public Tokenizer {
 
   std::string name() const override { return "bytes and specials"; }
   std::int64_t vocabulary() const override { return 256 + static_cast<std::int64_t>(specials_.size()); }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
+  std::vector<std::int32_t> encode(std::string_view text, tokenizer::SpecialText special,
+                                   tokenizer::TextStart) const override {
     std::vector<std::int32_t> ids;
     while (!text.empty()) {
-      const auto name = special == SpecialText::text
+      const auto name = special == tokenizer::SpecialText::text
                             ? specials_.end()
                             : std::find_if(specials_.begin(), specials_.end(),
                                            [&](auto& s) { return text.starts_with(s); });
@@ -64,7 +65,7 @@ class BytesAndSpecials : public Tokenizer {
 
 /// Words with the space before them, line ends and other white space, each a hash of its bytes; can only be
 /// encoded.
-class Words : public Tokenizer {
+class Words : public tokenizer::Tokenizer {
  public:
   enum class Start : std::uint8_t {
     plain,
@@ -74,8 +75,8 @@ class Words : public Tokenizer {
 
   std::string name() const override { return "words"; }
   std::int64_t vocabulary() const override { return 1 << 20; }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText,
-                                   TextStart = TextStart::beginning) const override {
+  std::vector<std::int32_t> encode(std::string_view text, tokenizer::SpecialText,
+                                   tokenizer::TextStart = tokenizer::TextStart::beginning) const override {
     const std::string whole = (start_ == Start::with_space && !text.empty() ? " " : "") + std::string(text);
     std::vector<std::int32_t> ids;
     for (std::size_t begin = 0; begin < whole.size();) {
@@ -99,11 +100,12 @@ class Words : public Tokenizer {
 };
 
 /// Stands for tokenizers whose ids depend on all that comes before: a text's only id is its number of bytes.
-class WholeText : public Tokenizer {
+class WholeText : public tokenizer::Tokenizer {
  public:
   std::string name() const override { return "whole"; }
   std::int64_t vocabulary() const override { return std::int64_t{1} << 21; }
-  std::vector<std::int32_t> encode(std::string_view text, SpecialText, TextStart) const override {
+  std::vector<std::int32_t> encode(std::string_view text, tokenizer::SpecialText,
+                                   tokenizer::TextStart) const override {
     return {static_cast<std::int32_t>(text.size())};
   }
   std::string decode(std::span<const std::int32_t>) const override { return {}; }

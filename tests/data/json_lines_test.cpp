@@ -8,14 +8,15 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(TextLine, GivesTheText) {
-  EXPECT_EQ(parse_text_line(R"({"text": "a\nb ä \u00e4 \ud83d\ude00", "id": 7})", "text"), "a\nb ä ä 😀");
-  EXPECT_EQ(parse_text_line("  {\"content\": \"x\"}\r", "content"), "x");
-  EXPECT_EQ(parse_text_line(R"({"text": ""})", "text"), "");
+  EXPECT_EQ(data::parse_text_line(R"({"text": "a\nb ä \u00e4 \ud83d\ude00", "id": 7})", "text"),
+            "a\nb ä ä 😀");
+  EXPECT_EQ(data::parse_text_line("  {\"content\": \"x\"}\r", "content"), "x");
+  EXPECT_EQ(data::parse_text_line(R"({"text": ""})", "text"), "");
 }
 
 TEST(TextLine, SaysWhatIsWrong) {
   const auto message = [](std::string_view line) {
-    return user_error([&] { parse_text_line(line, "text"); });
+    return user_error([&] { data::parse_text_line(line, "text"); });
   };
   EXPECT_THAT(message(R"({"text": "cut of)"), HasSubstr("breaks off within its JSON, after 16 bytes"));
   EXPECT_THAT(message(R"({"text": "a")"), HasSubstr("breaks off within its JSON"));
@@ -35,27 +36,29 @@ TEST(TextLine, SaysWhatIsWrong) {
 }
 
 TEST(ConversationLine, GivesTheMessages) {
-  const auto turns = parse_conversation(
+  const auto turns = data::parse_conversation(
       R"({"id": 1, "messages": [{"role": "system", "content": ""}, {"role": "user", "content": "a", "name": "x"},
           {"role": "assistant", "content": "b", "weight": 0}, {"role": "assistant", "content": " c ", "weight": 1}]})");
   ASSERT_EQ(turns.size(), 4U);
-  EXPECT_EQ(turns[0].role, ChatRole::system);
-  EXPECT_EQ(turns[1].role, ChatRole::user);
+  EXPECT_EQ(turns[0].role, tokenizer::ChatRole::system);
+  EXPECT_EQ(turns[1].role, tokenizer::ChatRole::user);
   EXPECT_EQ(turns[1].content, "a");
-  EXPECT_EQ(turns[2].role, ChatRole::assistant);
+  EXPECT_EQ(turns[2].role, tokenizer::ChatRole::assistant);
   EXPECT_FALSE(turns[2].trained);
   EXPECT_EQ(turns[3].content, " c ");
   EXPECT_TRUE(turns[3].trained);
-  const auto pair = parse_conversation(R"({"prompt": "p", "completion": "c"})");
+  const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
-  EXPECT_EQ(pair[0].role, ChatRole::user);
+  EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);
   EXPECT_EQ(pair[0].content, "p");
-  EXPECT_EQ(pair[1].role, ChatRole::assistant);
+  EXPECT_EQ(pair[1].role, tokenizer::ChatRole::assistant);
   EXPECT_EQ(pair[1].content, "c");
 }
 
 TEST(ConversationLine, SaysWhatIsWrong) {
-  const auto message = [](const std::string& line) { return user_error([&] { parse_conversation(line); }); };
+  const auto message = [](const std::string& line) {
+    return user_error([&] { data::parse_conversation(line); });
+  };
   const auto messages = [&](const std::string& list) { return message(R"({"messages": )" + list + "}"); };
   const std::string user = R"({"role": "user", "content": "a"}, )";
   EXPECT_EQ(

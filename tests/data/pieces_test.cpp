@@ -11,6 +11,7 @@
 #include "data/text_cutter.hpp"
 #include "data_testing.hpp"
 #include "fake_tokenizers.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -25,7 +26,7 @@ TEST(PieceReader, GivesWholeLinesWithTheirNumbers) {
   write_text(folder / "a", a);
   write_text(folder / "b", b);
   write_text(folder / "empty", "");
-  PieceReader reader({folder / "a", folder / "empty", folder / "b"}, behind_last_line_end);
+  data::PieceReader reader({folder / "a", folder / "empty", folder / "b"}, behind_last_line_end);
   std::vector<std::string> texts(3);
   std::vector<std::int64_t> lines(3, 1);
   std::vector<int> pieces(3, 0);
@@ -63,8 +64,8 @@ std::string prose(std::size_t bytes) {
 }
 
 /// In pieces of at most 1000 bytes.
-void expect_ids_of_the_whole(const Tokenizer& tokenizer, const std::string& text) {
-  const TextCutter cutter(tokenizer);
+void expect_ids_of_the_whole(const tokenizer::Tokenizer& tokenizer, const std::string& text) {
+  const data::TextCutter cutter(tokenizer);
   std::vector<std::int32_t> ids;
   int pieces = 0;
   for (std::size_t begin = 0; begin < text.size(); ++pieces) {
@@ -77,7 +78,7 @@ void expect_ids_of_the_whole(const Tokenizer& tokenizer, const std::string& text
     begin += bytes;
   }
   EXPECT_GT(pieces, std::ssize(text) / 1000);
-  EXPECT_EQ(ids, tokenizer.encode(text, SpecialText::tokens));
+  EXPECT_EQ(ids, tokenizer.encode(text, tokenizer::SpecialText::tokens));
 }
 
 TEST(TextCutter, PiecesHaveTheIdsOfTheWhole) {
@@ -100,20 +101,20 @@ TEST(TextCutter, PiecesHaveTheIdsOfTheWholeWithRealTokenizers) {
   while (all.size() < 200'000) all += texts[random() % texts.size()] + (random() % 2 == 0 ? "\n" : " ");
   for (const char* name : {"gpt2", "llama2", "llama3", "sentencepiece"}) {
     SCOPED_TRACE(name);
-    expect_ids_of_the_whole(*make_tokenizer(folder / name), all);
+    expect_ids_of_the_whole(*tokenizer::make_tokenizer(folder / name), all);
   }
 }
 
 TEST(TextCutter, CutsNothingWhereTheTokenizerDoesNotAgree) {
-  EXPECT_EQ(TextCutter(WholeText()).cut(prose(10'000)), 0U);
-  EXPECT_EQ(TextCutter(Words(Words::Start::plain)).cut(std::string(10'000, 'x')), 0U);
-  EXPECT_EQ(TextCutter(*make_tokenizer("bytes")).cut("abc"), 3U);
+  EXPECT_EQ(data::TextCutter(WholeText()).cut(prose(10'000)), 0U);
+  EXPECT_EQ(data::TextCutter(Words(Words::Start::plain)).cut(std::string(10'000, 'x')), 0U);
+  EXPECT_EQ(data::TextCutter(*tokenizer::make_tokenizer("bytes")).cut("abc"), 3U);
 }
 
 TEST(MapInOrder, TakesResultsInOrderAndKeepsFewUnderWay) {
   std::atomic<int> working = 0, most_working = 0, begun = 0;
   int given = 0, taken = 0;
-  map_in_order<int, int>(
+  data::map_in_order<int, int>(
       3,
       [&]() -> std::optional<int> {
         EXPECT_LE(given - taken, 6);
@@ -139,7 +140,7 @@ TEST(MapInOrder, TakesResultsInOrderAndKeepsFewUnderWay) {
 TEST(MapInOrder, ThrowsTheFirstFailureInTheOrderOfTheItems) {
   int given = 0, taken = 0;
   const auto run = [&] {
-    map_in_order<int, int>(
+    data::map_in_order<int, int>(
         2, [&]() -> std::optional<int> { return given++; },
         [](int item) {
           if (item == 10) std::this_thread::sleep_for(std::chrono::milliseconds(20));

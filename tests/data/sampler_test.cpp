@@ -8,7 +8,7 @@ namespace llampi::testing {
 namespace {
 
 std::vector<std::int64_t> values(std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
-  const Permutation permutation(size, seed, epoch);
+  const data::Permutation permutation(size, seed, epoch);
   std::vector<std::int64_t> result;
   for (std::int64_t i = 0; i < size; ++i) result.push_back(permutation(i));
   return result;
@@ -29,7 +29,7 @@ TEST(Permutation, IsABijection) {
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) expect_bijection(size, 5, epoch);
   }
   expect_bijection(300'007, 1, 0);
-  const Permutation huge(std::int64_t{1} << 40, 3, 2);
+  const data::Permutation huge(std::int64_t{1} << 40, 3, 2);
   for (std::int64_t i = 0; i < 100; ++i) {
     EXPECT_GE(huge(i), 0);
     EXPECT_LT(huge(i), std::int64_t{1} << 40);
@@ -58,7 +58,7 @@ TEST(Permutation, GoesEverywhereEquallyOften) {
   for (const std::int64_t size : {2, 3, 5, 10}) {
     std::vector<int> counts(static_cast<std::size_t>(size * size));
     for (int epoch = 0; epoch < kEpochs; ++epoch) {
-      const Permutation permutation(size, kSeed, epoch);
+      const data::Permutation permutation(size, kSeed, epoch);
       for (std::int64_t i = 0; i < size; ++i) ++counts[static_cast<std::size_t>(i * size + permutation(i))];
     }
     const double p = 1.0 / static_cast<double>(size);
@@ -78,7 +78,7 @@ TEST(Permutation, SeparatesNeighbours) {
 }
 
 TEST(Sampler, FollowsTheFileWithoutShuffle) {
-  const Sampler sampler(11, 4, 0, false);
+  const data::Sampler sampler(11, 4, 0, false);
   EXPECT_EQ(sampler.steps_per_epoch(), 2);
   const std::vector<std::vector<std::int64_t>> expected{
       {0, 1, 2, 3}, {4, 5, 6, 7}, {0, 1, 2, 3}, {4, 5, 6, 7}};
@@ -89,7 +89,7 @@ TEST(Sampler, FollowsTheFileWithoutShuffle) {
 }
 
 TEST(Sampler, ShufflesEachEpochAnew) {
-  const Sampler sampler(103, 10, 7, true);
+  const data::Sampler sampler(103, 10, 7, true);
   std::vector<std::vector<std::int64_t>> epochs(2);
   for (std::int64_t step = 1; step <= 20; ++step) {
     for (std::int64_t i = 0; i < 10; ++i) {
@@ -105,10 +105,10 @@ TEST(Sampler, ShufflesEachEpochAnew) {
 }
 
 TEST(Sampler, RefusesTooFewSamples) {
-  const auto message = user_error([] { Sampler(7, 8, 0, true); });
+  const auto message = user_error([] { data::Sampler(7, 8, 0, true); });
   EXPECT_THAT(message, ::testing::HasSubstr("7 samples"));
   EXPECT_THAT(message, ::testing::HasSubstr("train.global_batch = 8"));
-  EXPECT_EQ(Sampler(8, 8, 0, true).steps_per_epoch(), 1);
+  EXPECT_EQ(data::Sampler(8, 8, 0, true).steps_per_epoch(), 1);
 }
 
 }  // namespace

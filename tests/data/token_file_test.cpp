@@ -1,9 +1,11 @@
 #include "llampi/data/token_file.hpp"
 
+#include <hdf5.h>
+
 #include <thread>
 
-#include "data/hdf5.hpp"
 #include "data_testing.hpp"
+#include "llampi/io/hdf5.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -20,7 +22,7 @@ std::vector<std::int32_t> fixture_tokens() {
 class ForeignFile : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ForeignFile, IsReadWithoutAttributes) {
-  const TokenFile file(fixture(GetParam()));
+  const data::TokenFile file(fixture(GetParam()));
   EXPECT_EQ(file.tokens(), 50);
   EXPECT_EQ(file.vocabulary(), 0);
   EXPECT_EQ(file.tokenizer(), "");
@@ -40,13 +42,13 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ForeignFile,
 
 TEST(TokenFile, ReadsTheLossMask) {
   for (const char* name : {"loss_mask.h5", "bool_mask.h5", "gzip.h5"}) {
-    const TokenFile file(fixture(name));
+    const data::TokenFile file(fixture(name));
     ASSERT_TRUE(file.has_loss_mask()) << name;
     std::vector<std::uint8_t> mask(6);
     file.read_mask(1, mask);
     EXPECT_THAT(mask, ElementsAre(1, 1, 0, 1, 1, 0)) << name;
   }
-  const TokenFile file(fixture("plain.h5"));
+  const data::TokenFile file(fixture("plain.h5"));
   EXPECT_FALSE(file.has_loss_mask());
   std::vector<std::uint8_t> mask(3, 7);
   file.read_mask(0, mask);
@@ -55,14 +57,14 @@ TEST(TokenFile, ReadsTheLossMask) {
 
 TEST(TokenFile, KeepsValuesOutsideInt32OutOfEveryVocabulary) {
   std::vector<std::int32_t> id(1);
-  TokenFile(fixture("huge_token.h5")).read(40, id);
+  data::TokenFile(fixture("huge_token.h5")).read(40, id);
   EXPECT_EQ(id[0], std::numeric_limits<std::int32_t>::max());
-  TokenFile(fixture("negative.h5")).read(3, id);
+  data::TokenFile(fixture("negative.h5")).read(3, id);
   EXPECT_EQ(id[0], -5) << "the value, for messages";
 }
 
 TEST(TokenFile, CountsSamples) {
-  const TokenFile file(fixture("plain.h5"));
+  const data::TokenFile file(fixture("plain.h5"));
   EXPECT_EQ(file.samples(1), 49);
   EXPECT_EQ(file.samples(7), 7);
   EXPECT_EQ(file.samples(49), 1);
@@ -80,12 +82,12 @@ TEST(TokenFile, NeverReadsGarbageFromATruncatedFile) {
   for (const auto& path :
        {folder / "own.h5", fixture("plain.h5"), fixture("gzip.h5"), fixture("newest_format.h5")}) {
     const auto whole = read_text(path);
-    const auto expected = read_all(TokenFile(path));
+    const auto expected = read_all(data::TokenFile(path));
     for (std::size_t bytes = whole.size() - 1; bytes > 0; bytes -= std::min<std::size_t>(bytes, 61)) {
       write_text(folder / "cut.h5", whole.substr(0, bytes));
       ++tried;
       try {
-        EXPECT_EQ(read_all(TokenFile(folder / "cut.h5")), expected)
+        EXPECT_EQ(read_all(data::TokenFile(folder / "cut.h5")), expected)
             << path << " cut to " << bytes << " bytes";
       } catch (const UserError& error) {
         EXPECT_THAT(error.what(), HasSubstr("cut.h5"));
@@ -100,7 +102,7 @@ TEST(TokenFile, NeverReadsGarbageFromATruncatedFile) {
 TEST(TokenFile, NoticesWhenTheFileShrinksWhileItIsOpen) {
   const TemporaryFolder folder;
   const auto path = write_tokens(folder / "a.h5", 256, {std::vector<std::int32_t>(5000, 1)});
-  const TokenFile file(path);
+  const data::TokenFile file(path);
   std::filesystem::resize_file(path, 3000);
   EXPECT_THAT(user_error([&] { read_all(file); }), HasSubstr("is truncated"));
 }
@@ -109,7 +111,7 @@ TEST(TokenFile, CanBeReadFromSeveralThreads) {
   const TemporaryFolder folder;
   std::vector<std::int32_t> tokens;
   for (int i = 0; i < 20'000; ++i) tokens.push_back(i);
-  const TokenFile file(write_tokens(folder / "a.h5", 65536, {tokens}));
+  const data::TokenFile file(write_tokens(folder / "a.h5", 65536, {tokens}));
   std::vector<int> wrong(4);
   {
     std::vector<std::jthread> threads;
@@ -129,7 +131,7 @@ TEST(TokenFile, CanBeReadFromSeveralThreads) {
 
 TEST(TokenFile, SaysWhatAnotherFileIs) {
   const auto message = [](const std::filesystem::path& path) {
-    return user_error([&] { TokenFile file(path); });
+    return user_error([&] { data::TokenFile file(path); });
   };
   EXPECT_THAT(message(fixture("other_format.h5")),
               AllOf(HasSubstr("\"llampi-checkpoint\""), HasSubstr("not a token file")));
@@ -142,24 +144,24 @@ template <class Token>
 std::string message_for(hid_t type, const std::vector<Token>& tokens, const std::vector<hsize_t>& extents,
                         const std::vector<std::int64_t>& documents, std::size_t mask_length = 0) {
   const TemporaryFolder folder;
-  const auto write = [](const hdf5::File& file, const char* name, hid_t stored, std::vector<hsize_t> dims,
+  const auto write = [](const io::hdf5::File& file, const char* name, hid_t stored, std::vector<hsize_t> dims,
                         const void* data) {
-    const hdf5::Dataspace space(hdf5::check(
+    const io::hdf5::Dataspace space(io::hdf5::check(
         H5Screate_simple(static_cast<int>(dims.size()), dims.data(), nullptr), "H5Screate_simple"));
-    const hdf5::Dataset dataset(
-        hdf5::check(H5Dcreate2(file.id(), name, stored, space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
-                    "H5Dcreate2"));
-    hdf5::check(H5Dwrite(dataset.id(), stored, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dwrite");
+    const io::hdf5::Dataset dataset(io::hdf5::check(
+        H5Dcreate2(file.id(), name, stored, space.id(), H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+        "H5Dcreate2"));
+    io::hdf5::check(H5Dwrite(dataset.id(), stored, H5S_ALL, H5S_ALL, H5P_DEFAULT, data), "H5Dwrite");
   };
   {
-    const Hdf5Lock lock;
-    const auto file = hdf5::create_file(folder / "a.h5", hdf5::file_access().id());
+    const io::Hdf5Lock lock;
+    const auto file = io::hdf5::create_file(folder / "a.h5", io::hdf5::file_access().id());
     if (!tokens.empty()) write(file, "tokens", type, extents, tokens.data());
     if (!documents.empty()) write(file, "documents", H5T_NATIVE_INT64, {documents.size()}, documents.data());
     const std::vector<std::uint8_t> mask(mask_length, 1);
     if (mask_length > 0) write(file, "loss_mask", H5T_NATIVE_UINT8, {mask_length}, mask.data());
   }
-  const auto text = user_error([&] { TokenFile file(folder / "a.h5"); });
+  const auto text = user_error([&] { data::TokenFile file(folder / "a.h5"); });
   EXPECT_THAT(text, HasSubstr("a.h5"));
   return text;
 }

@@ -1,3 +1,5 @@
+#include <hdf5.h>
+
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -6,9 +8,11 @@
 #include <csignal>
 #include <fstream>
 
-#include "data/hdf5.hpp"
-#include "data/output_file.hpp"
 #include "data_testing.hpp"
+#include "llampi/data/token_file.hpp"
+#include "llampi/io/hdf5.hpp"
+#include "llampi/io/output_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -31,23 +35,23 @@ TEST(TokenFileWriter, WritesWhatTheContractSays) {
     const auto largest = static_cast<std::int32_t>(vocabulary - 1);
     write_tokens(folder / "a.h5", vocabulary, {{0, largest, 0}, {}, {largest}});
     {
-      const Hdf5Lock lock;
-      const auto file = hdf5::open_file(folder / "a.h5");
-      EXPECT_EQ(hdf5::read_string(file.id(), "format"), "llampi-tokens");
-      EXPECT_EQ(hdf5::read_int64(file.id(), "format_version"), 1);
-      const auto tokens = hdf5::open_dataset(file.id(), "tokens");
-      EXPECT_EQ(hdf5::element_type(tokens.id()).name(), type) << vocabulary;
-      EXPECT_THAT(hdf5::shape(tokens.id()), ElementsAre(4));
-      EXPECT_TRUE(hdf5::contiguous_offset(tokens.id()).has_value());
-      const auto documents = hdf5::open_dataset(file.id(), "documents");
-      EXPECT_EQ(hdf5::element_type(documents.id()).name(), "uint64");
+      const io::Hdf5Lock lock;
+      const auto file = io::hdf5::open_file(folder / "a.h5");
+      EXPECT_EQ(io::hdf5::read_string(file.id(), "format"), "llampi-tokens");
+      EXPECT_EQ(io::hdf5::read_int64(file.id(), "format_version"), 1);
+      const auto tokens = io::hdf5::open_dataset(file.id(), "tokens");
+      EXPECT_EQ(io::hdf5::element_type(tokens.id()).name(), type) << vocabulary;
+      EXPECT_THAT(io::hdf5::shape(tokens.id()), ElementsAre(4));
+      EXPECT_TRUE(io::hdf5::contiguous_offset(tokens.id()).has_value());
+      const auto documents = io::hdf5::open_dataset(file.id(), "documents");
+      EXPECT_EQ(io::hdf5::element_type(documents.id()).name(), "uint64");
       // What HDF5 itself reads, not only our own reader.
       std::vector<std::int64_t> values(4);
-      hdf5::check(H5Dread(tokens.id(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
-                  "H5Dread");
+      io::hdf5::check(H5Dread(tokens.id(), H5T_NATIVE_INT64, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()),
+                      "H5Dread");
       EXPECT_THAT(values, ElementsAre(0, largest, 0, largest));
     }
-    const TokenFile file(folder / "a.h5");
+    const data::TokenFile file(folder / "a.h5");
     EXPECT_EQ(file.vocabulary(), vocabulary);
     EXPECT_EQ(file.tokenizer(), "test");
     EXPECT_FALSE(file.has_loss_mask());
@@ -61,7 +65,7 @@ TEST(TokenFileWriter, WritesMoreThanItBuffers) {
   const TemporaryFolder folder;
   std::vector<std::int32_t> document;
   for (int i = 0; i < 500'001; ++i) document.push_back(static_cast<std::int32_t>(i * 2654435761U % 70'000));
-  const TokenFile file(
+  const data::TokenFile file(
       write_tokens(folder / "a.h5", 70'000, {document, document}));  // 4 MB in pieces of 1 MiB
   ASSERT_EQ(file.tokens(), 1'000'002);
   document.insert(document.end(), document.begin(), document.begin() + 500'001);
@@ -70,13 +74,13 @@ TEST(TokenFileWriter, WritesMoreThanItBuffers) {
 
 TEST(TokenFileWriter, AppendsPiecesOfADocument) {
   const TemporaryFolder folder;
-  TokenFileWriter writer(folder / "a.h5", 256, "bytes");
+  data::TokenFileWriter writer(folder / "a.h5", 256, "bytes");
   writer.append(std::vector<std::int32_t>{1, 2});
   writer.append(std::vector<std::int32_t>{3});
   writer.end_document();
   writer.append(std::vector<std::int32_t>{4});
   writer.close();
-  EXPECT_THAT(TokenFile(folder / "a.h5").documents(), ElementsAre(0, 3, 4));
+  EXPECT_THAT(data::TokenFile(folder / "a.h5").documents(), ElementsAre(0, 3, 4));
 }
 
 TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
@@ -85,7 +89,7 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
   using Mask = std::vector<std::uint8_t>;
   Ids many(1'500'000, 7);  // more than is buffered
   {
-    TokenFileWriter writer(folder / "a.h5", 300, "test");
+    data::TokenFileWriter writer(folder / "a.h5", 300, "test");
     writer.append_document(many);
     writer.append(Ids{1, 2, 3}, Mask{0, 1, 0});
     writer.append(Ids{4});
@@ -93,7 +97,7 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
     writer.close();
   }
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
-  const TokenFile file(folder / "a.h5");
+  const data::TokenFile file(folder / "a.h5");
   ASSERT_TRUE(file.has_loss_mask());
   EXPECT_THAT(file.documents(), ElementsAre(0, 1'500'000, 1'500'006));
   Mask mask(static_cast<std::size_t>(file.tokens()));
@@ -103,36 +107,36 @@ TEST(TokenFileWriter, WritesALossMaskOnceOneIsGiven) {
   many.insert(many.end(), {1, 2, 3, 4, 5, 6});
   EXPECT_EQ(read_all(file), many);
   {
-    const Hdf5Lock lock;
-    const auto stored = hdf5::open_file(folder / "a.h5");
-    const auto dataset = hdf5::open_dataset(stored.id(), "loss_mask");
-    EXPECT_EQ(hdf5::element_type(dataset.id()).name(), "uint8");
-    EXPECT_TRUE(hdf5::contiguous_offset(dataset.id()).has_value());
+    const io::Hdf5Lock lock;
+    const auto stored = io::hdf5::open_file(folder / "a.h5");
+    const auto dataset = io::hdf5::open_dataset(stored.id(), "loss_mask");
+    EXPECT_EQ(io::hdf5::element_type(dataset.id()).name(), "uint8");
+    EXPECT_TRUE(io::hdf5::contiguous_offset(dataset.id()).has_value());
   }
-  TokenFileWriter writer(folder / "b.h5", 300, "test");
+  data::TokenFileWriter writer(folder / "b.h5", 300, "test");
   EXPECT_THROW(writer.append(Ids{1, 2}, Mask{1}), Error);
 }
 
 TEST(TokenFileWriter, NotesWhatIsKnownOfTheTokens) {
   const TemporaryFolder folder;
-  TokenFileWriter writer(folder / "a.h5", 256, "bytes");
+  data::TokenFileWriter writer(folder / "a.h5", 256, "bytes");
   writer.append_document(std::vector<std::int32_t>{1, 2, 3, 0});
   writer.close({.tokenizer_hash = "0a1b2c3d",
                 .row_tokens = 3,
                 .padding_tokens = 1,
                 .padding_documents = 1,
                 .loss_tokens = 2});
-  const TokenFile file(folder / "a.h5");
+  const data::TokenFile file(folder / "a.h5");
   EXPECT_EQ(file.row_tokens(), 3);
   EXPECT_EQ(file.notes().tokenizer_hash, "0a1b2c3d");
   EXPECT_EQ(file.notes().padding_tokens, 1);
   EXPECT_EQ(file.notes().padding_documents, 1);
   EXPECT_EQ(file.notes().loss_tokens, 2);
   {
-    const Hdf5Lock lock;
-    EXPECT_EQ(hdf5::read_int64(hdf5::open_file(folder / "a.h5").id(), "seq_len"), 3);
+    const io::Hdf5Lock lock;
+    EXPECT_EQ(io::hdf5::read_int64(io::hdf5::open_file(folder / "a.h5").id(), "seq_len"), 3);
   }
-  const TokenFile silent(write_tokens(folder / "b.h5", 256, {{1}}));
+  const data::TokenFile silent(write_tokens(folder / "b.h5", 256, {{1}}));
   EXPECT_EQ(silent.row_tokens(), 0);
   EXPECT_EQ(silent.notes().tokenizer_hash, "");
   EXPECT_EQ(silent.notes().loss_tokens, std::nullopt);
@@ -140,7 +144,7 @@ TEST(TokenFileWriter, NotesWhatIsKnownOfTheTokens) {
 
 TEST(TokenFileWriter, WritesAFileWithoutTokens) {
   const TemporaryFolder folder;
-  const TokenFile file(write_tokens(folder / "a.h5", 256, {}));
+  const data::TokenFile file(write_tokens(folder / "a.h5", 256, {}));
   EXPECT_EQ(file.tokens(), 0);
   EXPECT_EQ(file.samples(1), 0);
   EXPECT_THAT(file.documents(), ElementsAre(0));
@@ -152,7 +156,7 @@ TEST(TokenFileWriter, LeavesTheOldFileUntilTheNewOneIsComplete) {
   write_tokens(folder / "a.h5", 256, {{1, 2, 3}});
   const auto old = read_text(folder / "a.h5");
   {
-    TokenFileWriter writer(folder / "a.h5", 256, "test");
+    data::TokenFileWriter writer(folder / "a.h5", 256, "test");
     writer.append_document(std::vector<std::int32_t>{4, 5});
     EXPECT_EQ(read_text(folder / "a.h5"), old);
   }
@@ -162,7 +166,7 @@ TEST(TokenFileWriter, LeavesTheOldFileUntilTheNewOneIsComplete) {
 
 TEST(TokenFileWriter, RefusesIdsOutsideItsVocabulary) {
   const TemporaryFolder folder;
-  TokenFileWriter writer(folder / "a.h5", 100, "test");
+  data::TokenFileWriter writer(folder / "a.h5", 100, "test");
   EXPECT_THROW(writer.append(std::vector<std::int32_t>{100}), Error);
   EXPECT_THROW(writer.append(std::vector<std::int32_t>{-1}), Error);
 }
@@ -170,17 +174,18 @@ TEST(TokenFileWriter, RefusesIdsOutsideItsVocabulary) {
 TEST(TokenFileWriter, MakesTheFolderOfTheFile) {
   const TemporaryFolder folder;
   write_tokens(folder / "new/and/deep/a.h5", 256, {{1, 2, 3}});
-  EXPECT_EQ(TokenFile(folder / "new/and/deep/a.h5").tokens(), 3);
+  EXPECT_EQ(data::TokenFile(folder / "new/and/deep/a.h5").tokens(), 3);
 }
 
 TEST(TokenFileWriter, SaysWhyItCannotWrite) {
   const TemporaryFolder folder;
   write_tokens(folder / "file.h5", 256, {{1}});
-  EXPECT_EQ(user_error([&] { TokenFileWriter(folder / "file.h5/in/a.h5", 256, "test"); }),
+  EXPECT_EQ(user_error([&] { data::TokenFileWriter(folder / "file.h5/in/a.h5", 256, "test"); }),
             "the folder " + (folder / "file.h5/in").string() + " cannot be made: Not a directory");
-  EXPECT_THAT(user_error([&] { TokenFileWriter(folder.path(), 256, "test"); }), HasSubstr("is a folder"));
+  EXPECT_THAT(user_error([&] { data::TokenFileWriter(folder.path(), 256, "test"); }),
+              HasSubstr("is a folder"));
   const AsNobody nobody(folder.path());
-  EXPECT_THAT(user_error([&] { TokenFileWriter(folder / "a.h5", 256, "test"); }),
+  EXPECT_THAT(user_error([&] { data::TokenFileWriter(folder / "a.h5", 256, "test"); }),
               HasSubstr("Permission denied"));
 }
 
@@ -224,7 +229,7 @@ TEST(TokenFileWriter, SaysThatThereIsNoRoom) {
 TEST(TokenFileWriter, ReplacesNothingButTokenFilesOfItsOwn) {
   const TemporaryFolder folder;
   const auto refusal = [&](const std::string& name) {
-    return user_error([&] { TokenFileWriter(folder / name, 256, "test"); });
+    return user_error([&] { data::TokenFileWriter(folder / name, 256, "test"); });
   };
   write_text(folder / "text", "words");
   write_text(folder / "empty", "");
@@ -236,41 +241,41 @@ TEST(TokenFileWriter, ReplacesNothingButTokenFilesOfItsOwn) {
   for (const char* name : {"text", "empty", "foreign.h5"})
     EXPECT_EQ(refusal(name), (folder / name).string() + advice);
   EXPECT_THAT(refusal("../" + folder.path().filename().string()), HasSubstr("is a folder"));
-  EXPECT_EQ(user_error([&] { TokenFileWriter("/dev/null", 256, "test", true); }),
+  EXPECT_EQ(user_error([&] { data::TokenFileWriter("/dev/null", 256, "test", true); }),
             "/dev/null is not a regular file: name another output");
   EXPECT_EQ(read_text(folder / "text"), "words");
   EXPECT_EQ(read_text(folder / "foreign.h5"), foreign);
-  TokenFileWriter writer(folder / "text", 256, "test", true);
+  data::TokenFileWriter writer(folder / "text", 256, "test", true);
   writer.append_document(std::vector<std::int32_t>{1, 2});
   writer.close();
-  EXPECT_EQ(TokenFile(folder / "text").tokens(), 2);
+  EXPECT_EQ(data::TokenFile(folder / "text").tokens(), 2);
 }
 
 TEST(TokenFileWriter, ReplacesNothingThatHasComeMeanwhile) {
   const TemporaryFolder folder;
-  TokenFileWriter text(folder / "a", 256, "test"), tokens(folder / "b", 256, "test");
+  data::TokenFileWriter text(folder / "a", 256, "test"), tokens(folder / "b", 256, "test");
   write_text(folder / "a", "words");
   write_tokens(folder / "b", 256, {{1}});
   for (auto* writer : {&text, &tokens}) writer->append_document(std::vector<std::int32_t>{1, 2});
   EXPECT_THAT(user_error([&] { text.close(); }), HasSubstr("a already exists"));
   EXPECT_EQ(read_text(folder / "a"), "words");
   tokens.close();
-  EXPECT_EQ(TokenFile(folder / "b").tokens(), 2) << "a token file is replaced";
+  EXPECT_EQ(data::TokenFile(folder / "b").tokens(), 2) << "a token file is replaced";
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a", "b"));
 }
 
 TEST(TokenFileWriter, MayHaveSeveralOfOneName) {
   const TemporaryFolder folder;
   {
-    TokenFileWriter first(folder / "a.h5", 256, "test"), second(folder / "a.h5", 256, "test");
+    data::TokenFileWriter first(folder / "a.h5", 256, "test"), second(folder / "a.h5", 256, "test");
     first.append_document(std::vector<std::int32_t>{1, 1});
     second.append_document(std::vector<std::int32_t>{2, 2, 2});
     first.append_document(std::vector<std::int32_t>{1});
     second.close();
-    EXPECT_THAT(read_all(TokenFile(folder / "a.h5")), ElementsAre(2, 2, 2));
+    EXPECT_THAT(read_all(data::TokenFile(folder / "a.h5")), ElementsAre(2, 2, 2));
     first.close();
   }
-  EXPECT_THAT(read_all(TokenFile(folder / "a.h5")), ElementsAre(1, 1, 1));
+  EXPECT_THAT(read_all(data::TokenFile(folder / "a.h5")), ElementsAre(1, 1, 1));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.h5"));
 }
 
@@ -286,14 +291,14 @@ TEST(Leftovers, OfAnotherHostOfThisNameStay) {
   if (child == 0) _exit(0);
   waitpid(child, nullptr, 0);
   // As this dead process would have called it, had it run there.
-  std::string name = temporary_beside(folder / "a.h5");
+  std::string name = io::temporary_beside(folder / "a.h5");
   const auto own = std::to_string(getpid());
   name.replace(name.rfind("-" + own + "-") + 1, own.size(), std::to_string(child));
   std::string elsewhere = name;
   elsewhere.replace(elsewhere.find("-" + start + "-") + 1, start.size(), std::string(start.size(), 'x'));
   write_text(name, "half");
   write_text(elsewhere, "of a process that may live");
-  clear_leftovers(folder / "a.h5", {});
+  io::clear_leftovers(folder / "a.h5", {});
   EXPECT_FALSE(std::filesystem::exists(name));
   EXPECT_TRUE(std::filesystem::exists(elsewhere));
 }
@@ -303,16 +308,16 @@ TEST(FollowLinks, ToFilesThatAreThereOrNot) {
   std::filesystem::create_directory(folder / "data");
   std::filesystem::create_symlink("data/b.h5", folder / "a.h5");
   std::filesystem::create_symlink(folder / "a.h5", folder / "link.h5");
-  EXPECT_EQ(follow_links(folder / "link.h5"), folder / "data/b.h5");
-  EXPECT_EQ(follow_links(folder / "data/b.h5"), folder / "data/b.h5");
+  EXPECT_EQ(io::follow_links(folder / "link.h5"), folder / "data/b.h5");
+  EXPECT_EQ(io::follow_links(folder / "data/b.h5"), folder / "data/b.h5");
   for (int twice = 0; twice < 2; ++twice) {  // as a new file, and in the place of one
-    TokenFileWriter writer(folder / "link.h5", 256, "bytes");
+    data::TokenFileWriter writer(folder / "link.h5", 256, "bytes");
     writer.append(std::vector<std::int32_t>{1, 2});
     writer.end_document();
     writer.close();
     EXPECT_TRUE(std::filesystem::is_symlink(folder / "link.h5"));
     EXPECT_TRUE(std::filesystem::is_symlink(folder / "a.h5"));
-    EXPECT_EQ(TokenFile(folder / "data/b.h5").tokens(), 2);
+    EXPECT_EQ(data::TokenFile(folder / "data/b.h5").tokens(), 2);
   }
 }
 
@@ -322,11 +327,11 @@ TEST(Leftovers, OfDeadProcessesAreRemoved) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    write_text(temporary_beside(output), "half");
+    write_text(io::temporary_beside(output), "half");
     _exit(0);
   }
   waitpid(child, nullptr, 0);
-  const auto mine = temporary_beside(output);
+  const auto mine = io::temporary_beside(output);
   write_text(mine, "of a process that lives");
   write_text(folder / "a.h5.llampi-elsewhere-1-2-0a1b2c3d.tmp", "of another host");
   write_text(folder / "b.h5.llampi-x.tmp", "of another output");
@@ -334,13 +339,13 @@ TEST(Leftovers, OfDeadProcessesAreRemoved) {
   ASSERT_EQ(names_in(folder.path()).size(), 5U);
   std::vector<std::string> warnings;
   const Log log([&](const std::string& line) { warnings.push_back(line); });
-  clear_leftovers(output, log);
+  io::clear_leftovers(output, log);
   EXPECT_EQ(names_in(folder.path()).size(), 4U);
   EXPECT_TRUE(std::filesystem::exists(mine));
   EXPECT_TRUE(warnings.empty()) << warnings.front();
   std::filesystem::last_write_time(folder / "a.h5.llampi-elsewhere-1-2-0a1b2c3d.tmp",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::hours(25));
-  clear_leftovers(output, log);
+  io::clear_leftovers(output, log);
   ASSERT_EQ(warnings.size(), 1U);
   EXPECT_THAT(warnings[0], HasSubstr("elsewhere-1-2-0a1b2c3d.tmp was left by a process that ended"));
   EXPECT_EQ(names_in(folder.path()).size(), 4U);

@@ -8,6 +8,7 @@
 #include "llampi/data/json_lines.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/data/tokenize.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -40,19 +41,20 @@ class TokenizeChat : public ::testing::Test {
       all += line(i, 2 + static_cast<std::size_t>(std::min(draw(random), 3000.0)));
     return all;
   }
-  TokenizeOptions options() const {
-    TokenizeOptions given;
-    given.format = InputFormat::chat;
+  data::TokenizeOptions options() const {
+    data::TokenizeOptions given;
+    given.format = data::InputFormat::chat;
     given.inputs = {folder_ / "chat.jsonl"};
     given.output = folder_ / "out.h5";
     given.seq_len = kRow;
     return given;
   }
-  std::vector<EncodedChat> encoded(const std::string& text) const {
-    std::vector<EncodedChat> all;
+  std::vector<tokenizer::EncodedChat> encoded(const std::string& text) const {
+    std::vector<tokenizer::EncodedChat> all;
     for (std::size_t begin = 0; begin < text.size();) {
       const auto end = text.find('\n', begin);
-      all.push_back(encode_chat(tokenizer_, {}, parse_conversation(text.substr(begin, end - begin))));
+      all.push_back(
+          tokenizer::encode_chat(tokenizer_, {}, data::parse_conversation(text.substr(begin, end - begin))));
       begin = end + 1;
     }
     return all;
@@ -68,7 +70,7 @@ struct Contents {
     file.read_mask(0, mask);
     for (const auto start : file.documents()) starts.push_back(static_cast<std::int64_t>(start));
   }
-  TokenFile file;
+  data::TokenFile file;
   std::vector<std::int32_t> ids;
   std::vector<std::uint8_t> mask;
   std::vector<std::int64_t> starts;
@@ -77,7 +79,7 @@ struct Contents {
 TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   const auto text = lines(3000);
   write_text(folder_ / "chat.jsonl", text);
-  const auto done = tokenize(tokenizer_, options());
+  const auto done = data::tokenize(tokenizer_, options());
   EXPECT_THAT(names_in(folder_.path()), ElementsAre("chat.jsonl", "out.h5"));
   const auto known = encoded(text);
   const Contents out(folder_ / "out.h5");
@@ -85,7 +87,7 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   EXPECT_EQ(out.file.tokens(), done.output.rows * kRow + 1);
   EXPECT_EQ(out.file.samples(kRow), done.output.rows);
 
-  std::map<std::vector<std::int32_t>, const EncodedChat*> missing;
+  std::map<std::vector<std::int32_t>, const tokenizer::EncodedChat*> missing;
   std::int64_t tokens = 0, trained = 0, cut = 0;
   for (const auto& chat : known) {
     missing[chat.ids] = &chat;
@@ -124,7 +126,7 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
   EXPECT_EQ(done.output.padding + 1, padding);
   EXPECT_EQ(tokens + done.output.padding, done.output.rows * kRow);
   EXPECT_EQ(out.file.row_tokens(), kRow);
-  EXPECT_EQ(out.file.notes().tokenizer_hash, vocabulary_hash(tokenizer_));
+  EXPECT_EQ(out.file.notes().tokenizer_hash, tokenizer::vocabulary_hash(tokenizer_));
   EXPECT_EQ(out.file.notes().padding_tokens, padding);
   EXPECT_EQ(out.file.notes().padding_documents, padding_documents);
   EXPECT_EQ(out.file.notes().loss_tokens, trained);
@@ -134,11 +136,11 @@ TEST_F(TokenizeChat, PacksEachConversationOnceAndCutsNoneThatFits) {
 TEST_F(TokenizeChat, LabelsAreWhatTheAssistantSays) {
   const auto text = lines(400);
   write_text(folder_ / "chat.jsonl", text);
-  const auto done = tokenize(tokenizer_, options());
+  const auto done = data::tokenize(tokenizer_, options());
   const Contents out(folder_ / "out.h5");
   std::int64_t valid = 0;
   for (std::int64_t row = 0; row < done.output.rows; ++row) {
-    auto batch = make_batch(
+    auto batch = data::make_batch(
         out.file, {.seq_len = kRow, .micro_batch = 1, .document_mask = true, .vocabulary = 261}, {row});
     std::vector<std::int32_t> wanted(kRow), got(batch.labels().begin(), batch.labels().end());
     std::vector<std::int32_t> segments{0};
@@ -164,8 +166,8 @@ TEST_F(TokenizeChat, LabelsAreWhatTheAssistantSays) {
 TEST_F(TokenizeChat, TrainsOnEverythingWhereAsked) {
   write_text(folder_ / "chat.jsonl", line(1, 20));
   auto given = options();
-  given.loss = LossOn::all;
-  const auto done = tokenize(tokenizer_, given);
+  given.loss = data::LossOn::all;
+  const auto done = data::tokenize(tokenizer_, given);
   EXPECT_EQ(done.output.trained, done.output.tokens - 1);
   const Contents out(folder_ / "out.h5");
   EXPECT_EQ(out.mask[0], 0) << "nothing predicts the first token";
@@ -175,20 +177,20 @@ TEST_F(TokenizeChat, TrainsOnEverythingWhereAsked) {
 TEST_F(TokenizeChat, DoesWithLongConversationsAsAsked) {
   write_text(folder_ / "chat.jsonl", line(0, 20) + line(1, 600) + line(2, 20));
   auto given = options();
-  auto done = tokenize(tokenizer_, given);
+  auto done = data::tokenize(tokenizer_, given);
   EXPECT_EQ(done.output.cut, 1);
   EXPECT_EQ(done.output.documents, 3);
   EXPECT_EQ(done.output.rows, 2);
   EXPECT_EQ(done.output.longest, std::ssize(encoded(line(1, 600))[0].ids));
-  given.too_long = TooLong::drop;
-  done = tokenize(tokenizer_, given);
+  given.too_long = data::TooLong::drop;
+  done = data::tokenize(tokenizer_, given);
   EXPECT_EQ(done.output.cut, 0);
   EXPECT_EQ(done.dropped, 1);
   EXPECT_EQ(done.output.documents, 2);
   EXPECT_EQ(done.output.rows, 1);
-  given.too_long = TooLong::refuse;
-  given.on_error = OnError::skip;
-  EXPECT_EQ(user_error([&] { tokenize(tokenizer_, given); }),
+  given.too_long = data::TooLong::refuse;
+  given.on_error = data::OnError::skip;
+  EXPECT_EQ(user_error([&] { data::tokenize(tokenizer_, given); }),
             (folder_ / "chat.jsonl").string() + ":2: the conversation has " +
                 std::to_string(encoded(line(1, 600))[0].ids.size()) +
                 " tokens, and a row 512; give a larger --seq-len, or --too-long cut or drop");
@@ -198,11 +200,11 @@ TEST_F(TokenizeChat, FillsTheLastRowExactly) {
   std::size_t bytes = 1;
   while (encoded(line(7, bytes))[0].ids.size() < kRow) ++bytes;
   write_text(folder_ / "chat.jsonl", line(7, bytes));
-  const auto done = tokenize(tokenizer_, options());
+  const auto done = data::tokenize(tokenizer_, options());
   EXPECT_EQ(done.output.rows, 1);
   EXPECT_EQ(done.output.padding, 0);
   EXPECT_EQ(done.output.cut, 0);
-  const TokenFile file(folder_ / "out.h5");
+  const data::TokenFile file(folder_ / "out.h5");
   EXPECT_THAT(file.documents(), ElementsAre(0, kRow, kRow + 1));
   EXPECT_EQ(file.samples(kRow), 1);
 }
@@ -211,15 +213,15 @@ TEST_F(TokenizeChat, ReportsConversationsWithFileAndLine) {
   write_text(folder_ / "chat.jsonl",
              line(0, 20) + R"({"messages": [{"role": "bot", "content": "a"}]})" + "\n");
   auto given = options();
-  EXPECT_THAT(user_error([&] { tokenize(tokenizer_, given); }),
+  EXPECT_THAT(user_error([&] { data::tokenize(tokenizer_, given); }),
               HasSubstr("chat.jsonl:2: message 1: the role \"bot\" is not known"));
-  given.on_error = OnError::skip;
-  EXPECT_EQ(tokenize(tokenizer_, given).skipped, 1);
+  given.on_error = data::OnError::skip;
+  EXPECT_EQ(data::tokenize(tokenizer_, given).skipped, 1);
   // What a template cannot say is such a line as well.
   write_text(folder_ / "chat.jsonl",
              line(0, 20) + R"({"messages": [{"role": "assistant", "content": "a"}]})" + "\n");
-  given.chat_template = {.format = ChatFormat::llama2, .name = "llama2"};
-  EXPECT_EQ(tokenize(BytesAndSpecials::llama2(), given).skipped, 1);
+  given.chat_template = {.format = tokenizer::ChatFormat::llama2, .name = "llama2"};
+  EXPECT_EQ(data::tokenize(BytesAndSpecials::llama2(), given).skipped, 1);
   EXPECT_THAT(names_in(folder_.path()), ElementsAre("chat.jsonl", "out.h5"));
 }
 
@@ -227,14 +229,14 @@ TEST_F(TokenizeChat, KeepsTheTemplateInTheFile) {
   write_text(folder_ / "chat.jsonl", line(0, 20));
   auto given = options();
   given.chat_template.text = "{{ messages }}";
-  tokenize(tokenizer_, given);
-  EXPECT_EQ(TokenFile(folder_ / "out.h5").notes().chat_template, "{{ messages }}");
+  data::tokenize(tokenizer_, given);
+  EXPECT_EQ(data::TokenFile(folder_ / "out.h5").notes().chat_template, "{{ messages }}");
   write_text(folder_ / "text.txt", "text");
-  given.format = InputFormat::text;
+  given.format = data::InputFormat::text;
   given.inputs = {folder_ / "text.txt"};
   given.output = folder_ / "text.h5";
-  tokenize(tokenizer_, given);
-  EXPECT_EQ(TokenFile(folder_ / "text.h5").notes().chat_template, "");
+  data::tokenize(tokenizer_, given);
+  EXPECT_EQ(data::TokenFile(folder_ / "text.h5").notes().chat_template, "");
 }
 
 TEST_F(TokenizeChat, GivesTheSameFileWithAnyNumberOfThreads) {
@@ -243,14 +245,14 @@ TEST_F(TokenizeChat, GivesTheSameFileWithAnyNumberOfThreads) {
   given.held_out = 0.2;
   given.held_out_output = folder_ / "eval.h5";
   given.threads = 1;
-  tokenize(tokenizer_, given);
+  data::tokenize(tokenizer_, given);
   const Contents train(given.output), eval(given.held_out_output);
   EXPECT_GT(eval.starts.size(), 400U);
   given.output = folder_ / "n.h5";
   given.held_out_output = folder_ / "m.h5";
   for (const int threads : {2, 3}) {
     given.threads = threads;
-    tokenize(tokenizer_, given);
+    data::tokenize(tokenizer_, given);
     for (const auto& [one, path] : {std::pair{&train, given.output}, {&eval, given.held_out_output}}) {
       const Contents other(path);
       EXPECT_EQ(other.ids, one->ids);

@@ -1,4 +1,6 @@
 #include "llampi/data/tokenize.hpp"
+#include "llampi/data/token_file.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 #include <sys/stat.h>
 
@@ -14,17 +16,17 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-TokenizeOptions options(const std::vector<fs::path>& inputs, const fs::path& output,
-                        InputFormat format = InputFormat::text) {
-  TokenizeOptions result;
+data::TokenizeOptions options(const std::vector<fs::path>& inputs, const fs::path& output,
+                              data::InputFormat format = data::InputFormat::text) {
+  data::TokenizeOptions result;
   result.format = format;
   result.inputs = inputs;
   result.output = output;
   return result;
 }
 
-std::vector<std::string> documents(const Tokenizer& tokenizer, const fs::path& path) {
-  const TokenFile file(path);
+std::vector<std::string> documents(const tokenizer::Tokenizer& tokenizer, const fs::path& path) {
+  const data::TokenFile file(path);
   const auto ids = read_all(file);
   std::vector<std::string> texts;
   for (std::size_t i = 0; i + 1 < file.documents().size(); ++i) {
@@ -38,9 +40,9 @@ TEST(Tokenize, MakesOneDocumentOfEachFile) {
   const TemporaryFolder folder;
   write_text(folder / "b.txt", "second");
   write_text(folder / "a.txt", std::string("fir\0st\xff", 7));
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   const auto statistics =
-      tokenize(*tokenizer, options({folder / "a.txt", folder / "b.txt"}, folder / "out.h5"));
+      data::tokenize(*tokenizer, options({folder / "a.txt", folder / "b.txt"}, folder / "out.h5"));
   EXPECT_EQ(statistics.output.documents, 2);
   EXPECT_EQ(statistics.output.tokens, 13);
   EXPECT_EQ(statistics.output.trained, 11);
@@ -48,7 +50,7 @@ TEST(Tokenize, MakesOneDocumentOfEachFile) {
   EXPECT_EQ(statistics.bytes, 13);
   EXPECT_EQ(statistics.input_bytes, 13);
   EXPECT_EQ(statistics.files, 2);
-  const TokenFile file(folder / "out.h5");
+  const data::TokenFile file(folder / "out.h5");
   EXPECT_EQ(file.vocabulary(), 256);
   EXPECT_EQ(file.tokenizer(), "bytes");
   EXPECT_FALSE(file.has_loss_mask());
@@ -62,18 +64,18 @@ TEST(Tokenize, PutsBeginAndEndAroundDocuments) {
   write_text(folder / "lines", "{\"text\": \"two\"}\n{\"text\": \"three\"}\n");
   const auto tokenizer = BytesAndSpecials::llama3();
   auto given = options({folder / "a"}, folder / "out.h5");
-  EXPECT_EQ(tokenize(tokenizer, given).output.tokens, 7);
+  EXPECT_EQ(data::tokenize(tokenizer, given).output.tokens, 7);
   EXPECT_THAT(documents(tokenizer, given.output),
               ElementsAre("<|begin_of_text|>one <|eot_id|><|end_of_text|>"));
-  given = options({folder / "lines"}, folder / "out.h5", InputFormat::jsonl);
-  tokenize(tokenizer, given);
+  given = options({folder / "lines"}, folder / "out.h5", data::InputFormat::jsonl);
+  data::tokenize(tokenizer, given);
   EXPECT_THAT(documents(tokenizer, given.output),
               ElementsAre("<|begin_of_text|>two<|end_of_text|>", "<|begin_of_text|>three<|end_of_text|>"));
   given.begin = false;
-  tokenize(tokenizer, given);
+  data::tokenize(tokenizer, given);
   EXPECT_THAT(documents(tokenizer, given.output), ElementsAre("two<|end_of_text|>", "three<|end_of_text|>"));
   given.end = false;
-  tokenize(tokenizer, given);
+  data::tokenize(tokenizer, given);
   EXPECT_THAT(documents(tokenizer, given.output), ElementsAre("two", "three"));
 }
 
@@ -83,16 +85,16 @@ TEST(Tokenize, CutsTextsOnlyWhereIdsStayTheSame) {
   for (int i = 0; i < 1'500'000; ++i) text.push_back(i % 9 == 8 ? ' ' : static_cast<char>('a' + i * 31 % 26));
   write_text(folder / "a.txt", text);  // several pieces
   const auto given = options({folder / "a.txt"}, folder / "out.h5");
-  const auto bytes = make_tokenizer("bytes");
-  EXPECT_EQ(tokenize(*bytes, given).output.tokens, 1'500'000);
-  EXPECT_TRUE(bytes->decode(read_all(TokenFile(given.output))) == text);
+  const auto bytes = tokenizer::make_tokenizer("bytes");
+  EXPECT_EQ(data::tokenize(*bytes, given).output.tokens, 1'500'000);
+  EXPECT_TRUE(bytes->decode(read_all(data::TokenFile(given.output))) == text);
   for (const auto start : {Words::Start::plain, Words::Start::with_space}) {
     const Words words(start);
-    EXPECT_EQ(tokenize(words, given).output.documents, 1);
-    EXPECT_EQ(read_all(TokenFile(given.output)), words.encode(text, SpecialText::tokens));
+    EXPECT_EQ(data::tokenize(words, given).output.documents, 1);
+    EXPECT_EQ(read_all(data::TokenFile(given.output)), words.encode(text, tokenizer::SpecialText::tokens));
   }
-  EXPECT_EQ(tokenize(WholeText(), given).bytes, 1'500'000);
-  EXPECT_THAT(read_all(TokenFile(given.output)), ElementsAre(1'500'000));
+  EXPECT_EQ(data::tokenize(WholeText(), given).bytes, 1'500'000);
+  EXPECT_THAT(read_all(data::TokenFile(given.output)), ElementsAre(1'500'000));
 }
 
 TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
@@ -101,11 +103,11 @@ TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
   write_text(folder / "a.txt", "text");
   std::vector<std::string> lines;
   const Log log([&](const std::string& line) { lines.push_back(line); });
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   const auto statistics =
-      tokenize(*tokenizer, options({folder / "empty.txt", folder / "a.txt"}, folder / "out.h5"), log);
+      data::tokenize(*tokenizer, options({folder / "empty.txt", folder / "a.txt"}, folder / "out.h5"), log);
   EXPECT_EQ(statistics.output.documents, 1);
-  EXPECT_THAT(TokenFile(folder / "out.h5").documents(), ElementsAre(0, 4));
+  EXPECT_THAT(data::TokenFile(folder / "out.h5").documents(), ElementsAre(0, 4));
   EXPECT_EQ(statistics.empty, 1);
   EXPECT_THAT(lines, ElementsAre("warning: 1 file or line is left out that has no text (the first is " +
                                  (folder / "empty.txt").string() + ")"));
@@ -129,9 +131,9 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   write_text(folder / "binary", std::string("ab\0cd\1\2", 7));
   write_text(folder / "koi8", cyrillic);
   const Words tokenizer(Words::Start::plain);
-  const auto message = [&](const std::string& name, InputFormat format = InputFormat::text) {
+  const auto message = [&](const std::string& name, data::InputFormat format = data::InputFormat::text) {
     return user_error([&] {
-      tokenize(tokenizer, options({folder / "good", folder / name}, folder / "out.h5", format));
+      data::tokenize(tokenizer, options({folder / "good", folder / name}, folder / "out.h5", format));
     });
   };
   const std::string skip = "; or skip such files with --on-error skip";
@@ -140,7 +142,7 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   };
   EXPECT_EQ(message("marked"),
             says("marked", "is UTF-16 and not UTF-8: convert it with iconv -f UTF-16 -t UTF-8"));
-  EXPECT_EQ(message("marked", InputFormat::jsonl), message("marked"));
+  EXPECT_EQ(message("marked", data::InputFormat::jsonl), message("marked"));
   EXPECT_THAT(message("little"), HasSubstr("iconv -f UTF-16LE"));
   EXPECT_THAT(message("big"), HasSubstr("iconv -f UTF-16BE"));
   EXPECT_EQ(message("gzip"), says("gzip", "is compressed with gzip: unpack it first"));
@@ -148,26 +150,26 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_EQ(message("binary"), says("binary", "is binary, with zero bytes: only text can be tokenized"));
   EXPECT_THAT(message("koi8"), HasSubstr("koi8 is not UTF-8 in "));
   EXPECT_FALSE(fs::exists(folder / "out.h5"));
-  EXPECT_EQ(tokenize(tokenizer, options({folder / "BZh"}, folder / "out.h5")).output.documents, 1);
+  EXPECT_EQ(data::tokenize(tokenizer, options({folder / "BZh"}, folder / "out.h5")).output.documents, 1);
 
   // Of lines, those that are bad.
   write_text(folder / "lines", "{\"text\": \"good\"}\n{\"text\": \"a" + std::string(1, '\0') + "b\"}\n");
-  auto lines = options({folder / "lines"}, folder / "out.h5", InputFormat::jsonl);
-  EXPECT_THAT(user_error([&] { tokenize(tokenizer, lines); }), HasSubstr("lines:2: "));
-  lines.on_error = OnError::skip;
-  EXPECT_EQ(tokenize(tokenizer, lines).output.documents, 1);
+  auto lines = options({folder / "lines"}, folder / "out.h5", data::InputFormat::jsonl);
+  EXPECT_THAT(user_error([&] { data::tokenize(tokenizer, lines); }), HasSubstr("lines:2: "));
+  lines.on_error = data::OnError::skip;
+  EXPECT_EQ(data::tokenize(tokenizer, lines).output.documents, 1);
 
   std::vector<std::string> warnings;
   const Log log([&](const std::string& line) { warnings.push_back(line); });
   auto given = options({folder / "gzip", folder / "good"}, folder / "out.h5");
-  given.on_error = OnError::skip;
-  const auto done = tokenize(tokenizer, given, log);
+  given.on_error = data::OnError::skip;
+  const auto done = data::tokenize(tokenizer, given, log);
   EXPECT_EQ(done.output.documents, 1);
   EXPECT_EQ(done.skipped, 1);
   EXPECT_THAT(warnings, ElementsAre("warning: " + (folder / "gzip").string() +
                                     " is compressed with gzip: unpack it first; the file is left out"));
   given.inputs = {folder / "gzip"};
-  EXPECT_THAT(user_error([&] { tokenize(tokenizer, given); }), HasSubstr("none of the inputs is text"));
+  EXPECT_THAT(user_error([&] { data::tokenize(tokenizer, given); }), HasSubstr("none of the inputs is text"));
 }
 
 TEST(Tokenize, CountsWhatIsNotUtf8) {
@@ -180,7 +182,7 @@ TEST(Tokenize, CountsWhatIsNotUtf8) {
   std::vector<std::string> warnings;
   const Log log([&](const std::string& line) { warnings.push_back(line); });
   const auto given = options({folder / "good", folder / "latin1", folder / "one"}, folder / "out.h5");
-  const auto done = tokenize(Words(Words::Start::plain), given, log);
+  const auto done = data::tokenize(Words(Words::Start::plain), given, log);
   EXPECT_EQ(done.ill_formed, 30'001);
   EXPECT_EQ(done.ill_formed_documents, 2);
   EXPECT_THAT(warnings, ElementsAre("warning: 30001 places are not UTF-8 in 2 documents (the first is " +
@@ -190,7 +192,7 @@ TEST(Tokenize, CountsWhatIsNotUtf8) {
   std::string accents;
   for (int i = 0; i < 200'000; ++i) accents += "\u00e9\u20ac\U0001F600"[i % 9];
   write_text(folder / "good", accents);  // no character is cut
-  EXPECT_EQ(tokenize(*make_tokenizer("bytes"), given, log).ill_formed, 30'001);
+  EXPECT_EQ(data::tokenize(*tokenizer::make_tokenizer("bytes"), given, log).ill_formed, 30'001);
   EXPECT_THAT(warnings, ElementsAre(HasSubstr("the bytes are taken as they are")));
 }
 
@@ -202,37 +204,37 @@ TEST(Tokenize, SaysThatATextIsJson) {
   write_text(folder / "brace", "{\"text\": \"one\"}\nis how a line begins\n");
   write_text(folder / "plain.jsonl", "no JSON\n");
   write_text(folder / "good", "text");
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   std::vector<fs::path> inputs;
   for (const char* name : {"good", "brace", "plain.jsonl", "lines", "one.jsonl", "pretty.json"})
     inputs.push_back(folder / name);
   auto given = options(inputs, folder / "out.h5");
-  given.json_as_text = JsonAsText::refuse;
+  given.json_as_text = data::JsonAsText::refuse;
   EXPECT_EQ(
-      user_error([&] { tokenize(*tokenizer, given); }),
+      user_error([&] { data::tokenize(*tokenizer, given); }),
       "JSON is in 3 of 6 inputs (the first is " + (folder / "lines").string() +
           "): give --format jsonl or --format chat for lines of JSON, or --format text to train on the JSON "
           "itself");
   std::vector<std::string> warnings;
   const Log log([&](const std::string& line) { warnings.push_back(line); });
-  given.json_as_text = JsonAsText::warn;
-  EXPECT_EQ(tokenize(*tokenizer, given, log).output.documents, 6);
+  given.json_as_text = data::JsonAsText::warn;
+  EXPECT_EQ(data::tokenize(*tokenizer, given, log).output.documents, 6);
   EXPECT_THAT(warnings, ElementsAre("warning: JSON is in 3 of 6 inputs (the first is " +
                                     (folder / "lines").string() + "): --format text takes it as it is"));
   given.inputs.resize(3);
-  given.json_as_text = JsonAsText::refuse;
-  EXPECT_EQ(tokenize(*tokenizer, given).output.documents, 3);
+  given.json_as_text = data::JsonAsText::refuse;
+  EXPECT_EQ(data::tokenize(*tokenizer, given).output.documents, 3);
   const std::string words(100'000, 'x');
   write_text(folder / "long", "{ \"text\": \"" + words);
   write_text(folder / "one", "{\"text\": \"without an end of line\"}");
   write_text(folder / "braces", "{\"text\" " + words);
   for (const char* name : {"long", "one"}) {
     given.inputs = {folder / name};
-    EXPECT_THAT(user_error([&] { tokenize(*tokenizer, given); }), HasSubstr("JSON is in 1 of 1 input "))
+    EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, given); }), HasSubstr("JSON is in 1 of 1 input "))
         << name;
   }
   given.inputs = {folder / "braces"};
-  EXPECT_EQ(tokenize(*tokenizer, given).output.documents, 1);
+  EXPECT_EQ(data::tokenize(*tokenizer, given).output.documents, 1);
 }
 
 TEST(Tokenize, ReadsPipes) {
@@ -240,7 +242,9 @@ TEST(Tokenize, ReadsPipes) {
   const auto pipe = folder / "pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const std::jthread producer([&] { write_text(pipe, "through a pipe"); });
-  EXPECT_EQ(tokenize(*make_tokenizer("bytes"), options({pipe}, folder / "out.h5")).output.tokens, 14);
+  EXPECT_EQ(
+      data::tokenize(*tokenizer::make_tokenizer("bytes"), options({pipe}, folder / "out.h5")).output.tokens,
+      14);
 }
 
 TEST(Tokenize, SaysThatAPipeIsJson) {
@@ -252,13 +256,13 @@ TEST(Tokenize, SaysThatAPipeIsJson) {
   const Log log([&](const std::string& line) { warnings.push_back(line); });
   const auto through_the_pipe = [&] {
     const std::jthread producer([&] { write_text(pipe, "{\"text\": \"one\"}\n"); });
-    tokenize(*make_tokenizer("bytes"), given, log);
+    data::tokenize(*tokenizer::make_tokenizer("bytes"), given, log);
   };
-  given.json_as_text = JsonAsText::refuse;
+  given.json_as_text = data::JsonAsText::refuse;
   EXPECT_THAT(user_error(through_the_pipe),
               HasSubstr("JSON is in " + pipe.string() + ": give --format jsonl"));
   EXPECT_THAT(warnings, ElementsAre());
-  given.json_as_text = JsonAsText::warn;
+  given.json_as_text = data::JsonAsText::warn;
   through_the_pipe();
   EXPECT_THAT(warnings,
               ElementsAre("warning: JSON is in " + pipe.string() + ": --format text takes it as it is"));
@@ -268,9 +272,9 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   const TemporaryFolder folder;
   write_text(folder / "a.txt", "text");
   write_text(folder / "empty.txt", "");
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   const auto message = [&](const std::vector<fs::path>& inputs, const std::string& output) {
-    return user_error([&] { tokenize(*tokenizer, options(inputs, folder / output)); });
+    return user_error([&] { data::tokenize(*tokenizer, options(inputs, folder / output)); });
   };
   EXPECT_THAT(message({}, "out.h5"), HasSubstr("no input"));
   EXPECT_THAT(message({folder / "a.txt", folder / "missing.txt"}, "out.h5"),
@@ -281,9 +285,9 @@ TEST(Tokenize, RefusesWhatItCannotRead) {
   auto split = options({folder / "a.txt"}, folder / "out.h5");
   split.held_out = 0.5;
   split.held_out_output = folder / "out.h5";
-  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, split); }), HasSubstr("the output for both parts"));
+  EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, split); }), HasSubstr("the output for both parts"));
   split.held_out_output = folder / "a.txt";
-  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, split); }), HasSubstr("both input and output"));
+  EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, split); }), HasSubstr("both input and output"));
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.txt", "empty.txt"));
 }
 
@@ -292,10 +296,10 @@ TEST(Tokenize, RefusesAnInputInThePlaceOfAForgottenOutput) {
   const TemporaryFolder folder;
   write_text(folder / "a.txt", "text");
   write_text(folder / "b.txt", "more");
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   auto given = options({folder / "b.txt"}, folder / "a.txt");
   EXPECT_EQ(
-      user_error([&] { tokenize(*tokenizer, given); }),
+      user_error([&] { data::tokenize(*tokenizer, given); }),
       "the output " + (folder / "a.txt").string() +
           " already exists and looks like an input, not like a token file: give the output's name before "
           "the inputs, or replace the file with --overwrite");
@@ -303,37 +307,39 @@ TEST(Tokenize, RefusesAnInputInThePlaceOfAForgottenOutput) {
   given.output = folder / "out.h5";
   given.held_out = 0.5;
   given.held_out_output = folder / "a.txt";
-  EXPECT_THAT(user_error([&] { tokenize(*tokenizer, given); }), HasSubstr("a.txt already exists"));
+  EXPECT_THAT(user_error([&] { data::tokenize(*tokenizer, given); }), HasSubstr("a.txt already exists"));
   EXPECT_EQ(read_text(folder / "a.txt"), "text");
   given = options({folder / "b.txt"}, folder / "a.txt");
   given.overwrite = true;
-  tokenize(*tokenizer, given);
-  EXPECT_EQ(TokenFile(folder / "a.txt").tokens(), 4);
+  data::tokenize(*tokenizer, given);
+  EXPECT_EQ(data::TokenFile(folder / "a.txt").tokens(), 4);
   write_text(folder / "b.txt", "longer");
   given.overwrite = false;
-  tokenize(*tokenizer, given);
-  EXPECT_EQ(TokenFile(folder / "a.txt").tokens(), 6) << "now it is a token file, whatever its name says";
+  data::tokenize(*tokenizer, given);
+  EXPECT_EQ(data::TokenFile(folder / "a.txt").tokens(), 6)
+      << "now it is a token file, whatever its name says";
 }
 
 class TokenizeLines : public ::testing::Test {
  protected:
-  TokenizeStatistics run(const TokenizeOptions& given) {
+  data::TokenizeStatistics run(const data::TokenizeOptions& given) {
     warnings_.clear();
-    return tokenize(*tokenizer_, given, Log([&](const std::string& line) { warnings_.push_back(line); }));
+    return data::tokenize(*tokenizer_, given,
+                          Log([&](const std::string& line) { warnings_.push_back(line); }));
   }
   std::string place(const std::string& name, int line) const {
     return (folder_ / name).string() + ":" + std::to_string(line) + ": ";
   }
 
   TemporaryFolder folder_;
-  std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer("bytes");
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_ = tokenizer::make_tokenizer("bytes");
   std::vector<std::string> warnings_;
 };
 
 TEST_F(TokenizeLines, MakeOneDocumentEach) {
   write_text(folder_ / "a", "{\"text\": \"one\"}\r\n\n{\"id\": 2, \"text\": \"tw\\u00f6\"}\n  \n");
   write_text(folder_ / "b", "{\"text\": \"last\"}");
-  const auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", InputFormat::jsonl);
+  const auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", data::InputFormat::jsonl);
   const auto done = run(given);
   EXPECT_EQ(done.output.documents, 3);
   EXPECT_EQ(done.bytes, 11);
@@ -346,7 +352,7 @@ TEST_F(TokenizeLines, WithoutTextAreLeftOutAndCounted) {
   write_text(folder_ / "b", "\n");
   write_text(folder_ / "c", "{\"text\": \"two\"}\n");
   const auto given =
-      options({folder_ / "a", folder_ / "b", folder_ / "c"}, folder_ / "out.h5", InputFormat::jsonl);
+      options({folder_ / "a", folder_ / "b", folder_ / "c"}, folder_ / "out.h5", data::InputFormat::jsonl);
   const auto done = run(given);
   EXPECT_THAT(documents(*tokenizer_, given.output), ElementsAre("one", "two"));
   EXPECT_EQ(done.empty, 4);
@@ -368,7 +374,7 @@ TEST_F(TokenizeLines, AreRefusedWithFileAndLine) {
   write_text(folder_ / "latin1", "{\"text\": \"one\"}\n{\"text\": \"sch\xf6n\"}\n");
   const auto message = [&](const std::string& name) {
     return user_error([&] {
-      run(options({folder_ / "good", folder_ / name}, folder_ / "out.h5", InputFormat::jsonl));
+      run(options({folder_ / "good", folder_ / name}, folder_ / "out.h5", data::InputFormat::jsonl));
     });
   };
   const std::string advice = "; fix the line, or skip bad lines with --on-error skip";
@@ -389,8 +395,8 @@ TEST_F(TokenizeLines, AreSkippedAndNamed) {
   lines = "{}\n{\"text\": \"two\"}\n";
   for (int i = 0; i < 20; ++i) lines += "no JSON\n";
   write_text(folder_ / "b", lines);
-  auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", InputFormat::jsonl);
-  given.on_error = OnError::skip;
+  auto given = options({folder_ / "a", folder_ / "b"}, folder_ / "out.h5", data::InputFormat::jsonl);
+  given.on_error = data::OnError::skip;
   const auto done = run(given);
   EXPECT_EQ(done.skipped, 22);
   EXPECT_EQ(done.bytes, 6);
@@ -413,16 +419,16 @@ TEST_F(TokenizeLines, GiveTheSameFileWithAnyNumberOfThreads) {
     lines += "{\"text\": \"" + std::string(static_cast<std::size_t>(i % 37 + 1), 'x') + std::to_string(i) +
              "\"}\n";
   write_text(folder_ / "a", lines);
-  auto given = options({folder_ / "a"}, folder_ / "1.h5", InputFormat::jsonl);
+  auto given = options({folder_ / "a"}, folder_ / "1.h5", data::InputFormat::jsonl);
   given.threads = 1;
   run(given);
-  const TokenFile one(given.output);
+  const data::TokenFile one(given.output);
   ASSERT_EQ(one.documents().size(), 60'001U);
   for (const int threads : {2, 3, 0}) {
     given.threads = threads;
     given.output = folder_ / "n.h5";
     run(given);
-    const TokenFile other(given.output);
+    const data::TokenFile other(given.output);
     EXPECT_EQ(other.documents(), one.documents());
     EXPECT_EQ(read_all(other), read_all(one));
   }
@@ -440,14 +446,14 @@ class HeldOut : public TokenizeLines {
     write_text(folder_ / "first", first_);
     write_text(folder_ / "rest", rest_);
   }
-  TokenizeOptions split(const std::vector<std::string>& names) const {
-    auto given = options({}, folder_ / "train.h5", InputFormat::jsonl);
+  data::TokenizeOptions split(const std::vector<std::string>& names) const {
+    auto given = options({}, folder_ / "train.h5", data::InputFormat::jsonl);
     for (const auto& name : names) given.inputs.push_back(folder_ / name);
     given.held_out = 0.1;
     given.held_out_output = folder_ / "eval.h5";
     return given;
   }
-  std::vector<std::string> held_out(const TokenizeOptions& given) {
+  std::vector<std::string> held_out(const data::TokenizeOptions& given) {
     run(given);
     return documents(*tokenizer_, given.held_out_output);
   }

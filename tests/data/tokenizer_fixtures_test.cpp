@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "data/tokenizer_utf8.hpp"
 #include "data_testing.hpp"
-#include "llampi/data/tokenizer.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "llampi/tokenizer/utf8.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -44,7 +44,7 @@ Expected read_expected(const std::string& name, const std::vector<std::string>& 
   Expected expected{file["ids"], file["ids"], {}};
   for (const auto& text : texts) {
     std::string storage;
-    expected.decoded.emplace_back(well_formed(text, storage));
+    expected.decoded.emplace_back(tokenizer::well_formed(text, storage));
   }
   for (const auto& [index, ids] : file["as_text"].items())
     expected.as_text.at(std::stoul(index)) = ids.get<Ids>();
@@ -56,7 +56,8 @@ class TokenizerFixtures : public ::testing::TestWithParam<const char*> {
  protected:
   std::vector<std::string> texts_ = read_texts();
   Expected expected_ = read_expected(GetParam(), texts_);
-  std::unique_ptr<Tokenizer> tokenizer_ = make_tokenizer((tokenizers() / GetParam()).string());
+  std::unique_ptr<tokenizer::Tokenizer> tokenizer_ =
+      tokenizer::make_tokenizer((tokenizers() / GetParam()).string());
 };
 
 TEST_P(TokenizerFixtures, EncodesAsHuggingFaceDoes) {
@@ -64,7 +65,7 @@ TEST_P(TokenizerFixtures, EncodesAsHuggingFaceDoes) {
   ASSERT_EQ(expected_.ids.size(), texts_.size());
   for (std::size_t i = 0; i < texts_.size(); ++i) {
     ASSERT_EQ(tokenizer_->encode(texts_[i]), expected_.ids[i]) << "text " << i << ": " << texts_[i];
-    ASSERT_EQ(tokenizer_->encode(texts_[i], SpecialText::text), expected_.as_text[i])
+    ASSERT_EQ(tokenizer_->encode(texts_[i], tokenizer::SpecialText::text), expected_.as_text[i])
         << "text " << i << " with special tokens as text: " << texts_[i];
   }
 }
@@ -87,7 +88,7 @@ TEST_P(TokenizerFixtures, BytesOfTokensAreTheText) {
 
 TEST_P(TokenizerFixtures, SpecialTokensDoNotComeOutOfTextThatMayNotHoldThem) {
   for (const auto& text : texts_) {
-    for (const auto id : tokenizer_->encode(text, SpecialText::text))
+    for (const auto id : tokenizer_->encode(text, tokenizer::SpecialText::text))
       ASSERT_FALSE(tokenizer_->is_special(id)) << text;
   }
 }
@@ -98,7 +99,7 @@ TEST_P(TokenizerFixtures, OneTextGivesTheSameAsItsRepetitions) {
   for (const auto& text : texts_) all += text + "\n";
   const auto once = tokenizer_->encode(all);
   EXPECT_EQ(tokenizer_->encode(all), once);
-  EXPECT_EQ(make_tokenizer((tokenizers() / GetParam()).string())->encode(all), once);
+  EXPECT_EQ(tokenizer::make_tokenizer((tokenizers() / GetParam()).string())->encode(all), once);
 }
 
 TEST_P(TokenizerFixtures, ThreadsShareATokenizer) {
@@ -122,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(All, TokenizerFixtures,
                          [](const auto& tested) { return std::string(tested.param); });
 
 TEST(TokenizerFixture, KnowsItsTokens) {
-  const auto llama3 = make_tokenizer((tokenizers() / "llama3").string());
+  const auto llama3 = tokenizer::make_tokenizer((tokenizers() / "llama3").string());
   EXPECT_EQ(llama3->name(), "tokenizer.json (BPE, 1506)");
   EXPECT_EQ(llama3->vocabulary(), 1506);
   EXPECT_EQ(llama3->begin(), llama3->find("<|begin_of_text|>"));
@@ -140,7 +141,8 @@ TEST(TokenizerFixture, KnowsItsTokens) {
   EXPECT_EQ(llama3->bytes_of(1502), "<|eot_id|>");
   EXPECT_FALSE(llama3->encodes_piecewise());
 
-  const auto sentencepiece = make_tokenizer((tokenizers() / "sentencepiece" / "tokenizer.model").string());
+  const auto sentencepiece =
+      tokenizer::make_tokenizer((tokenizers() / "sentencepiece" / "tokenizer.model").string());
   EXPECT_EQ(sentencepiece->name(), "tokenizer.model (SentencePiece BPE, 1200)");
   EXPECT_EQ(sentencepiece->begin(), 1);
   EXPECT_EQ(sentencepiece->end(), 2);
@@ -148,14 +150,14 @@ TEST(TokenizerFixture, KnowsItsTokens) {
   EXPECT_EQ(sentencepiece->find("nothing"), std::nullopt);
   EXPECT_EQ(sentencepiece->bytes_of(*sentencepiece->find("<0x0A>")), "\n");
 
-  const auto llama2 = make_tokenizer((tokenizers() / "llama2" / "tokenizer.json").string());
+  const auto llama2 = tokenizer::make_tokenizer((tokenizers() / "llama2" / "tokenizer.json").string());
   EXPECT_EQ(llama2->begin(), 1);
   EXPECT_EQ(llama2->bytes_of(*llama2->find("<0xE2>")), "\xE2");
 }
 
 TEST(TokenizerFixture, RefusesIdsOutsideTheVocabulary) {
   for (const char* name : {"llama3", "sentencepiece"}) {
-    const auto tokenizer = make_tokenizer((tokenizers() / name).string());
+    const auto tokenizer = tokenizer::make_tokenizer((tokenizers() / name).string());
     for (const auto id : {-1, static_cast<int>(tokenizer->vocabulary()), INT32_MAX}) {
       const Ids ids{5, id};
       EXPECT_THAT(user_error([&] { tokenizer->decode(ids); }), ::testing::HasSubstr(std::to_string(id)));
@@ -167,7 +169,7 @@ TEST(TokenizerFixture, RefusesIdsOutsideTheVocabulary) {
 TEST(TokenizerFixture, WholeTextsOfSpacesAndLettersTakeNoTimeToSpeakOf) {
   // Each would take minutes if any step looked at all pairs.
   for (const char* name : {"llama3", "gpt2", "llama2", "sentencepiece"}) {
-    const auto tokenizer = make_tokenizer((tokenizers() / name).string());
+    const auto tokenizer = tokenizer::make_tokenizer((tokenizers() / name).string());
     for (const char* part : {" ", "a", "\n", "é", "1", " a", "<", "\xFF"}) {
       std::string text;
       while (text.size() < 300'000) text += part;

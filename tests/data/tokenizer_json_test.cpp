@@ -1,8 +1,9 @@
 // What a tokenizer.json, a tokenizer.model and the files beside them may say, and what is refused.
 #include <nlohmann/json.hpp>
 
-#include "data/tokenizer_files.hpp"
 #include "data_testing.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "tokenizer/files.hpp"
 
 namespace llampi::testing {
 namespace {
@@ -22,7 +23,9 @@ json smallest() {
     "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": ["a b"]}})");
 }
 
-std::unique_ptr<FileTokenizer> parse(const json& file) { return parse_tokenizer_json(file.dump(), "t.json"); }
+std::unique_ptr<tokenizer::FileTokenizer> parse(const json& file) {
+  return tokenizer::parse_tokenizer_json(file.dump(), "t.json");
+}
 
 std::string refusal(const std::string& path, const json& value) {
   json file = smallest();
@@ -53,9 +56,9 @@ TEST(TokenizerJson, SpecialTokensDoNotComeOutOfMerges) {
   file["added_tokens"][0]["content"] = "ab";
   const auto tokenizer = parse(file);
   EXPECT_THAT(tokenizer->encode("ab"), ElementsAre(2));
-  EXPECT_THAT(tokenizer->encode("ab", SpecialText::text), ElementsAre(0, 1));
+  EXPECT_THAT(tokenizer->encode("ab", tokenizer::SpecialText::text), ElementsAre(0, 1));
   file["model"]["ignore_merges"] = true;
-  EXPECT_THAT(parse(file)->encode("ab", SpecialText::text), ElementsAre(0, 1));
+  EXPECT_THAT(parse(file)->encode("ab", tokenizer::SpecialText::text), ElementsAre(0, 1));
 }
 
 TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
@@ -161,7 +164,7 @@ TEST(TokenizerJson, RefusesTemplatesWithUnknownTokens) {
 
 TEST(TokenizerJson, RefusesWhatIsNoSuchFile) {
   const auto message = [](const std::string& text) {
-    return user_error([&] { parse_tokenizer_json(text, "t.json"); });
+    return user_error([&] { tokenizer::parse_tokenizer_json(text, "t.json"); });
   };
   EXPECT_THAT(message(""), AllOf(StartsWith("t.json: "), HasSubstr("not JSON")));
   EXPECT_THAT(message("{\"a\": \"\xFF\"}"), HasSubstr("not JSON"));
@@ -180,7 +183,7 @@ class TokenizerFolder : public ::testing::Test {
  protected:
   TokenizerFolder() { write("tokenizer.json", smallest()); }
   void write(const std::string& name, const json& contents) { write_text(folder_ / name, contents.dump()); }
-  std::unique_ptr<Tokenizer> open() { return make_tokenizer(folder_.path().string()); }
+  std::unique_ptr<tokenizer::Tokenizer> open() { return tokenizer::make_tokenizer(folder_.path().string()); }
   std::string refusal() {
     return user_error([&] { open(); });
   }
@@ -205,7 +208,7 @@ TEST_F(TokenizerFolder, SaysWhereTextsBeginAndEnd) {
   EXPECT_EQ(open()->begin(), 0);
   write("tokenizer_config.json", {{"add_bos_token", true}, {"bos_token", "a"}});
   EXPECT_EQ(open()->begin(), 0);
-  EXPECT_EQ(make_tokenizer((folder_ / "tokenizer.json").string())->begin(), 0);
+  EXPECT_EQ(tokenizer::make_tokenizer((folder_ / "tokenizer.json").string())->begin(), 0);
 }
 
 TEST_F(TokenizerFolder, RefusesTokensThatAreNone) {
@@ -227,7 +230,9 @@ TEST_F(TokenizerFolder, RefusesTokensOfAnotherFile) {
 }
 
 TEST_F(TokenizerFolder, RefusesOtherNames) {
-  const auto message = [](const std::string& name) { return user_error([&] { make_tokenizer(name); }); };
+  const auto message = [](const std::string& name) {
+    return user_error([&] { tokenizer::make_tokenizer(name); });
+  };
   EXPECT_THAT(message((folder_ / "none.json").string()), HasSubstr("does not exist"));
   write_text(folder_ / "vocab.txt", "");
   EXPECT_THAT(message((folder_ / "vocab.txt").string()), HasSubstr("tokenizer.json or tokenizer.model"));
@@ -243,7 +248,7 @@ std::string sentencepiece_fixture() {
 TEST(TokenizerSentencePiece, RefusesDamagedFiles) {
   const std::string good = sentencepiece_fixture();
   const auto message = [](const std::string& bytes) {
-    return user_error([&] { parse_sentencepiece(bytes, "t.model"); });
+    return user_error([&] { tokenizer::parse_sentencepiece(bytes, "t.model"); });
   };
   EXPECT_THAT(message(""), StartsWith("t.model: "));
   EXPECT_THAT(message("{}"), StartsWith("t.model: "));
@@ -264,7 +269,7 @@ TEST(TokenizerSentencePiece, DamagedFilesAreNoCrash) {
     std::string bytes = good;
     bytes[at] = static_cast<char>(bytes[at] ^ 0x81);
     try {
-      parse_sentencepiece(bytes, "t.model")->encode("Hello <s> world");
+      tokenizer::parse_sentencepiece(bytes, "t.model")->encode("Hello <s> world");
     } catch (const Error& error) {
       EXPECT_STRNE(error.what(), "");
     }
@@ -276,13 +281,13 @@ TEST(TokenizerSentencePiece, SpecialTokensDoNotComeOutOfText) {
   const TemporaryFolder folder;
   write_text(folder / "tokenizer.model",
              sentencepiece_fixture() + std::string("\x0A\x0E\x0A\x05xyzzy\x15\0\0\0\0\x18\x04", 16));
-  const auto plain = make_tokenizer((folder / "tokenizer.model").string());
+  const auto plain = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
   EXPECT_THAT(plain->encode("a xyzzy"), ::testing::Contains(1200));
   write_text(folder / "tokenizer_config.json", R"({"eos_token": "xyzzy"})");
-  const auto tokenizer = make_tokenizer(folder.path().string());
+  const auto tokenizer = tokenizer::make_tokenizer(folder.path().string());
   EXPECT_EQ(tokenizer->end(), 1200);
   EXPECT_THAT(tokenizer->encode("a xyzzy"), ::testing::Contains(1200));
-  const auto ids = tokenizer->encode("a xyzzyb", SpecialText::text);
+  const auto ids = tokenizer->encode("a xyzzyb", tokenizer::SpecialText::text);
   EXPECT_THAT(ids, ::testing::Not(::testing::Contains(1200)));
   EXPECT_EQ(tokenizer->decode(ids), "a xyzzyb");
 }

@@ -1,21 +1,21 @@
-#include "data/tokenizer_regex.hpp"
+#include "tokenizer/regex.hpp"
 
-#include "data/tokenizer_steps.hpp"
-#include "data/tokenizer_utf8.hpp"
 #include "data_testing.hpp"
+#include "llampi/tokenizer/utf8.hpp"
+#include "tokenizer/steps.hpp"
 
 namespace llampi::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Behavior = Split::Behavior;
+using Behavior = tokenizer::Split::Behavior;
 
 std::vector<std::string> split(const std::string& pattern, const std::string& text,
                                Behavior behavior = Behavior::isolated, bool invert = false) {
-  const Split step{Regex(pattern, "test"), behavior, invert};
-  Matcher matcher;
-  SplitPieces pieces(step, matcher, text);
+  const tokenizer::Split step{tokenizer::Regex(pattern, "test"), behavior, invert};
+  tokenizer::Matcher matcher;
+  tokenizer::SplitPieces pieces(step, matcher, text);
   std::vector<std::string> result;
   while (const auto piece = pieces.next()) result.emplace_back(*piece);
   return result;
@@ -81,21 +81,22 @@ TEST(TokenizerRegex, RefusesWhatTheTwoReadDifferently) {
                                                                  {"\\xFF", "ASCII"},
                                                                  {std::string(1000, '('), "PCRE2"}};
   for (const auto& [pattern, what] : refused) {
-    EXPECT_THAT(user_error([&] { Regex(pattern, "here"); }), AllOf(HasSubstr("here: "), HasSubstr(what)))
+    EXPECT_THAT(user_error([&] { tokenizer::Regex(pattern, "here"); }),
+                AllOf(HasSubstr("here: "), HasSubstr(what)))
         << pattern;
   }
 }
 
 TEST(TokenizerRegex, EndsWherePatternsDoNot) {
-  const Regex regex("(?:a|aa)+[^a]", "test");
-  Matcher matcher;
+  const tokenizer::Regex regex("(?:a|aa)+[^a]", "test");
+  tokenizer::Matcher matcher;
   const std::string text(100, 'a');
   EXPECT_THAT(user_error([&] { matcher.find(regex, text, 0); }), HasSubstr("failed on a text"));
 }
 
 TEST(TokenizerRegex, LiteralsAreNoPatterns) {
-  const Regex regex = Regex::literal("a.*\\", "test");
-  Matcher matcher;
+  const tokenizer::Regex regex = tokenizer::Regex::literal("a.*\\", "test");
+  tokenizer::Matcher matcher;
   EXPECT_FALSE(matcher.find(regex, "abc\\", 0));
   EXPECT_EQ(matcher.find(regex, "xa.*\\", 0)->begin, 1U);
 }
@@ -103,7 +104,7 @@ TEST(TokenizerRegex, LiteralsAreNoPatterns) {
 TEST(TokenizerUtf8, ReplacesWhatIsIllFormed) {
   const auto fixed = [](std::string_view text) {
     std::string storage;
-    return std::string(well_formed(text, storage));
+    return std::string(tokenizer::well_formed(text, storage));
   };
   EXPECT_EQ(fixed("a\xC3\xA4 \xF0\x9F\x98\x80"), "a\xC3\xA4 \xF0\x9F\x98\x80");
   EXPECT_EQ(fixed("\x80"), "\uFFFD");

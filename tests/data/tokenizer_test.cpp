@@ -1,4 +1,4 @@
-#include "llampi/data/tokenizer.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 
 #include "data_testing.hpp"
 #include "fake_tokenizers.hpp"
@@ -7,7 +7,7 @@ namespace llampi::testing {
 namespace {
 
 TEST(Tokenizer, BytesGoThereAndBack) {
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   EXPECT_EQ(tokenizer->name(), "bytes");
   EXPECT_EQ(tokenizer->vocabulary(), 256);
   std::string text;
@@ -20,7 +20,7 @@ TEST(Tokenizer, BytesGoThereAndBack) {
 }
 
 TEST(Tokenizer, RefusesIdsThatAreNoBytes) {
-  const auto tokenizer = make_tokenizer("bytes");
+  const auto tokenizer = tokenizer::make_tokenizer("bytes");
   for (const std::int32_t id : {-1, 256, 128000}) {
     const std::vector<std::int32_t> ids{65, id};
     EXPECT_THAT(user_error([&] { tokenizer->decode(ids); }), ::testing::HasSubstr(std::to_string(id)));
@@ -28,16 +28,17 @@ TEST(Tokenizer, RefusesIdsThatAreNoBytes) {
 }
 
 TEST(Tokenizer, HasAHashOfItsVocabulary) {
-  const auto bytes = make_tokenizer("bytes");
+  const auto bytes = tokenizer::make_tokenizer("bytes");
   // Python: zlib.crc32(b"".join(b"1:" + bytes([i]) for i in range(256)))
-  EXPECT_EQ(vocabulary_hash(*bytes), "026d1fa6");
-  EXPECT_EQ(vocabulary_hash(*bytes, 3), "b94bac32");
-  EXPECT_EQ(vocabulary_hash(BytesAndSpecials::llama3(), 256), vocabulary_hash(*bytes));
-  EXPECT_NE(vocabulary_hash(BytesAndSpecials({"<a>"})), vocabulary_hash(BytesAndSpecials({"<b>"})));
+  EXPECT_EQ(tokenizer::vocabulary_hash(*bytes), "026d1fa6");
+  EXPECT_EQ(tokenizer::vocabulary_hash(*bytes, 3), "b94bac32");
+  EXPECT_EQ(tokenizer::vocabulary_hash(BytesAndSpecials::llama3(), 256), tokenizer::vocabulary_hash(*bytes));
+  EXPECT_NE(tokenizer::vocabulary_hash(BytesAndSpecials({"<a>"})),
+            tokenizer::vocabulary_hash(BytesAndSpecials({"<b>"})));
 }
 
 TEST(Tokenizer, RefusesOthers) {
-  EXPECT_THAT(user_error([] { make_tokenizer("tokenizer.json"); }),
+  EXPECT_THAT(user_error([] { tokenizer::make_tokenizer("tokenizer.json"); }),
               ::testing::HasSubstr("\"tokenizer.json\""));
 }
 

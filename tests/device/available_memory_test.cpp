@@ -3,10 +3,10 @@
 
 #include <fstream>
 
-#include "device/host_memory.hpp"
+#include "llampi/device/host_memory.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
@@ -86,4 +86,4 @@ TEST_F(AvailableMemory, IsLimitedByTheContainer) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::device

@@ -65,18 +65,19 @@ void expect_same(float actual, float expected, std::size_t i) {
 struct Format {
   const char* name;
   DType dtype;
-  void (*Kernels::*widen)(std::int64_t, const Half*, float*);
-  void (*Kernels::*narrow)(std::int64_t, const float*, Half*);
+  void (*device::Kernels::*widen)(std::int64_t, const Half*, float*);
+  void (*device::Kernels::*narrow)(std::int64_t, const float*, Half*);
   float (*from)(Half);
   Half (*to)(float);
 };
-const Format kFormats[] = {
-    {"bfloat16", DType::bfloat16, &Kernels::from_bfloat16, &Kernels::to_bfloat16, from_bfloat16, to_bfloat16},
-    {"float16", DType::float16, &Kernels::from_float16, &Kernels::to_float16, from_float16, to_float16}};
+const Format kFormats[] = {{"bfloat16", DType::bfloat16, &device::Kernels::from_bfloat16,
+                            &device::Kernels::to_bfloat16, from_bfloat16, to_bfloat16},
+                           {"float16", DType::float16, &device::Kernels::from_float16,
+                            &device::Kernels::to_float16, from_float16, to_float16}};
 
 TEST(CastKernels, EveryHalfWidened) {
   const std::vector<Half> x = all_halves();
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const Format& format : kFormats) {
       SCOPED_TRACE(fmt::format("{} {}", kernels->name, format.name));
       std::vector<float> y(x.size());
@@ -88,7 +89,7 @@ TEST(CastKernels, EveryHalfWidened) {
 
 TEST(CastKernels, NarrowedToTheNearest) {
   const std::vector<float> x = decisive_floats();
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const Format& format : kFormats) {
       SCOPED_TRACE(fmt::format("{} {}", kernels->name, format.name));
       std::vector<Half> y(x.size());
@@ -102,7 +103,7 @@ TEST(CastKernels, NarrowedToTheNearest) {
 // Around the lengths of vectors; what is behind the end is not touched.
 TEST(CastKernels, AnyLength) {
   const std::vector<float> x(64, 1.5F);
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const Format& format : kFormats) {
       for (std::size_t n = 0; n < 40; ++n) {
         std::vector<Half> y(64, 0x1234);
@@ -121,7 +122,7 @@ TEST(CastKernels, AnyLength) {
 TEST(CpuCast, BothWays) {
   const Values values = normal(3, 5001, "values", 100);
   for (const int threads : {1, 2, 3}) {
-    const auto device = make_cpu_device(threads);
+    const auto device = device::make_cpu_device(threads);
     Session s(*device, DType::float32);
     const Tensor x = s.upload(values), back = s.output(3, 5001);
     for (const Format& format : kFormats) {
@@ -140,7 +141,8 @@ TEST(CpuCast, BothWays) {
 TEST(CpuCast, EqualTypesAreCopied) {
   const Values values = normal(3, 501, "values");
   for (const DType dtype : {DType::float32, DType::float64}) {
-    const auto device = dtype == DType::float32 ? make_cpu_device(2) : make_reference_device();
+    const auto device =
+        dtype == DType::float32 ? device::make_cpu_device(2) : device::make_reference_device();
     Session s(*device, dtype);
     const Tensor y = s.output(3, 501);
     device->cast(s.upload(values), y);
@@ -148,22 +150,24 @@ TEST(CpuCast, EqualTypesAreCopied) {
   }
   std::vector<Half> x = all_halves(), y(x.size());
   const auto count = static_cast<std::int64_t>(x.size());
-  make_cpu_device(2)->cast({x.data(), DType::float16, 1, count}, {y.data(), DType::float16, 1, count});
+  device::make_cpu_device(2)->cast({x.data(), DType::float16, 1, count},
+                                   {y.data(), DType::float16, 1, count});
   EXPECT_EQ(x, y);
 }
 
 TEST(CpuCast, Refuses) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   std::vector<double> memory(8);
   const auto of = [&](DType dtype, std::int64_t cols) { return Tensor{memory.data(), dtype, 1, cols}; };
   EXPECT_THROW(device->cast(of(DType::float32, 8), of(DType::bfloat16, 7)), Error);
   EXPECT_THROW(device->cast(of(DType::bfloat16, 8), of(DType::float16, 8)), Error);
   EXPECT_THROW(device->cast(of(DType::float32, 8), of(DType::float64, 8)), Error);
   EXPECT_THROW(device->cast(of(DType::int32, 8), of(DType::float32, 8)), Error);
-  EXPECT_THROW(make_reference_device()->cast(of(DType::float32, 8), of(DType::bfloat16, 8)), Error);
+  EXPECT_THROW(device::make_reference_device()->cast(of(DType::float32, 8), of(DType::bfloat16, 8)), Error);
 }
 
-std::vector<Half> rounded(const Kernels& kernels, const std::vector<float>& x, const RoundingKey& key) {
+std::vector<Half> rounded(const device::Kernels& kernels, const std::vector<float>& x,
+                          const device::RoundingKey& key) {
   std::vector<Half> y(x.size());
   kernels.round_bfloat16(static_cast<std::int64_t>(x.size()), x.data(), key, y.data());
   return y;
@@ -172,19 +176,19 @@ std::vector<Half> rounded(const Kernels& kernels, const std::vector<float>& x, c
 TEST(StochasticRounding, EqualsTheScalarModel) {
   const std::vector<float> decisive = decisive_floats();
   constexpr std::uint64_t kFar = std::uint64_t{1} << 35;  // where e / 8 needs the second word
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const std::uint64_t first :
          {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{127}, kFar - 205, ~std::uint64_t{0} >> 2}) {
       for (const std::size_t n : {1U, 5U, 16U, 129U, 1024U}) {
         const std::vector<float> x(decisive.end() - static_cast<std::ptrdiff_t>(n), decisive.end());
-        const RoundingKey key{0x0123456789ABCDEF, 4000000007, 2, first};
+        const device::RoundingKey key{0x0123456789ABCDEF, 4000000007, 2, first};
         const std::vector<Half> y = rounded(*kernels, x, key);
         for (std::size_t i = 0; i < n; ++i) {
           expect_same(from_bfloat16(y[i]), from_bfloat16(round_bfloat16(x[i], key, first + i)), i);
         }
       }
     }
-    const RoundingKey key{1, 2, 0, 3};
+    const device::RoundingKey key{1, 2, 0, 3};
     const std::vector<Half> y = rounded(*kernels, decisive, key);
     for (std::size_t i = 0; i < decisive.size(); ++i)
       expect_same(from_bfloat16(y[i]), from_bfloat16(round_bfloat16(decisive[i], key, 3 + i)), i);
@@ -194,15 +198,15 @@ TEST(StochasticRounding, EqualsTheScalarModel) {
 TEST(StochasticRounding, LeavesWhatFits) {
   std::vector<float> x;
   for (const Half half : all_halves()) x.push_back(from_bfloat16(half));
-  const std::vector<Half> y = rounded(*available_kernels().front(), x, {1, 2, 0, 3});
+  const std::vector<Half> y = rounded(*device::available_kernels().front(), x, {1, 2, 0, 3});
   for (std::size_t i = 0; i < x.size(); ++i) expect_same(from_bfloat16(y[i]), x[i], i);
 }
 
 /// How many of n equal values, a fraction/65536 of the way to the next bfloat16, go up.
-std::int64_t ups(std::uint32_t fraction, std::size_t n, const RoundingKey& key) {
+std::int64_t ups(std::uint32_t fraction, std::size_t n, const device::RoundingKey& key) {
   const std::vector<float> x(n, float_of(0x3F800000 + fraction));
   std::int64_t result = 0;
-  for (const Half half : rounded(*available_kernels().front(), x, key)) result += half == 0x3F81;
+  for (const Half half : rounded(*device::available_kernels().front(), x, key)) result += half == 0x3F81;
   return result;
 }
 
@@ -229,12 +233,12 @@ TEST(StochasticRounding, TheMeanIsRight) {
 TEST(StochasticRounding, KeysAreIndependent) {
   constexpr std::size_t kCount = 1 << 16;
   const std::vector<float> x(kCount, float_of(0x3F808000));
-  const Kernels& kernels = *available_kernels().front();
+  const device::Kernels& kernels = *device::available_kernels().front();
   const std::vector<Half> base = rounded(kernels, x, {kSeed, 7, 1, 0});
-  const RoundingKey others[] = {{kSeed + 1, 7, 1, 0}, {kSeed + (std::uint64_t{1} << 32), 7, 1, 0},
-                                {kSeed, 8, 1, 0},     {kSeed, 7, 2, 0},
-                                {kSeed, 7, 1, 1},     {kSeed, 7, 1, kCount}};
-  for (const RoundingKey& key : others) {
+  const device::RoundingKey others[] = {{kSeed + 1, 7, 1, 0}, {kSeed + (std::uint64_t{1} << 32), 7, 1, 0},
+                                        {kSeed, 8, 1, 0},     {kSeed, 7, 2, 0},
+                                        {kSeed, 7, 1, 1},     {kSeed, 7, 1, kCount}};
+  for (const device::RoundingKey& key : others) {
     const std::vector<Half> other = rounded(kernels, x, key);
     std::int64_t equal = 0;
     for (std::size_t i = 0; i < kCount; ++i) equal += base[i] == other[i];

@@ -33,9 +33,9 @@ void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b)
 }
 
 /// Forward and both kinds of backward on `device` against the reference; twice, with equal bits.
-void expect_like_reference(Device& device, const Operation& op) {
+void expect_like_reference(device::Device& device, const Operation& op) {
   SCOPED_TRACE(op.name);
-  const auto reference_device = make_reference_device();
+  const auto reference_device = device::make_reference_device();
   Session reference(*reference_device, DType::float64), session(device, DType::float32);
   const std::vector<Values> expected = op.forward(reference, op.inputs);
   const std::vector<Values> actual = op.forward(session, op.inputs);
@@ -43,7 +43,7 @@ void expect_like_reference(Device& device, const Operation& op) {
   expect_all_same(op.forward(session, op.inputs), actual);
   if (!op.backward) return;
   const Values dy = gradient_of_output(op, expected);
-  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+  for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
     const std::vector<Values> gradients = op.backward(session, op.inputs, dy, accumulate);
     expect_all_close(gradients, op.backward(reference, op.inputs, dy, accumulate), tolerance(op));
     expect_all_same(op.backward(session, op.inputs, dy, accumulate), gradients);
@@ -62,31 +62,31 @@ std::vector<Layout> layouts() {
 }
 
 TEST_P(CpuDeviceTest, Embedding) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const Layout& layout : {one_segment(1), one_segment(130)}) {
     for (const std::int64_t hidden : {20, 80, 288}) expect_like_reference(*device, embedding(layout, hidden));
   }
 }
 
 TEST_P(CpuDeviceTest, RmsNorm) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int64_t tokens : {1, 7, 65, 130}) {
     for (const std::int64_t hidden : {20, 80, 288}) expect_like_reference(*device, rms_norm(tokens, hidden));
   }
 }
 
 TEST_P(CpuDeviceTest, AttentionCached) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int64_t past : {0, 1, 63, 130}) {
     for (const std::int64_t tokens : {1, 16, 65}) {
-      for (const AttentionShape shape : {AttentionShape{1, 1, 20}, {4, 2, 16}, {6, 1, 64}})
+      for (const device::AttentionShape shape : {device::AttentionShape{1, 1, 20}, {4, 2, 16}, {6, 1, 64}})
         expect_like_reference(*device, attention_cached(past, tokens, shape));
     }
   }
 }
 
 TEST_P(CpuDeviceTest, QkvRope) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const Layout& layout : layouts()) {
     expect_like_reference(*device, qkv_rope(layout, 80, {4, 2, 20}));
     expect_like_reference(*device, qkv_rope(layout, 80, {3, 1, 16}));
@@ -95,7 +95,7 @@ TEST_P(CpuDeviceTest, QkvRope) {
 }
 
 TEST_P(CpuDeviceTest, Attention) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const Layout& layout : layouts()) {
     expect_like_reference(*device, attention(layout, {4, 4, 20}));
     expect_like_reference(*device, attention(layout, {4, 2, 16}));
@@ -105,7 +105,7 @@ TEST_P(CpuDeviceTest, Attention) {
 }
 
 TEST_P(CpuDeviceTest, Projection) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int64_t tokens : {1, 7, 65, 130}) {
     expect_like_reference(*device, projection_residual(tokens, 80, 288));
     expect_like_reference(*device, projection_residual(tokens, 176, 80));
@@ -114,7 +114,7 @@ TEST_P(CpuDeviceTest, Projection) {
 }
 
 TEST_P(CpuDeviceTest, SwiGlu) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int64_t tokens : {1, 7, 65, 130}) {
     expect_like_reference(*device, gate_up_swiglu(tokens, 80, 176));
     expect_like_reference(*device, gate_up_swiglu(tokens, 288, 21));
@@ -123,7 +123,7 @@ TEST_P(CpuDeviceTest, SwiGlu) {
 
 // What is computed once more for the backward pass is what the forward pass had.
 TEST_P(CpuDeviceTest, SwiGluOnceMore) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int64_t tokens : {1, 7, 65}) {
     for (const std::int64_t width : {21, 176}) {
       Session s(*device, DType::float32);
@@ -141,7 +141,7 @@ TEST_P(CpuDeviceTest, SwiGluOnceMore) {
 }
 
 TEST_P(CpuDeviceTest, Head) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   for (const std::int32_t tokens : {1, 7, 65, 130}) {
     expect_like_reference(*device, head_loss(one_segment(tokens), 80));
     expect_like_reference(*device, tied_head(one_segment(tokens), 80));
@@ -150,7 +150,7 @@ TEST_P(CpuDeviceTest, Head) {
 }
 
 TEST_P(CpuDeviceTest, AddCopyZero) {
-  const auto device = make_cpu_device(threads());
+  const auto device = device::make_cpu_device(threads());
   Session s(*device, DType::float32);
   const Values a = normal(3, 5001, "a"), b = normal(3, 5001, "b");
   const Tensor source = s.upload(a), destination = s.upload(b), copied = s.output(3, 5001);
@@ -168,10 +168,10 @@ TEST_P(CpuDeviceTest, AddCopyZero) {
 
 // Each variant that this machine can run, against the reference.
 TEST(CpuKernels, AllVariantsAgree) {
-  const std::vector<const Kernels*> variants = available_kernels();
-  for (const Kernels* kernels : variants) {
+  const std::vector<const device::Kernels*> variants = device::available_kernels();
+  for (const device::Kernels* kernels : variants) {
     SCOPED_TRACE(kernels->name);
-    CpuDevice device(2, *kernels);
+    device::CpuDevice device(2, *kernels);
     expect_like_reference(device, embedding(one_segment(65), 80));
     expect_like_reference(device, rms_norm(65, 83));
     expect_like_reference(device, qkv_rope(mixed_segments(65), 80, {4, 2, 20}));
@@ -187,7 +187,7 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
   const Values row = normal(1, hidden, "row"), weight = normal(1, hidden, "weight");
   std::vector<float> first;
   for (const int threads : {1, 2, 3}) {
-    const auto device = make_cpu_device(threads);
+    const auto device = device::make_cpu_device(threads);
     for (const std::int64_t tokens : {1, 7, 65}) {
       Session s(*device, DType::float32);
       Values x{tokens, hidden, {}};
@@ -204,8 +204,8 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
 
 // The bits of a segment do not depend on what else is in the batch.
 TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
-  const auto device = make_cpu_device(2);
-  const AttentionShape shape{4, 2, 16};
+  const auto device = device::make_cpu_device(2);
+  const device::AttentionShape shape{4, 2, 16};
   const Operation both = attention({"", {70, 33}}, shape);
   Operation second = attention(one_segment(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
@@ -218,20 +218,20 @@ TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
 
 // Scores far apart: e^x underflows to zero, and nothing overflows.
 TEST(CpuAttention, LargeScores) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Operation op = attention(one_segment(65), {2, 1, 16});
   for (double& v : op.inputs[0].data)
     v *= 16;  // scores of about +- 1000: probabilities are 0 or 1, their errors 1000 times eps
-  const auto reference_device = make_reference_device();
+  const auto reference_device = device::make_reference_device();
   Session reference(*reference_device, DType::float64), session(*device, DType::float32);
   expect_all_close(op.forward(session, op.inputs), op.forward(reference, op.inputs), 1000 * tolerance(op));
 }
 
 TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   const Operation op = head_loss(one_segment(65), 80);
-  const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
+  const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, device::Accumulate::no);
   for (std::int64_t t = 3; t < 65; t += 5) {
     for (std::int64_t i = 0; i < 80; ++i)
       ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 80 + i)], 0) << t;
@@ -239,7 +239,7 @@ TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
 }
 
 TEST(CpuHead, BrokenNumbersShow) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   Operation op = head_loss(one_segment(7), 80);
   op.inputs[0].data[80] = std::nan("");
@@ -249,7 +249,7 @@ TEST(CpuHead, BrokenNumbersShow) {
 }
 
 TEST(CpuDeviceRules, RefusesOtherTypesAndWrongShapes) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   Session s(*device, DType::float64);
   EXPECT_THROW(device->add(s.output(2, 3), s.output(2, 3)), Error);
   Session f(*device, DType::float32);
@@ -263,13 +263,13 @@ TEST(CpuDeviceRules, RefusesOtherTypesAndWrongShapes) {
       device->attention(f.batch(layout), 8, {2, 1, 8}, f.output(9, 32), f.output(9, 16), f.output(2, 9),
                         f.workspace(device->attention_workspace({2, 1, 8}, 9, 8, DType::float32))),
       Error);
-  EXPECT_THROW(make_cpu_device(0), Error);
+  EXPECT_THROW(device::make_cpu_device(0), Error);
 }
 
 TEST(CpuDeviceRules, SizesNeedNoDevice) {
-  const auto sizes = make_cpu_sizes(3);
-  const auto device = make_cpu_device(3);
-  const AttentionShape shape{6, 2, 64};
+  const auto sizes = device::make_cpu_sizes(3);
+  const auto device = device::make_cpu_device(3);
+  const device::AttentionShape shape{6, 2, 64};
   EXPECT_EQ(sizes->attention_workspace(shape, 512, 256, DType::float32),
             device->attention_workspace(shape, 512, 256, DType::float32));
   // Never a segment x segment matrix: it grows with the length, not its square.
@@ -282,9 +282,9 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
 }
 
 TEST(CpuDeviceRules, MemoryIsZeroAndAligned) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{5000}, std::int64_t{3} << 20}) {
-    for (const Memory& memory : {device->allocate(bytes), device->allocate_host(bytes)}) {
+    for (const device::Memory& memory : {device->allocate(bytes), device->allocate_host(bytes)}) {
       const auto alignment = bytes >= (2 << 20) ? std::uintptr_t{2} << 20 : std::uintptr_t{4096};
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % alignment, 0);
       EXPECT_EQ(memory.bytes(), bytes);
@@ -297,16 +297,16 @@ TEST(CpuDeviceRules, MemoryIsZeroAndAligned) {
 
 // Other programs take and give memory meanwhile: the shares are compared with room to spare.
 TEST(CpuDeviceRules, RanksShareTheMemory) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const std::int64_t alone = device->available_bytes(1);
   EXPECT_GT(alone, 0);
   EXPECT_GT(device->available_bytes(2), 0);
   EXPECT_LT(device->available_bytes(8), alone / 4);
-  EXPECT_GT(make_reference_device()->available_bytes(1), 0);
+  EXPECT_GT(device::make_reference_device()->available_bytes(1), 0);
 }
 
 TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   int calls = 0;
   device->set_progress([&] { ++calls; });
@@ -320,13 +320,14 @@ TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
 
 TEST(CpuDeviceRules, StreamsHaveNames) {
   std::set<std::string> names;
-  for (int stream = 0; stream < kStreams; ++stream) names.insert(to_string(static_cast<Stream>(stream)));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(kStreams));
+  for (int stream = 0; stream < device::kStreams; ++stream)
+    names.insert(device::to_string(static_cast<device::Stream>(stream)));
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(device::kStreams));
   EXPECT_FALSE(names.contains("unknown"));
 }
 
 TEST(CpuDeviceRules, DescribesItself) {
-  const std::string text = make_cpu_device(2)->describe();
+  const std::string text = device::make_cpu_device(2)->describe();
   EXPECT_NE(text.find("2 threads"), std::string::npos) << text;
   std::printf("%s\n", text.c_str());
 }

@@ -17,7 +17,8 @@ std::vector<Operation> operations() {
 }
 
 /// Bit by bit equal to the run with the weight's gradient, but for that gradient, which is not there.
-void expect_only_the_weight_missing(Device& device, DType dtype, const Operation& op, Accumulate accumulate) {
+void expect_only_the_weight_missing(device::Device& device, DType dtype, const Operation& op,
+                                    device::Accumulate accumulate) {
   Session trained(device, dtype), frozen(device, dtype, Weights::frozen);
   const Values shape = op.forward(trained, op.inputs).front();
   const Values dy = normal(shape.rows, shape.cols, "dy");
@@ -36,25 +37,26 @@ void expect_only_the_weight_missing(Device& device, DType dtype, const Operation
   }
 }
 
-void expect_only_the_weights_missing(Device& device, DType dtype) {
+void expect_only_the_weights_missing(device::Device& device, DType dtype) {
   for (const Operation& op : operations()) {
-    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-      SCOPED_TRACE(fmt::format("{}, accumulate {}, seed {}", op.name, accumulate == Accumulate::yes, kSeed));
+    for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
+      SCOPED_TRACE(
+          fmt::format("{}, accumulate {}, seed {}", op.name, accumulate == device::Accumulate::yes, kSeed));
       expect_only_the_weight_missing(device, dtype, op, accumulate);
     }
   }
 }
 
 TEST(FrozenWeights, OnTheReference) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   expect_only_the_weights_missing(*device, DType::float64);
 }
 
 TEST(FrozenWeights, OnTheCpuWithEveryKernel) {
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const int threads : {1, 2, 3}) {
       SCOPED_TRACE(fmt::format("{}, {} threads", kernels->name, threads));
-      CpuDevice device(threads, *kernels);
+      device::CpuDevice device(threads, *kernels);
       expect_only_the_weights_missing(device, DType::float32);
     }
   }

@@ -4,5 +4,7 @@
 
 namespace {
 // glibc gives constructors the arguments of main().
-[[gnu::constructor]] void prepare(int, char** argv, char**) { llampi::prepare_gemm_environment(argv); }
+[[gnu::constructor]] void prepare(int, char** argv, char**) {
+  llampi::device::prepare_gemm_environment(argv);
+}
 }  // namespace

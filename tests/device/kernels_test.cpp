@@ -12,7 +12,7 @@
 namespace llampi::test {
 namespace {
 
-std::vector<float> exponentials(const Kernels& kernels, const std::vector<float>& x) {
+std::vector<float> exponentials(const device::Kernels& kernels, const std::vector<float>& x) {
   std::vector<float> y(x.size());
   kernels.exp(static_cast<std::int64_t>(x.size()), x.data(), y.data());
   return y;
@@ -24,7 +24,7 @@ TEST(VectorExp, RelativeErrorOverTheRange) {
   std::vector<float> x;
   for (float v = -87.33F; v < 88.7228F; v += 0.000731F) x.push_back(v);
   for (float v = 1e-30F; v < 0.1F; v *= 1.37F) x.insert(x.end(), {v, -v});
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     const std::vector<float> y = exponentials(*kernels, x);
     double worst = 0;
     for (std::size_t i = 0; i < x.size(); ++i) {
@@ -38,7 +38,7 @@ TEST(VectorExp, RelativeErrorOverTheRange) {
 
 TEST(VectorExp, Edges) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     const std::vector<float> y = exponentials(*kernels, {0.0F, -0.0F, -88.0F, -1e30F, -kInfinity, 88.73F,
                                                          1e30F, kInfinity, std::nanf(""), 88.722F});
     EXPECT_EQ(y[0], 1);
@@ -53,7 +53,7 @@ TEST(VectorExp, Edges) {
 TEST(VectorExp, PositionDoesNotMatter) {
   std::vector<float> x;
   for (int i = 0; i < 53; ++i) x.push_back(static_cast<float>(i) * 0.37F - 9);
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     const std::vector<float> whole = exponentials(*kernels, x);
     for (std::size_t i = 0; i < x.size(); ++i)
       EXPECT_EQ(exponentials(*kernels, {x[i]})[0], whole[i]) << kernels->name;
@@ -62,7 +62,7 @@ TEST(VectorExp, PositionDoesNotMatter) {
 
 TEST(Kernels, SwiGluFarOut) {
   const std::vector<float> gate{-1e30F, -200, -90, 90, 200, 1e30F}, up(6, 2.0F), ones(6, 1.0F);
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     std::vector<float> activated(6), dgate = gate, dup = up;
     kernels->swiglu(6, gate.data(), up.data(), activated.data());
     kernels->swiglu_backward(6, ones.data(), dgate.data(), dup.data());
@@ -81,7 +81,7 @@ TEST(Kernels, SwiGluFarOut) {
 
 // An element of C is a sum of k products: eps sqrt(k) times its usual size, the largest of many four times
 // that.
-void expect_product(Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
+void expect_product(device::Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t m, std::int64_t n,
                     std::int64_t k, float beta) {
   SCOPED_TRACE(fmt::format("{}{} m {} n {} k {} beta {}", transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m,
                            n, k, beta));
@@ -125,7 +125,7 @@ void expect_product(Gemm& gemm, bool transpose_a, bool transpose_b, std::int64_t
 
 TEST(GemmTest, AllForms) {
   for (const int threads : {1, 2, 3, 4}) {
-    Gemm gemm(threads);
+    device::Gemm gemm(threads);
     for (const bool transpose_a : {false, true}) {
       for (const bool transpose_b : {false, true}) {
         for (const float beta : {0.0F, 1.0F}) {
@@ -146,7 +146,7 @@ TEST(Parallel, LibrariesStayInTheirThread) {
   const int before = omp_get_max_threads();
   for (const int threads : {1, 2, 3}) {
     std::vector<int> inside(8);
-    parallel_items(threads, 8, [&](std::int64_t item, int) {
+    device::parallel_items(threads, 8, [&](std::int64_t item, int) {
       inside[static_cast<std::size_t>(item)] = omp_get_max_threads();
     });
     for (const int count : inside) EXPECT_EQ(count, 1);
@@ -158,7 +158,7 @@ TEST(Parallel, RangesCoverOnce) {
   for (const int threads : {1, 2, 3, 7}) {
     for (const std::int64_t n : {0, 1, 15, 16, 17, 100}) {
       std::vector<int> seen(static_cast<std::size_t>(n));
-      parallel_ranges(threads, n, 16, [&](std::int64_t begin, std::int64_t end, int) {
+      device::parallel_ranges(threads, n, 16, [&](std::int64_t begin, std::int64_t end, int) {
         for (std::int64_t i = begin; i < end; ++i) ++seen[static_cast<std::size_t>(i)];
       });
       for (const int count : seen) EXPECT_EQ(count, 1);

@@ -11,7 +11,7 @@ namespace llampi::test {
 namespace {
 
 using Half = std::uint16_t;
-using Ranges = std::vector<UpdateRange>;
+using Ranges = std::vector<device::UpdateRange>;
 
 struct Types {
   DType master, exp_avg, exp_avg_sq, shard;
@@ -53,7 +53,7 @@ class Vector {
     half_[i] = dtype_ == DType::float16 ? to_float16(value) : to_bfloat16(value);
   }
   /// As the optimizer keeps it.
-  void keep(std::size_t i, float value, const RoundingKey& key, std::uint64_t element) {
+  void keep(std::size_t i, float value, const device::RoundingKey& key, std::uint64_t element) {
     wide_[i] = value;
     half_[i] = round_bfloat16(value, key, element);
   }
@@ -80,11 +80,13 @@ struct State {
         exp_avg(types.exp_avg, std::vector<float>(parameters.size())),
         exp_avg_sq(types.exp_avg_sq, std::vector<float>(parameters.size())),
         shard(types.shard, std::vector<float>(parameters.size(), 77.0F)) {}
-  void update(Device& device, Tensor gradient, const Ranges& ranges, const StepScalars& scalars) {
-    device.adamw(gradient, ranges, AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
+  void update(device::Device& device, Tensor gradient, const Ranges& ranges,
+              const device::StepScalars& scalars) {
+    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
                  exp_avg_sq.tensor(), shard.tensor());
   }
-  void update(Device& device, std::vector<float> gradient, const Ranges& ranges, const StepScalars& scalars) {
+  void update(device::Device& device, std::vector<float> gradient, const Ranges& ranges,
+              const device::StepScalars& scalars) {
     update(device, tensor(gradient.data(), 1, static_cast<std::int64_t>(gradient.size())), ranges, scalars);
   }
   bool operator==(const State& other) const {
@@ -95,19 +97,19 @@ struct State {
 };
 
 /// The definition: widen, update in float32, round.
-void update_by_definition(Device& device, State& state, const std::vector<float>& gradient,
-                          const Ranges& ranges, const StepScalars& scalars) {
+void update_by_definition(device::Device& device, State& state, const std::vector<float>& gradient,
+                          const Ranges& ranges, const device::StepScalars& scalars) {
   constexpr DType kWide = DType::float32;
   State wide({kWide, kWide, kWide, kWide}, state.master.floats());
   wide.exp_avg = Vector(kWide, state.exp_avg.floats());
   wide.exp_avg_sq = Vector(kWide, state.exp_avg_sq.floats());
   wide.update(device, gradient, ranges, scalars);
-  for (const UpdateRange& range : ranges) {
+  for (const device::UpdateRange& range : ranges) {
     for (std::int64_t at = range.begin; at < range.end; ++at) {
       const auto i = static_cast<std::size_t>(at);
       const auto element = static_cast<std::uint64_t>(range.first_element + at - range.begin);
       const auto key = [&](std::uint32_t operand) {
-        return RoundingKey{range.rounding_key, static_cast<std::uint32_t>(scalars.step), operand, 0};
+        return device::RoundingKey{range.rounding_key, static_cast<std::uint32_t>(scalars.step), operand, 0};
       };
       state.master.keep(i, wide.master[i], key(0), element);
       state.exp_avg.keep(i, wide.exp_avg[i], key(1), element);
@@ -117,9 +119,9 @@ void update_by_definition(Device& device, State& state, const std::vector<float>
   }
 }
 
-StepScalars scalars_of_step(int step) {
-  const AdamWConstants constants;
-  StepScalars scalars;
+device::StepScalars scalars_of_step(int step) {
+  const device::AdamWConstants constants;
+  device::StepScalars scalars;
   scalars.step = step;
   scalars.learning_rate = 1e-2;
   scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
@@ -147,11 +149,11 @@ TEST(NarrowAdamW, EqualsItsDefinitionBitByBit) {
   constexpr std::int64_t kElements = 4003;
   const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
   const Ranges ranges = two_parameters(kElements);
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const Types& types : all_types()) {
       SCOPED_TRACE(fmt::format("{}: {}", kernels->name, describe(types)));
       State expected(types, parameters), one = expected, three = expected;
-      CpuDevice one_thread(1, *kernels), three_threads(3, *kernels);
+      device::CpuDevice one_thread(1, *kernels), three_threads(3, *kernels);
       for (int step = 1; step <= 3; ++step) {
         const std::vector<float> gradient = gradient_of_step(step, kElements);
         update_by_definition(one_thread, expected, gradient, ranges, scalars_of_step(step));
@@ -172,8 +174,8 @@ TEST(NarrowAdamW, PositionDoesNotMatter) {
   const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
   std::vector<float> moved(kShift, 0.0F);
   moved.insert(moved.end(), parameters.begin(), parameters.end());
-  for (const Kernels* kernels : available_kernels()) {
-    CpuDevice device(2, *kernels);
+  for (const device::Kernels* kernels : device::available_kernels()) {
+    device::CpuDevice device(2, *kernels);
     State whole(types, parameters), cut(types, parameters), shifted(types, moved);
     for (int step = 1; step <= 3; ++step) {
       const std::vector<float> gradient = gradient_of_step(step, kElements);
@@ -201,9 +203,9 @@ TEST(NarrowAdamW, GradientInBfloat16CountsAsWidened) {
   constexpr std::int64_t kElements = 4003;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::vector<float> parameters = floats_of(normal(1, kElements, "parameters"));
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const int threads : {1, 2, 3}) {
-      CpuDevice device(threads, *kernels);
+      device::CpuDevice device(threads, *kernels);
       for (const Types& types : all_types()) {
         SCOPED_TRACE(fmt::format("{}, {} threads: {}", kernels->name, threads, describe(types)));
         State expected(types, parameters), actual = expected;
@@ -229,13 +231,13 @@ TEST(NarrowAdamW, GradientInBfloat16CountsAsWidened) {
 TEST(NarrowAdamW, ShardMayBeTheMaster) {
   constexpr std::int64_t kElements = 3000;
   const Types types{DType::bfloat16, DType::float32, DType::float32, DType::bfloat16};
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   State apart(types, floats_of(normal(1, kElements, "parameters"))), same = apart;
   std::vector<float> gradient = gradient_of_step(1, kElements);
   const Ranges ranges{{0, kElements, 0.1, 1, 5, 11}};
-  const StepScalars scalars = scalars_of_step(1);
+  const device::StepScalars scalars = scalars_of_step(1);
   apart.update(*device, gradient, ranges, scalars);
-  device->adamw(tensor(gradient.data(), 1, kElements), ranges, AdamWConstants{}, &scalars,
+  device->adamw(tensor(gradient.data(), 1, kElements), ranges, device::AdamWConstants{}, &scalars,
                 same.master.tensor(), same.exp_avg.tensor(), same.exp_avg_sq.tensor(), same.master.tensor());
   EXPECT_EQ(apart.shard.floats(), same.master.floats());
 }
@@ -244,11 +246,11 @@ TEST(NarrowAdamW, ShardMayBeTheMaster) {
 TEST(NarrowAdamW, SmallStepsAddUp) {
   constexpr std::int64_t kElements = 4096;
   constexpr int kSteps = 20;
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
               std::vector<float>(kElements, 1.0F));
   for (int step = 1; step <= kSteps; ++step) {
-    StepScalars scalars = scalars_of_step(step);
+    device::StepScalars scalars = scalars_of_step(step);
     scalars.learning_rate = 1e-4;
     state.update(*device, std::vector<float>(kElements, 1.0F), {{0, kElements, 0, 1, 3, 0}}, scalars);
   }
@@ -262,11 +264,11 @@ TEST(NarrowAdamW, SmallStepsAddUp) {
 
 TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
   constexpr std::int64_t kElements = 100;
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
               floats_of(normal(1, kElements, "parameters")));
   const State before = state;
-  StepScalars scalars = scalars_of_step(1);
+  device::StepScalars scalars = scalars_of_step(1);
   scalars.grad_norm = std::nan("");
   state.update(*device, gradient_of_step(1, kElements), {{0, kElements, 0.1, 1, 5, 0}}, scalars);
   EXPECT_TRUE(state == before);
@@ -274,14 +276,15 @@ TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
 
 TEST(NarrowAdamW, RefusesOtherTypes) {
   constexpr DType kBrain = DType::bfloat16, kShort = DType::float16;
-  const auto device = make_cpu_device(1);
-  const StepScalars scalars = scalars_of_step(1);
+  const auto device = device::make_cpu_device(1);
+  const device::StepScalars scalars = scalars_of_step(1);
   const auto refuses = [&](const Types& types, DType gradient) {
     State state(types, std::vector<float>(8));
     Vector g(gradient, std::vector<float>(8));
-    EXPECT_THROW(device->adamw(g.tensor(), Ranges{{0, 8}}, AdamWConstants{}, &scalars, state.master.tensor(),
-                               state.exp_avg.tensor(), state.exp_avg_sq.tensor(), state.shard.tensor()),
-                 Error)
+    EXPECT_THROW(
+        device->adamw(g.tensor(), Ranges{{0, 8}}, device::AdamWConstants{}, &scalars, state.master.tensor(),
+                      state.exp_avg.tensor(), state.exp_avg_sq.tensor(), state.shard.tensor()),
+        Error)
         << describe(types);
   };
   refuses({kShort, kBrain, kBrain, kBrain}, DType::float32);

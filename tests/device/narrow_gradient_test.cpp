@@ -10,7 +10,7 @@
 namespace llampi::test {
 namespace {
 
-using Ranges = std::vector<UpdateRange>;
+using Ranges = std::vector<device::UpdateRange>;
 
 constexpr std::int64_t kElements = 10007;
 
@@ -50,12 +50,12 @@ struct Norm {
   double value = 0;
 };
 
-Norm norm_of(Device& device, Tensor gradient, const Ranges& ranges) {
+Norm norm_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   Norm norm;
   const Tensor maximum = tensor(&norm.maximum, 1, 1), limbs = tensor(norm.limbs, 1, 2);
   device.max_magnitude(gradient, ranges, maximum);
   device.sum_squares(gradient, ranges, maximum, limbs);
-  StepScalars scalars;
+  device::StepScalars scalars;
   device.finish_norm(maximum, limbs, 1, &scalars);
   norm.value = scalars.grad_norm;
   return norm;
@@ -80,10 +80,10 @@ std::vector<Ranges> odd_ranges() {
 /// body(device, description) for every kernel variant and several numbers of threads.
 template <class Body>
 void for_each_cpu_device(const Body& body) {
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const int threads : {1, 2, 3, 7}) {
       SCOPED_TRACE(fmt::format("{}, {} threads", kernels->name, threads));
-      CpuDevice device(threads, *kernels);
+      device::CpuDevice device(threads, *kernels);
       body(device);
     }
   }
@@ -91,12 +91,12 @@ void for_each_cpu_device(const Body& body) {
 
 TEST(NarrowGradient, NormIsThatOfTheWidenedValues) {
   Gradient gradient = many_magnitudes();
-  const auto reference = make_reference_device();
+  const auto reference = device::make_reference_device();
   for (const Ranges& ranges : odd_ranges()) {
     const Norm expected = norm_of(*reference, gradient.float64(), ranges);
     expect_same(norm_of(*reference, gradient.float32(), ranges), expected);
     expect_same(norm_of(*reference, gradient.bfloat16(), ranges), expected);
-    for_each_cpu_device([&](Device& device) {
+    for_each_cpu_device([&](device::Device& device) {
       expect_same(norm_of(device, gradient.float32(), ranges), expected);
       expect_same(norm_of(device, gradient.bfloat16(), ranges), expected);
     });
@@ -110,14 +110,14 @@ TEST(NarrowGradient, NotFiniteIsSeen) {
     Values values = normal(1, kElements, "gradient");
     values.data[4321] = bad;
     Gradient gradient(values);
-    for_each_cpu_device([&](Device& device) {
+    for_each_cpu_device([&](device::Device& device) {
       const Norm narrow = norm_of(device, gradient.bfloat16(), all);
       expect_same(narrow, norm_of(device, gradient.float32(), all));
       EXPECT_EQ(std::isnan(narrow.value), std::isnan(bad));
       EXPECT_FALSE(std::isfinite(narrow.value));
       EXPECT_TRUE(std::isfinite(norm_of(device, gradient.bfloat16(), without).value));
     });
-    const auto reference = make_reference_device();
+    const auto reference = device::make_reference_device();
     expect_same(norm_of(*reference, gradient.bfloat16(), all), norm_of(*reference, gradient.float64(), all));
     EXPECT_FALSE(std::isfinite(norm_of(*reference, gradient.bfloat16(), all).value));
   }
@@ -125,15 +125,15 @@ TEST(NarrowGradient, NotFiniteIsSeen) {
 
 TEST(NarrowGradient, ReferenceAdamWTakesItToo) {
   Gradient gradient = many_magnitudes();
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   const auto parameters_after = [&](Tensor g) {
     std::vector<double> master = normal(1, kElements, "parameters").data, shard(master.size());
     std::vector<double> exp_avg(master.size()), exp_avg_sq(master.size());
-    StepScalars scalars;
+    device::StepScalars scalars;
     scalars.learning_rate = 1e-2;
     const auto row = [](std::vector<double>& v) { return tensor(v.data(), 1, kElements); };
-    device->adamw(g, Ranges{{1, kElements - 1, 0.1}}, AdamWConstants{}, &scalars, row(master), row(exp_avg),
-                  row(exp_avg_sq), row(shard));
+    device->adamw(g, Ranges{{1, kElements - 1, 0.1}}, device::AdamWConstants{}, &scalars, row(master),
+                  row(exp_avg), row(exp_avg_sq), row(shard));
     return shard;
   };
   const std::vector<double> expected = parameters_after(gradient.float64());
@@ -141,7 +141,7 @@ TEST(NarrowGradient, ReferenceAdamWTakesItToo) {
   EXPECT_EQ(parameters_after(gradient.float32()), expected);
 }
 
-void expect_refused(Device& device, Tensor gradient) {
+void expect_refused(device::Device& device, Tensor gradient) {
   Norm norm;
   const Ranges ranges{{0, 4}};
   const Tensor maximum = tensor(&norm.maximum, 1, 1), limbs = tensor(norm.limbs, 1, 2);
@@ -159,16 +159,17 @@ void expect_refused(Device& device, Tensor gradient) {
   expect_sentence([&] { device.sum_squares(gradient, ranges, maximum, limbs); });
   std::vector<double> state(4);  // refused as well, but later
   const Tensor other = tensor(state.data(), 1, 4);
-  const StepScalars scalars;
-  expect_sentence(
-      [&] { device.adamw(gradient, ranges, AdamWConstants{}, &scalars, other, other, other, other); });
+  const device::StepScalars scalars;
+  expect_sentence([&] {
+    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, other, other, other, other);
+  });
 }
 
 TEST(NarrowGradient, Float16IsRefused) {
   std::vector<std::uint16_t> half(4);
   const Tensor gradient{half.data(), DType::float16, 1, 4};
-  expect_refused(*make_cpu_device(2), gradient);
-  expect_refused(*make_reference_device(), gradient);
+  expect_refused(*device::make_cpu_device(2), gradient);
+  expect_refused(*device::make_reference_device(), gradient);
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ Operation embedding(const Layout& layout, std::int64_t hidden) {
     s.device().embedding(s.batch(layout), s.upload(in[0]), x);
     return Inputs{s.download(x)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Tensor dtable = s.weight_gradient(in[0].rows, hidden, accumulate);
     s.device().embedding_backward(s.batch(layout), s.upload(dy), dtable, accumulate);
     return Inputs{s.download(dtable)};
@@ -66,7 +66,7 @@ Operation rms_norm(std::int64_t tokens, std::int64_t hidden) {
     s.device().rms_norm(s.upload(in[0]), s.upload(in[1]), kNormEps, y, inverse_rms);
     return Inputs{s.download(y), s.download(inverse_rms)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.wide_output(1, tokens);
     s.device().rms_norm(x, w, kNormEps, s.output(tokens, hidden), inverse_rms);
     const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.weight_gradient(1, hidden, accumulate);
@@ -77,7 +77,7 @@ Operation rms_norm(std::int64_t tokens, std::int64_t hidden) {
   return op;
 }
 
-Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape shape) {
+Operation qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape) {
   const std::int64_t tokens = layout.tokens(), out = shape.qkv_cols();
   const Values table = rope_table(layout.longest() + 2, shape.head_dim);
   Operation op;
@@ -91,7 +91,7 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
     s.device().qkv_rope(s.batch(layout), s.upload(in[0]), s.upload(in[1]), s.upload_wide(table), shape, qkv);
     return Inputs{s.download(qkv)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(out, hidden, accumulate);
     const Tensor dqkv = s.upload(dy);
     s.device().qkv_rope_backward(s.batch(layout), dqkv, s.upload(in[0]), s.upload(in[1]),
@@ -101,7 +101,7 @@ Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape sha
   return op;
 }
 
-Operation attention(const Layout& layout, AttentionShape shape) {
+Operation attention(const Layout& layout, device::AttentionShape shape) {
   const std::int64_t tokens = layout.tokens(), longest = layout.longest();
   Operation op;
   op.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads,
@@ -110,7 +110,8 @@ Operation attention(const Layout& layout, AttentionShape shape) {
   op.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
   op.roundings = 2;
   op.accumulates = {false};
-  const auto run_forward = [=](Session& s, const Batch& batch, Tensor qkv, Tensor out, Tensor log_sum_exp) {
+  const auto run_forward = [=](Session& s, const device::Batch& batch, Tensor qkv, Tensor out,
+                               Tensor log_sum_exp) {
     const Tensor scratch = s.workspace(s.device().attention_workspace(shape, tokens, longest, s.dtype()));
     s.device().attention(batch, longest, shape, qkv, out, log_sum_exp, scratch);
   };
@@ -120,8 +121,8 @@ Operation attention(const Layout& layout, AttentionShape shape) {
     run_forward(s, s.batch(layout), s.upload(in[0]), out, log_sum_exp);
     return Inputs{s.download(out), s.download(log_sum_exp)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate) {
-    const Batch batch = s.batch(layout);
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate) {
+    const device::Batch batch = s.batch(layout);
     const Tensor qkv = s.upload(in[0]), dqkv = s.output(tokens, shape.qkv_cols());
     const Tensor out = s.output(tokens, shape.query_cols()),
                  log_sum_exp = s.wide_output(shape.query_heads, tokens);
@@ -134,7 +135,7 @@ Operation attention(const Layout& layout, AttentionShape shape) {
   return op;
 }
 
-Operation attention_cached(std::int64_t past, std::int64_t tokens, AttentionShape shape) {
+Operation attention_cached(std::int64_t past, std::int64_t tokens, device::AttentionShape shape) {
   const std::int64_t context = past + tokens + 3, columns = 2 * shape.key_value_cols();
   Operation op;
   op.name = fmt::format("attention_cached, {} after {}, {} heads over {} of {}", tokens, past,
@@ -144,7 +145,7 @@ Operation attention_cached(std::int64_t past, std::int64_t tokens, AttentionShap
   op.roundings = 2;
   op.forward = [=](Session& s, const Inputs& in) {
     Layout layout = one_segment(static_cast<std::int32_t>(tokens));
-    Batch batch = s.batch(layout);
+    device::Batch batch = s.batch(layout);
     batch.past = past;
     Values filled{context, columns, std::vector<double>(static_cast<std::size_t>(context * columns), 0.5)};
     std::copy(in[1].data.begin(), in[1].data.end(), filled.data.begin());
@@ -170,7 +171,7 @@ Operation projection_residual(std::int64_t tokens, std::int64_t in_cols, std::in
     s.device().projection_residual(s.upload(in[0]), s.upload(in[1]), in_place, in_place);
     return Inputs{s.download(y), s.download(in_place)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Tensor dx = s.output(tokens, in_cols), dw = s.weight_gradient(out, in_cols, accumulate);
     s.device().projection_backward(s.upload(dy), s.upload(in[0]), s.upload(in[1]), dx, dw, accumulate);
     return Inputs{s.download(dx), s.download(dw)};
@@ -190,7 +191,7 @@ Operation gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t 
     s.device().gate_up_swiglu(s.upload(in[0]), s.upload(in[1]), gate_up, activated);
     return Inputs{s.download(activated), s.download(gate_up)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Tensor x = s.upload(in[0]), w = s.upload(in[1]), gate_up = s.output(tokens, 2 * width);
     s.device().gate_up_swiglu(x, w, gate_up, s.output(tokens, width));
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(2 * width, hidden, accumulate);
@@ -214,7 +215,7 @@ Operation head_loss(const Layout& layout, std::int64_t hidden) {
     s.device().head_loss(s.batch(layout), s.upload(in[0]), s.upload(in[1]), scalars.get(), scratch);
     return Inputs{scalar(scalars.read().loss_sum)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Scalars scalars(s, {.inverse_tokens = dy.data[0]});
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
@@ -235,22 +236,22 @@ Operation tied_head(const Layout& layout, std::int64_t hidden) {
   op.accumulates = {true};
   op.forward = [=](Session& s, const Inputs& in) {
     const Scalars scalars(s);
-    const Batch batch = s.batch(layout);
+    const device::Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden);
     s.device().embedding(batch, table, x);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss(batch, x, table, scalars.get(), scratch);
     return Inputs{scalar(scalars.read().loss_sum)};
   };
-  op.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+  op.backward = [=](Session& s, const Inputs& in, const Values& dy, device::Accumulate accumulate) {
     const Scalars scalars(s, {.inverse_tokens = dy.data[0]});
-    const Batch batch = s.batch(layout);
+    const device::Batch batch = s.batch(layout);
     const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden), dx = s.output(tokens, hidden);
     s.device().embedding(batch, table, x);
     const Tensor dtable = s.weight_gradient(vocabulary, hidden, accumulate);
     const Tensor scratch = s.workspace(s.device().head_loss_workspace(tokens, hidden, vocabulary, s.dtype()));
     s.device().head_loss_backward(batch, x, table, scalars.get(), dx, dtable, accumulate, scratch);
-    s.device().embedding_backward(batch, dx, dtable, Accumulate::yes);
+    s.device().embedding_backward(batch, dx, dtable, device::Accumulate::yes);
     return Inputs{s.download(dtable)};
   };
   return op;

@@ -24,17 +24,17 @@ struct Operation {
   /// Accumulate::yes, those outputs that can be added to (`accumulates`) start at Session::kStart. The
   /// gradient of a weight is empty in a session whose weights are frozen.
   std::function<std::vector<Values>(Session&, const std::vector<Values>& inputs, const Values& dy,
-                                    Accumulate)>
+                                    device::Accumulate)>
       backward;
   std::vector<bool> accumulates;  ///< per input
 };
 
 Operation embedding(const Layout& layout, std::int64_t hidden);
 Operation rms_norm(std::int64_t tokens, std::int64_t hidden);
-Operation qkv_rope(const Layout& layout, std::int64_t hidden, AttentionShape shape);
-Operation attention(const Layout& layout, AttentionShape shape);
+Operation qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape);
+Operation attention(const Layout& layout, device::AttentionShape shape);
 /// The next `tokens` of a sequence of which `past` are in the cache. No gradient.
-Operation attention_cached(std::int64_t past, std::int64_t tokens, AttentionShape shape);
+Operation attention_cached(std::int64_t past, std::int64_t tokens, device::AttentionShape shape);
 Operation projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);
 Operation gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width);
 /// dy is [1, 1]: the gradient of the loss, which inverse_tokens is.

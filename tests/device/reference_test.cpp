@@ -14,7 +14,7 @@ double inner(const Values& a, const Values& b) {
 }
 
 /// inner(first output, dy) at inputs[index] + step * direction
-double probe(const Operation& op, Device& device, std::vector<Values> inputs, std::size_t index,
+double probe(const Operation& op, device::Device& device, std::vector<Values> inputs, std::size_t index,
              const Values& direction, double step, const Values& dy) {
   for (std::size_t i = 0; i < direction.data.size(); ++i) inputs[index].data[i] += step * direction.data[i];
   Session session(device, DType::float64);
@@ -28,11 +28,11 @@ double probe(const Operation& op, Device& device, std::vector<Values> inputs, st
 void expect_gradients_match(const Operation& op) {
   SCOPED_TRACE(op.name);
   constexpr double kStep = 1e-5, kTolerance = 1e-7;
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session session(*device, DType::float64);
   const Values shape = op.forward(session, op.inputs).front();
   const Values dy = normal(shape.rows, shape.cols, "dy");
-  const std::vector<Values> gradients = op.backward(session, op.inputs, dy, Accumulate::no);
+  const std::vector<Values> gradients = op.backward(session, op.inputs, dy, device::Accumulate::no);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     SCOPED_TRACE(fmt::format("input {}", i));
     const double norm = std::sqrt(inner(gradients[i], gradients[i]));
@@ -51,12 +51,12 @@ void expect_gradients_match(const Operation& op) {
 /// What is added to stays: with Accumulate::yes the result is the start value more.
 void expect_accumulates(const Operation& op) {
   SCOPED_TRACE(op.name);
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session session(*device, DType::float64);
   const Values shape = op.forward(session, op.inputs).front();
   const Values dy = normal(shape.rows, shape.cols, "dy");
-  std::vector<Values> expected = op.backward(session, op.inputs, dy, Accumulate::no);
-  const std::vector<Values> added = op.backward(session, op.inputs, dy, Accumulate::yes);
+  std::vector<Values> expected = op.backward(session, op.inputs, dy, device::Accumulate::no);
+  const std::vector<Values> added = op.backward(session, op.inputs, dy, device::Accumulate::yes);
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
     for (double& v : expected[i].data) v += op.accumulates[i] ? Session::kStart : 0;
     EXPECT_TRUE(close(added[i], expected[i], 1e-14));  // float64, one more addition
@@ -90,14 +90,14 @@ TEST(Reference, GradientsAreAddedWhereAsked) {
 
 TEST(Reference, HeadLossOfBackwardIsThatOfForward) {
   const Operation op = head_loss(mixed_segments(21), 16);
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session session(*device, DType::float64);
   EXPECT_EQ(op.forward(session, op.inputs)[0].data[0],
-            op.backward(session, op.inputs, {1, 1, {0.1}}, Accumulate::no)[2].data[0]);
+            op.backward(session, op.inputs, {1, 1, {0.1}}, device::Accumulate::no)[2].data[0]);
 }
 
 TEST(Reference, SwiGluOnceMore) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session s(*device, DType::float64);
   const Tensor gate_up = s.output(9, 24), first = s.output(9, 12), again = s.output(9, 12);
   device->gate_up_swiglu(s.upload(normal(9, 20, "x")), s.upload(normal(24, 20, "weight")), gate_up, first);
@@ -108,9 +108,9 @@ TEST(Reference, SwiGluOnceMore) {
 
 // softmax by hand: two keys with scores 0 and s give weights 1/(1+e^s), e^s/(1+e^s).
 TEST(Reference, AttentionOfTwoTokens) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session s(*device, DType::float64);
-  const AttentionShape shape{1, 1, 1};
+  const device::AttentionShape shape{1, 1, 1};
   const Tensor qkv = s.upload({2, 3, {1, 0, 10, 2, 1.5, 20}});  // q, k, v of two tokens
   const Tensor out = s.output(2, 1), log_sum_exp = s.output(1, 2);
   device->attention(s.batch(one_segment(2)), 2, shape, qkv, out, log_sum_exp, s.workspace(0));
@@ -121,7 +121,7 @@ TEST(Reference, AttentionOfTwoTokens) {
 }
 
 TEST(Reference, RefusesOtherTypes) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session s(*device, DType::float32);
   EXPECT_THROW(device->add(s.output(2, 3), s.output(2, 3)), Error);
   EXPECT_THROW(device->linear(s.output(2, 3), s.output(4, 3), s.output(2, 4)), Error);
@@ -129,8 +129,8 @@ TEST(Reference, RefusesOtherTypes) {
 
 /// Tokens that come piece by piece see what they see when they come at once.
 TEST(Reference, CachedAttentionIsAttention) {
-  const AttentionShape shape{4, 2, 6};
-  const auto device = make_reference_device();
+  const device::AttentionShape shape{4, 2, 6};
+  const auto device = device::make_reference_device();
   Session s(*device, DType::float64);
   constexpr std::int32_t kTokens = 11;
   const Values qkv = normal(kTokens, shape.qkv_cols(), "qkv");
@@ -140,7 +140,7 @@ TEST(Reference, CachedAttentionIsAttention) {
   const Tensor cache = s.output(kTokens, 2 * shape.key_value_cols());
   std::int32_t past = 0;
   for (const std::int32_t tokens : {3, 1, 1, 6}) {
-    Batch batch = s.batch(one_segment(tokens));
+    device::Batch batch = s.batch(one_segment(tokens));
     batch.past = past;
     const Tensor part = s.output(tokens, shape.query_cols());
     device->attention_cached(batch, shape, whole.slice_rows(past, past + tokens), cache, part, {});

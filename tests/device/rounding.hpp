@@ -13,7 +13,7 @@
 namespace llampi::test {
 
 /// `key.first_element` does not count: `element` is the logical one.
-inline std::uint16_t round_bfloat16(float value, const RoundingKey& key, std::uint64_t element) {
+inline std::uint16_t round_bfloat16(float value, const device::RoundingKey& key, std::uint64_t element) {
   if (std::isnan(value)) return to_bfloat16(value);
   const auto word = [](std::uint64_t both, int i) { return static_cast<std::uint32_t>(both >> (32 * i)); };
   const auto block = philox({word(element / 8, 0), word(element / 8, 1), key.step, key.operand},

@@ -76,15 +76,16 @@ Session::~Session() {
   std::vector<std::byte> around(2 * kAround * buffers_.size());
   std::byte* to = around.data();
   const auto download = [&](const Buffer& buffer, std::int64_t offset) {
-    device_.download(to, {buffer.memory.data() + offset, DType::int32, 1, kAround / 4}, Stream::copy_out);
+    device_.download(to, {buffer.memory.data() + offset, DType::int32, 1, kAround / 4},
+                     device::Stream::copy_out);
     to += kAround;
   };
-  device_.wait(Stream::copy_out, device_.record(Stream::compute));
+  device_.wait(device::Stream::copy_out, device_.record(device::Stream::compute));
   for (const Buffer& buffer : buffers_) {
     download(buffer, 0);
     download(buffer, kAround + buffer.bytes);
   }
-  device_.synchronize(Stream::copy_out);
+  device_.synchronize(device::Stream::copy_out);
   const auto changed = std::count_if(around.begin(), around.end(), [](std::byte b) { return b != kNaN; });
   EXPECT_EQ(changed, 0) << "bytes around buffers were overwritten";
 }
@@ -98,8 +99,8 @@ Tensor Session::raw(const void* elements, std::int64_t rows, std::int64_t cols, 
   const auto whole = static_cast<std::int64_t>(uploaded_.back().size());
   buffers_.push_back({device_.allocate(whole), tensor.bytes()});
   std::byte* data = buffers_.back().memory.data();
-  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), Stream::copy);
-  device_.wait(Stream::compute, device_.record(Stream::copy));
+  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), device::Stream::copy);
+  device_.wait(device::Stream::compute, device_.record(device::Stream::copy));
   tensor.data = data + kAround;
   return tensor;
 }
@@ -118,12 +119,12 @@ Tensor Session::output(std::int64_t rows, std::int64_t cols, DType dtype) {
                 dtype);
 }
 
-Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype) {
-  if (accumulate == Accumulate::no) return output(rows, cols, dtype);
+Tensor Session::gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate, DType dtype) {
+  if (accumulate == device::Accumulate::no) return output(rows, cols, dtype);
   return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), kStart)}, dtype);
 }
 
-Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
+Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate) {
   return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate, wide_dtype());
 }
 
@@ -135,7 +136,7 @@ Tensor Session::integers(const std::vector<std::int32_t>& values) {
   return raw(values.data(), 1, static_cast<std::int64_t>(values.size()), DType::int32);
 }
 
-Batch Session::batch(const Layout& layout) {
+device::Batch Session::batch(const Layout& layout) {
   const RandomStream stream(kSeed, "tokens");
   const auto token = [&](std::int64_t i) {
     return static_cast<std::int32_t>(stream.bits(static_cast<std::uint64_t>(i)) %
@@ -157,9 +158,9 @@ Batch Session::batch(const Layout& layout) {
 }
 
 void Session::download(Tensor tensor, void* elements) {
-  device_.wait(Stream::copy_out, device_.record(Stream::compute));
-  device_.download(elements, tensor, Stream::copy_out);
-  device_.synchronize(Stream::copy_out);
+  device_.wait(device::Stream::copy_out, device_.record(device::Stream::compute));
+  device_.download(elements, tensor, device::Stream::copy_out);
+  device_.synchronize(device::Stream::copy_out);
 }
 
 Values Session::download(Tensor tensor) {
@@ -180,12 +181,12 @@ Values Session::download(Tensor tensor) {
   return values;
 }
 
-Scalars::Scalars(Session& session, const StepScalars& value)
+Scalars::Scalars(Session& session, const device::StepScalars& value)
     : session_(session),
-      tensor_(session.raw(&value, 1, sizeof(StepScalars) / sizeof(double), DType::float64)) {}
+      tensor_(session.raw(&value, 1, sizeof(device::StepScalars) / sizeof(double), DType::float64)) {}
 
-StepScalars Scalars::read() const {
-  StepScalars value;
+device::StepScalars Scalars::read() const {
+  device::StepScalars value;
   session_.download(tensor_, &value);
   return value;
 }

@@ -55,14 +55,14 @@ class Session {
  public:
   /// What is uploaded is rounded to `inputs` first: a more precise device then has the same inputs as another
   /// one.
-  Session(Device& device, DType dtype, Weights weights = Weights::trained)
+  Session(device::Device& device, DType dtype, Weights weights = Weights::trained)
       : Session(device, dtype, weights, dtype) {}
-  Session(Device& device, DType dtype, Weights weights, DType inputs)
+  Session(device::Device& device, DType dtype, Weights weights, DType inputs)
       : device_(device), dtype_(dtype), inputs_(inputs), weights_(weights) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
   ~Session();
-  Device& device() { return device_; }
+  device::Device& device() { return device_; }
   DType dtype() const { return dtype_; }
   /// Of statistics, RoPE's table and gradients of weights, which are never narrower than float32.
   DType wide_dtype() const { return dtype_ == DType::float64 ? DType::float64 : DType::float32; }
@@ -75,17 +75,17 @@ class Session {
   Tensor wide_output(std::int64_t rows, std::int64_t cols) { return output(rows, cols, wide_dtype()); }
   Tensor output(std::int64_t rows, std::int64_t cols, DType dtype);
   /// NaN with Accumulate::no; with yes, kStart everywhere.
-  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
+  Tensor gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate) {
     return gradient(rows, cols, accumulate, dtype_);
   }
   /// The same in the wide dtype, but empty where weights are frozen.
-  Tensor weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
+  Tensor weight_gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate);
   /// Not a number whatever it is read as.
   Tensor workspace(std::int64_t bytes);
   Tensor integers(const std::vector<std::int32_t>& values);
   /// Any elements, as they are.
   Tensor raw(const void* elements, std::int64_t rows, std::int64_t cols, DType dtype);
-  Batch batch(const Layout& layout);
+  device::Batch batch(const Layout& layout);
   Values download(Tensor tensor);
   void download(Tensor tensor, void* elements);
 
@@ -93,12 +93,12 @@ class Session {
 
  private:
   struct Buffer {
-    Memory memory;
+    device::Memory memory;
     std::int64_t bytes = 0;  ///< without what is around it
   };
-  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype);
+  Tensor gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate, DType dtype);
 
-  Device& device_;
+  device::Device& device_;
   DType dtype_, inputs_;
   Weights weights_;
   std::vector<std::vector<std::byte>> uploaded_;  ///< host memory that a copy may still read
@@ -108,9 +108,9 @@ class Session {
 /// StepScalars in a device's memory.
 class Scalars {
  public:
-  explicit Scalars(Session& session, const StepScalars& value = {});
-  StepScalars* get() const { return static_cast<StepScalars*>(tensor_.data); }
-  StepScalars read() const;
+  explicit Scalars(Session& session, const device::StepScalars& value = {});
+  device::StepScalars* get() const { return static_cast<device::StepScalars*>(tensor_.data); }
+  device::StepScalars read() const;
 
  private:
   Session& session_;

@@ -10,7 +10,7 @@
 namespace llampi::test {
 namespace {
 
-using Ranges = std::vector<UpdateRange>;
+using Ranges = std::vector<device::UpdateRange>;
 
 /// Maximum and limbs of the ranges of `gradient`, as one rank would have them.
 struct NormState {
@@ -21,28 +21,28 @@ struct NormState {
   Tensor limbs_tensor() { return tensor(limbs, 1, 2); }
 };
 
-void find_maximum(Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
+void find_maximum(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
   device.max_magnitude(gradient, ranges, state.maximum_tensor());
 }
-void add_squares(Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
+void add_squares(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
   device.sum_squares(gradient, ranges, state.maximum_tensor(), state.limbs_tensor());
 }
 
-StepScalars finish(Device& device, NormState& state, double max_norm, double loss_scale = 1) {
-  StepScalars scalars;
+device::StepScalars finish(device::Device& device, NormState& state, double max_norm, double loss_scale = 1) {
+  device::StepScalars scalars;
   scalars.loss_scale = loss_scale;
   device.finish_norm(state.maximum_tensor(), state.limbs_tensor(), max_norm, &scalars);
   return scalars;
 }
 
-NormState state_of(Device& device, Tensor gradient, const Ranges& ranges) {
+NormState state_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   NormState state;
   find_maximum(device, gradient, ranges, state);
   add_squares(device, gradient, ranges, state);
   return state;
 }
 
-double norm_of(Device& device, Tensor gradient, const Ranges& ranges) {
+double norm_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   NormState state = state_of(device, gradient, ranges);
   return finish(device, state, 0).grad_norm;
 }
@@ -67,15 +67,15 @@ TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
     values.data[i] = static_cast<double>(static_cast<float>(values.data[i] * 1e-6));
   const Ranges whole{{0, kElements}};
   const Ranges split{{5000, kElements}, {0, 1}, {1, 17}, {17, 5000}};
-  const auto reference = make_reference_device();
+  const auto reference = device::make_reference_device();
   Session r(*reference, DType::float64);
   NormState expected = state_of(*reference, r.upload(values), whole);
   // 2^-62 of the largest square is lost per element: below float64's rounding here.
   EXPECT_NEAR(finish(*reference, expected, 0).grad_norm, plain_norm(values), 1e-14 * plain_norm(values));
   expect_same(state_of(*reference, r.upload(values), split), expected);
-  for (const Kernels* kernels : available_kernels()) {
+  for (const device::Kernels* kernels : device::available_kernels()) {
     for (const int threads : {1, 2, 3}) {
-      CpuDevice device(threads, *kernels);
+      device::CpuDevice device(threads, *kernels);
       Session s(device, DType::float32);
       const Tensor gradient = s.upload(values);
       SCOPED_TRACE(kernels->name);
@@ -87,7 +87,7 @@ TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
 
 // Two ranks with half of the elements each: the maximum is shared, the limbs are added.
 TEST(GradientNorm, DoesNotDependOnRanks) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   const Tensor gradient = s.upload(normal(1, kElements, "gradient"));
   NormState first, second;
@@ -102,7 +102,7 @@ TEST(GradientNorm, DoesNotDependOnRanks) {
 }
 
 TEST(GradientNorm, HugeAndTinyMagnitudes) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   for (const float magnitude : {std::numeric_limits<float>::max(), 1e30F, 1.0F, 1e-30F, 1e-44F,
                                 std::numeric_limits<float>::denorm_min()}) {
     Session s(*device, DType::float32);
@@ -116,7 +116,7 @@ TEST(GradientNorm, HugeAndTinyMagnitudes) {
 }
 
 TEST(GradientNorm, LeavesPaddingOut) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   Values values = normal(1, 100, "gradient");
   values.data[40] = 1e20;
@@ -127,7 +127,7 @@ TEST(GradientNorm, LeavesPaddingOut) {
 }
 
 TEST(GradientNorm, ClipCoefficient) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   Session s(*device, DType::float32);
   const Tensor gradient = s.upload({1, 2, {3, 4}});
   NormState state;
@@ -142,7 +142,8 @@ TEST(GradientNorm, ClipCoefficient) {
 // The norm is that of the gradient without its scale, and clipping takes the scale out.
 TEST(GradientNorm, LossScale) {
   for (const DType dtype : {DType::float32, DType::float64}) {
-    const auto device = dtype == DType::float32 ? make_cpu_device(1) : make_reference_device();
+    const auto device =
+        dtype == DType::float32 ? device::make_cpu_device(1) : device::make_reference_device();
     Session s(*device, dtype);
     NormState state = state_of(*device, s.upload({1, 2, {3 * 1024, 4 * 1024}}), {{0, 2}});
     EXPECT_DOUBLE_EQ(finish(*device, state, 0, 1024).grad_norm, 5);
@@ -159,7 +160,7 @@ TEST(GradientNorm, LossScale) {
 
 // The maximum that the reference finds for float64 is never below the largest magnitude.
 TEST(GradientNorm, ReferenceRoundsTheMaximumUp) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   for (double x : {1.0 + 1e-12, 0.1, -1.0 / 3, 1e-60}) {
     NormState state;
     device->max_magnitude(tensor(&x, 1, 1), Ranges{{0, 1}}, state.maximum_tensor());
@@ -179,15 +180,16 @@ struct Shard {
   static Tensor zeros(Session& s, const Values& like) {
     return s.upload({1, like.cols, std::vector<double>(like.data.size(), 0.0)});
   }
-  void update(Device& device, Tensor gradient, const Ranges& ranges, const StepScalars& scalars) {
-    device.adamw(gradient, ranges, AdamWConstants{}, &scalars, master, exp_avg, exp_avg_sq, shard);
+  void update(device::Device& device, Tensor gradient, const Ranges& ranges,
+              const device::StepScalars& scalars) {
+    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, master, exp_avg, exp_avg_sq, shard);
   }
   Tensor master, exp_avg, exp_avg_sq, shard;
 };
 
-StepScalars scalars_of_step(int step) {
-  const AdamWConstants constants;
-  StepScalars scalars;
+device::StepScalars scalars_of_step(int step) {
+  const device::AdamWConstants constants;
+  device::StepScalars scalars;
   scalars.learning_rate = 1e-3;
   scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
   scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
@@ -200,7 +202,8 @@ TEST(Gradients, NotFiniteMeansNoUpdate) {
   for (const double bad :
        {std::nan(""), std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity()}) {
     for (const DType dtype : {DType::float32, DType::float64}) {
-      const auto device = dtype == DType::float32 ? make_cpu_device(2) : make_reference_device();
+      const auto device =
+          dtype == DType::float32 ? device::make_cpu_device(2) : device::make_reference_device();
       Session s(*device, dtype);
       Values values = normal(1, 5000, "gradient");
       values.data[4321] = bad;
@@ -208,11 +211,11 @@ TEST(Gradients, NotFiniteMeansNoUpdate) {
       NormState state;
       find_maximum(*device, gradient, {{0, 5000}}, state);
       add_squares(*device, gradient, {{0, 5000}}, state);
-      const StepScalars scalars = finish(*device, state, 1);
+      const device::StepScalars scalars = finish(*device, state, 1);
       EXPECT_FALSE(std::isfinite(scalars.grad_norm));
       const Values parameters = normal(1, 5000, "parameters");
       Shard shard(s, parameters);
-      StepScalars step = scalars_of_step(1);
+      device::StepScalars step = scalars_of_step(1);
       step.grad_norm = scalars.grad_norm;
       step.clip_coefficient = scalars.clip_coefficient;
       shard.update(*device, gradient, {{0, 5000, 0.1}}, step);
@@ -233,12 +236,12 @@ Values gradient_of_step(int step, std::int64_t n) {
 
 /// Ten steps of the formula in float64, by hand.
 Values adamw_by_hand(const Values& parameters, double weight_decay, double lr_factor) {
-  const AdamWConstants c;
+  const device::AdamWConstants c;
   Values result = parameters;
   for (std::size_t i = 0; i < result.data.size(); ++i) {
     double p = parameters.data[i], m = 0, v = 0;
     for (int step = 1; step <= 10; ++step) {
-      const StepScalars scalars = scalars_of_step(step);
+      const device::StepScalars scalars = scalars_of_step(step);
       const double g = scalars.clip_coefficient * gradient_of_step(step, parameters.cols).data[i];
       const double lr = scalars.learning_rate * lr_factor;
       p -= lr * weight_decay * p;
@@ -256,7 +259,8 @@ TEST(AdamW, TenStepsAsTheFormulaSays) {
   const Values parameters = normal(1, n, "parameters");
   const Values decayed = adamw_by_hand(parameters, 0.1, 1), slow = adamw_by_hand(parameters, 0, 0.5);
   for (const DType dtype : {DType::float32, DType::float64}) {
-    const auto device = dtype == DType::float32 ? make_cpu_device(2) : make_reference_device();
+    const auto device =
+        dtype == DType::float32 ? device::make_cpu_device(2) : device::make_reference_device();
     Session s(*device, dtype);
     Shard shard(s, parameters);
     for (int step = 1; step <= 10; ++step) {
@@ -284,8 +288,8 @@ TEST(AdamW, TenStepsAsTheFormulaSays) {
 TEST(AdamW, PositionDoesNotMatter) {
   const std::int64_t n = 67;
   const Values parameters = normal(1, n, "parameters"), gradients = normal(1, n, "gradient");
-  for (const Kernels* kernels : available_kernels()) {
-    CpuDevice device(1, *kernels);
+  for (const device::Kernels* kernels : device::available_kernels()) {
+    device::CpuDevice device(1, *kernels);
     Session s(device, DType::float32);
     Shard whole(s, parameters), split(s, parameters);
     const Tensor gradient = s.upload(gradients);
@@ -302,7 +306,7 @@ TEST(AdamW, PositionDoesNotMatter) {
 
 // A power of two changes no bit of the gradient but its exponent.
 TEST(AdamW, LossScaleLeavesNoTrace) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   const Values parameters = normal(1, 3000, "parameters"), gradients = normal(1, 3000, "gradient");
   Values scaled = gradients;
@@ -311,8 +315,8 @@ TEST(AdamW, LossScaleLeavesNoTrace) {
   const auto update = [&](Shard& shard, const Values& values, double scale) {
     const Tensor gradient = s.upload(values);
     NormState state = state_of(*device, gradient, {{0, 3000}});
-    const StepScalars norm = finish(*device, state, 1, scale);
-    StepScalars scalars = scalars_of_step(1);
+    const device::StepScalars norm = finish(*device, state, 1, scale);
+    device::StepScalars scalars = scalars_of_step(1);
     scalars.clip_coefficient = norm.clip_coefficient;
     shard.update(*device, gradient, {{0, 3000, 0.1}}, scalars);
     return norm.grad_norm;
@@ -323,7 +327,7 @@ TEST(AdamW, LossScaleLeavesNoTrace) {
 }
 
 TEST(AdamW, ShardMayBeTheMaster) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
   const Values parameters = normal(1, 3000, "parameters");
   const Tensor gradient = s.upload(normal(1, 3000, "gradient"));

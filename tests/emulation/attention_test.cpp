@@ -19,21 +19,21 @@ struct Results {
 
 /// Inputs in float64; the seed is support.hpp's.
 struct Inputs {
-  Inputs(const Layout& layout_, AttentionShape shape_)
+  Inputs(const Layout& layout_, device::AttentionShape shape_)
       : layout(layout_),
         shape(shape_),
         qkv(normal(layout.tokens(), shape.qkv_cols(), "qkv")),
         dout(normal(layout.tokens(), shape.query_cols(), "dout")) {}
   Layout layout;
-  AttentionShape shape;
+  device::AttentionShape shape;
   Values qkv, dout;
 };
 
 /// By the reference, from inputs rounded to `dtype`.
 Results reference(const Inputs& in, DType dtype) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session s(*device, DType::float64, Weights::trained, dtype);
-  const Batch batch = s.batch(in.layout);
+  const device::Batch batch = s.batch(in.layout);
   const std::int64_t tokens = in.layout.tokens(), longest = in.layout.longest();
   const Tensor qkv = s.upload(in.qkv), out = s.output(tokens, in.shape.query_cols());
   const Tensor log_sum_exp = s.wide_output(in.shape.query_heads, tokens);
@@ -45,30 +45,31 @@ Results reference(const Inputs& in, DType dtype) {
 
 /// By the own kernels on a GPU whose blocks have so much shared memory. Outputs are NaN before.
 Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
-  using namespace cuda;
-  CudaDevice device({.attention = GpuAttention::own});
+  using namespace device::cuda;
+  device::cuda::CudaDevice device({.attention = device::GpuAttention::own});
   Session s(device, dtype);
-  const Batch batch = s.batch(in.layout);
+  const device::Batch batch = s.batch(in.layout);
   const std::int64_t tokens = in.layout.tokens();
   const Tensor qkv = s.upload(in.qkv), dout = s.upload(in.dout),
                out = s.output(tokens, in.shape.query_cols());
   const Tensor log_sum_exp = s.wide_output(in.shape.query_heads, tokens);
   const Tensor dqkv = s.output(tokens, in.shape.qkv_cols()),
                delta = s.wide_output(in.shape.query_heads, tokens);
-  const AttentionProblem problem = attention_problem(batch, in.shape);
-  AttentionOperands operands{dtype,     qkv.data,  out.data,         log_sum_exp.as<float>(),
-                             dout.data, dqkv.data, delta.as<float>()};
-  const cudaStream_t stream = device.stream(Stream::compute);
-  device.wait(Stream::compute, device.record(Stream::copy));
-  const bool fast = fits_tensor_cores(problem, dtype);
-  fast ? tensor_attention(problem, operands, stream) : plain_attention(problem, operands, stream);
-  attention_delta(problem, operands, stream);
+  const device::cuda::AttentionProblem problem = device::cuda::attention_problem(batch, in.shape);
+  device::cuda::AttentionOperands operands{dtype,     qkv.data,  out.data,         log_sum_exp.as<float>(),
+                                           dout.data, dqkv.data, delta.as<float>()};
+  const cudaStream_t stream = device.stream(device::Stream::compute);
+  device.wait(device::Stream::compute, device.record(device::Stream::copy));
+  const bool fast = device::cuda::fits_tensor_cores(problem, dtype);
+  fast ? device::cuda::tensor_attention(problem, operands, stream)
+       : device::cuda::plain_attention(problem, operands, stream);
+  device::cuda::attention_delta(problem, operands, stream);
   if (fast) {
-    tensor_attention_backward(problem, operands, shared_bytes, stream);
+    device::cuda::tensor_attention_backward(problem, operands, shared_bytes, stream);
   } else {
-    plain_attention_backward(problem, operands, stream);
+    device::cuda::plain_attention_backward(problem, operands, stream);
   }
-  device.wait(Stream::copy_out, device.record(Stream::compute));
+  device.wait(device::Stream::copy_out, device.record(device::Stream::compute));
   return {s.download(out), s.download(log_sum_exp), s.download(dqkv)};
 }
 
@@ -87,7 +88,7 @@ void expect_close(const Results& actual, const Results& expected, const Inputs& 
   EXPECT_TRUE(close(actual.dqkv, expected.dqkv, 3 * u + sums));
 }
 
-void expect_like_reference(const Layout& layout, AttentionShape shape) {
+void expect_like_reference(const Layout& layout, device::AttentionShape shape) {
   const Inputs in(layout, shape);
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     SCOPED_TRACE(fmt::format("{}, {} heads over {} of {}, {}, seed {}", layout.name, shape.query_heads,
@@ -141,7 +142,7 @@ Results rows_of(const Results& all, std::int64_t begin, std::int64_t end) {
 
 // What a document gets does not depend on its neighbours, to the bit, in both directions.
 TEST(EmulatedAttention, NeighboursDoNotMatter) {
-  const AttentionShape shape{4, 2, 32};
+  const device::AttentionShape shape{4, 2, 32};
   for (const std::int32_t before : {1, 70, 129}) {
     const Inputs both({"both", {before, 200, 5}}, shape);
     Inputs alone(one_segment(200), shape);

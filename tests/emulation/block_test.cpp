@@ -9,7 +9,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 using ::testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST(Launches, EveryType) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -116,16 +116,16 @@ bool is_allowed(const Algorithm& algorithm, const Preference& preference) {
 
 float read(const void* data, DType dtype, std::int64_t at) {
   float value = 0;
-  llampi::cuda::dispatch(dtype, [&](auto tag) {
-    value = llampi::cuda::to_float(static_cast<const typename decltype(tag)::type*>(data)[at]);
+  llampi::device::cuda::dispatch(dtype, [&](auto tag) {
+    value = llampi::device::cuda::to_float(static_cast<const typename decltype(tag)::type*>(data)[at]);
   });
   return value;
 }
 
 void write(void* data, DType dtype, std::int64_t at, float value) {
-  llampi::cuda::dispatch(dtype, [&](auto tag) {
+  llampi::device::cuda::dispatch(dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    static_cast<T*>(data)[at] = llampi::cuda::from_float<T>(value);
+    static_cast<T*>(data)[at] = llampi::device::cuda::from_float<T>(value);
   });
 }
 

@@ -37,7 +37,7 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*ke
                                                        shared_bytes);
 }
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Arguments are converted and copied now, the kernel runs when its stream comes to it.
 /// @throws Error for a grid, block or amount of shared memory that a GPU refuses
@@ -56,4 +56,4 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(emulation::dynamic_shared_memory());
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -7,7 +7,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 using emulation::set_stream_order;
@@ -201,4 +201,4 @@ TEST_F(Graphs, OnlyTheStreamThatBeganEnds) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -7,7 +7,7 @@
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/ragged.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 TEST(Ragged, TablesOfDocuments) {
@@ -84,4 +84,4 @@ TEST(Ragged, StatisticsOfALastPiece) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

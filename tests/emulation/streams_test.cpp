@@ -8,7 +8,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 using emulation::set_stream_order;
@@ -196,4 +196,4 @@ TEST_F(Streams, TheHostCannotReadDeviceMemory) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,13 +5,15 @@
 #include <algorithm>
 
 #include "expect_trajectory.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/device/host_batch.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 bool in_second(std::int64_t at, std::int64_t seq_len) { return at >= seq_len / 3 && at < 2 * seq_len / 3; }
 
-void cut_into_three(HostBatch& batch, std::int64_t seq_len) {
+void cut_into_three(device::HostBatch& batch, std::int64_t seq_len) {
   batch.segments = 0;
   batch.valid_labels = 0;
   for (std::int64_t t = 0; t < batch.token_count(); ++t) {
@@ -29,7 +31,7 @@ void cut_into_three(HostBatch& batch, std::int64_t seq_len) {
       static_cast<std::int32_t>(batch.token_count());
 }
 
-Trajectory one_step(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options,
+Trajectory one_step(comm::World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options,
                     const TrainingRun::Inputs& inputs) {
   TrainingRun run(world, fixture, options);
   const auto result = run.step(inputs);
@@ -38,7 +40,8 @@ Trajectory one_step(World& world, const oracle::Fixture& fixture, const Trajecto
 
 }  // namespace
 
-void expect_documents_apart(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options) {
+void expect_documents_apart(comm::World& world, const oracle::Fixture& fixture,
+                            const TrajectoryOptions& options) {
   auto inputs = TrainingRun(world, fixture, options).inputs(1);
   inputs.step.valid_labels = 0;
   for (auto& batch : inputs.micro_batches) {
@@ -64,4 +67,4 @@ void expect_documents_apart(World& world, const oracle::Fixture& fixture, const 
   EXPECT_FALSE(same_bits(base, with_other_tokens(true))) << "a comparison that sees nothing";
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 void expect_steps(const Trajectory& t, const std::vector<oracle::Step>& expected,
@@ -54,4 +54,4 @@ void expect_same_bits(const Trajectory& a, const Trajectory& b, const std::strin
     EXPECT_TRUE(values == b.final_parameters.at(name)) << what << ": " << name << " differs";
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -5,7 +5,7 @@
 
 #include "trajectory.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 struct Tolerance {
   double loss, norm;       ///< of any step, relative
@@ -26,4 +26,4 @@ void expect_near(const Trajectory& t, const Trajectory& expected, const Toleranc
 bool same_bits(const Trajectory& a, const Trajectory& b);
 void expect_same_bits(const Trajectory& a, const Trajectory& b, const std::string& what);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -2,7 +2,12 @@
 
 #include <regex>
 
-namespace llampi {
+#include "llampi/device/device.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/model/llama_config.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi::fsdp {
 
 std::string ListCase::name() const {
   return fmt::format(
@@ -25,7 +30,7 @@ const std::vector<Offload> kOffloads = {{},
                                         {.optimizer = true, .params = true},
                                         {.optimizer = true, .params = true, .host_step = true}};
 
-std::vector<bool> frozen_parameters(const Model& model) {
+std::vector<bool> frozen_parameters(const model::Model& model) {
   const std::regex expression("embed_tokens|layers\\.0\\.|k_proj|q_proj|layernorm");
   std::vector<bool> frozen;
   for (const auto& p : model.parameters()) frozen.push_back(std::regex_search(p.name, expression));
@@ -160,7 +165,7 @@ PlanInput Lists::plan_input() const {
 }
 
 Lists make_lists(const ListCase& options) {
-  LlamaConfig config;
+  model::LlamaConfig config;
   config.vocab_size = 101;
   config.hidden_size = 24;
   config.intermediate_size = 40;
@@ -172,9 +177,9 @@ Lists make_lists(const ListCase& options) {
   config.tie_word_embeddings = options.tied;
 
   Lists lists;
-  lists.model = make_llama(config);
+  lists.model = model::make_llama(config);
   lists.options = options;
-  const auto sizes = make_cpu_sizes(1);
+  const auto sizes = device::make_cpu_sizes(1);
   for (const auto& stage : lists.model->stages())
     lists.specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
   const int shards = options.shard_count();
@@ -204,4 +209,4 @@ Lists make_lists(const ListCase& options) {
   return lists;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

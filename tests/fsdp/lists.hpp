@@ -9,7 +9,7 @@
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/llama.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 struct ListCase {
   int layers = 3;
@@ -47,11 +47,11 @@ void PrintTo(const ListCase& options, std::ostream* out);  ///< GoogleTest's way
 std::vector<ListCase> list_cases();
 
 struct Lists {
-  std::unique_ptr<Model> model;
+  std::unique_ptr<model::Model> model;
   ListCase options;
-  std::vector<StageSpec> specs;
+  std::vector<model::StageSpec> specs;
   std::vector<Unit> units;
-  std::vector<BufferSpec> constants;
+  std::vector<model::BufferSpec> constants;
   std::vector<Action> step, evaluation;
   std::vector<int> unit_of;
 
@@ -63,4 +63,4 @@ struct Lists {
 };
 Lists make_lists(const ListCase& options);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -43,7 +43,7 @@ void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memo
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
@@ -91,4 +91,4 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

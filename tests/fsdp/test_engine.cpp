@@ -6,9 +6,12 @@
 #include "documents_apart.hpp"
 #include "expect_trajectory.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/optim/parameter_groups.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 // float64: sums of some thousand terms; ten steps of AdamW, whose first steps divide by the size of the
@@ -141,12 +144,12 @@ TEST(Engine, Float64OnTheReferenceDeviceEqualsPyTorch) {
 TEST(Engine, ExecutesExactlyTheCompiledList) {
   auto& world = test_world();
   const auto fixture = oracle::load("one_layer_one_head");
-  const auto model = make_llama(fixture.config);
-  const auto device = make_cpu_device(1);
+  const auto model = model::make_llama(fixture.config);
+  const auto device = device::make_cpu_device(1);
   EngineOptions options;
   options.batch = {2, fixture.seq_len};
   options.micro_batches = 2;
-  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   Engine engine(*model, *device, world, options);
   engine.initialise(1);
   std::vector<Action> seen;
@@ -159,7 +162,7 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
     }
   });
   const std::vector<std::int64_t> samples = {0, 1};
-  const std::vector<HostBatch> batches = {fixture.batch(samples), fixture.batch(samples)};
+  const std::vector<device::HostBatch> batches = {fixture.batch(samples), fixture.batch(samples)};
   engine.step(batches, {1e-3, 1, 4 * world.size() * fixture.seq_len});
   EXPECT_EQ(seen, engine.compiled().step);
   EXPECT_EQ(ended, static_cast<int>(seen.size()));
@@ -171,8 +174,8 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
 TEST(Engine, InitialValuesDoNotDependOnRanksOrStrategy) {
   auto& world = test_world();
   const auto fixture = oracle::load("gqa_tied");
-  const auto model = make_llama(fixture.config);
-  const auto device = make_cpu_device(1);
+  const auto model = model::make_llama(fixture.config);
+  const auto device = device::make_cpu_device(1);
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard}) {
     EngineOptions options;
     options.batch = {1, 8};
@@ -213,25 +216,25 @@ TEST(Engine, WhatCannotFitIsRefusedBeforeItIsAllocated) {
   const auto fixture = oracle::load("mqa");
   auto config = fixture.config;
   config.vocab_size = 1'000'000'000;  // the embedding alone is hundreds of GB
-  const auto model = make_llama(config);
-  const auto device = make_cpu_device(1);
+  const auto model = model::make_llama(config);
+  const auto device = device::make_cpu_device(1);
   EngineOptions options;
   options.batch = {1, 8};
-  options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
+  options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
   EXPECT_THROW(Engine(*model, *device, test_world(), options), UserError);
 }
 
 TEST(Engine, EvaluationLeavesTrainingUntouched) {
   auto& world = test_world();
   const auto fixture = oracle::load("mqa");
-  const auto model = make_llama(fixture.config);
-  const auto device = make_cpu_device(1);
+  const auto model = model::make_llama(fixture.config);
+  const auto device = device::make_cpu_device(1);
   const std::vector<std::int64_t> samples = {0};
-  const std::vector<HostBatch> batches = {fixture.batch(samples)};
+  const std::vector<device::HostBatch> batches = {fixture.batch(samples)};
   const auto run = [&](bool evaluate) {
     EngineOptions options;
     options.batch = {1, fixture.seq_len};
-    options.groups = parameter_groups(model->parameters(), {.weight_decay = 0.1});
+    options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
     Engine engine(*model, *device, world, options);
     engine.initialise(3);
     std::vector<double> losses;
@@ -251,4 +254,4 @@ TEST(Engine, EvaluationLeavesTrainingUntouched) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -8,7 +8,7 @@
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -16,10 +16,10 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 /// A CPU with as much memory as the test says.
-class SmallDevice final : public CpuDevice {
+class SmallDevice final : public device::CpuDevice {
  public:
   explicit SmallDevice(std::int64_t available)
-      : CpuDevice(1, *available_kernels().front()), available_(available) {}
+      : device::CpuDevice(1, *device::available_kernels().front()), available_(available) {}
   std::int64_t available_bytes(int) const override { return available_; }
 
  private:
@@ -29,7 +29,7 @@ class SmallDevice final : public CpuDevice {
 class Fit : public ::testing::Test {
  protected:
   Fit() {
-    LlamaConfig config;
+    model::LlamaConfig config;
     config.vocab_size = 100;
     config.hidden_size = 64;
     config.intermediate_size = 128;
@@ -37,16 +37,16 @@ class Fit : public ::testing::Test {
     config.query_heads = config.key_value_heads = 4;
     config.head_dim = 16;
     config.max_position_embeddings = 64;
-    model_ = make_llama(config);
+    model_ = model::make_llama(config);
     options_.batch = {8, 64};
-    options_.groups = parameter_groups(model_->parameters(), {});
+    options_.groups = optim::parameter_groups(model_->parameters(), {});
     groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
   }
   std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
-    return compile_model(*model_, options, groups_, *make_cpu_sizes(1)).arena_bytes;
+    return compile_model(*model_, options, groups_, *device::make_cpu_sizes(1)).arena_bytes;
   }
   static std::int64_t sum(const std::array<std::int64_t, kArenas>& arenas) { return arenas[0] + arenas[1]; }
-  std::string refusal(Device& device, Device& host) const {
+  std::string refusal(device::Device& device, device::Device& host) const {
     try {
       const Engine engine(*model_, device, host, test_world(), options_);
     } catch (const UserError& error) {
@@ -55,7 +55,7 @@ class Fit : public ::testing::Test {
     return "";
   }
 
-  std::unique_ptr<Model> model_;
+  std::unique_ptr<model::Model> model_;
   EngineOptions options_;
   RankGroups groups_;
 };
@@ -181,4 +181,4 @@ TEST_F(Fit, EvaluationsHaveMicroBatchesOnly) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -5,15 +5,15 @@
 #include <set>
 #include <thread>
 
-#include "llampi/fsdp/flight_record.hpp"
+#include "llampi/health/flight_record.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 TEST(FlightRecord, KeepsTheLastOperations) {
-  FlightRecord record;
+  health::FlightRecord record;
   EXPECT_TRUE(record.entries().empty());
-  constexpr std::uint64_t kCount = FlightRecord::kEntries + 10;
+  constexpr std::uint64_t kCount = health::FlightRecord::kEntries + 10;
   for (std::uint64_t i = 1; i <= kCount; ++i) {
     record.begin_step(static_cast<std::int64_t>(i / 100));
     EXPECT_EQ(record.issue({"unshard", 2, static_cast<std::int64_t>(i), 1}), i);
@@ -21,7 +21,7 @@ TEST(FlightRecord, KeepsTheLastOperations) {
   }
   record.complete(1);  // long overwritten
   const auto entries = record.entries();
-  ASSERT_EQ(entries.size(), FlightRecord::kEntries);
+  ASSERT_EQ(entries.size(), health::FlightRecord::kEntries);
   for (std::size_t i = 0; i < entries.size(); ++i) {
     const auto& entry = entries[i];
     EXPECT_EQ(entry.sequence, 11 + i);
@@ -35,11 +35,11 @@ TEST(FlightRecord, KeepsTheLastOperations) {
 }
 
 TEST(FlightRecord, SaysWhereTheRankIs) {
-  FlightRecord record;
+  health::FlightRecord record;
   record.begin_step(7);
   record.act("forward", 3, 1);
   auto now = record.position();
-  EXPECT_EQ(now.waiting, Waiting::no);
+  EXPECT_EQ(now.waiting, health::Waiting::no);
   EXPECT_STREQ(now.doing, "forward");
   EXPECT_EQ(now.doing_name, 3);
   EXPECT_EQ(now.micro_batch, 1);
@@ -49,18 +49,18 @@ TEST(FlightRecord, SaysWhereTheRankIs) {
   record.issue({"unshard", 1, 8, 0});
   record.wait(first);
   now = record.position();
-  EXPECT_EQ(now.waiting, Waiting::operation);
+  EXPECT_EQ(now.waiting, health::Waiting::operation);
   EXPECT_EQ(now.at.sequence, first) << "not the last that was issued, but the one that is waited for";
   EXPECT_EQ(now.issued, 2U);
   record.act("backward");
   now = record.position();
-  EXPECT_EQ(now.waiting, Waiting::no);
+  EXPECT_EQ(now.waiting, health::Waiting::no);
   EXPECT_EQ(now.at.sequence, 2U);
   record.wait_for_device();
-  EXPECT_EQ(record.position().waiting, Waiting::device);
+  EXPECT_EQ(record.position().waiting, health::Waiting::device);
   {
-    const FlightPhase phase(record, "saves a checkpoint");
-    const FlightScope scope(record, {"agreement"});
+    const health::FlightPhase phase(record, "saves a checkpoint");
+    const health::FlightScope scope(record, {"agreement"});
     EXPECT_EQ(record.position().at.sequence, 3U);
     EXPECT_STREQ(record.position().phase, "saves a checkpoint");
   }
@@ -69,7 +69,7 @@ TEST(FlightRecord, SaysWhereTheRankIs) {
 }
 
 TEST(FlightRecord, EverythingIsMovement) {
-  FlightRecord record;
+  health::FlightRecord record;
   std::set<std::uint64_t> seen = {record.position().movement};
   const auto moved = [&] { return seen.insert(record.position().movement).second; };
   record.set_phase("starts");
@@ -90,7 +90,7 @@ TEST(FlightRecord, EverythingIsMovement) {
 }
 
 TEST(FlightRecord, HashesTellSequencesApart) {
-  FlightRecord a, b;
+  health::FlightRecord a, b;
   for (int i = 0; i < 5000; ++i) {
     a.issue({"unshard", i % 3, 64, i});
     b.issue({i == 3000 ? "reduce" : "unshard", i % 3, 64, 7});  // the micro-batch does not count
@@ -105,13 +105,13 @@ TEST(FlightRecord, HashesTellSequencesApart) {
     EXPECT_EQ(marks_b[level].sequence, expected[level]);
     EXPECT_EQ(marks_a[level].hash == marks_b[level].hash, expected[level] == 0);
   }
-  FlightRecord c;
+  health::FlightRecord c;
   for (int i = 0; i < 5000; ++i) c.issue({"unshard", i % 3, 64, 0});
   EXPECT_EQ(c.position().marks[4].hash, marks_a[4].hash);
 }
 
 TEST(FlightRecord, CanBeReadWhileItIsWritten) {
-  FlightRecord record;
+  health::FlightRecord record;
   record.set_names({"unit"});
   std::atomic<bool> done = false;
   std::thread reader([&] {
@@ -128,11 +128,11 @@ TEST(FlightRecord, CanBeReadWhileItIsWritten) {
   });
   for (int i = 0; i < 20000; ++i) {
     record.act("forward");
-    const FlightScope scope(record, {"unshard", 0, i});
+    const health::FlightScope scope(record, {"unshard", 0, i});
   }
   done = true;
   reader.join();
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -14,7 +14,7 @@
 #include "expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr std::size_t kStride = 61;
@@ -144,4 +144,4 @@ TEST(Matrix, Spread) { check_every(kStride); }
 TEST(Matrix, DISABLED_Whole) { check_every(1); }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -5,7 +5,7 @@
 
 #include "lists.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 bool share_memory(const Buffer& a, const Buffer& b) {
@@ -134,4 +134,4 @@ TEST(MemoryPlan, ArenasAreCloseToTheLowerBound) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

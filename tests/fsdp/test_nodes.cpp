@@ -7,7 +7,7 @@
 #include "support/mpi_test.hpp"
 #include "support/world_over.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 using ::testing::ElementsAre;
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 /// The world of the test, with its ranks on other nodes; remembers which groups were asked for.
 class SimulatedNodes final : public WorldOver {
  public:
-  SimulatedNodes(World& world, const std::vector<int>& node_of_rank) : WorldOver(world) {
+  SimulatedNodes(comm::World& world, const std::vector<int>& node_of_rank) : WorldOver(world) {
     const auto of = [&](int rank) { return node_of_rank[static_cast<std::size_t>(rank)]; };
     topology_.node = of(world.rank());
     topology_.nodes = *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
@@ -32,14 +32,14 @@ class SimulatedNodes final : public WorldOver {
 
   const std::vector<std::vector<int>>& groups() const { return groups_; }
 
-  const Topology& topology() const override { return topology_; }
-  std::unique_ptr<Group> group(const std::vector<int>& members) override {
+  const comm::Topology& topology() const override { return topology_; }
+  std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
     groups_.push_back(members);
     return world_.group(members);
   }
 
  private:
-  Topology topology_;
+  comm::Topology topology_;
   std::vector<std::vector<int>> groups_;
 };
 
@@ -59,13 +59,13 @@ class Nodes : public ::testing::Test {
     return nodes;
   }
 
-  Trajectory run(World& world, Strategy strategy, int shard_group_size) const {
+  Trajectory run(comm::World& world, Strategy strategy, int shard_group_size) const {
     return run_trajectory(
         world, fixture_,
         {.strategy = strategy, .accumulation = 2, .poison = true, .shard_group_size = shard_group_size});
   }
 
-  World& world_ = test_world();
+  comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load("gqa_tied");
 };
 
@@ -108,4 +108,4 @@ TEST_F(Nodes, OfDifferentSizeAreRefused) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -9,7 +9,7 @@
 #include "llampi/core/half.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 constexpr Precision kBfloat16 = {.param = DType::bfloat16};
@@ -42,7 +42,7 @@ class Precisions : public ::testing::Test {
   void expect_overflow_is_left_out(const TrajectoryOptions& options, const Trajectory& undisturbed,
                                    double too_large);
 
-  World& world_ = test_world();
+  comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load("bf16_params");
 };
 
@@ -225,7 +225,7 @@ TEST_F(Precisions, InitialValuesOfANarrowMasterAreRounded) {
 }
 
 /// The mean loss of the last ten of 300 steps on batches that come round again every ten.
-double loss_after_300_steps(World& world, const Precision& precision) {
+double loss_after_300_steps(comm::World& world, const Precision& precision) {
   auto fixture = oracle::load("one_layer_one_head");
   fixture.training.steps = 300;
   TrainingRun run(world, fixture, {.precision = precision});
@@ -250,4 +250,4 @@ TEST(ShortState, EndsWithinOnePercentOfTheFloat32Loss) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -6,8 +6,9 @@
 #include <set>
 
 #include "lists.hpp"
+#include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 using Key = std::pair<int, Pass>;  // unit and gathered copy
@@ -189,12 +190,12 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       EXPECT_TRUE(happens_before_(last_write, reductions.front()));
       EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::replica_reduce);
       const bool adds = m > 0 && !GetParam().unsharded;
-      EXPECT_EQ(reduction.accumulate.front(), adds ? Accumulate::yes : Accumulate::no);
+      EXPECT_EQ(reduction.accumulate.front(), adds ? device::Accumulate::yes : device::Accumulate::no);
       if (!hybrid || !last) continue;
       const auto& join = at(reductions.back());  // of the shards, in place, behind the group's own reduction
       EXPECT_EQ(join.op, Op::replica_reduce);
       EXPECT_EQ(join.elements, lists_.units[static_cast<std::size_t>(u)].shard_elements);
-      EXPECT_EQ(join.accumulate.front(), Accumulate::no);
+      EXPECT_EQ(join.accumulate.front(), device::Accumulate::no);
       EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
     }
   }
@@ -211,7 +212,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
       const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
       const int epoch = reduced && !GetParam().unsharded ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
-      EXPECT_EQ(action.accumulate[u], first ? Accumulate::no : Accumulate::yes);
+      EXPECT_EQ(action.accumulate[u], first ? device::Accumulate::no : device::Accumulate::yes);
     }
   }
 }
@@ -280,7 +281,7 @@ TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack
   EXPECT_EQ(gradient.size(), updated.size());
   EXPECT_EQ(back.size(), offload.params ? 0U : updated.size());
   for (const auto& [u, i] : updated) {
-    EXPECT_EQ(at(i).stream, Stream::host);
+    EXPECT_EQ(at(i).stream, device::Stream::host);
     EXPECT_TRUE(happens_before_(scalars, i));
     EXPECT_TRUE(happens_before_(gradient.at(u), i));
     if (!offload.params) {
@@ -383,4 +384,4 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

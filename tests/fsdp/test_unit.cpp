@@ -1,12 +1,13 @@
 #include <gtest/gtest.h>
 
 #include "lists.hpp"
+#include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
-std::vector<Parameter> some_parameters() {
-  std::vector<Parameter> all(4);
+std::vector<model::Parameter> some_parameters() {
+  std::vector<model::Parameter> all(4);
   all[0].shape = {7, 3};
   all[1].shape = {5};
   all[2].shape = {5};
@@ -55,4 +56,4 @@ TEST(Unit, MoreRanksThanAUnitCanFillLeavesEmptyShards) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -10,8 +10,10 @@
 
 #include "lists.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/model/llama_config.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 using testing::Contains;
@@ -21,37 +23,37 @@ using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 
 /// A model that is nothing but a tree; its one stage uses everything.
-class Tree final : public Model {
+class Tree final : public model::Model {
  public:
   explicit Tree(const Json& tree) {
     for (const auto& m : tree.at("modules")) modules_.push_back({m[0], m[1], m[2]});
     for (const auto& p : tree.at("parameters")) add(p[0], p[1], p[2]);
   }
-  const std::vector<Module>& modules() const override { return modules_; }
-  const std::vector<Parameter>& parameters() const override { return parameters_; }
-  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
-  std::vector<BufferSpec> constants(std::int64_t, DType) const override { return {}; }
-  void fill_constant(int, const BufferSpec&, void*) const override {}
+  const std::vector<model::Module>& modules() const override { return modules_; }
+  const std::vector<model::Parameter>& parameters() const override { return parameters_; }
+  const std::vector<std::unique_ptr<model::Stage>>& stages() const override { return stages_; }
+  std::vector<model::BufferSpec> constants(std::int64_t, DType) const override { return {}; }
+  void fill_constant(int, const model::BufferSpec&, void*) const override {}
   std::string block_type() const override { return "Block"; }
   std::int64_t vocabulary() const override { return 0; }
   double flops_per_token(std::int64_t) const override { return 0; }
 
  private:
   void add(std::string name, std::vector<std::int64_t> shape, int module) {
-    Parameter parameter;
+    model::Parameter parameter;
     parameter.name = std::move(name);
     parameter.shape = std::move(shape);
     parameter.module = module;
     parameters_.push_back(std::move(parameter));
   }
-  std::vector<Module> modules_;
-  std::vector<Parameter> parameters_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<model::Module> modules_;
+  std::vector<model::Parameter> parameters_;
+  std::vector<std::unique_ptr<model::Stage>> stages_;
 };
 
-std::vector<StageSpec> specs_of(const Model& model) {
-  const auto sizes = make_cpu_sizes(1);
-  std::vector<StageSpec> specs;
+std::vector<model::StageSpec> specs_of(const model::Model& model) {
+  const auto sizes = device::make_cpu_sizes(1);
+  std::vector<model::StageSpec> specs;
   for (const auto& stage : model.stages()) specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
   if (!specs.empty()) return specs;
   specs.emplace_back();
@@ -60,8 +62,8 @@ std::vector<StageSpec> specs_of(const Model& model) {
   return specs;
 }
 
-LlamaConfig shape_8b() {
-  LlamaConfig config;
+model::LlamaConfig shape_8b() {
+  model::LlamaConfig config;
   config.vocab_size = 128256;
   config.hidden_size = 4096;
   config.intermediate_size = 14336;
@@ -89,7 +91,7 @@ Names names(const std::vector<Unit>& units) {
 }
 
 /// Names of the parameters of the unit `name`; empty if there is none.
-Names members(const Model& model, const std::vector<Unit>& units, const std::string& name) {
+Names members(const model::Model& model, const std::vector<Unit>& units, const std::string& name) {
   Names result;
   for (const auto& unit : units) {
     if (unit.name != name) continue;
@@ -99,11 +101,11 @@ Names members(const Model& model, const std::vector<Unit>& units, const std::str
 }
 
 struct Wrapped {
-  std::unique_ptr<Model> model;
+  std::unique_ptr<model::Model> model;
   std::vector<Unit> units;
 
-  Names names() const { return llampi::names(units); }
-  Names members(const std::string& unit) const { return llampi::members(*model, units, unit); }
+  Names names() const { return fsdp::names(units); }
+  Names members(const std::string& unit) const { return fsdp::members(*model, units, unit); }
 };
 
 Wrapped wrap_small(const WrapOptions& options, int layers = 2, bool tied = false, int shards = 2) {
@@ -136,7 +138,7 @@ std::vector<Policy> policies() {
   return all;
 }
 
-void expect_each_parameter_once(const Model& model, const std::vector<Unit>& units) {
+void expect_each_parameter_once(const model::Model& model, const std::vector<Unit>& units) {
   std::vector<int> count(model.parameters().size());
   for (const auto& unit : units) {
     EXPECT_FALSE(unit.parameters.empty()) << unit.name;
@@ -145,7 +147,7 @@ void expect_each_parameter_once(const Model& model, const std::vector<Unit>& uni
   for (std::size_t p = 0; p < count.size(); ++p) EXPECT_EQ(count[p], 1) << model.parameters()[p].name;
 }
 
-void expect_groups_adjacent(const Model& model, const std::vector<Unit>& units) {
+void expect_groups_adjacent(const model::Model& model, const std::vector<Unit>& units) {
   for (const auto& unit : units) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const auto& p = unit.parameters[i];
@@ -163,7 +165,7 @@ void expect_groups_adjacent(const Model& model, const std::vector<Unit>& units) 
   }
 }
 
-void expect_order_of_first_use(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+void expect_order_of_first_use(const std::vector<model::StageSpec>& specs, const std::vector<Unit>& units,
                                std::size_t parameters) {
   const auto unit_of = unit_of_parameter(units, parameters);
   std::vector<int> met;
@@ -177,7 +179,7 @@ void expect_order_of_first_use(const std::vector<StageSpec>& specs, const std::v
   EXPECT_EQ(met.size(), units.size());
 }
 
-void expect_promises(const Model& model, const std::vector<Unit>& units, int shards) {
+void expect_promises(const model::Model& model, const std::vector<Unit>& units, int shards) {
   expect_each_parameter_once(model, units);
   expect_groups_adjacent(model, units);
   expect_order_of_first_use(specs_of(model), units, model.parameters().size());
@@ -202,7 +204,7 @@ TEST(Wrap, EveryPolicyKeepsItsPromisesOnSmallModels) {
 }
 
 TEST(Wrap, EveryPolicyKeepsItsPromisesOnThe8BShape) {
-  const auto model = make_llama(shape_8b());
+  const auto model = model::make_llama(shape_8b());
   const auto specs = specs_of(*model);
   auto all = policies();
   all.push_back({"size 100000000", WrapOptions{.policy = WrapPolicy::size}});
@@ -259,7 +261,7 @@ TEST(WrapTransformer, AParameterUsedOnBothSidesDrawsAllOfTheRootTogether) {
   const Tree tree(Json::parse(R"({"modules": [["", "Net", -1], ["layer", "Block", 0]],
       "parameters": [["early", [3], 0], ["shared", [3], 0], ["layer.w", [3], 1], ["late", [3], 0]]})"));
   const auto specs_using = [](const std::vector<std::vector<int>>& stages) {
-    std::vector<StageSpec> specs(stages.size());
+    std::vector<model::StageSpec> specs(stages.size());
     for (std::size_t s = 0; s < stages.size(); ++s) {
       for (const int p : stages[s]) specs[s].parameters.push_back({.parameter = p});
     }
@@ -274,7 +276,7 @@ TEST(WrapTransformer, AParameterUsedOnBothSidesDrawsAllOfTheRootTogether) {
 // size
 
 TEST(WrapSize, PyTorchsDefaultOnThe8BShapeWrapsTheMlps) {
-  const auto model = make_llama(shape_8b());
+  const auto model = model::make_llama(shape_8b());
   const auto units = wrap(*model, specs_of(*model), {.policy = WrapPolicy::size}, 8);
   ASSERT_EQ(units.size(), 35U) << "an MLP has 176 million elements, an attention 42 million";
   EXPECT_EQ(units[0].name, "model.embed_tokens");
@@ -381,7 +383,7 @@ using Elements = std::map<std::string, std::int64_t>;  // per unit
 
 /// The name of the unit of each parameter if PyTorch's wrapped modules are taken as they are: the longest one
 /// that contains the parameter's name.
-Names owners(const Model& model, const Json& wrapped) {
+Names owners(const model::Model& model, const Json& wrapped) {
   Names result;
   for (const auto& parameter : model.parameters()) {
     std::string owner;
@@ -394,7 +396,7 @@ Names owners(const Model& model, const Json& wrapped) {
   return result;
 }
 
-Elements sum(const Model& model, const Names& owner) {
+Elements sum(const model::Model& model, const Names& owner) {
   Elements result;
   for (std::size_t p = 0; p < owner.size(); ++p)
     result[owner[p].empty() ? "root" : owner[p]] += model.parameters()[p].elements();
@@ -416,11 +418,11 @@ TEST(WrapAgainstPyTorch, ChoosesTheSameModules) {
   std::map<std::string, int> cases;
   for (const auto& fixture : fixtures.at("cases")) {
     SCOPED_TRACE(fixture.dump().substr(0, 600));
-    std::unique_ptr<Model> model;
+    std::unique_ptr<model::Model> model;
     if (fixture.contains("tree")) {
       model = std::make_unique<Tree>(fixture["tree"]);
     } else {
-      model = make_llama(LlamaConfig::parse(fixture.at("config").dump(), "fixture"));
+      model = model::make_llama(model::LlamaConfig::parse(fixture.at("config").dump(), "fixture"));
     }
     const auto policy = fixture.at("policy").get<std::string>();
     ++cases[fixture.contains("tree") ? "tree" : policy];
@@ -460,4 +462,4 @@ TEST(FormatUnits, HasALinePerUnitAndTotals) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::fsdp

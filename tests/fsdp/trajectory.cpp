@@ -5,21 +5,28 @@
 #include <algorithm>
 #include <functional>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/model/model.hpp"
+#include "llampi/optim/parameter_groups.hpp"
+#include "llampi/optim/schedule.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 namespace {
 
 /// A micro-batch with `slots` sequences, the first of them given, the others empty.
-HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const std::int64_t> samples,
-                       std::int64_t slots) {
+device::HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const std::int64_t> samples,
+                               std::int64_t slots) {
   const std::int64_t S = fixture.seq_len;
-  HostBatch batch(slots * S);
+  device::HostBatch batch(slots * S);
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   std::vector<std::int32_t> offsets = {0};
   for (std::int64_t s = 0; s < slots; ++s) {
     if (s < static_cast<std::int64_t>(samples.size())) {
-      HostBatch one = fixture.batch(samples.subspan(static_cast<std::size_t>(s), 1));
+      device::HostBatch one = fixture.batch(samples.subspan(static_cast<std::size_t>(s), 1));
       std::copy(one.tokens().begin(), one.tokens().end(), batch.tokens().begin() + s * S);
       std::copy(one.labels().begin(), one.labels().end(), batch.labels().begin() + s * S);
       std::copy(one.positions().begin(), one.positions().end(), batch.positions().begin() + s * S);
@@ -39,10 +46,10 @@ HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const std::int6
   return batch;
 }
 
-std::vector<double> read(Device& device, const Tensor& tensor) {
+std::vector<double> read(device::Device& device, const Tensor& tensor) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
-  device.download(bytes.data(), tensor, Stream::compute);
-  device.synchronize(Stream::compute);
+  device.download(bytes.data(), tensor, device::Stream::compute);
+  device.synchronize(device::Stream::compute);
   std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
   const auto convert = [&]<class T>(const T* from, auto widen) {
     std::transform(from, from + values.size(), values.begin(), widen);
@@ -56,7 +63,7 @@ std::vector<double> read(Device& device, const Tensor& tensor) {
   return values;
 }
 
-void write(Device& device, const Tensor& tensor, const std::vector<double>& values) {
+void write(device::Device& device, const Tensor& tensor, const std::vector<double>& values) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(tensor.bytes()));
   auto* halves = reinterpret_cast<std::uint16_t*>(bytes.data());
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -66,11 +73,11 @@ void write(Device& device, const Tensor& tensor, const std::vector<double>& valu
     if (tensor.dtype == DType::bfloat16) halves[i] = to_bfloat16(single);
     if (tensor.dtype == DType::float16) halves[i] = to_float16(single);
   }
-  device.upload(tensor, bytes.data(), Stream::compute);
-  device.synchronize(Stream::compute);
+  device.upload(tensor, bytes.data(), device::Stream::compute);
+  device.synchronize(device::Stream::compute);
 }
 
-void set_initial(Device& device, Engine& engine) {
+void set_initial(device::Device& device, Engine& engine) {
   for (const auto& piece : engine.pieces_to_load()) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
     std::vector<double> values;
@@ -81,7 +88,7 @@ void set_initial(Device& device, Engine& engine) {
 }
 
 EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOptions& options,
-                             std::int64_t slots, const Model& model) {
+                             std::int64_t slots, const model::Model& model) {
   EngineOptions result;
   result.batch = {slots, fixture.seq_len};
   result.micro_batches = options.accumulation;
@@ -105,13 +112,13 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.snapshot = options.snapshot;
   auto rules = fixture.rules;
   if (!options.frozen.empty()) rules.frozen = options.frozen;
-  result.groups = parameter_groups(model.parameters(), rules);
+  result.groups = optim::parameter_groups(model.parameters(), rules);
   return result;
 }
 
 }  // namespace
 
-std::map<std::string, std::vector<double>> whole_parameters(World& world, Device& device,
+std::map<std::string, std::vector<double>> whole_parameters(comm::World& world, device::Device& device,
                                                             const Engine& engine) {
   std::map<std::string, std::vector<double>> whole;
   for (const auto& p : engine.model().parameters())
@@ -126,16 +133,16 @@ std::map<std::string, std::vector<double>> whole_parameters(World& world, Device
   return whole;
 }
 
-TrainingRun::TrainingRun(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options)
+TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options)
     : world_(world),
       fixture_(fixture),
       options_(options),
-      model_(make_llama(fixture.config)),
-      device_(options.float64 ? make_reference_device() : make_cpu_device(1)),
+      model_(model::make_llama(fixture.config)),
+      device_(options.float64 ? device::make_reference_device() : device::make_cpu_device(1)),
       slots_((fixture.global_batch + world.size() * options.accumulation - 1) /
              (world.size() * options.accumulation)),
-      schedule_{Decay::cosine, fixture.training.lr, fixture.training.min_lr, fixture.training.warmup_steps,
-                fixture.training.steps},
+      schedule_{optim::Decay::cosine, fixture.training.lr, fixture.training.min_lr,
+                fixture.training.warmup_steps, fixture.training.steps},
       engine_(std::make_unique<Engine>(*model_, device(), options.machine ? options.machine->host : *device_,
                                        options.machine ? options.machine->world : world,
                                        engine_options(fixture, options, slots_, *model_))) {
@@ -177,7 +184,8 @@ TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
   return {loss / static_cast<double>(inputs.step.valid_labels), result.grad_norm};
 }
 
-Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options) {
+Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,
+                          const TrajectoryOptions& options) {
   TrainingRun run(world, fixture, options);
   Trajectory trajectory;
   for (std::int64_t t = 1; t <= fixture.training.steps; ++t) {
@@ -191,4 +199,4 @@ Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const Tr
   return trajectory;
 }
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -10,13 +10,13 @@
 #include "llampi/optim/schedule.hpp"
 #include "support/oracle.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 /// What else than the CPU and MPI a run is to use.
 struct Machine {
-  Device& device;
-  Device& host;
-  World& world;  ///< with groups on the device's memory
+  device::Device& device;
+  device::Device& host;
+  comm::World& world;  ///< with groups on the device's memory
 };
 
 struct TrajectoryOptions {
@@ -48,7 +48,7 @@ struct Trajectory {
 };
 
 /// Whole parameters on every rank, from the ranks' pieces. Collective.
-std::map<std::string, std::vector<double>> whole_parameters(World& world, Device& device,
+std::map<std::string, std::vector<double>> whole_parameters(comm::World& world, device::Device& device,
                                                             const Engine& engine);
 
 /// A run, step by step. Samples are dealt out in order; slots that are left over are empty, so that any
@@ -56,10 +56,10 @@ std::map<std::string, std::vector<double>> whole_parameters(World& world, Device
 class TrainingRun {
  public:
   /// All must outlive it.
-  TrainingRun(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options);
+  TrainingRun(comm::World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options);
 
   struct Inputs {
-    std::vector<HostBatch> micro_batches;
+    std::vector<device::HostBatch> micro_batches;
     StepInputs step;
   };
   /// Of step t, from 1. Behind its end the stream of samples begins again. Collective.
@@ -72,22 +72,23 @@ class TrainingRun {
   Result step(std::int64_t t) { return step(inputs(t)); }
   Result step(const Inputs& inputs);
   Engine& engine() { return *engine_; }
-  Device& device() { return options_.machine ? options_.machine->device : *device_; }
+  device::Device& device() { return options_.machine ? options_.machine->device : *device_; }
   std::int64_t observed() const { return observed_; }  ///< actions that ended
 
  private:
-  World& world_;
+  comm::World& world_;
   const oracle::Fixture& fixture_;
   TrajectoryOptions options_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<device::Device> device_;
   std::int64_t slots_;  ///< sequences of a micro-batch
-  LearningRateSchedule schedule_;
+  optim::LearningRateSchedule schedule_;
   std::unique_ptr<Engine> engine_;
   std::int64_t observed_ = 0;
 };
 
 /// All steps of the fixture.
-Trajectory run_trajectory(World& world, const oracle::Fixture& fixture, const TrajectoryOptions& options);
+Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,
+                          const TrajectoryOptions& options);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -5,11 +5,11 @@
 #include "llampi/data/json_lines.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using llampi::ChatRole;
+  using llampi::tokenizer::ChatRole;
   return llampi::fuzz::refuse_or_accept(data, size, [](std::string_view line) {
-    const auto conversation = llampi::parse_conversation(line);
+    const auto conversation = llampi::data::parse_conversation(line);
     const bool learnt =
-        std::any_of(conversation.begin(), conversation.end(), [](const llampi::Message& message) {
+        std::any_of(conversation.begin(), conversation.end(), [](const llampi::tokenizer::Message& message) {
           return message.role == ChatRole::assistant && message.trained && !message.content.empty();
         });
     llampi::fuzz::expect(learnt, "there is something of the assistant to learn");

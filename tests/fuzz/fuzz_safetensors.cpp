@@ -30,9 +30,9 @@ class MemoryFile {
   int descriptor_;
 };
 
-void read_all(const SafetensorsFile& file, std::size_t bytes) {
+void read_all(const llampi::checkpoint::SafetensorsFile& file, std::size_t bytes) {
   for (const auto& [name, entry] : file.tensors()) {
-    const std::int64_t elements = elements_of(entry.shape);
+    const std::int64_t elements = llampi::checkpoint::elements_of(entry.shape);
     fuzz::expect(elements <= static_cast<std::int64_t>(bytes), "tensors lie inside the file");
     std::vector<float> values(static_cast<std::size_t>(elements));
     file.read(name, 0, elements, values.data());
@@ -44,6 +44,6 @@ void read_all(const SafetensorsFile& file, std::size_t bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return fuzz::refuse_or_accept(data, size, [](std::string_view bytes) {
     const MemoryFile memory(bytes);
-    read_all(SafetensorsFile(memory.path()), bytes.size());
+    read_all(llampi::checkpoint::SafetensorsFile(memory.path()), bytes.size());
   });
 }

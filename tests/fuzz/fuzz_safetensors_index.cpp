@@ -4,7 +4,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return llampi::fuzz::refuse_or_accept(data, size, [](std::string_view text) {
-    const auto index = llampi::parse_safetensors_index(std::string(text), "index");
+    const auto index = llampi::checkpoint::parse_safetensors_index(std::string(text), "index");
     llampi::fuzz::expect(!index.empty(), "an index names something");
     for (const auto& [tensor, file] : index) {
       const bool inside = !file.empty() && file != "." && file != ".." && file.find('/') == file.npos &&

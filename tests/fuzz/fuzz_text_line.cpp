@@ -4,7 +4,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return llampi::fuzz::refuse_or_accept(data, size, [](std::string_view line) {
-    const auto text = llampi::parse_text_line(line, "text");
+    const auto text = llampi::data::parse_text_line(line, "text");
     llampi::fuzz::expect(!text.empty() && text.size() <= line.size(), "a text is part of its line");
   });
 }

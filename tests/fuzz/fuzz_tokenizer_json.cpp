@@ -1,9 +1,9 @@
 // A tokenizer.json, read and used.
-#include "data/tokenizer_files.hpp"
+#include "tokenizer/files.hpp"
 #include "use_tokenizer.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return llampi::fuzz::refuse_or_accept(data, size, [](std::string_view bytes) {
-    llampi::fuzz::use(*llampi::parse_tokenizer_json(bytes, "tokenizer.json"));
+    llampi::fuzz::use(*llampi::tokenizer::parse_tokenizer_json(bytes, "tokenizer.json"));
   });
 }

@@ -1,9 +1,9 @@
 // A tokenizer.model of SentencePiece, read and used.
-#include "data/tokenizer_files.hpp"
+#include "tokenizer/files.hpp"
 #include "use_tokenizer.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   return llampi::fuzz::refuse_or_accept(data, size, [](std::string_view bytes) {
-    llampi::fuzz::use(*llampi::parse_sentencepiece(bytes, "tokenizer.model"));
+    llampi::fuzz::use(*llampi::tokenizer::parse_sentencepiece(bytes, "tokenizer.model"));
   });
 }

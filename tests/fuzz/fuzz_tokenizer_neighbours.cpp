@@ -1,6 +1,6 @@
 // The files beside a tokenizer's own: the input is each of them in turn.
-#include "data/tokenizer_files.hpp"
-#include "llampi/data/chat.hpp"
+#include "llampi/tokenizer/chat.hpp"
+#include "tokenizer/files.hpp"
 #include "use_tokenizer.hpp"
 
 namespace {
@@ -15,16 +15,20 @@ constexpr std::string_view kTokenizer = R"({"version": "1.0", "added_tokens": [{
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  for (const auto file : {&TokenizerNeighbours::tokenizer_config, &TokenizerNeighbours::special_tokens_map,
-                          &TokenizerNeighbours::generation_config, &TokenizerNeighbours::config,
-                          &TokenizerNeighbours::added_tokens, &TokenizerNeighbours::chat_template}) {
+  for (const auto file : {&llampi::tokenizer::TokenizerNeighbours::tokenizer_config,
+                          &llampi::tokenizer::TokenizerNeighbours::special_tokens_map,
+                          &llampi::tokenizer::TokenizerNeighbours::generation_config,
+                          &llampi::tokenizer::TokenizerNeighbours::config,
+                          &llampi::tokenizer::TokenizerNeighbours::added_tokens,
+                          &llampi::tokenizer::TokenizerNeighbours::chat_template}) {
     fuzz::refuse_or_accept(data, size, [&](std::string_view text) {
-      const auto tokenizer = parse_tokenizer_json(kTokenizer, "tokenizer.json");
-      TokenizerNeighbours files;
-      files.*file = TokenizerNeighbours::File{"neighbour.json", std::string(text)};
+      const auto tokenizer = llampi::tokenizer::parse_tokenizer_json(kTokenizer, "tokenizer.json");
+      llampi::tokenizer::TokenizerNeighbours files;
+      files.*file = llampi::tokenizer::TokenizerNeighbours::File{"neighbour.json", std::string(text)};
       apply_neighbours(*tokenizer, files);
       fuzz::check_ends(*tokenizer);
-      if (const auto text = tokenizer->chat_template()) static_cast<void>(recognise_template(text->text));
+      if (const auto text = tokenizer->chat_template())
+        static_cast<void>(llampi::tokenizer::recognise_template(text->text));
     });
   }
   return 0;

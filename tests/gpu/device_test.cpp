@@ -11,12 +11,13 @@
 namespace llampi::test {
 namespace {
 
-constexpr Stream kAll[] = {Stream::compute, Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out};
+constexpr device::Stream kAll[] = {device::Stream::compute, device::Stream::unshard, device::Stream::reduce,
+                                   device::Stream::copy, device::Stream::copy_out};
 
 /// Bytes on the device, with `offset` to stand at any address.
 class Buffer {
  public:
-  Buffer(Device& device, DType dtype, std::int64_t elements, std::int64_t offset = 0)
+  Buffer(device::Device& device, DType dtype, std::int64_t elements, std::int64_t offset = 0)
       : device_(device), memory_(device.allocate((elements + offset) * size_of(dtype))) {
     view_ = Tensor{memory_.data(), dtype, 1, elements + offset}.slice(offset, elements + offset);
   }
@@ -24,20 +25,20 @@ class Buffer {
 
   template <class T>
   void set(const std::vector<T>& values) const {
-    device_.upload(view_, values.data(), Stream::compute);
-    device_.synchronize(Stream::compute);
+    device_.upload(view_, values.data(), device::Stream::compute);
+    device_.synchronize(device::Stream::compute);
   }
   template <class T>
   std::vector<T> get() const {
     std::vector<T> values(static_cast<std::size_t>(view_.bytes()) / sizeof(T));
-    device_.download(values.data(), view_, Stream::compute);
-    device_.synchronize(Stream::compute);
+    device_.download(values.data(), view_, device::Stream::compute);
+    device_.synchronize(device::Stream::compute);
     return values;
   }
 
  private:
-  Device& device_;
-  Memory memory_;
+  device::Device& device_;
+  device::Memory memory_;
   Tensor view_;
 };
 
@@ -106,7 +107,7 @@ TEST_F(GpuDevice, DescribesItself) {
 TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
   for (const std::int64_t bytes : {1, 4095, 4097, 1 << 20}) {
     for (int again = 0; again < 2; ++again) {  // the second may be the first's, which is left full of ones
-      const Memory memory = device().allocate(bytes), host = device().allocate_host(bytes);
+      const device::Memory memory = device().allocate(bytes), host = device().allocate_host(bytes);
       EXPECT_EQ(memory.bytes(), bytes);
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host.data()) % 4096, 0U);
@@ -116,11 +117,11 @@ TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
       // Four bytes an element or one: the size in bytes is what counts here.
       std::vector<std::byte> seen(zeros.size() / 4 * 4);
       const Tensor view{memory.data(), DType::int32, 1, bytes / 4};
-      device().download(seen.data(), view, Stream::copy_out);
-      device().synchronize(Stream::copy_out);
+      device().download(seen.data(), view, device::Stream::copy_out);
+      device().synchronize(device::Stream::copy_out);
       EXPECT_TRUE(std::equal(seen.begin(), seen.end(), zeros.begin()));
-      device().upload(view, ones.data(), Stream::copy);
-      device().synchronize(Stream::copy);
+      device().upload(view, ones.data(), device::Stream::copy);
+      device().synchronize(device::Stream::copy);
       std::memset(host.data(), 0xFF, ones.size());
     }
   }
@@ -137,7 +138,7 @@ TEST_F(GpuDevice, AsksForTooMuch) {
 // However many ranks there are on the node: only those that have this GPU share its memory.
 TEST_F(GpuDevice, RanksThatHaveItShareWhatIsThere) {
   std::string why;
-  const auto shared = make_gpu({.attention = GpuAttention::own, .ranks = 2}, why);
+  const auto shared = make_gpu({.attention = device::GpuAttention::own, .ranks = 2}, why);
   ASSERT_NE(shared, nullptr) << why;
   const std::int64_t alone = device().available_bytes(1);
   EXPECT_GT(alone, 0);
@@ -153,17 +154,17 @@ TEST_F(GpuDevice, EventsOrderStreams) {
   for (const auto& order : work_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
-    const Memory host = device().allocate_host(n * 4);
+    const device::Memory host = device().allocate_host(n * 4);
     auto* const values = reinterpret_cast<std::int32_t*>(host.data());
     const Buffer a(device(), DType::int32, n), b(device(), DType::int32, n);
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(i);
-    device().upload(a.view(), values, Stream::copy);
-    device().wait(Stream::compute, device().record(Stream::copy));
+    device().upload(a.view(), values, device::Stream::copy);
+    device().wait(device::Stream::compute, device().record(device::Stream::copy));
     device().copy(a.view(), b.view());
-    device().wait(Stream::copy_out, device().record(Stream::compute));
-    const Memory back = device().allocate_host(n * 4);
-    device().download(back.data(), b.view(), Stream::copy_out);
-    device().wait(Stream::host, device().record(Stream::copy_out));
+    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
+    const device::Memory back = device().allocate_host(n * 4);
+    device().download(back.data(), b.view(), device::Stream::copy_out);
+    device().wait(device::Stream::host, device().record(device::Stream::copy_out));
     EXPECT_EQ(std::memcmp(back.data(), values, n * 4), 0);
   }
 }
@@ -171,18 +172,18 @@ TEST_F(GpuDevice, EventsOrderStreams) {
 TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
   const Buffer x(device(), DType::float32, 1000);
   for (int round = 0; round < 100; ++round) {  // more events than are in use at a time
-    for (const Stream stream : kAll) {
-      const Event first = device().record(stream);
-      const Event second = device().record(stream);
-      for (const Stream waiting : kAll) device().wait(waiting, first);
-      device().wait(Stream::host, second);
+    for (const device::Stream stream : kAll) {
+      const device::Event first = device().record(stream);
+      const device::Event second = device().record(stream);
+      for (const device::Stream waiting : kAll) device().wait(waiting, first);
+      device().wait(device::Stream::host, second);
     }
     device().zero(x.view());
   }
-  device().wait(Stream::host, Event());
-  device().wait(Stream::compute, device().record(Stream::host));
-  device().synchronize(Stream::host);
-  for (const Stream stream : kAll) device().synchronize(stream);
+  device().wait(device::Stream::host, device::Event());
+  device().wait(device::Stream::compute, device().record(device::Stream::host));
+  device().synchronize(device::Stream::host);
+  for (const device::Stream stream : kAll) device().synchronize(stream);
 }
 
 TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
@@ -192,23 +193,23 @@ TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
   for (const auto& order : work_orders()) {
     SCOPED_TRACE(order.name);
     order.set();
-    const Memory from = device().allocate_host(n * 4), to = device().allocate_host(n * 4);
+    const device::Memory from = device().allocate_host(n * 4), to = device().allocate_host(n * 4);
     auto* const values = reinterpret_cast<float*>(from.data());
     const auto* const results = reinterpret_cast<const float*>(to.data());
     const Buffer a(device(), DType::float32, n);
     device().begin_capture();
-    device().upload(a.view(), values, Stream::copy);
-    device().wait(Stream::compute, device().record(Stream::copy));
+    device().upload(a.view(), values, device::Stream::copy);
+    device().wait(device::Stream::compute, device().record(device::Stream::copy));
     device().add(a.view(), a.view());
-    device().wait(Stream::copy_out, device().record(Stream::compute));
-    device().download(to.data(), a.view(), Stream::copy_out);
-    const Graph graph = device().end_capture();
-    device().synchronize(Stream::compute);
+    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
+    device().download(to.data(), a.view(), device::Stream::copy_out);
+    const device::Graph graph = device().end_capture();
+    device().synchronize(device::Stream::compute);
     EXPECT_EQ(results[n - 1], 0) << "done while it was captured";
     for (const float value : {1.0F, 2.5F}) {
       std::fill(values, values + n, value);
       device().replay(graph);
-      device().synchronize(Stream::compute);  // has joined the others
+      device().synchronize(device::Stream::compute);  // has joined the others
       EXPECT_EQ(std::count(results, results + n, 2 * value), n);
     }
   }
@@ -219,13 +220,13 @@ TEST_F(GpuDevice, GoesOnAfterACaptureThatWasBrokenOff) {
   x.set(std::vector<float>(8, 1));
   device().begin_capture();
   device().add(x.view(), x.view());
-  device().wait(Stream::reduce, device().record(Stream::compute));
+  device().wait(device::Stream::reduce, device().record(device::Stream::compute));
   device().drop_capture();
   EXPECT_EQ(x.get<float>(), std::vector<float>(8, 1));
 
   device().begin_capture();
   device().add(x.view(), x.view());
-  EXPECT_THROW(device().synchronize(Stream::compute), Error);
+  EXPECT_THROW(device().synchronize(device::Stream::compute), Error);
   EXPECT_THROW(device().end_capture(), Error);
   device().drop_capture();
   device().add(x.view(), x.view());
@@ -242,22 +243,22 @@ TEST_F(GpuDevice, CallsWhileTheHostWaits) {
   device().set_progress([&] { ++calls; });
   for (int i = 0; i < 16; ++i) device().add(x.view(), x.view());
   const int between = std::exchange(calls, 0);
-  device().wait(Stream::host, device().record(Stream::compute));
-  device().synchronize(Stream::compute);
+  device().wait(device::Stream::host, device().record(device::Stream::compute));
+  device().synchronize(device::Stream::compute);
   EXPECT_EQ(between, 16);
   EXPECT_GT(calls, 0);
   device().set_progress([] { throw Error("a rank is lost"); });
   for (int i = 0; i < 6; ++i) EXPECT_THROW(device().add(x.view(), x.view()), Error);  // each is issued
-  EXPECT_THROW(device().synchronize(Stream::compute), Error);
+  EXPECT_THROW(device().synchronize(device::Stream::compute), Error);
   device().set_progress({});
-  device().synchronize(Stream::compute);
+  device().synchronize(device::Stream::compute);
 }
 
 TEST_F(GpuDevice, CopiesHostMemoryLikewise) {
-  const Memory from = device().allocate_host(4000), to = device().allocate_host(4000);
+  const device::Memory from = device().allocate_host(4000), to = device().allocate_host(4000);
   for (int i = 0; i < 1000; ++i) reinterpret_cast<std::int32_t*>(from.data())[i] = i;
-  device().upload({to.data(), DType::int32, 1, 1000}, from.data(), Stream::copy);
-  device().synchronize(Stream::copy);
+  device().upload({to.data(), DType::int32, 1, 1000}, from.data(), device::Stream::copy);
+  device().synchronize(device::Stream::copy);
   EXPECT_EQ(std::memcmp(from.data(), to.data(), 4000), 0);
 }
 
@@ -324,7 +325,7 @@ TEST_F(GpuDevice, RefusesWhatDoesNotFit) {
   EXPECT_THROW(device().cast(b.view(), c.view()), Error);
   EXPECT_THROW(device().cast(a.view(), d.view()), Error);
   EXPECT_THROW(device().copy(a.view(), c.view()), Error);
-  EXPECT_THROW(device().upload(a.view(), nullptr, Stream::host), Error);
+  EXPECT_THROW(device().upload(a.view(), nullptr, device::Stream::host), Error);
 }
 
 }  // namespace

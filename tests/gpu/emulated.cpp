@@ -5,8 +5,8 @@
 
 namespace llampi::test {
 
-std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string&) {
-  return std::make_unique<cuda::CudaDevice>(options);
+std::unique_ptr<device::Device> make_gpu(const device::GpuOptions& options, std::string&) {
+  return std::make_unique<device::cuda::CudaDevice>(options);
 }
 
 std::vector<WorkOrder> work_orders() {

@@ -15,7 +15,7 @@ namespace llampi::test {
 /// Each is defined twice: for the plugin's device in plugin.cpp, for the emulated one in emulated.cpp.
 ///
 /// Null if there is no GPU to test; `why` then says what is missing.
-std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string& why);
+std::unique_ptr<device::Device> make_gpu(const device::GpuOptions& options, std::string& why);
 /// The orders in which a GPU may work that the test can ask for: on a real one, the one that comes.
 /// Afterwards the usual order holds again.
 struct WorkOrder {
@@ -31,13 +31,13 @@ class GpuTest : public ::testing::Test {
   static void TearDownTestSuite();
   void SetUp() override;
   void TearDown() override;
-  static Device& device() { return *suite_->device; }
+  static device::Device& device() { return *suite_->device; }
 
  private:
   struct Suite {
     std::string why;
-    std::unique_ptr<Device> device;
-    Memory workspace;
+    std::unique_ptr<device::Device> device;
+    device::Memory workspace;
   };
   static std::unique_ptr<Suite> suite_;
 };

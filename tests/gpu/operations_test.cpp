@@ -47,16 +47,16 @@ class GpuOperations : public GpuTest {
   static void expect_like_reference(const Operation& op) {
     for (const DType dtype : kGpuTypes) {
       SCOPED_TRACE(fmt::format("{}, {}, seed {}", op.name, to_string(dtype), kSeed));
-      const auto reference_device = make_reference_device();
+      const auto reference_device = device::make_reference_device();
       Session reference(*reference_device, DType::float64, Weights::trained, dtype);
       expect_like(op, dtype, op.forward(reference, op.inputs),
                   [&](Session& s) { return op.forward(s, op.inputs); });
       if (!op.backward) continue;
       const Values dy = gradient_of_output(op, op.forward(reference, op.inputs));
       const bool adds = std::find(op.accumulates.begin(), op.accumulates.end(), true) != op.accumulates.end();
-      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-        if (accumulate == Accumulate::yes && !adds) continue;
-        SCOPED_TRACE(accumulate == Accumulate::yes ? "gradients, added" : "gradients");
+      for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
+        if (accumulate == device::Accumulate::yes && !adds) continue;
+        SCOPED_TRACE(accumulate == device::Accumulate::yes ? "gradients, added" : "gradients");
         expect_like(op, dtype, op.backward(reference, op.inputs, dy, accumulate),
                     [&](Session& s) { return op.backward(s, op.inputs, dy, accumulate); });
       }
@@ -85,8 +85,8 @@ class GpuOperations : public GpuTest {
     if (op.name.starts_with("attention") || op.name == "tied_head") return;  // without a weight of its own
     SCOPED_TRACE("frozen");
     Session trained(device(), dtype), frozen(device(), dtype, Weights::frozen);
-    const std::vector<Values> expected = op.backward(trained, op.inputs, dy, Accumulate::yes);
-    const std::vector<Values> actual = op.backward(frozen, op.inputs, dy, Accumulate::yes);
+    const std::vector<Values> expected = op.backward(trained, op.inputs, dy, device::Accumulate::yes);
+    const std::vector<Values> actual = op.backward(frozen, op.inputs, dy, device::Accumulate::yes);
     ASSERT_EQ(actual.size(), expected.size());
     const std::size_t weight = op.inputs.size() - 1;
     for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -198,7 +198,7 @@ TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);
     const Operation op = head_loss(one_segment(23), 40);
-    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
+    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, device::Accumulate::no);
     for (std::int64_t t = 3; t < 23; t += 5) {
       for (std::int64_t i = 0; i < 40; ++i)
         ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 40 + i)], 0) << t;
@@ -219,7 +219,7 @@ TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
 
 // The bits of a segment do not depend on what else is in the batch.
 TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
-  const AttentionShape shape{4, 2, 16};
+  const device::AttentionShape shape{4, 2, 16};
   const Operation both = attention({"", {70, 33}}, shape);
   Operation second = attention(one_segment(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
@@ -239,7 +239,7 @@ TEST_F(GpuOperations, LargeScores) {
   for (double& v : op.inputs[0].data) v *= 16;
   for (const DType dtype : kGpuTypes) {
     SCOPED_TRACE(to_string(dtype));
-    const auto reference_device = make_reference_device();
+    const auto reference_device = device::make_reference_device();
     Session reference(*reference_device, DType::float64, Weights::trained, dtype), session(device(), dtype);
     const double scores = 4000 * kEpsilon;
     expect_all_close(op.forward(session, op.inputs), op.forward(reference, op.inputs),

@@ -18,9 +18,9 @@ void find_plugin() {
 
 }  // namespace
 
-std::unique_ptr<Device> make_gpu(const GpuOptions& options, std::string& why) {
+std::unique_ptr<device::Device> make_gpu(const device::GpuOptions& options, std::string& why) {
   find_plugin();
-  const GpuLibrary* library = gpu_library(why);
+  const device::GpuLibrary* library = device::gpu_library(why);
   if (library == nullptr) return nullptr;
   try {
     if (library->gpus().empty()) {

@@ -9,7 +9,7 @@
 namespace llampi::test {
 namespace {
 
-using Ranges = std::vector<UpdateRange>;
+using Ranges = std::vector<device::UpdateRange>;
 
 constexpr std::int64_t kElements = 40007;  ///< more than the blocks of a launch take at once
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -22,7 +22,7 @@ class GpuUpdate : public GpuTest {};
 struct Norm {
   std::int32_t maximum = 0;
   std::int64_t limbs[2] = {0, 0};
-  StepScalars scalars;
+  device::StepScalars scalars;
 };
 
 /// The ranges of `rest` come in a second call.
@@ -82,7 +82,7 @@ TEST_F(GpuUpdate, NormIsTheReferencesToTheLastBit) {
                                      {{1, 1026}, {1027, 4003}, {4004, 4021}, {5001, kElements - 2}},
                                      {{2047, 18431}},
                                      many_ranges(200)};
-  const auto reference = make_reference_device();
+  const auto reference = device::make_reference_device();
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       Session r(*reference, DType::float64, Weights::trained, dtype);
@@ -119,7 +119,7 @@ TEST_F(GpuUpdate, NormDoesNotDependOnAlignment) {
 }
 
 TEST_F(GpuUpdate, NormOfHugeTinyAndBrokenNumbers) {
-  const auto reference = make_reference_device();
+  const auto reference = device::make_reference_device();
   for (const double value :
        {3e38, 1e30, 1.0, 1e-30, 1e-44, 0x1p-149, 0.0, kInfinity, -kInfinity, std::nan("")}) {
     SCOPED_TRACE(value);
@@ -188,9 +188,10 @@ struct State {
         exp_avg_sq(s.upload(zeros(parameters.cols), types.exp_avg_sq)),
         shard(s.output(1, parameters.cols, types.shard)) {}
 
-  void update(Tensor gradient, const Ranges& ranges, const StepScalars& values) {
+  void update(Tensor gradient, const Ranges& ranges, const device::StepScalars& values) {
     const Scalars scalars(s, values);
-    s.device().adamw(gradient, ranges, AdamWConstants{}, scalars.get(), master, exp_avg, exp_avg_sq, shard);
+    s.device().adamw(gradient, ranges, device::AdamWConstants{}, scalars.get(), master, exp_avg, exp_avg_sq,
+                     shard);
   }
   std::vector<Values> download() const {
     return {s.download(master), s.download(exp_avg), s.download(exp_avg_sq), s.download(shard)};
@@ -200,9 +201,9 @@ struct State {
   Tensor master, exp_avg, exp_avg_sq, shard;
 };
 
-StepScalars scalars_of_step(int step) {
-  const AdamWConstants constants;
-  StepScalars scalars;
+device::StepScalars scalars_of_step(int step) {
+  const device::AdamWConstants constants;
+  device::StepScalars scalars;
   scalars.step = step;
   scalars.learning_rate = 1e-2;
   scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
@@ -231,7 +232,7 @@ void expect_same_numbers(const std::vector<Values>& actual, const std::vector<Va
   }
 }
 
-std::vector<Values> three_steps(Device& device, const Types& types, DType gradients, std::int64_t n) {
+std::vector<Values> three_steps(device::Device& device, const Types& types, DType gradients, std::int64_t n) {
   Session s(device, DType::float32);
   State state(s, types, normal(1, n, "parameters"));
   for (int step = 1; step <= 3; ++step) {
@@ -246,7 +247,7 @@ std::vector<Values> three_steps(Device& device, const Types& types, DType gradie
 }
 
 TEST_F(GpuUpdate, AdamWIsTheCpusToTheLastBit) {
-  const auto cpu = make_cpu_device(1);
+  const auto cpu = device::make_cpu_device(1);
   for (const Types& types : all_types()) {
     for (const DType gradients : {DType::float32, DType::bfloat16}) {
       const std::vector<Values> expected = three_steps(*cpu, types, gradients, 3003);
@@ -316,7 +317,7 @@ TEST_F(GpuUpdate, NotFiniteMeansNoUpdate) {
       Session s(device(), DType::float32);
       State state(s, {kept, kept, kept, DType::float16}, normal(1, 100, "parameters"));
       const std::vector<Values> before = state.download();
-      StepScalars scalars = scalars_of_step(1);
+      device::StepScalars scalars = scalars_of_step(1);
       scalars.grad_norm = norm;
       state.update(s.upload(gradient_of_step(1, 100)), {{0, 100, 0.1}}, scalars);
       expect_same_numbers(state.download(), before);

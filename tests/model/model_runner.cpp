@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-namespace llampi {
+#include "llampi/device/device.hpp"
+#include "llampi/device/host_batch.hpp"
+
+namespace llampi::model {
 namespace {
 
 void fill_with_nan(Tensor tensor) {
@@ -31,7 +34,7 @@ std::vector<double> values(Tensor tensor) {
 
 }  // namespace
 
-ModelRunner::ModelRunner(const Model& model, Device& device, BatchShape shape, DType compute)
+ModelRunner::ModelRunner(const Model& model, device::Device& device, BatchShape shape, DType compute)
     : model_(model), device_(device), shape_(shape), compute_(compute) {
   for (const auto& stage : model.stages()) {
     specs_.push_back(stage->spec(shape, compute, device));
@@ -42,8 +45,8 @@ ModelRunner::ModelRunner(const Model& model, Device& device, BatchShape shape, D
   parameters_ = make_parameters(parameter_memory_);
   gradients_ = make_parameters(gradient_memory_);
   residual_gradient_ = make(specs_.front().output);
-  scalars_ = device.allocate(sizeof(StepScalars));
-  host_batch_ = make({"batch", 1, HostBatch::elements(shape.tokens()), DType::int32});
+  scalars_ = device.allocate(sizeof(device::StepScalars));
+  host_batch_ = make({"batch", 1, device::HostBatch::elements(shape.tokens()), DType::int32});
   const auto constants = model.constants(shape.seq_len, compute);
   for (std::size_t i = 0; i < constants.size(); ++i) {
     constants_.push_back(make(constants[i]));
@@ -60,7 +63,7 @@ ModelRunner::Buffer ModelRunner::make(const BufferSpec& spec) {
 }
 
 /// One after another; those that do not join the one before at a multiple of 128 bytes, with NaN in the gaps.
-std::vector<Tensor> ModelRunner::make_parameters(Memory& memory) {
+std::vector<Tensor> ModelRunner::make_parameters(device::Memory& memory) {
   constexpr std::int64_t kAligned = 128;
   std::vector<std::int64_t> offsets;
   std::int64_t bytes = 0;
@@ -95,12 +98,12 @@ void ModelRunner::set_parameters(const std::function<double(const Parameter&, st
   }
 }
 
-void ModelRunner::upload(const HostBatch& batch) {
+void ModelRunner::upload(const device::HostBatch& batch) {
   const std::int64_t tokens = shape_.tokens();
   require(batch.token_count() == tokens, "the batch has another size than the runner");
   const Tensor whole = host_batch_.tensor;
-  device_.upload(whole, batch.values().data(), Stream::compute);
-  device_.synchronize(Stream::compute);
+  device_.upload(whole, batch.values().data(), device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
   batch_ = {.tokens = whole.slice(0, tokens),
             .labels = whole.slice(tokens, 2 * tokens),
             .positions = whole.slice(2 * tokens, 3 * tokens),
@@ -137,7 +140,7 @@ StageContext ModelRunner::context(std::size_t stage, std::span<const BufferSpec>
           .scratch = stage_scratch_,
           .kept = {},
           .constants = stage_constants_,
-          .scalars = reinterpret_cast<StepScalars*>(scalars_.data()),
+          .scalars = reinterpret_cast<device::StepScalars*>(scalars_.data()),
           .logits = {},
           .logits_row = 0};
 }
@@ -149,18 +152,18 @@ void ModelRunner::forward(std::size_t stages) {
     fill_with_nan(c.output);
     for (const Tensor& saved : stage_saved_) fill_with_nan(saved);
     model_.stages()[stage]->forward(c);
-    device_.synchronize(Stream::compute);
+    device_.synchronize(device::Stream::compute);
   }
 }
 
-double ModelRunner::loss_sum(const HostBatch& batch) {
+double ModelRunner::loss_sum(const device::HostBatch& batch) {
   upload(batch);
-  auto* scalars = new (scalars_.data()) StepScalars;
+  auto* scalars = new (scalars_.data()) device::StepScalars;
   forward(specs_.size());
   return scalars->loss_sum;
 }
 
-std::vector<double> ModelRunner::logits(const HostBatch& batch, std::int64_t row) {
+std::vector<double> ModelRunner::logits(const device::HostBatch& batch, std::int64_t row) {
   upload(batch);
   const std::size_t last = specs_.size() - 1;
   forward(last);
@@ -170,20 +173,22 @@ std::vector<double> ModelRunner::logits(const HostBatch& batch, std::int64_t row
   c.logits = result.tensor;
   c.logits_row = row;
   model_.stages()[last]->forward(c);
-  device_.synchronize(Stream::compute);
+  device_.synchronize(device::Stream::compute);
   return values(result.tensor);
 }
 
-double ModelRunner::backward(const HostBatch& batch, double inverse_tokens, Accumulate accumulate) {
+double ModelRunner::backward(const device::HostBatch& batch, double inverse_tokens,
+                             device::Accumulate accumulate) {
   upload(batch);
-  auto* scalars = new (scalars_.data()) StepScalars;
+  auto* scalars = new (scalars_.data()) device::StepScalars;
   scalars->inverse_tokens = inverse_tokens;
   forward(specs_.size() - 1);
   fill_with_nan(residual_gradient_.tensor);
-  if (accumulate == Accumulate::no) {
+  if (accumulate == device::Accumulate::no) {
     for (const Tensor& gradient : gradients_) fill_with_nan(gradient);
   }
-  std::vector<Accumulate> next(parameters_.size(), accumulate);  // a tied parameter adds in its second stage
+  std::vector<device::Accumulate> next(parameters_.size(),
+                                       accumulate);  // a tied parameter adds in its second stage
   for (std::size_t stage = specs_.size(); stage-- > 0;) {
     StageContext c = context(stage, specs_[stage].backward_scratch);
     stage_gradients_.clear();
@@ -193,7 +198,7 @@ double ModelRunner::backward(const HostBatch& batch, double inverse_tokens, Accu
       const auto p = static_cast<std::size_t>(use.parameter);
       if (!use.backward) stage_parameters_[i] = {};
       stage_gradients_.push_back(gradients_[p]);
-      stage_accumulate_.push_back(std::exchange(next[p], Accumulate::yes));
+      stage_accumulate_.push_back(std::exchange(next[p], device::Accumulate::yes));
     }
     if (!specs_[stage].keeps_input) c.input = {};
     c.output = {};
@@ -201,7 +206,7 @@ double ModelRunner::backward(const HostBatch& batch, double inverse_tokens, Accu
     c.parameter_gradients = stage_gradients_;
     c.accumulate = stage_accumulate_;
     model_.stages()[stage]->backward(c);
-    device_.synchronize(Stream::compute);
+    device_.synchronize(device::Stream::compute);
   }
   return scalars->loss_sum;
 }
@@ -210,4 +215,4 @@ std::vector<double> ModelRunner::gradient(int parameter) const {
   return values(gradients_[static_cast<std::size_t>(parameter)]);
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

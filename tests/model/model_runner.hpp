@@ -11,60 +11,61 @@
 #include "llampi/device/host_batch.hpp"
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 /// All memory that a stage must not rely on (outputs, saved tensors, scratch, gradients to be overwritten) is
 /// filled with NaN before each use.
 class ModelRunner {
  public:
   /// A device that works in host memory, with float64 or float32 as `compute`.
-  ModelRunner(const Model& model, Device& device, BatchShape shape, DType compute);
+  ModelRunner(const Model& model, device::Device& device, BatchShape shape, DType compute);
 
   void set_parameter(int parameter, std::int64_t element, double value);
   double parameter(int parameter, std::int64_t element) const;
   void set_parameters(const std::function<double(const Parameter&, std::int64_t element)>& value);
 
   /// Sum of the token losses, without gradients.
-  double loss_sum(const HostBatch& batch);
+  double loss_sum(const device::HostBatch& batch);
   /// Logits of one token of the batch.
-  std::vector<double> logits(const HostBatch& batch, std::int64_t row);
+  std::vector<double> logits(const device::HostBatch& batch, std::int64_t row);
   /// Sum of the token losses; gradients of that sum times inverse_tokens, which replace those of the last
   /// call or are added.
-  double backward(const HostBatch& batch, double inverse_tokens, Accumulate accumulate = Accumulate::no);
+  double backward(const device::HostBatch& batch, double inverse_tokens,
+                  device::Accumulate accumulate = device::Accumulate::no);
   /// The gradient of a parameter as of the last backward().
   std::vector<double> gradient(int parameter) const;
 
  private:
   struct Buffer {
-    Memory memory;
+    device::Memory memory;
     Tensor tensor;
   };
   Buffer make(const BufferSpec& spec);
-  std::vector<Tensor> make_parameters(Memory& memory);
-  void upload(const HostBatch& batch);
+  std::vector<Tensor> make_parameters(device::Memory& memory);
+  void upload(const device::HostBatch& batch);
   /// Context of a stage; the vectors it points to are members.
   StageContext context(std::size_t stage, std::span<const BufferSpec> scratch);
   void forward(std::size_t stages);
 
   const Model& model_;
-  Device& device_;
+  device::Device& device_;
   BatchShape shape_;
   DType compute_;
   std::vector<StageSpec> specs_;
-  Memory parameter_memory_, gradient_memory_;
+  device::Memory parameter_memory_, gradient_memory_;
   std::vector<Tensor> parameters_, gradients_;
   std::vector<Buffer> outputs_;
   std::vector<std::vector<Buffer>> saved_;
   std::vector<Buffer> constants_;
   Buffer residual_gradient_;
-  Memory scalars_;
+  device::Memory scalars_;
   Buffer host_batch_;
-  Batch batch_;
+  device::Batch batch_;
 
   // Of the stage that runs.
   std::vector<Tensor> stage_parameters_, stage_gradients_, stage_saved_, stage_scratch_, stage_constants_;
   std::vector<Buffer> scratch_;
-  std::vector<Accumulate> stage_accumulate_;
+  std::vector<device::Accumulate> stage_accumulate_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::model

@@ -8,7 +8,7 @@
 
 #include "llampi/model/llama.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 using nlohmann::json;
@@ -325,4 +325,4 @@ TEST(LlamaConfig, IsReadFromAFileOrItsFolder) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

@@ -12,7 +12,7 @@
 #include "model_runner.hpp"
 #include "support/oracle.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 constexpr BatchShape kShape = {.sequences = 1, .seq_len = 11};
@@ -30,7 +30,7 @@ class ObservedStage final : public Stage {
                 std::vector<Bits>& gradients)
       : stage_(stage), uses_(std::move(uses)), frozen_(frozen), gradients_(gradients) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     return stage_.spec(batch, compute, sizes);
   }
   void forward(StageContext& context) const override { stage_.forward(context); }
@@ -55,7 +55,7 @@ class ObservedStage final : public Stage {
 /// A model of such stages.
 class ObservedModel final : public Model {
  public:
-  ObservedModel(const Model& model, const OperationSizes& sizes, DType compute) : model_(model) {
+  ObservedModel(const Model& model, const device::OperationSizes& sizes, DType compute) : model_(model) {
     for (const auto& stage : model.stages()) {
       stages_.push_back(std::make_unique<ObservedStage>(
           *stage, stage->spec(kShape, compute, sizes).parameters, frozen, gradients));
@@ -96,9 +96,9 @@ LlamaConfig tiny(bool tied) {
   return config;
 }
 
-HostBatch make_batch() {
+device::HostBatch make_batch() {
   std::mt19937 random(kSeed);
-  HostBatch batch(kShape.tokens());
+  device::HostBatch batch(kShape.tokens());
   for (std::size_t t = 0; t < batch.tokens().size(); ++t) {
     batch.tokens()[t] = static_cast<std::int32_t>(random() % 23);
     batch.labels()[t] = t == 4 ? -1 : static_cast<std::int32_t>(random() % 23);
@@ -120,7 +120,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 class FrozenParameters : public ::testing::TestWithParam<Case> {
  protected:
   FrozenParameters()
-      : device_(GetParam().on_cpu ? make_cpu_device(2) : make_reference_device()),
+      : device_(GetParam().on_cpu ? device::make_cpu_device(2) : device::make_reference_device()),
         compute_(GetParam().on_cpu ? DType::float32 : DType::float64),
         llama_(make_llama(tiny(GetParam().tied))),
         model_(*llama_, *device_, compute_),
@@ -160,7 +160,7 @@ class FrozenParameters : public ::testing::TestWithParam<Case> {
     }
   }
 
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<device::Device> device_;
   DType compute_;
   std::unique_ptr<Model> llama_;
   ObservedModel model_;
@@ -206,4 +206,4 @@ TEST(Stacked, IsEmptyOrWhole) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

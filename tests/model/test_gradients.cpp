@@ -8,7 +8,7 @@
 #include "model_runner.hpp"
 #include "support/oracle.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 struct Case {
@@ -38,8 +38,8 @@ LlamaConfig config_of(const Case& c) {
   return config;
 }
 
-HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt19937& random) {
-  HostBatch batch(kShape.tokens());
+device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt19937& random) {
+  device::HostBatch batch(kShape.tokens());
   std::int32_t at = 0;
   for (const std::int32_t length : segments) {
     batch.segment_offsets()[static_cast<std::size_t>(batch.segments++)] = at;
@@ -59,7 +59,7 @@ class Gradients : public ::testing::TestWithParam<Case> {
  protected:
   Gradients()
       : model_(make_llama(config_of(GetParam()))),
-        device_(make_reference_device()),
+        device_(device::make_reference_device()),
         runner_(*model_, *device_, kShape, DType::float64),
         random_(kSeed) {
     RecordProperty("seed", kSeed);
@@ -70,7 +70,7 @@ class Gradients : public ::testing::TestWithParam<Case> {
     });
   }
 
-  double loss_at(const HostBatch& batch, int parameter, std::int64_t element, double value) {
+  double loss_at(const device::HostBatch& batch, int parameter, std::int64_t element, double value) {
     const double before = runner_.parameter(parameter, element);
     runner_.set_parameter(parameter, element, value);
     const double loss = runner_.loss_sum(batch);
@@ -79,7 +79,7 @@ class Gradients : public ::testing::TestWithParam<Case> {
   }
 
   /// Central difference of fourth order.
-  double difference(const HostBatch& batch, int parameter, std::int64_t element) {
+  double difference(const device::HostBatch& batch, int parameter, std::int64_t element) {
     const double x = runner_.parameter(parameter, element);
     const auto f = [&](double step) { return loss_at(batch, parameter, element, x + step * kStep); };
     return (8 * (f(1) - f(-1)) - (f(2) - f(-2))) / (12 * kStep);
@@ -88,7 +88,7 @@ class Gradients : public ::testing::TestWithParam<Case> {
   static constexpr unsigned kSeed = 20240517;
   static constexpr double kStep = 0x1p-12;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<device::Device> device_;
   ModelRunner runner_;
   std::mt19937 random_;
 };
@@ -99,7 +99,7 @@ class Gradients : public ::testing::TestWithParam<Case> {
 // more) leaves room for both; a wrong term is off by 1e-2.
 TEST_P(Gradients, EqualCentralDifferences) {
   SCOPED_TRACE(::testing::Message() << "seed " << kSeed);
-  const HostBatch batch = make_batch(GetParam().segments, random_);
+  const device::HostBatch batch = make_batch(GetParam().segments, random_);
   const double loss = runner_.backward(batch, 1.0 / static_cast<double>(batch.valid_labels));
   EXPECT_NEAR(loss, runner_.loss_sum(batch), 1e-13 * loss);
 
@@ -123,7 +123,7 @@ TEST_P(Gradients, EqualCentralDifferences) {
 
 /// Two micro-batches with the same 1 / tokens leave the sum of their gradients, to rounding.
 TEST_P(Gradients, OfMicroBatchesAddUp) {
-  const HostBatch a = make_batch(GetParam().segments, random_), b = make_batch({9, 9}, random_);
+  const device::HostBatch a = make_batch(GetParam().segments, random_), b = make_batch({9, 9}, random_);
   const double inverse_tokens = 1.0 / static_cast<double>(a.valid_labels + b.valid_labels);
   const auto gradients = [&] {
     std::vector<std::vector<double>> all;
@@ -135,7 +135,7 @@ TEST_P(Gradients, OfMicroBatchesAddUp) {
   const auto of_b = gradients();
   runner_.backward(a, inverse_tokens);
   const auto of_a = gradients();
-  runner_.backward(b, inverse_tokens, Accumulate::yes);
+  runner_.backward(b, inverse_tokens, device::Accumulate::yes);
   const auto of_both = gradients();
   for (std::size_t p = 0; p < of_a.size(); ++p) {
     for (std::size_t i = 0; i < of_a[p].size(); ++i) {
@@ -147,8 +147,8 @@ TEST_P(Gradients, OfMicroBatchesAddUp) {
 
 TEST_P(Gradients, DoNotCrossSegments) {
   // The logits of a token depend on its own segment only: what stands in the others may change.
-  const HostBatch batch = make_batch(GetParam().segments, random_);
-  HostBatch other = batch;
+  const device::HostBatch batch = make_batch(GetParam().segments, random_);
+  device::HostBatch other = batch;
   const std::int32_t first = GetParam().segments[0];
   for (std::size_t t = static_cast<std::size_t>(first); t < other.tokens().size(); ++t) {
     other.tokens()[t] = (other.tokens()[t] + 1) % 23;
@@ -166,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& model) { return std::string(model.param.name); });
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

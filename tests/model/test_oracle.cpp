@@ -8,7 +8,7 @@
 #include "model_runner.hpp"
 #include "support/oracle.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 struct Tolerance {
@@ -35,7 +35,7 @@ void expect_summary(const oracle::Summary& expected, std::span<const double> val
 }
 
 /// The batch of step 1 in two micro-batches.
-void expect_initial(const oracle::Fixture& fixture, Device& device, DType compute,
+void expect_initial(const oracle::Fixture& fixture, device::Device& device, DType compute,
                     const Tolerance& tolerance) {
   const auto model = make_llama(fixture.config);
   const BatchShape shape = {.sequences = fixture.global_batch / 2, .seq_len = fixture.seq_len};
@@ -44,15 +44,15 @@ void expect_initial(const oracle::Fixture& fixture, Device& device, DType comput
   std::vector<std::int64_t> samples(static_cast<std::size_t>(fixture.global_batch));
   std::iota(samples.begin(), samples.end(), 0);
   const auto half = static_cast<std::size_t>(shape.sequences);
-  const HostBatch first = fixture.batch(std::span(samples).first(half));
-  const HostBatch second = fixture.batch(std::span(samples).subspan(half));
+  const device::HostBatch first = fixture.batch(std::span(samples).first(half));
+  const device::HostBatch second = fixture.batch(std::span(samples).subspan(half));
 
   ASSERT_EQ(first.valid_labels + second.valid_labels, fixture.initial.valid_tokens);
   const double inverse_tokens = 1.0 / static_cast<double>(fixture.initial.valid_tokens);
   EXPECT_NEAR((runner.loss_sum(first) + runner.loss_sum(second)) * inverse_tokens, fixture.initial.loss,
               tolerance.loss * fixture.initial.loss);
-  const double loss =
-      runner.backward(first, inverse_tokens) + runner.backward(second, inverse_tokens, Accumulate::yes);
+  const double loss = runner.backward(first, inverse_tokens) +
+                      runner.backward(second, inverse_tokens, device::Accumulate::yes);
   EXPECT_NEAR(loss * inverse_tokens, fixture.initial.loss, tolerance.loss * fixture.initial.loss);
 
   ASSERT_EQ(model->parameters().size(), fixture.initial.gradients.size());
@@ -102,12 +102,12 @@ TEST_P(Oracle, HasTheSameTokens) {
 }
 
 TEST_P(Oracle, ReferenceDeviceInFloat64) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   expect_initial(fixture_, *device, DType::float64, kFloat64);
 }
 
 TEST_P(Oracle, CpuDeviceInFloat32) {
-  const auto device = make_cpu_device(2);
+  const auto device = device::make_cpu_device(2);
   expect_initial(fixture_, *device, DType::float32, kFloat32);
 }
 
@@ -120,4 +120,4 @@ TEST(OracleNumbers, KnownValues) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

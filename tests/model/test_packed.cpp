@@ -13,7 +13,7 @@
 #include "support/oracle.hpp"
 #include "support/temporary_folder.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 using testing::BytesAndSpecials;
@@ -26,7 +26,7 @@ constexpr const char* kConversations[] = {
 struct Kind {
   const char* name;
   DType compute;
-  std::unique_ptr<Device> (*make)();
+  std::unique_ptr<device::Device> (*make)();
   // Of sums that are formed in another order: the gradients are sums over 113 tokens, of products over at
   // most 261 elements, each rounded: 261 * 2^-53 = 3e-14 and 261 * 2^-24 = 1.6e-5 of the largest, if all
   // roundings went one way.
@@ -53,24 +53,25 @@ class Packed : public ::testing::TestWithParam<Kind> {
   using Gradients = std::vector<std::vector<double>>;
 
   /// The only row of a file of these conversations; as long as they are together if seq_len is 0.
-  HostBatch row_of(std::span<const char* const> conversations, std::int64_t seq_len) {
+  device::HostBatch row_of(std::span<const char* const> conversations, std::int64_t seq_len) {
     std::ofstream input(folder_ / "chat.jsonl");
     for (const auto* line : conversations) input << line << '\n';
     input.close();
-    TokenizeOptions options;
-    options.format = InputFormat::chat;
+    data::TokenizeOptions options;
+    options.format = data::InputFormat::chat;
     options.inputs = {folder_ / "chat.jsonl"};
     options.output = folder_ / "tokens.h5";
     options.seq_len = seq_len > 0 ? seq_len : 1000;
     const auto tokenizer = BytesAndSpecials::llama3();
-    const auto done = tokenize(tokenizer, options);
+    const auto done = data::tokenize(tokenizer, options);
     EXPECT_EQ(done.output.rows, 1);
     if (seq_len == 0) return row_of(conversations, done.output.tokens);
-    return make_batch(TokenFile(options.output),
-                      {.seq_len = seq_len, .micro_batch = 1, .document_mask = true, .vocabulary = 261}, {0});
+    return data::make_batch(data::TokenFile(options.output),
+                            {.seq_len = seq_len, .micro_batch = 1, .document_mask = true, .vocabulary = 261},
+                            {0});
   }
 
-  std::unique_ptr<ModelRunner> runner(const HostBatch& batch) {
+  std::unique_ptr<ModelRunner> runner(const device::HostBatch& batch) {
     auto result = std::make_unique<ModelRunner>(*model_, *device_, BatchShape{1, batch.token_count()},
                                                 GetParam().compute);
     result->set_parameters([](const Parameter& parameter, std::int64_t i) {
@@ -87,7 +88,7 @@ class Packed : public ::testing::TestWithParam<Kind> {
 
   TemporaryFolder folder_;
   std::unique_ptr<Model> model_ = make_llama(config());
-  std::unique_ptr<Device> device_ = GetParam().make();
+  std::unique_ptr<device::Device> device_ = GetParam().make();
   static constexpr std::int64_t kRow = 113;
 };
 
@@ -154,11 +155,11 @@ TEST_P(Packed, DocumentsDoNotFeelEachOther) {
   EXPECT_NE(gradients(*model), of_row);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Packed,
-                         ::testing::Values(Kind{"reference", DType::float64, make_reference_device, 3e-14},
-                                           Kind{"cpu", DType::float32, [] { return make_cpu_device(1); },
-                                                1.6e-5}),
-                         [](const auto& kind) { return std::string(kind.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Devices, Packed,
+    ::testing::Values(Kind{"reference", DType::float64, device::make_reference_device, 3e-14},
+                      Kind{"cpu", DType::float32, [] { return device::make_cpu_device(1); }, 1.6e-5}),
+    [](const auto& kind) { return std::string(kind.param.name); });
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

@@ -1,4 +1,5 @@
 // RoPE frequencies and table against the formula written in another way, and against transformers' numbers.
+#include "llampi/model/llama.hpp"
 #include "model/rope.hpp"
 
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@
 #include <complex>
 #include <numbers>
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 LlamaConfig with_rope(std::int64_t head_dim, double theta, std::optional<Llama3Rope> scaling = {}) {
@@ -107,4 +108,4 @@ TEST(Rope, TableHoldsCosinesThenSines) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

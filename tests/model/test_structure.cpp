@@ -7,7 +7,7 @@
 
 #include "llampi/model/llama.hpp"
 
-namespace llampi {
+namespace llampi::model {
 namespace {
 
 using ::testing::ElementsAre;
@@ -28,13 +28,13 @@ LlamaConfig small(bool tied) {
 }
 
 /// Each workspace has a size of its own, so that one taken for another is seen.
-class FakeSizes : public OperationSizes {
+class FakeSizes : public device::OperationSizes {
  public:
-  std::int64_t attention_workspace(AttentionShape, std::int64_t tokens, std::int64_t longest,
+  std::int64_t attention_workspace(device::AttentionShape, std::int64_t tokens, std::int64_t longest,
                                    DType) const override {
     return tokens * 1000 + longest;
   }
-  std::int64_t attention_backward_workspace(AttentionShape, std::int64_t, std::int64_t longest,
+  std::int64_t attention_backward_workspace(device::AttentionShape, std::int64_t, std::int64_t longest,
                                             DType) const override {
     return 7000 + longest;
   }
@@ -265,4 +265,4 @@ TEST(LlamaStructure, FlopsPerToken) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::model

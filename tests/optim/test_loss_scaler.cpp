@@ -4,7 +4,7 @@
 
 #include "llampi/optim/loss_scaler.hpp"
 
-namespace llampi {
+namespace llampi::optim {
 namespace {
 
 void good_steps(LossScaler& scaler, std::int64_t count) {
@@ -77,4 +77,4 @@ TEST(LossScaler, TheScaleAndItsReciprocalStayNormalInFloat32) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -6,12 +6,12 @@
 #include "llampi/optim/parameter_groups.hpp"
 #include "support/oracle.hpp"
 
-namespace llampi {
+namespace llampi::optim {
 namespace {
 
 TEST(OracleGroups, FrozenIsWhatHasNoGradientAndDoesNotMove) {
   const auto fixture = oracle::load("groups_frozen");
-  const auto model = make_llama(fixture.config);
+  const auto model = model::make_llama(fixture.config);
   const auto groups = parameter_groups(model->parameters(), fixture.rules);
   ASSERT_EQ(groups.size(), fixture.final_parameters.size());
   std::size_t trained = 0;
@@ -28,7 +28,7 @@ TEST(OracleGroups, FrozenIsWhatHasNoGradientAndDoesNotMove) {
 
 TEST(OracleGroups, NumbersGoWhereTheCaseWantsThem) {
   const auto fixture = oracle::load("groups_frozen");
-  const auto model = make_llama(fixture.config);
+  const auto model = model::make_llama(fixture.config);
   const auto groups = parameter_groups(model->parameters(), fixture.rules);
   for (std::size_t p = 0; p < groups.size(); ++p) {
     const auto& name = model->parameters()[p].name;
@@ -48,4 +48,4 @@ TEST(OracleGroups, OtherFixturesHaveTheDefaults) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -3,15 +3,15 @@
 
 #include "llampi/optim/parameter_groups.hpp"
 
-namespace llampi {
+namespace llampi::optim {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Numbers = std::vector<double>;
 
-std::vector<Parameter> parameters() {
-  std::vector<Parameter> all(4);
+std::vector<model::Parameter> parameters() {
+  std::vector<model::Parameter> all(4);
   all[0].name = "model.embed_tokens.weight", all[0].shape = {8, 4};
   all[1].name = "model.layers.0.mlp.weight", all[1].shape = {4, 4};
   all[2].name = "model.norm.weight", all[2].shape = {4};
@@ -120,4 +120,4 @@ TEST(ParameterGroups, SomethingMustBeTrained) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -2,7 +2,7 @@
 
 #include "llampi/optim/schedule.hpp"
 
-namespace llampi {
+namespace llampi::optim {
 namespace {
 
 TEST(Schedule, WarmUpRisesToLr) {
@@ -34,4 +34,4 @@ TEST(Schedule, WarmUpAsLongAsTheRun) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -12,7 +12,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/model/llama.hpp"
 
-namespace llampi {
+namespace llampi::plan {
 namespace {
 
 using ::testing::HasSubstr;
@@ -21,20 +21,20 @@ struct Case {
   std::string name;
   int ranks = 3;
   int shard_group_size = 0;
-  EngineOptions options = {};
+  fsdp::EngineOptions options = {};
   std::string frozen = {};
 };
 
 struct Compiled {
-  std::unique_ptr<Model> model;
-  EngineOptions options;
-  RankGroups groups;
-  CompiledModel compiled;
+  std::unique_ptr<model::Model> model;
+  fsdp::EngineOptions options;
+  fsdp::RankGroups groups;
+  fsdp::CompiledModel compiled;
   PlanReport report;
 };
 
-std::unique_ptr<Model> small_llama() {
-  LlamaConfig config;
+std::unique_ptr<model::Model> small_llama() {
+  model::LlamaConfig config;
   config.vocab_size = 1001;
   config.hidden_size = 96;
   config.intermediate_size = 200;
@@ -43,7 +43,7 @@ std::unique_ptr<Model> small_llama() {
   config.key_value_heads = 2;
   config.head_dim = 16;
   config.max_position_embeddings = 64;
-  return make_llama(config);
+  return model::make_llama(config);
 }
 
 Compiled compile(const Case& c) {
@@ -51,22 +51,23 @@ Compiled compile(const Case& c) {
   result.model = small_llama();
   result.options = c.options;
   result.options.batch = {2, 16};
-  result.options.groups = parameter_groups(result.model->parameters(), {.frozen = c.frozen});
-  result.groups = make_groups(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
-  result.compiled = compile_model(*result.model, result.options, result.groups, *make_cpu_sizes(2));
+  result.options.groups = optim::parameter_groups(result.model->parameters(), {.frozen = c.frozen});
+  result.groups = fsdp::make_groups(c.options.strategy, std::vector<int>(c.ranks, 0), c.shard_group_size);
+  result.compiled =
+      fsdp::compile_model(*result.model, result.options, result.groups, *device::make_cpu_sizes(2));
   result.report = make_report(*result.model, result.options, result.groups, result.compiled,
                               {.device = "cpu", .ranks = c.ranks, .ranks_per_node = c.ranks, .threads = 2});
   return result;
 }
 
-EngineOptions with(const std::function<void(EngineOptions&)>& change) {
-  EngineOptions options;
+fsdp::EngineOptions with(const std::function<void(fsdp::EngineOptions&)>& change) {
+  fsdp::EngineOptions options;
   change(options);
   return options;
 }
 
 std::vector<Case> cases() {
-  const Precision narrow{.param = DType::bfloat16, .reduce = DType::bfloat16};
+  const fsdp::Precision narrow{.param = DType::bfloat16, .reduce = DType::bfloat16};
   const auto offload = [](bool params, bool host_step) {
     return with([&](auto& o) { o.offload = {true, params, host_step}; });
   };
@@ -74,10 +75,10 @@ std::vector<Case> cases() {
       {"default"},
       {"one rank", 1},
       {"accumulation", 3, 0, with([](auto& o) { o.micro_batches = 3, o.accumulate_unsharded = true; })},
-      {"no_shard", 3, 0, with([](auto& o) { o.strategy = Strategy::no_shard; })},
-      {"hybrid", 4, 2, with([](auto& o) { o.strategy = Strategy::hybrid_shard; })},
+      {"no_shard", 3, 0, with([](auto& o) { o.strategy = fsdp::Strategy::no_shard; })},
+      {"hybrid", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })},
       {"narrow", 3, 0, with([&](auto& o) { o.precision = narrow; })},
-      {"recomputing", 2, 0, with([](auto& o) { o.checkpointing = Checkpointing::full; })},
+      {"recomputing", 2, 0, with([](auto& o) { o.checkpointing = fsdp::Checkpointing::full; })},
       {"optimizer in host memory", 2, 0, offload(false, false)},
       {"all in host memory", 2, 0, offload(true, false)},
       {"stepped on the host", 2, 0, offload(false, true)},
@@ -87,7 +88,7 @@ std::vector<Case> cases() {
 
 /// Bytes of the buffers for which `chosen`.
 template <class Chosen>
-std::int64_t bytes_of(const MemoryPlan& plan, const Chosen& chosen) {
+std::int64_t bytes_of(const fsdp::MemoryPlan& plan, const Chosen& chosen) {
   std::int64_t bytes = 0;
   for (const auto& buffer : plan.buffers) {
     if (chosen(buffer)) bytes += buffer.bytes;
@@ -95,12 +96,12 @@ std::int64_t bytes_of(const MemoryPlan& plan, const Chosen& chosen) {
   return bytes;
 }
 
-std::int64_t bytes_of(const std::vector<RoleBytes>& rows) {
+std::int64_t bytes_of(const std::vector<fsdp::RoleBytes>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
                          [](std::int64_t sum, const auto& row) { return sum + row.bytes; });
 }
 
-bool alive(const Buffer& buffer, int action) {
+bool alive(const fsdp::Buffer& buffer, int action) {
   for (const auto& life : buffer.lives) {
     if (life.first <= action && action <= life.last) return true;
   }
@@ -111,17 +112,17 @@ TEST(Report, HasTheCompiledArenas) {
   for (const auto& c : cases()) {
     SCOPED_TRACE(c.name);
     const auto [model, options, groups, compiled, report] = compile(c);
-    for (int a = 0; a < kArenas; ++a) {
+    for (int a = 0; a < fsdp::kArenas; ++a) {
       EXPECT_EQ(report.arenas[a].planned, compiled.arena_bytes[a]);
       EXPECT_EQ(report.arenas[a].step, compiled.step_plan.arena_bytes[a]);
       EXPECT_EQ(report.arenas[a].evaluation, compiled.evaluation_plan.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].kept, bytes_of(compiled.step_plan, [&](const Buffer& b) {
+      EXPECT_EQ(report.arenas[a].kept, bytes_of(compiled.step_plan, [&](const fsdp::Buffer& b) {
                   return b.persistent() && static_cast<int>(b.arena) == a;
                 }));
     }
     EXPECT_EQ(report.total().planned, compiled.arena_bytes[0] + compiled.arena_bytes[1]);
     EXPECT_EQ(report.total().step, compiled.step_plan.total_bytes());
-    EXPECT_EQ(bytes_of(report.roles), bytes_of(compiled.step_plan, [](const Buffer&) { return true; }));
+    EXPECT_EQ(bytes_of(report.roles), bytes_of(compiled.step_plan, [](const fsdp::Buffer&) { return true; }));
     EXPECT_EQ(report.step_actions, std::ssize(compiled.step));
     EXPECT_EQ(report.evaluation_actions, std::ssize(compiled.evaluation));
   }
@@ -135,14 +136,15 @@ TEST(Report, TheBusiestMomentIsTheBusiest) {
     int busiest = -1;
     for (int i = 0; i < static_cast<int>(compiled.step.size()); ++i) {
       const auto live =
-          bytes_of(compiled.step_plan, [&](const Buffer& b) { return !b.persistent() && alive(b, i); });
+          bytes_of(compiled.step_plan, [&](const fsdp::Buffer& b) { return !b.persistent() && alive(b, i); });
       if (live > most) most = live, busiest = i;
     }
     EXPECT_EQ(report.busiest_transient, most);
     EXPECT_EQ(report.busiest_action, busiest);
     EXPECT_EQ(bytes_of(report.busiest_roles), most + report.total().kept);
     EXPECT_LE(bytes_of(report.busiest_roles), report.total().step);
-    EXPECT_THAT(report.busiest_description, ::testing::StartsWith(to_string(compiled.step[busiest].op)));
+    EXPECT_THAT(report.busiest_description,
+                ::testing::StartsWith(fsdp::to_string(compiled.step[busiest].op)));
     CategoryReport sum;
     for (const auto& category : report.categories) {
       sum.kept += category.kept;
@@ -164,7 +166,7 @@ TEST(Report, ShardsShrinkWithTheRanks) {
   const std::int64_t one = kept(1);
   EXPECT_GE(one, 12 * compile({}).report.parameters);
   for (int ranks = 2; ranks <= 8; ++ranks) {
-    const std::int64_t padding = 6 * ranks * kAlignment * 12;  // embedding, 4 blocks, norm with head
+    const std::int64_t padding = 6 * ranks * fsdp::kAlignment * 12;  // embedding, 4 blocks, norm with head
     ASSERT_LT(padding, one / 8);
     EXPECT_NEAR(static_cast<double>(ranks * kept(ranks)), static_cast<double>(one),
                 static_cast<double>(padding))
@@ -180,7 +182,7 @@ TEST(Report, CountsWhatAStepMoves) {
   };
   // Parameters stay from forward to backward: each unit is gathered once per micro-batch.
   const auto narrow = compile({"", 3, 0, with([](auto& o) {
-                                 o.strategy = Strategy::shard_grad_op;
+                                 o.strategy = fsdp::Strategy::shard_grad_op;
                                  o.precision.param = o.precision.reduce = DType::bfloat16;
                                  o.micro_batches = 2;
                                })});
@@ -189,13 +191,13 @@ TEST(Report, CountsWhatAStepMoves) {
   EXPECT_EQ(narrow.report.traffic.replica_reduced, 0);
   EXPECT_EQ(narrow.report.traffic.device_to_host, 0);
 
-  const auto replicas = compile({"", 3, 0, with([](auto& o) { o.strategy = Strategy::no_shard; })});
+  const auto replicas = compile({"", 3, 0, with([](auto& o) { o.strategy = fsdp::Strategy::no_shard; })});
   EXPECT_EQ(replicas.report.traffic.gathered, 0);
   EXPECT_EQ(replicas.report.traffic.reduced, 0);
   EXPECT_EQ(replicas.report.traffic.replica_reduced, 4 * flat_elements(replicas));
 
-  const auto hybrid =
-      compile({"", 4, 2, with([](auto& o) { o.strategy = Strategy::hybrid_shard, o.micro_batches = 2; })});
+  const auto hybrid = compile(
+      {"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard, o.micro_batches = 2; })});
   EXPECT_EQ(hybrid.report.traffic.reduced, 2 * 4 * flat_elements(hybrid));
   EXPECT_EQ(hybrid.report.traffic.replica_reduced, 4 * flat_elements(hybrid) / 2);
 
@@ -203,7 +205,7 @@ TEST(Report, CountsWhatAStepMoves) {
   const auto on_host = compile({"", 2, 0, with([](auto& o) { o.offload = {true, false, true}; })});
   const auto without = compile({"", 2});
   EXPECT_EQ(on_host.report.traffic.device_to_host,
-            4 * flat_elements(on_host) / 2 + static_cast<std::int64_t>(sizeof(StepScalars)));
+            4 * flat_elements(on_host) / 2 + static_cast<std::int64_t>(sizeof(device::StepScalars)));
   EXPECT_EQ(on_host.report.traffic.host_to_device - without.report.traffic.host_to_device,
             4 * flat_elements(on_host) / 2);
 }
@@ -231,15 +233,15 @@ TEST(Report, ListsUnits) {
 }
 
 TEST(Report, EveryRoleHasACategory) {
-  for (int role = 0; role <= static_cast<int>(Role::snapshot); ++role) {
-    EXPECT_NO_THROW(to_string(category_of(static_cast<Role>(role)))) << role;
+  for (int role = 0; role <= static_cast<int>(fsdp::Role::snapshot); ++role) {
+    EXPECT_NO_THROW(to_string(category_of(static_cast<fsdp::Role>(role)))) << role;
   }
 }
 
 TEST(Report, JsonHoldsEveryNumber) {
-  const auto [model, options, groups, compiled, report] =
-      compile({"", 4, 2,
-               with([](auto& o) { o.strategy = Strategy::hybrid_shard_zero2, o.offload.optimizer = true; })});
+  const auto [model, options, groups, compiled, report] = compile(
+      {"", 4, 2,
+       with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard_zero2, o.offload.optimizer = true; })});
   const auto json = nlohmann::json::parse(to_json(report));
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["ranks"], 4);
@@ -263,8 +265,8 @@ TEST(Report, JsonHoldsEveryNumber) {
   EXPECT_EQ(json["device_memory_bytes"], nullptr);
   EXPECT_EQ(json["fits"], nullptr);
   std::int64_t planned = 0;
-  for (int a = 0; a < kArenas; ++a) {
-    const auto& arena = json["arenas"][to_string(static_cast<Arena>(a))];
+  for (int a = 0; a < fsdp::kArenas; ++a) {
+    const auto& arena = json["arenas"][fsdp::to_string(static_cast<fsdp::Arena>(a))];
     EXPECT_EQ(arena["planned_bytes"], compiled.arena_bytes[a]);
     EXPECT_EQ(arena["kept_bytes"], report.arenas[a].kept);
     EXPECT_EQ(arena["step_bytes"], report.arenas[a].step);
@@ -308,9 +310,9 @@ TEST(Report, JsonHoldsEveryNumber) {
 
 TEST(Report, TablesHoldWhatARunPrintsAndMore) {
   const auto [model, options, groups, compiled, report] =
-      compile({"", 4, 2, with([](auto& o) { o.strategy = Strategy::hybrid_shard; })});
+      compile({"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })});
   const std::string text = format_report(report);
-  std::istringstream plan(format_plan(compiled.step_plan));
+  std::istringstream plan(fsdp::format_plan(compiled.step_plan));
   for (std::string line; std::getline(plan, line);) EXPECT_THAT(text, HasSubstr("  " + line + "\n"));
   EXPECT_THAT(text, HasSubstr("hybrid_shard on 4 ranks, 1 node\nshards 0 1 | 2 3; replicas 0 2 | 1 3\n"));
   EXPECT_THAT(text, HasSubstr(fmt::format(" = {} bytes\n", report.total().planned)));
@@ -322,27 +324,30 @@ TEST(Report, TablesHoldWhatARunPrintsAndMore) {
 
 // A role may be kept by some units and not by others, and lie in two arenas.
 TEST(MemoryReport, AddsUpByRoleArenaAndLife) {
-  const MemoryPlan plan{
+  const fsdp::MemoryPlan plan{
       .buffers =
-          {{.role = Role::inputs, .arena = Arena::device, .bytes = 1},
-           {.role = Role::inputs, .arena = Arena::host, .bytes = 10},
-           {.role = Role::inputs, .arena = Arena::device, .bytes = 100, .lives = {{0, 1, 1}}},
-           {.role = Role::saved, .arena = Arena::device, .bytes = 1000, .lives = {{1, 2, 2}}},
-           {.role = Role::inputs, .arena = Arena::device, .bytes = 5, .lives = {{0, 0, 0}, {2, 2, 2}}}},
+          {{.role = fsdp::Role::inputs, .arena = fsdp::Arena::device, .bytes = 1},
+           {.role = fsdp::Role::inputs, .arena = fsdp::Arena::host, .bytes = 10},
+           {.role = fsdp::Role::inputs, .arena = fsdp::Arena::device, .bytes = 100, .lives = {{0, 1, 1}}},
+           {.role = fsdp::Role::saved, .arena = fsdp::Arena::device, .bytes = 1000, .lives = {{1, 2, 2}}},
+           {.role = fsdp::Role::inputs,
+            .arena = fsdp::Arena::device,
+            .bytes = 5,
+            .lives = {{0, 0, 0}, {2, 2, 2}}}},
       .index = {}};
-  const auto rows = bytes_by_role(plan);
+  const auto rows = fsdp::bytes_by_role(plan);
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows[0].bytes, 1);
   EXPECT_EQ(rows[1].bytes, 10);
   EXPECT_EQ(rows[2].bytes, 105);
   EXPECT_EQ(rows[2].buffers, 2);
   EXPECT_EQ(rows[3].bytes, 1000);
-  EXPECT_EQ(busiest_action(plan, 3), 1);
-  EXPECT_EQ(busiest_action(plan, 0), std::nullopt);
-  EXPECT_EQ(bytes_of(bytes_alive_at(plan, 0)), 116);
-  EXPECT_EQ(bytes_of(bytes_alive_at(plan, 1)), 1111);
-  EXPECT_EQ(bytes_of(bytes_alive_at(plan, 2)), 1016);
+  EXPECT_EQ(fsdp::busiest_action(plan, 3), 1);
+  EXPECT_EQ(fsdp::busiest_action(plan, 0), std::nullopt);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 0)), 116);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 1)), 1111);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 2)), 1016);
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::plan

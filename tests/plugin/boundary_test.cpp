@@ -11,29 +11,29 @@
 namespace llampi::test {
 namespace {
 
-const GpuLibrary& fake() {
+const device::GpuLibrary& fake() {
   setenv("LLAMPI_PLUGIN_DIR", FAKE_PLUGINS "/fake", 1);
   std::string why;
-  const GpuLibrary* const library = gpu_library(why);
+  const device::GpuLibrary* const library = device::gpu_library(why);
   if (library == nullptr) throw std::runtime_error(why);
   return *library;
 }
 
-GpuOptions gpu(int index) {
-  GpuOptions options;
+device::GpuOptions gpu(int index) {
+  device::GpuOptions options;
   options.gpu = index;
   return options;
 }
 
 TEST(Boundary, IsLoadedOnce) {
   std::string why = "not yet asked";
-  const GpuLibrary* const first = &fake();
-  EXPECT_EQ(gpu_library(why), first);
+  const device::GpuLibrary* const first = &fake();
+  EXPECT_EQ(device::gpu_library(why), first);
   EXPECT_EQ(why, "");
 }
 
 TEST(Boundary, PassesValues) {
-  const std::vector<GpuProperties> gpus = fake().gpus();
+  const std::vector<device::GpuProperties> gpus = fake().gpus();
   ASSERT_EQ(gpus.size(), 1U);
   EXPECT_EQ(gpus[0].name, "Fake GPU");
   EXPECT_EQ(gpus[0].bus_id, "0000:01:00.0");

@@ -13,10 +13,10 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 
-const GpuLibrary& plugin() {
+const device::GpuLibrary& plugin() {
   setenv("LLAMPI_PLUGIN_DIR", LLAMPI_PLUGIN_FOLDER, 1);
   std::string why;
-  const GpuLibrary* const library = gpu_library(why);
+  const device::GpuLibrary* const library = device::gpu_library(why);
   if (library == nullptr) throw std::runtime_error(why);
   return *library;
 }
@@ -32,7 +32,7 @@ TEST(CudaPlugin, LiesBesideTheProgramAndTellsItsVersions) {
 }
 
 TEST(CudaPlugin, NamesItsGpusOrSaysWhyThereAreNone) {
-  std::vector<GpuProperties> gpus;
+  std::vector<device::GpuProperties> gpus;
   try {
     gpus = plugin().gpus();
   } catch (const Error& error) {  // the driver's words

@@ -10,14 +10,16 @@
 namespace llampi {
 namespace {
 
-class FakeLibrary final : public GpuLibrary {
+class FakeLibrary final : public device::GpuLibrary {
  public:
   explicit FakeLibrary(void* handle) : handle_(handle) {}
   std::string describe() const override { return "a fake"; }
-  std::vector<GpuProperties> gpus() const override { return {{"Fake GPU", "0000:01:00.0", 9, 0, 1024}}; }
+  std::vector<device::GpuProperties> gpus() const override {
+    return {{"Fake GPU", "0000:01:00.0", 9, 0, 1024}};
+  }
 
   /// Throws, by the number of the GPU, what a device may throw.
-  std::unique_ptr<Device> make_device(const GpuOptions& options) const override {
+  std::unique_ptr<device::Device> make_device(const device::GpuOptions& options) const override {
     switch (options.gpu) {
       case 0:
         throw_user_error("GPU {} is not for you; take another", options.gpu);
@@ -43,7 +45,7 @@ class FakeLibrary final : public GpuLibrary {
 }  // namespace
 }  // namespace llampi
 
-extern "C" __attribute__((visibility("default"))) const llampi::GpuLibrary* llampi_gpu_library(
+extern "C" __attribute__((visibility("default"))) const llampi::device::GpuLibrary* llampi_gpu_library(
     void* handle, const char* interface) {
   if (std::string(interface) != LLAMPI_INTERFACE) return nullptr;
   static const llampi::FakeLibrary library(handle);

@@ -13,7 +13,7 @@ constexpr const char* kGpu = "0000:00:00.0";
 
 std::optional<std::int64_t> bytes_of(const std::string& processes, std::int64_t at_least = 100) {
   setenv("FAKE_NVML", processes.c_str(), 1);
-  return GpuProcessMemory(kGpu).bytes(1, at_least);
+  return device::GpuProcessMemory(kGpu).bytes(1, at_least);
 }
 
 TEST(GpuProcessMemory, IsOfThisProcess) {
@@ -34,14 +34,14 @@ TEST(GpuProcessMemory, IsUnknownWhereTheDriverDoesNotSay) {
   EXPECT_EQ(bytes_of("self:18446744073709551615"), std::nullopt);  // not available
   EXPECT_EQ(bytes_of("self:99"), std::nullopt);                    // less than was allocated
   unsetenv("FAKE_NVML");
-  EXPECT_EQ(GpuProcessMemory(kGpu).bytes(1, 0), std::nullopt);
+  EXPECT_EQ(device::GpuProcessMemory(kGpu).bytes(1, 0), std::nullopt);
   setenv("FAKE_NVML", "self:700", 1);
-  EXPECT_EQ(GpuProcessMemory("0000:17:00.0").bytes(1, 0), std::nullopt);
+  EXPECT_EQ(device::GpuProcessMemory("0000:17:00.0").bytes(1, 0), std::nullopt);
 }
 
 TEST(GpuProcessMemory, IsAskedForAgainWhenTheGpusMemoryHasChanged) {
   setenv("FAKE_NVML", "self:700", 1);
-  GpuProcessMemory memory(kGpu);
+  device::GpuProcessMemory memory(kGpu);
   EXPECT_EQ(memory.bytes(1000, 0), 700);
   setenv("FAKE_NVML", "self:900", 1);
   EXPECT_EQ(memory.bytes(1000, 0), 700);

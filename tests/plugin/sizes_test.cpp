@@ -9,7 +9,7 @@ namespace {
 constexpr std::int64_t kMiB = 1 << 20;
 
 TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
-  const auto sizes = make_gpu_sizes();
+  const auto sizes = device::make_gpu_sizes();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     const std::int64_t whole = sizes->head_loss_workspace(65536, 4096, 128256, dtype);
     EXPECT_LE(whole, 1025 * kMiB);
@@ -21,8 +21,8 @@ TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
 }
 
 TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
-  const auto sizes = make_gpu_sizes();
-  const AttentionShape shape{32, 8, 128};
+  const auto sizes = device::make_gpu_sizes();
+  const device::AttentionShape shape{32, 8, 128};
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const auto bytes = [&](std::int64_t tokens) {
       return sizes->attention_workspace(shape, tokens, tokens, dtype) +
@@ -38,8 +38,8 @@ TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
 }
 
 TEST(GpuSizes, RefuseWhatHasNoKernels) {
-  const auto sizes = make_gpu_sizes();
-  const AttentionShape shape{2, 1, 64};
+  const auto sizes = device::make_gpu_sizes();
+  const device::AttentionShape shape{2, 1, 64};
   EXPECT_THROW(sizes->attention_workspace(shape, 8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->rms_norm_backward_workspace(8, 8, DType::float64), Error);
@@ -47,7 +47,7 @@ TEST(GpuSizes, RefuseWhatHasNoKernels) {
 }
 
 TEST(GpuPeak, ByTheNameThatTheDriverGives) {
-  const auto tera = [](const char* name, DType dtype) { return peak_flops(name, dtype) / 1e12; };
+  const auto tera = [](const char* name, DType dtype) { return device::peak_flops(name, dtype) / 1e12; };
   EXPECT_EQ(tera("NVIDIA A100-SXM4-80GB", DType::bfloat16), 312);
   EXPECT_EQ(tera("NVIDIA H100 80GB HBM3", DType::bfloat16), 989.4);
   EXPECT_EQ(tera("NVIDIA H100 PCIe", DType::float16), 756.5);
@@ -61,16 +61,16 @@ TEST(GpuPeak, ByTheNameThatTheDriverGives) {
   EXPECT_EQ(tera("NVIDIA L40S", DType::bfloat16), 362.05);
   EXPECT_EQ(tera("NVIDIA RTX A6000", DType::bfloat16), 154.8);
   EXPECT_EQ(tera("NVIDIA GeForce RTX 4090", DType::bfloat16), 165.2);
-  EXPECT_EQ(peak_flops("NVIDIA GeForce GTX 1080", DType::bfloat16), 0);
-  EXPECT_EQ(peak_flops("NVIDIA H200", DType::float64), 0);
+  EXPECT_EQ(device::peak_flops("NVIDIA GeForce GTX 1080", DType::bfloat16), 0);
+  EXPECT_EQ(device::peak_flops("NVIDIA H200", DType::float64), 0);
 }
 
 TEST(KnownGpus, HaveMemoryAndPeaksAndAreFoundByTheNameOfTheDriver) {
-  for (const KnownGpu& gpu : known_gpus()) {
+  for (const device::KnownGpu& gpu : device::known_gpus()) {
     SCOPED_TRACE(std::string(gpu.key));
     EXPECT_GE(gpu.memory_bytes, std::int64_t{16} << 30);
     EXPECT_LE(gpu.memory_bytes, std::int64_t{256} << 30);
-    EXPECT_EQ(peak_flops("NVIDIA " + std::string(gpu.driver_name), DType::bfloat16),
+    EXPECT_EQ(device::peak_flops("NVIDIA " + std::string(gpu.driver_name), DType::bfloat16),
               gpu.half_teraflops * 1e12);
   }
 }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
 
-std::unique_ptr<World>& the_world() {
-  static std::unique_ptr<World> world;
+std::unique_ptr<comm::World>& the_world() {
+  static std::unique_ptr<comm::World> world;
   return world;
 }
 
@@ -39,10 +39,10 @@ std::unique_ptr<World>& the_world() {
 /// Exchanges texts between ranks on a communicator that no test uses, and with a limit to its patience.
 class Meeting {
  public:
-  explicit Meeting(World& world) {
+  explicit Meeting(comm::World& world) {
     MPI_Comm copy = MPI_COMM_NULL;
-    MPI_Comm_dup(mpi_communicator(world), &copy);
-    communicator_ = Communicator(copy);
+    MPI_Comm_dup(comm::mpi_communicator(world), &copy);
+    communicator_ = comm::Communicator(copy);
     lengths_.resize(static_cast<std::size_t>(world.size()));
   }
 
@@ -74,14 +74,14 @@ class Meeting {
   }
 
  private:
-  Communicator communicator_;
+  comm::Communicator communicator_;
   std::vector<int> lengths_;  // outlives a request that is given up
 };
 
 /// Collects this rank's failures and lets the ranks meet at the end of each test.
 class RankListener final : public ::testing::EmptyTestEventListener {
  public:
-  explicit RankListener(World& world) : world_(world), meeting_(world) {}
+  explicit RankListener(comm::World& world) : world_(world), meeting_(world) {}
 
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (!result.failed() || reporting_) return;
@@ -123,13 +123,13 @@ class RankListener final : public ::testing::EmptyTestEventListener {
   }
 
  private:
-  World& world_;
+  comm::World& world_;
   Meeting meeting_;
   std::string failures_;
   bool reporting_ = false;
 };
 
-int run_tests(World& world) {
+int run_tests(comm::World& world) {
   auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
   if (world.rank() != 0) {
     delete listeners.Release(listeners.default_result_printer());
@@ -146,12 +146,12 @@ int run_tests(World& world) {
 
 }  // namespace
 
-World& test_world() { return *the_world(); }
+comm::World& test_world() { return *the_world(); }
 
 }  // namespace llampi
 
 int main(int argc, char** argv) {
-  llampi::the_world() = llampi::World::create();
+  llampi::the_world() = llampi::comm::World::create();
   ::testing::InitGoogleTest(&argc, argv);
   int status = 1;
   try {

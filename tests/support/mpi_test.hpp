@@ -6,6 +6,6 @@
 namespace llampi {
 
 /// The one world of the test program. All ranks run the same tests in the same order.
-World& test_world();
+comm::World& test_world();
 
 }  // namespace llampi

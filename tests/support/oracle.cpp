@@ -53,8 +53,8 @@ void make_stream(Fixture& fixture, const json& object) {
   }
 }
 
-GroupRules read_rules(const json& object) {
-  GroupRules rules;
+optim::GroupRules read_rules(const json& object) {
+  optim::GroupRules rules;
   rules.weight_decay = object.at("training").at("weight_decay");
   if (const auto given = object.find("rules"); given != object.end()) {
     rules.frozen = given->at("frozen");
@@ -87,7 +87,7 @@ double unit(std::string_view name, std::uint64_t index) {
   return static_cast<double>(top_24_bits - (1 << 23)) / (1 << 23);
 }
 
-double initial_value(const Parameter& parameter, std::int64_t index) {
+double initial_value(const model::Parameter& parameter, std::int64_t index) {
   const double value = 0.125 * unit(parameter.name, static_cast<std::uint64_t>(index));
   return parameter.shape.size() == 1 ? static_cast<double>(static_cast<float>(1 + value)) : value;
 }
@@ -104,8 +104,8 @@ Summary summarize(std::span<const double> values) {
   return summary;
 }
 
-HostBatch Fixture::batch(std::span<const std::int64_t> samples) const {
-  HostBatch batch(std::ssize(samples) * seq_len);
+device::HostBatch Fixture::batch(std::span<const std::int64_t> samples) const {
+  device::HostBatch batch(std::ssize(samples) * seq_len);
   std::size_t slot = 0;
   for (const std::int64_t sample : samples) {
     for (std::int64_t i = 0; i < seq_len; ++i, ++slot) {
@@ -143,7 +143,7 @@ Fixture load(const std::string& name) {
 
   Fixture fixture;
   fixture.name = name;
-  fixture.config = LlamaConfig::parse(object.at("config").dump(), path);
+  fixture.config = model::LlamaConfig::parse(object.at("config").dump(), path);
   fixture.seq_len = object.at("seq_len");
   fixture.global_batch = object.at("global_batch");
   fixture.max_grad_norm = object.at("max_grad_norm");

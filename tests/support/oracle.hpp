@@ -19,7 +19,7 @@ std::uint64_t draw(std::string_view name, std::uint64_t index);
 /// In [-1, 1), exact in float32.
 double unit(std::string_view name, std::uint64_t index);
 /// Initial value of an element of a parameter, exact in float32.
-double initial_value(const Parameter& parameter, std::int64_t index);
+double initial_value(const model::Parameter& parameter, std::int64_t index);
 
 /// What a fixture keeps of a tensor.
 struct Summary {
@@ -38,7 +38,7 @@ struct Step {
 
 struct Fixture {
   std::string name;
-  LlamaConfig config;
+  model::LlamaConfig config;
   std::int64_t seq_len = 0;
   std::int64_t global_batch = 0;
   double max_grad_norm = 0;
@@ -51,7 +51,7 @@ struct Fixture {
     std::int64_t warmup_steps = 0;
     double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   } training;
-  GroupRules rules;  ///< weight_decay is that of `training`
+  optim::GroupRules rules;  ///< weight_decay is that of `training`
 
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> document_starts;
@@ -69,7 +69,7 @@ struct Fixture {
   std::map<std::string, Summary> final_parameters;
 
   /// A micro-batch of these samples of the stream.
-  HostBatch batch(std::span<const std::int64_t> samples) const;
+  device::HostBatch batch(std::span<const std::int64_t> samples) const;
 };
 
 /// Those whose parameters are neither rounded nor frozen: not bf16_params, not groups_frozen.

@@ -12,17 +12,19 @@
 namespace llampi {
 
 /// Does what another world does; for tests that change some of it.
-class WorldOver : public World {
+class WorldOver : public comm::World {
  public:
-  explicit WorldOver(World& world) : world_(world) {}
+  explicit WorldOver(comm::World& world) : world_(world) {}
   int size() const override { return world_.size(); }
   int rank() const override { return world_.rank(); }
-  const Topology& topology() const override { return world_.topology(); }
+  const comm::Topology& topology() const override { return world_.topology(); }
   std::string describe() const override { return world_.describe(); }
-  std::unique_ptr<Group> group(const std::vector<int>& members) override { return world_.group(members); }
-  std::unique_ptr<Channel> channel() override { return world_.channel(); }
-  std::unique_ptr<World> duplicate() override { return world_.duplicate(); }
-  Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
+  std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
+    return world_.group(members);
+  }
+  std::unique_ptr<comm::Channel> channel() override { return world_.channel(); }
+  std::unique_ptr<comm::World> duplicate() override { return world_.duplicate(); }
+  device::Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
   bool waits() const override { return world_.waits(); }
   void barrier() override { world_.barrier(); }
   void sum(std::span<double> values) override { world_.sum(values); }
@@ -40,7 +42,7 @@ class WorldOver : public World {
   }
 
  protected:
-  World& world_;
+  comm::World& world_;
 };
 
 /// As where MPI has no MPI_THREAD_MULTIPLE.
@@ -48,8 +50,8 @@ class WorldOfOneThread final : public WorldOver {
  public:
   using WorldOver::WorldOver;
   std::string describe() const override { return "an MPI for one thread"; }
-  std::unique_ptr<Channel> channel() override { return nullptr; }
-  std::unique_ptr<World> duplicate() override { return nullptr; }
+  std::unique_ptr<comm::Channel> channel() override { return nullptr; }
+  std::unique_ptr<comm::World> duplicate() override { return nullptr; }
 };
 
 }  // namespace llampi

@@ -14,9 +14,9 @@
 #include <tuple>
 #include <vector>
 
-#include "train/compiled_run.hpp"
+#include "llampi/train/compiled_run.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 /// An event of a trace, in the order in which they were issued.
 struct TraceEvent {
@@ -67,7 +67,7 @@ struct Recorded {
   CompiledRun run;  // its units, stages and parameters; not its actions
   std::vector<Events> ranks;
 
-  const std::vector<Unit>& units() const { return run.compiled.units; }
+  const std::vector<fsdp::Unit>& units() const { return run.compiled.units; }
   int leader(int unit) const {
     while (units()[unit].follows) --unit;
     return unit;
@@ -82,7 +82,7 @@ struct Recorded {
   /// The stage reads parameters of this unit or of what follows it.
   bool reads(const TraceEvent& e, int unit) const {
     if (!e.computes()) return false;
-    const auto unit_of = unit_of_parameter(units(), run.model->parameters().size());
+    const auto unit_of = fsdp::unit_of_parameter(units(), run.model->parameters().size());
     const auto& uses = run.compiled.specs[e.stage].parameters;
     return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
       const bool read = e.op != "backward" ? use.forward : use.backward || (is_loss(e) && use.forward);
@@ -147,4 +147,4 @@ inline std::vector<Stay> stays(const Recorded& recorded, const Events& events) {
   return all;
 }
 
-}  // namespace llampi
+}  // namespace llampi::train

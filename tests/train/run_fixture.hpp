@@ -11,11 +11,12 @@
 #include <nlohmann/json.hpp>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/compute.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/train/train.hpp"
 #include "support/mpi_test.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 namespace fs = std::filesystem;
 
@@ -28,7 +29,7 @@ inline std::string model_json(const std::string& more = "") {
 }
 
 /// On a machine with GPUs, too.
-inline const DeviceOptions kOnCpu = {.device = "cpu", .threads = 1};
+inline const comm::DeviceOptions kOnCpu = {.device = "cpu", .threads = 1};
 
 class Train : public ::testing::Test {
  protected:
@@ -48,10 +49,10 @@ class Train : public ::testing::Test {
     if (world().rank() == 0) fs::remove_all(folder_);
   }
 
-  static World& world() { return test_world(); }
+  static comm::World& world() { return test_world(); }
 
   void write_tokens(const std::string& name, std::int32_t vocabulary, int count) const {
-    TokenFileWriter writer(folder_ / name, vocabulary, "bytes");
+    data::TokenFileWriter writer(folder_ / name, vocabulary, "bytes");
     std::vector<std::int32_t> document;
     for (int i = 0; i < count; ++i) {
       document.push_back((i * i + i / 7) % vocabulary);
@@ -64,7 +65,7 @@ class Train : public ::testing::Test {
   /// singles.h5: one token per document, so no label belongs to its input's document.
   void write_singles() const {
     if (world().rank() == 0) {
-      TokenFileWriter writer(folder_ / "singles.h5", 61, "bytes");
+      data::TokenFileWriter writer(folder_ / "singles.h5", 61, "bytes");
       const std::vector<std::int32_t> one = {7};
       for (int i = 0; i < 400; ++i) writer.append_document(one);
       writer.close();
@@ -147,10 +148,10 @@ class Train : public ::testing::Test {
 
   /// All tensors of a checkpoint, on one rank's memory.
   std::vector<std::vector<float>> tensors(const std::string& run, std::int64_t step) const {
-    const auto file = checkpoint_path(folder_ / run, step);
-    const auto infos = read_checkpoint_summary(file).tensors;
+    const auto file = checkpoint::checkpoint_path(folder_ / run, step);
+    const auto infos = checkpoint::read_checkpoint_summary(file).tensors;
     std::vector<std::vector<float>> values;
-    std::vector<TensorPiece> pieces;
+    std::vector<checkpoint::TensorPiece> pieces;
     for (std::size_t t = 0; t < infos.size(); ++t) {
       std::int64_t n = 1;
       for (const auto extent : infos[t].shape) n *= extent;
@@ -161,14 +162,15 @@ class Train : public ::testing::Test {
       pieces.back().exp_avg = tensor(at[1].data(), 1, n);
       pieces.back().exp_avg_sq = tensor(at[2].data(), 1, n);
     }
-    load_checkpoint(world(), *make_reference_device(), file, infos, pieces);
+    checkpoint::load_checkpoint(world(), *device::make_reference_device(), file, infos, pieces);
     return values;
   }
 
   void copy_checkpoint(const std::string& from, const std::string& to, std::int64_t step) const {
     if (world().rank() == 0) {
       fs::create_directories(folder_ / to / "checkpoints");
-      fs::copy(checkpoint_path(folder_ / from, step), checkpoint_path(folder_ / to, step));
+      fs::copy(checkpoint::checkpoint_path(folder_ / from, step),
+               checkpoint::checkpoint_path(folder_ / to, step));
       fs::copy(folder_ / from / "metrics.jsonl", folder_ / to / "metrics.jsonl");
     }
     world().barrier();
@@ -178,4 +180,4 @@ class Train : public ::testing::Test {
   std::vector<std::string> lines_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::train

@@ -1,8 +1,10 @@
 // Checkpoints that are written while training goes on.
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/train/stop.hpp"
 #include "run_fixture.hpp"
 #include "support/world_over.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 TEST_F(Train, SavesTheSameBitsInTheBackground) {
@@ -61,7 +63,7 @@ TEST_F(Train, AStopWhileASaveIsUnderWayLosesNoStep) {
   for (const int step : {4, 5}) {
     c.run.dir = (folder_ / fmt::format("stopped-{}", step)).string();
     ASSERT_EQ(run(c, at_step(step, world().size() - 1, [] { request_stop(); })), Outcome::stopped);
-    EXPECT_EQ(list_checkpoints(c.run.dir).back(), checkpoint_path(c.run.dir, step));
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, step));
     ASSERT_EQ(run(c), Outcome::done);
     EXPECT_EQ(curve(fmt::format("stopped-{}", step)), curve("whole"));
     EXPECT_EQ(tensors(fmt::format("stopped-{}", step), 12), tensors("whole", 12));
@@ -87,9 +89,9 @@ TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
     };
     ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
     const auto kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
-    EXPECT_TRUE(fs::exists(checkpoint_path(kept, 12)));
+    EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(kept, 12)));
     EXPECT_TRUE(logged("the checkpoint of step 12 is in checkpoint.fallback_dir: " +
-                       checkpoint_path(kept, 12).string()));
+                       checkpoint::checkpoint_path(kept, 12).string()));
     world().barrier();
     if (world().rank() == 0) {
       fs::remove(folder);
@@ -97,7 +99,7 @@ TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
     }
     world().barrier();
     run(c, keeping_log());
-    EXPECT_TRUE(logged(checkpoint_path(kept, 12).string()));
+    EXPECT_TRUE(logged(checkpoint::checkpoint_path(kept, 12).string()));
     EXPECT_EQ(metrics(fmt::format("moved-{}", async)).size(), 12) << "nothing was left to do";
     c.checkpoint.fallback_dir.clear();  // from step 8 on, as if it had been lost
     run(c);
@@ -174,11 +176,11 @@ TEST_F(Train, ASaveThatFailsInTheBackgroundEndsTheRunOnAllRanks) {
     fs::rename(aside, folder);
   }
   world().barrier();
-  EXPECT_EQ(list_checkpoints(c.run.dir).size(), 3);
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).size(), 3);
   c.train.steps = 6;
   run(c, keeping_log());
   EXPECT_TRUE(logged("run already complete"));
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

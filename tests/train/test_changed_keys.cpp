@@ -7,11 +7,11 @@
 #include <filesystem>
 
 #include "llampi/core/error.hpp"
+#include "llampi/data/content.hpp"
+#include "llampi/train/run_text.hpp"
 #include "support/temporary_folder.hpp"
-#include "train/data_content.hpp"
-#include "train/run_text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using ::testing::AllOf;
@@ -62,10 +62,10 @@ class ChangedKeys : public ::testing::Test {
     return lines;
   }
 
-  CheckpointSummary saved_;
+  checkpoint::CheckpointSummary saved_;
   Config config_;
   ConfigTexts texts_;
-  TrainingState fresh_;
+  checkpoint::TrainingState fresh_;
   std::string data_ = "3000 tokens in 82 documents, crc32 00c0ffee, tokenizer bytes";
 };
 
@@ -242,7 +242,7 @@ TEST(RunText, IsReadAsItIsWritten) {
 std::string content_of(const std::filesystem::path& path, int count, int document, int changed = -1,
                        std::int32_t vocabulary = 61) {
   {
-    TokenFileWriter writer(path, vocabulary, "a tokenizer");
+    data::TokenFileWriter writer(path, vocabulary, "a tokenizer");
     std::vector<std::int32_t> tokens;
     for (int i = 0; i < count; ++i) {
       tokens.push_back(i == changed ? 60 : i % 59);
@@ -252,18 +252,18 @@ std::string content_of(const std::filesystem::path& path, int count, int documen
     }
     writer.close();
   }
-  return describe_content(TokenFile(path));
+  return data::describe_content(data::TokenFile(path));
 }
 
 TEST(DataContent, TellsFilesApart) {
   const TemporaryFolder folder;
   const auto content = content_of(folder / "a.h5", 10'000, 100);
   EXPECT_THAT(content, HasSubstr("10000 tokens in 100 documents, crc32 "));
-  EXPECT_EQ(tokenizer_in(content), "a tokenizer");
+  EXPECT_EQ(data::tokenizer_in(content), "a tokenizer");
   EXPECT_EQ(content_of(folder / "b.h5", 10'000, 100, -1, 70'000), content) << "stored in more bytes";
-  EXPECT_FALSE(same_content(content_of(folder / "c.h5", 10'000, 100, 7000), content));
-  EXPECT_FALSE(same_content(content_of(folder / "d.h5", 10'000, 10), content));
-  EXPECT_FALSE(same_content(content_of(folder / "e.h5", 9'999, 100), content));
+  EXPECT_FALSE(data::same_content(content_of(folder / "c.h5", 10'000, 100, 7000), content));
+  EXPECT_FALSE(data::same_content(content_of(folder / "d.h5", 10'000, 10), content));
+  EXPECT_FALSE(data::same_content(content_of(folder / "e.h5", 9'999, 100), content));
 }
 
 TEST(DataContent, ReadsAPartOfALargeFile) {
@@ -271,8 +271,8 @@ TEST(DataContent, ReadsAPartOfALargeFile) {
   constexpr int kCount = 64 * 4096 + 100'000;
   const auto content = content_of(folder / "a.h5", kCount, 1000);
   for (const int changed : {0, kCount / 63, kCount - 1})  // the second part begins a little before
-    EXPECT_FALSE(same_content(content_of(folder / "b.h5", kCount, 1000, changed), content)) << changed;
+    EXPECT_FALSE(data::same_content(content_of(folder / "b.h5", kCount, 1000, changed), content)) << changed;
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

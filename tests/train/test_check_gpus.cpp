@@ -3,24 +3,26 @@
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_device.hpp"
+#include "llampi/comm/compute.hpp"
+#include "llampi/selfcheck/gpu_check.hpp"
 #include "llampi/train/train.hpp"
 #include "support/mpi_test.hpp"
-#include "train/compute.hpp"
 
-namespace llampi {
+namespace llampi::selfcheck {
 namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 /// Computes all but SwiGLU, which it forgets or fails at.
-class BrokenGpu final : public CpuDevice {
+class BrokenGpu final : public device::CpuDevice {
  public:
-  explicit BrokenGpu(bool throws) : CpuDevice(1, *available_kernels().front()), throws_(throws) {}
+  explicit BrokenGpu(bool throws)
+      : device::CpuDevice(1, *device::available_kernels().front()), throws_(throws) {}
   void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override {
     if (throws_) throw Error("gate_up_swiglu: an illegal memory access was encountered");
-    CpuDevice::gate_up_swiglu(x, weight, gate_up, activated);
-    CpuDevice::zero(activated);
+    device::CpuDevice::gate_up_swiglu(x, weight, gate_up, activated);
+    device::CpuDevice::zero(activated);
   }
 
  private:
@@ -28,28 +30,28 @@ class BrokenGpu final : public CpuDevice {
 };
 
 /// The last rank has `last`, the others a device that is right.
-Compute compute_with(std::unique_ptr<Device> last) {
-  World& world = test_world();
-  Compute compute;
+comm::Compute compute_with(std::unique_ptr<device::Device> last) {
+  comm::World& world = test_world();
+  comm::Compute compute;
   compute.mpi = &world;
-  compute.host = make_cpu_device(1);
-  compute.gpu = world.rank() == world.size() - 1 ? std::move(last) : make_cpu_device(1);
+  compute.host = device::make_cpu_device(1);
+  compute.gpu = world.rank() == world.size() - 1 ? std::move(last) : device::make_cpu_device(1);
   compute.gpu_properties.name = "GPU X1";
   compute.gpu_properties.bus_id = "0000:17:00.0";
   return compute;
 }
 
-std::string refusal(Compute compute) {
+std::string refusal(comm::Compute compute) {
   try {
-    check_gpus(test_world(), compute, DType::float32, false, 16, Log());
-  } catch (const CommonError& error) {  // on every rank, so that one may print it
+    selfcheck::check_gpus(test_world(), compute, DType::float32, false, 16, Log());
+  } catch (const comm::CommonError& error) {  // on every rank, so that one may print it
     return error.what();
   }
   return "";
 }
 
 TEST(CheckGpus, GoesOnWhereAllComputeWhatTheCpuDoes) {
-  EXPECT_EQ(refusal(compute_with(make_cpu_device(1))), "");
+  EXPECT_EQ(refusal(compute_with(device::make_cpu_device(1))), "");
 }
 
 TEST(CheckGpus, NamesTheRankItsGpuAndWhatDiffers) {
@@ -68,4 +70,4 @@ TEST(CheckGpus, SaysWhatAGpuFailedAt) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::selfcheck

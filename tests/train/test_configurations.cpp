@@ -5,7 +5,7 @@
 
 #include "train/run_fixture.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 struct Choice {
@@ -111,7 +111,8 @@ TEST_F(Train, FrozenParametersKeepTheirInitialValuesAndHaveNoMoments) {
   start.checkpoint.every = 1;
   run(start);
   const auto initial = tensors("start", 1), final = tensors("a", 12);
-  const auto infos = read_checkpoint_summary(checkpoint_path(folder_ / "a", 12)).tensors;
+  const auto infos =
+      checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 12)).tensors;
   std::set<bool> kinds;
   for (std::size_t t = 0; t < infos.size(); ++t) {
     const auto& name = infos[t].name;
@@ -165,7 +166,8 @@ TEST_F(Train, AnOverflowLeavesTheStepOutOnAllRanksHalvesTheScaleAndTrainingGoesO
     EXPECT_EQ(left_out, 0) << "nothing travels, and float32 gradients do not overflow";
   }
   EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
-  const auto state = read_checkpoint_summary(checkpoint_path(folder_ / "a", 12)).state;
+  const auto state =
+      checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 12)).state;
   EXPECT_EQ(state.loss_scale, scale);
   EXPECT_EQ(state.optimizer_steps, 12 - left_out);
   EXPECT_EQ(state.loss_scale_good_steps, good);
@@ -209,4 +211,4 @@ TEST_F(Train, RefusesWhatItCannotDoAsAsked) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

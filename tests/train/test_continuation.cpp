@@ -3,11 +3,11 @@
 
 #include <numeric>
 
+#include "infer/continuation.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
-#include "train/continuation.hpp"
 
-namespace llampi {
+namespace llampi::infer {
 namespace {
 
 constexpr const char* kModel =
@@ -16,13 +16,13 @@ constexpr const char* kModel =
   "initializer_range": 0.5})";
 
 struct Loaded {
-  std::unique_ptr<Model> model = make_llama(LlamaConfig::parse(kModel, "model"));
-  std::unique_ptr<Device> device;
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<model::Model> model = model::make_llama(model::LlamaConfig::parse(kModel, "model"));
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<fsdp::Engine> engine;
 
-  explicit Loaded(BatchShape shape, bool float64) {
-    device = float64 ? make_reference_device() : make_cpu_device(1);
-    EngineOptions options;
+  explicit Loaded(model::BatchShape shape, bool float64) {
+    device = float64 ? device::make_reference_device() : device::make_cpu_device(1);
+    fsdp::EngineOptions options;
     options.batch = shape;
     options.training = false;
     if (float64) {
@@ -30,15 +30,15 @@ struct Loaded {
       options.precision = {
           .param = k, .compute = k, .reduce = k, .master = k, .moment = k, .gradient_shard = k};
     }
-    engine = std::make_unique<Engine>(*model, *device, test_world(), options);
+    engine = std::make_unique<fsdp::Engine>(*model, *device, test_world(), options);
     engine->initialise(3);
   }
 };
 
-std::vector<double> whole_logits(Engine& engine, const std::vector<std::int32_t>& tokens,
+std::vector<double> whole_logits(fsdp::Engine& engine, const std::vector<std::int32_t>& tokens,
                                  std::int64_t length) {
   const std::int64_t shape = engine.options().batch.seq_len;
-  HostBatch batch(shape);
+  device::HostBatch batch(shape);
   std::copy(tokens.begin(), tokens.begin() + length, batch.tokens().begin());
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   std::iota(batch.positions().begin(), batch.positions().end(), 0);
@@ -78,4 +78,4 @@ TEST(Continuation, IsExactInFloat64) { expect_the_same_logits(true, 1e-12); }
 TEST(Continuation, OnCpus) { expect_the_same_logits(false, 1e-4); }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::infer

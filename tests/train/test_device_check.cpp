@@ -7,9 +7,9 @@
 #include <functional>
 
 #include "device/cpu/cpu_device.hpp"
-#include "train/device_check.hpp"
+#include "selfcheck/device_check.hpp"
 
-namespace llampi {
+namespace llampi::selfcheck {
 namespace {
 
 using ::testing::HasSubstr;
@@ -22,109 +22,115 @@ void leave_out_the_end(Tensor result) {
 }
 
 /// A CPU of which one operation is broken.
-class BrokenDevice final : public CpuDevice {
+class BrokenDevice final : public device::CpuDevice {
  public:
   explicit BrokenDevice(std::string broken)
-      : CpuDevice(1, *available_kernels().front()), broken_(std::move(broken)) {}
+      : device::CpuDevice(1, *device::available_kernels().front()), broken_(std::move(broken)) {}
 
-  void embedding(const Batch& batch, Tensor table, Tensor x) override {
-    CpuDevice::embedding(batch, table, x);
+  void embedding(const device::Batch& batch, Tensor table, Tensor x) override {
+    device::CpuDevice::embedding(batch, table, x);
     spoil("embedding", x);
   }
-  void embedding_backward(const Batch& batch, Tensor dx, Tensor dtable, Accumulate accumulate) override {
-    CpuDevice::embedding_backward(batch, dx, dtable, accumulate);
+  void embedding_backward(const device::Batch& batch, Tensor dx, Tensor dtable,
+                          device::Accumulate accumulate) override {
+    device::CpuDevice::embedding_backward(batch, dx, dtable, accumulate);
     spoil("embedding_backward", dtable);
   }
   void rms_norm(Tensor x, Tensor weight, double eps, Tensor y, Tensor inverse_rms) override {
-    CpuDevice::rms_norm(x, weight, eps, y, inverse_rms);
+    device::CpuDevice::rms_norm(x, weight, eps, y, inverse_rms);
     spoil("rms_norm", y);
     spoil("rms_norm's statistics", inverse_rms);
   }
   void rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inverse_rms, Tensor dx,
-                         Accumulate accumulate_dx, Tensor dweight, Accumulate accumulate_dweight,
-                         Tensor workspace) override {
-    CpuDevice::rms_norm_backward(dy, x, weight, inverse_rms, dx, accumulate_dx, dweight, accumulate_dweight,
-                                 workspace);
+                         device::Accumulate accumulate_dx, Tensor dweight,
+                         device::Accumulate accumulate_dweight, Tensor workspace) override {
+    device::CpuDevice::rms_norm_backward(dy, x, weight, inverse_rms, dx, accumulate_dx, dweight,
+                                         accumulate_dweight, workspace);
     spoil("rms_norm_backward", dx);
     spoil("rms_norm_backward's weight", dweight);
   }
-  void qkv_rope(const Batch& batch, Tensor x, Tensor weight, Tensor rope, AttentionShape shape,
-                Tensor qkv) override {
-    CpuDevice::qkv_rope(batch, x, weight, rope, shape, qkv);
+  void qkv_rope(const device::Batch& batch, Tensor x, Tensor weight, Tensor rope,
+                device::AttentionShape shape, Tensor qkv) override {
+    device::CpuDevice::qkv_rope(batch, x, weight, rope, shape, qkv);
     spoil("qkv_rope", qkv);
   }
-  void qkv_rope_backward(const Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope,
-                         AttentionShape shape, Tensor dx, Tensor dweight,
-                         Accumulate accumulate_dweight) override {
-    CpuDevice::qkv_rope_backward(batch, dqkv, x, weight, rope, shape, dx, dweight, accumulate_dweight);
+  void qkv_rope_backward(const device::Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope,
+                         device::AttentionShape shape, Tensor dx, Tensor dweight,
+                         device::Accumulate accumulate_dweight) override {
+    device::CpuDevice::qkv_rope_backward(batch, dqkv, x, weight, rope, shape, dx, dweight,
+                                         accumulate_dweight);
     spoil("qkv_rope_backward", dx);
     spoil("qkv_rope_backward's weight", dweight);
   }
-  void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
-                 Tensor log_sum_exp, Tensor workspace) override {
-    CpuDevice::attention(batch, longest, shape, qkv, out, log_sum_exp, workspace);
+  void attention(const device::Batch& batch, std::int64_t longest, device::AttentionShape shape, Tensor qkv,
+                 Tensor out, Tensor log_sum_exp, Tensor workspace) override {
+    device::CpuDevice::attention(batch, longest, shape, qkv, out, log_sum_exp, workspace);
     spoil("attention", out);
     spoil("attention's statistics", log_sum_exp);
   }
-  void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
-                          Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,
+  void attention_backward(const device::Batch& batch, std::int64_t longest, device::AttentionShape shape,
+                          Tensor dout, Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,
                           Tensor workspace) override {
-    CpuDevice::attention_backward(batch, longest, shape, dout, qkv, out, log_sum_exp, dqkv, workspace);
+    device::CpuDevice::attention_backward(batch, longest, shape, dout, qkv, out, log_sum_exp, dqkv,
+                                          workspace);
     spoil("attention_backward", dqkv);
   }
   void projection_residual(Tensor x, Tensor weight, Tensor residual, Tensor y) override {
-    CpuDevice::projection_residual(x, weight, residual, y);
+    device::CpuDevice::projection_residual(x, weight, residual, y);
     spoil("projection_residual", y);
   }
   void projection_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
-                           Accumulate accumulate_dweight) override {
-    CpuDevice::projection_backward(dy, x, weight, dx, dweight, accumulate_dweight);
+                           device::Accumulate accumulate_dweight) override {
+    device::CpuDevice::projection_backward(dy, x, weight, dx, dweight, accumulate_dweight);
     spoil("projection_backward", dx);
     spoil("projection_backward's weight", dweight);
   }
   void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override {
-    CpuDevice::gate_up_swiglu(x, weight, gate_up, activated);
+    device::CpuDevice::gate_up_swiglu(x, weight, gate_up, activated);
     spoil("gate_up_swiglu", activated);
   }
   void swiglu(Tensor gate_up, Tensor activated) override {
-    CpuDevice::swiglu(gate_up, activated);
+    device::CpuDevice::swiglu(gate_up, activated);
     spoil("swiglu", activated);
   }
   void gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight, Tensor dx,
-                               Tensor dweight, Accumulate accumulate_dweight) override {
-    CpuDevice::gate_up_swiglu_backward(dactivated, gate_up, x, weight, dx, dweight, accumulate_dweight);
+                               Tensor dweight, device::Accumulate accumulate_dweight) override {
+    device::CpuDevice::gate_up_swiglu_backward(dactivated, gate_up, x, weight, dx, dweight,
+                                               accumulate_dweight);
     spoil("gate_up_swiglu_backward", dx);
     spoil("gate_up_swiglu_backward's weight", dweight);
   }
-  void head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
+  void head_loss(const device::Batch& batch, Tensor x, Tensor weight, device::StepScalars* scalars,
                  Tensor workspace) override {
-    CpuDevice::head_loss(batch, x, weight, scalars, workspace);
+    device::CpuDevice::head_loss(batch, x, weight, scalars, workspace);
     if (broken_ == "head_loss") scalars->loss_sum *= 1.05;
   }
-  void head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor dx,
-                          Tensor dweight, Accumulate accumulate_dweight, Tensor workspace) override {
-    CpuDevice::head_loss_backward(batch, x, weight, scalars, dx, dweight, accumulate_dweight, workspace);
+  void head_loss_backward(const device::Batch& batch, Tensor x, Tensor weight, device::StepScalars* scalars,
+                          Tensor dx, Tensor dweight, device::Accumulate accumulate_dweight,
+                          Tensor workspace) override {
+    device::CpuDevice::head_loss_backward(batch, x, weight, scalars, dx, dweight, accumulate_dweight,
+                                          workspace);
     spoil("head_loss_backward", dx);
     spoil("head_loss_backward's weight", dweight);
     if (broken_ == "head_loss_backward's loss") scalars->loss_sum *= 1.05;
   }
-  void max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) override {
-    CpuDevice::max_magnitude(gradient, ranges, maximum);
+  void max_magnitude(Tensor gradient, std::span<const device::UpdateRange> ranges, Tensor maximum) override {
+    device::CpuDevice::max_magnitude(gradient, ranges, maximum);
     spoil("max_magnitude", maximum);
   }
-  void sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
+  void sum_squares(Tensor gradient, std::span<const device::UpdateRange> ranges, Tensor maximum,
                    Tensor limbs) override {
-    CpuDevice::sum_squares(gradient, ranges, maximum, limbs);
+    device::CpuDevice::sum_squares(gradient, ranges, maximum, limbs);
     if (broken_ == "sum_squares") limbs.as<std::int64_t>()[0] /= 2;
   }
-  void finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) override {
-    CpuDevice::finish_norm(maximum, limbs, max_norm, scalars);
+  void finish_norm(Tensor maximum, Tensor limbs, double max_norm, device::StepScalars* scalars) override {
+    device::CpuDevice::finish_norm(maximum, limbs, max_norm, scalars);
     if (broken_ == "finish_norm") scalars->clip_coefficient = 1;
   }
-  void adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-             const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
-             Tensor shard) override {
-    CpuDevice::adamw(gradient, ranges, constants, scalars, master, exp_avg, exp_avg_sq, shard);
+  void adamw(Tensor gradient, std::span<const device::UpdateRange> ranges,
+             const device::AdamWConstants& constants, const device::StepScalars* scalars, Tensor master,
+             Tensor exp_avg, Tensor exp_avg_sq, Tensor shard) override {
+    device::CpuDevice::adamw(gradient, ranges, constants, scalars, master, exp_avg, exp_avg_sq, shard);
     spoil("adamw's master", master);
     spoil("adamw's exp_avg", exp_avg);
     spoil("adamw's exp_avg_sq", exp_avg_sq);
@@ -139,7 +145,7 @@ class BrokenDevice final : public CpuDevice {
 };
 
 TEST(DeviceCheck, TheCpuComputesWhatTheReferenceDoes) {
-  const auto cpu = make_cpu_device(1), reference = make_reference_device();
+  const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
   for (const std::int64_t head_dim : {16, 64, 128}) {
     const auto compared =
         compare_devices(*cpu, *reference, {.head_dim = head_dim, .judge_dtype = DType::float64});
@@ -150,7 +156,7 @@ TEST(DeviceCheck, TheCpuComputesWhatTheReferenceDoes) {
 }
 
 TEST(DeviceCheck, TheSameDeviceHasNoError) {
-  const auto one = make_cpu_device(1), other = make_cpu_device(1);
+  const auto one = device::make_cpu_device(1), other = device::make_cpu_device(1);
   for (const auto& tensor : compare_devices(*one, *other, {})) EXPECT_EQ(tensor.error, 0) << tensor.name;
 }
 
@@ -188,7 +194,7 @@ TEST(DeviceCheck, NamesWhatABrokenOperationHasWritten) {
       {"adamw's exp_avg_sq", "AdamW's exp_avg_sq"},
       {"adamw's shard", "AdamW's shard"},
   };
-  const auto judge = make_cpu_device(1);
+  const auto judge = device::make_cpu_device(1);
   for (const auto& [operation, tensor] : broken) {
     SCOPED_TRACE(operation);
     BrokenDevice device(operation);
@@ -201,7 +207,7 @@ TEST(DeviceCheck, NamesWhatABrokenOperationHasWritten) {
 }
 
 TEST(DeviceCheck, SaysWhatDiffersAndByHowMuch) {
-  const auto judge = make_cpu_device(1);
+  const auto judge = device::make_cpu_device(1);
   BrokenDevice device("head_loss");
   const std::string failure = failure_of(compare_devices(device, *judge, {}));
   EXPECT_THAT(failure, HasSubstr("loss of an evaluation differs by 0.05 of its norm, and rounding explains"));
@@ -210,4 +216,4 @@ TEST(DeviceCheck, SaysWhatDiffersAndByHowMuch) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::selfcheck

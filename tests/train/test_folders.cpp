@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "llampi/infer/session.hpp"
 #include "support/mpi_test.hpp"
 #include "support/oracle.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -62,8 +62,8 @@ Expected read_expected(const fs::path& folder) {
 }
 
 /// A micro-batch of `slots` sequences; those that are not given are empty.
-HostBatch batch_of(std::span<const Sequence> sequences, std::int64_t slots, std::int64_t seq_len) {
-  HostBatch batch(slots * seq_len);
+device::HostBatch batch_of(std::span<const Sequence> sequences, std::int64_t slots, std::int64_t seq_len) {
+  device::HostBatch batch(slots * seq_len);
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   batch.segments = slots;
   for (std::int64_t s = 0; s < slots; ++s) {
@@ -87,25 +87,25 @@ double element(const Tensor& tensor, std::int64_t i) {
 class Loaded {
  public:
   Loaded(const fs::path& folder, DType dtype, std::int64_t sequences, std::int64_t seq_len)
-      : config_(LlamaConfig::read(folder)),
-        model_(make_llama(config_)),
-        device_(dtype == DType::float64 ? make_reference_device() : make_cpu_device(1)),
+      : config_(model::LlamaConfig::read(folder)),
+        model_(model::make_llama(config_)),
+        device_(dtype == DType::float64 ? device::make_reference_device() : device::make_cpu_device(1)),
         slots_((sequences + test_world().size() - 1) / test_world().size()),
         seq_len_(seq_len) {
-    EngineOptions options;
+    fsdp::EngineOptions options;
     options.batch = {slots_, seq_len};
     options.precision = {dtype, dtype, dtype, dtype, dtype, dtype};
     options.adamw.beta1 = 0.5;  // the moments of a first step are then half the gradients, exactly
-    options.groups = parameter_groups(model_->parameters(), {});
-    engine_ = std::make_unique<Engine>(*model_, *device_, test_world(), options);
+    options.groups = optim::parameter_groups(model_->parameters(), {});
+    engine_ = std::make_unique<fsdp::Engine>(*model_, *device_, test_world(), options);
     if (dtype == DType::float64) {
       read_as_float64(folder);
     } else {
-      load_weights(test_world(), *device_, folder, config_, *engine_);
+      infer::load_weights(test_world(), *device_, folder, config_, *engine_);
     }
   }
 
-  const Model& model() const { return *model_; }
+  const model::Model& model() const { return *model_; }
 
   /// [seq_len, vocabulary]
   std::vector<double> logits(const Sequence& sequence) {
@@ -124,7 +124,7 @@ class Loaded {
   Step step(std::span<const Sequence> sequences) {
     const auto begin = std::min(test_world().rank() * slots_, std::ssize(sequences));
     const auto mine = sequences.subspan(begin, std::min(slots_, std::ssize(sequences) - begin));
-    const HostBatch batch = batch_of(mine, slots_, seq_len_);
+    const device::HostBatch batch = batch_of(mine, slots_, seq_len_);
     const std::int64_t labels = std::ssize(sequences) * seq_len_;
     const auto result = engine_->step(std::span(&batch, 1), {.learning_rate = 0, .valid_labels = labels});
     double loss = result.loss_sum;
@@ -135,12 +135,13 @@ class Loaded {
  private:
   /// load_weights() has no need of float64.
   void read_as_float64(const fs::path& folder) {
-    const auto source = open_safetensors(folder, config_.tie_word_embeddings);
-    check_tensors(*source, tensor_infos(*engine_));
+    const auto source = checkpoint::open_safetensors(folder, config_.tie_word_embeddings);
+    checkpoint::check_tensors(*source, infer::tensor_infos(*engine_));
     for (const auto& piece : engine_->pieces_to_load()) {
       const auto& name = model_->parameters()[piece.parameter].name;
-      const auto found = std::find_if(source->tensors().begin(), source->tensors().end(),
-                                      [&](const TensorInfo& tensor) { return tensor.name == name; });
+      const auto found =
+          std::find_if(source->tensors().begin(), source->tensors().end(),
+                       [&](const checkpoint::TensorInfo& tensor) { return tensor.name == name; });
       std::vector<float> values(piece.master.elements());
       source->read(static_cast<int>(found - source->tensors().begin()), piece.begin, std::ssize(values),
                    values.data());
@@ -160,11 +161,11 @@ class Loaded {
     return whole;
   }
 
-  LlamaConfig config_;
-  std::unique_ptr<Model> model_;
-  std::unique_ptr<Device> device_;
+  model::LlamaConfig config_;
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<device::Device> device_;
   std::int64_t slots_, seq_len_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<fsdp::Engine> engine_;
 };
 
 void expect_summary(const Summary& expected, std::span<const double> values, const Tolerance& tolerance,
@@ -219,4 +220,4 @@ INSTANTIATE_TEST_SUITE_P(Transformers, Folders,
                          [](const auto& folder) { return folder.param; });
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

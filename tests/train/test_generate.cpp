@@ -1,6 +1,6 @@
 // Generation and accuracy with a model whose answers are known: each token has one successor, whatever stands
 // before it.
-#include "llampi/train/generate.hpp"
+#include "llampi/infer/generate.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,16 +9,16 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "llampi/data/chat.hpp"
-#include "llampi/data/tokenizer.hpp"
+#include "infer/continuation.hpp"
+#include "infer/sampling.hpp"
+#include "llampi/checkpoint/convert.hpp"
 #include "llampi/model/llama.hpp"
-#include "llampi/train/convert.hpp"
+#include "llampi/tokenizer/chat.hpp"
+#include "llampi/tokenizer/make_tokenizer.hpp"
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
-#include "train/continuation.hpp"
-#include "train/sampling.hpp"
 
-namespace llampi {
+namespace llampi::infer {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,13 +167,14 @@ class Generate : public ::testing::Test {
   }
   ~Generate() override { world().barrier(); }
 
-  static World& world() { return test_world(); }
+  static comm::World& world() { return test_world(); }
   void write(const std::string& name, const std::string& text) const { std::ofstream(*made_ / name) << text; }
 
   static std::string chat_template() {
     const TemporaryFolder folder;
     std::ofstream(folder / "tokenizer.json") << tokenizer_json();
-    return choose_template(*make_tokenizer(folder.path().string()), {.name = "llama3"}).text;
+    return tokenizer::choose_template(*tokenizer::make_tokenizer(folder.path().string()), {.name = "llama3"})
+        .text;
   }
 
   static GenerateOptions greedy(const std::string& prompt) {
@@ -258,7 +259,7 @@ TEST_F(Generate, EndsAtTheTokensThatTheModelOfACheckpointNames) {
     world().barrier();
   };
   write_config({id_of("u"), id_of("e")});
-  import_folder(world(), folder_, folder_ / "weights.h5", false, {});
+  checkpoint::import_folder(world(), folder_, folder_ / "weights.h5", false, {});
   write_config(nullptr);
   auto options = greedy("yes");
   options.text.tokenizer = folder_.string();
@@ -399,13 +400,13 @@ TEST(ContinueSequence, OnEachRankItsOwn) {
       R"({"model_type": "llama", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40,
     "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64,
     "initializer_range": 0.5})";
-  World& world = test_world();
-  const auto model = make_llama(LlamaConfig::parse(kModel, "model"));
-  const auto device = make_cpu_device(1);
-  EngineOptions options;
+  comm::World& world = test_world();
+  const auto model = model::make_llama(model::LlamaConfig::parse(kModel, "model"));
+  const auto device = device::make_cpu_device(1);
+  fsdp::EngineOptions options;
   options.batch = generation_shape(60);
   options.training = false;
-  Engine engine(*model, *device, world, options);
+  fsdp::Engine engine(*model, *device, world, options);
   engine.initialise(3);
 
   const auto beginning_of = [](int rank) {
@@ -427,4 +428,4 @@ TEST(ContinueSequence, OnEachRankItsOwn) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::infer

@@ -12,7 +12,7 @@
 #include "llampi/core/error.hpp"
 #include "train/metrics.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ TEST_F(Metrics, AFolderThatCannotBeWrittenIsTheUsersMistake) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

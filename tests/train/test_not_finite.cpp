@@ -3,11 +3,12 @@
 
 #include <limits>
 
+#include "llampi/data/loader.hpp"
+#include "llampi/infer/session.hpp"
 #include "train/not_finite.hpp"
 #include "train/run_fixture.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using ::testing::MatchesRegex;
@@ -16,40 +17,42 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr std::int64_t kSeqLen = 8;
 
 /// Of one stage, whose backward pass writes a number that is not finite into its first gradient, on one rank.
-class BadStage final : public Stage {
+class BadStage final : public model::Stage {
  public:
-  BadStage(const Stage& inner, bool bad) : inner_(inner), bad_(bad) {}
-  StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const override {
+  BadStage(const model::Stage& inner, bool bad) : inner_(inner), bad_(bad) {}
+  model::StageSpec spec(model::BatchShape batch, DType compute,
+                        const device::OperationSizes& sizes) const override {
     return inner_.spec(batch, compute, sizes);
   }
-  void forward(StageContext& context) const override { inner_.forward(context); }
-  void recompute(StageContext& context) const override { inner_.recompute(context); }
-  void backward(StageContext& context) const override {
+  void forward(model::StageContext& context) const override { inner_.forward(context); }
+  void recompute(model::StageContext& context) const override { inner_.recompute(context); }
+  void backward(model::StageContext& context) const override {
     inner_.backward(context);
     if (bad_) context.parameter_gradients[0].as<float>()[0] = kNaN;
   }
 
  private:
-  const Stage& inner_;
+  const model::Stage& inner_;
   bool bad_;
 };
 
 /// A Llama of which the stages `bad` write bad gradients.
-class BadModel final : public Model {
+class BadModel final : public model::Model {
  public:
-  BadModel(std::unique_ptr<Model> inner, const std::vector<std::size_t>& bad) : inner_(std::move(inner)) {
+  BadModel(std::unique_ptr<model::Model> inner, const std::vector<std::size_t>& bad)
+      : inner_(std::move(inner)) {
     for (std::size_t s = 0; s < inner_->stages().size(); ++s) {
       stages_.push_back(
           std::make_unique<BadStage>(*inner_->stages()[s], std::count(bad.begin(), bad.end(), s) > 0));
     }
   }
-  const std::vector<Module>& modules() const override { return inner_->modules(); }
-  const std::vector<Parameter>& parameters() const override { return inner_->parameters(); }
-  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
-  std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
+  const std::vector<model::Module>& modules() const override { return inner_->modules(); }
+  const std::vector<model::Parameter>& parameters() const override { return inner_->parameters(); }
+  const std::vector<std::unique_ptr<model::Stage>>& stages() const override { return stages_; }
+  std::vector<model::BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
     return inner_->constants(seq_len, compute);
   }
-  void fill_constant(int index, const BufferSpec& spec, void* data) const override {
+  void fill_constant(int index, const model::BufferSpec& spec, void* data) const override {
     inner_->fill_constant(index, spec, data);
   }
   std::string block_type() const override { return inner_->block_type(); }
@@ -57,31 +60,31 @@ class BadModel final : public Model {
   double flops_per_token(std::int64_t seq_len) const override { return inner_->flops_per_token(seq_len); }
 
  private:
-  std::unique_ptr<Model> inner_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::unique_ptr<model::Model> inner_;
+  std::vector<std::unique_ptr<model::Stage>> stages_;
 };
 
 /// The engine of a small Llama, and steps of it.
 class NotFinite : public Train {
  protected:
-  EngineOptions options(const Model& model) const {
-    EngineOptions options;
+  fsdp::EngineOptions options(const model::Model& model) const {
+    fsdp::EngineOptions options;
     options.batch = {1, kSeqLen};
-    options.wrap.policy = WrapPolicy::transformer;
+    options.wrap.policy = fsdp::WrapPolicy::transformer;
     options.groups.resize(model.parameters().size());
     options.clip_grad_norm = 1;
     return options;
   }
-  StepResult step(Engine& engine) const {
-    const TokenFile file(folder_ / "tokens.h5");
+  fsdp::StepResult step(fsdp::Engine& engine) const {
+    const data::TokenFile file(folder_ / "tokens.h5");
     const std::vector<std::int64_t> samples = {world().rank()};
-    const HostBatch batch =
-        make_batch(file, {.seq_len = kSeqLen, .micro_batch = 1, .vocabulary = 61}, samples);
+    const device::HostBatch batch =
+        data::make_batch(file, {.seq_len = kSeqLen, .micro_batch = 1, .vocabulary = 61}, samples);
     std::int64_t valid = batch.valid_labels;
     world().sum(std::span(&valid, 1));
     return engine.step({&batch, 1}, {1e-3, 1, valid});
   }
-  std::unique_ptr<Model> model() const { return make_llama(LlamaConfig::read(folder_)); }
+  std::unique_ptr<model::Model> model() const { return model::make_llama(model::LlamaConfig::read(folder_)); }
 };
 
 /// The rank that holds element `element` of a parameter, and its value there.
@@ -90,7 +93,7 @@ struct Element {
   float* value = nullptr;  ///< on that rank
 };
 
-Element find(Engine& engine, const std::string& name, std::int64_t element) {
+Element find(fsdp::Engine& engine, const std::string& name, std::int64_t element) {
   Element result;
   for (const auto& piece : engine.pieces_to_load()) {
     const std::int64_t at = element - piece.begin;
@@ -108,10 +111,10 @@ Element find(Engine& engine, const std::string& name, std::int64_t element) {
 std::string on_rank(int rank) { return fmt::format("rank {} on {}", rank, test_world().topology().host); }
 
 TEST_F(NotFinite, ABadParameterIsNamed) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const auto llama = model();
   for (const std::int64_t at : {0, 959}) {  // of the first rank that has some of it, of the last
-    Engine engine(*llama, *device, world(), options(*llama));
+    fsdp::Engine engine(*llama, *device, world(), options(*llama));
     engine.initialise(1);
     const auto element = find(engine, "model.layers.1.mlp.down_proj.weight", at);
     if (element.value != nullptr) *element.value = kNaN;
@@ -126,14 +129,14 @@ TEST_F(NotFinite, ABadParameterIsNamed) {
 }
 
 TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   // Stages: embedding, attention 0, MLP 0, attention 1, MLP 1, loss. Of rank 0's gradients only.
-  for (const auto& offload : {Offload{}, Offload{.optimizer = true}}) {
+  for (const auto& offload : {fsdp::Offload{}, fsdp::Offload{.optimizer = true}}) {
     const BadModel bad(model(),
                        world().rank() == 0 ? std::vector<std::size_t>{3, 5} : std::vector<std::size_t>{});
     auto with = options(bad);
     with.offload = offload;
-    Engine engine(bad, *device, world(), with);
+    fsdp::Engine engine(bad, *device, world(), with);
     engine.initialise(1);
     const int holder = find(engine, "model.layers.1.input_layernorm.weight", 0).rank;
     const auto result = step(engine);
@@ -148,9 +151,9 @@ TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
 }
 
 TEST_F(NotFinite, TheRankWhoseLossIsNotFiniteIsNamed) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const auto llama = model();
-  Engine engine(*llama, *device, world(), options(*llama));
+  fsdp::Engine engine(*llama, *device, world(), options(*llama));
   engine.initialise(1);
   step(engine);
   const int last = world().size() - 1;
@@ -179,7 +182,7 @@ class Overflow : public Train {
   std::string failure(const Config& c, const Log& log = Log()) const {
     try {
       run(c, log);
-    } catch (const CommonError& error) {
+    } catch (const comm::CommonError& error) {
       return error.what();
     }
     return "no failure";
@@ -211,4 +214,4 @@ TEST_F(Overflow, LeavesStepsOutWhileItMay) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

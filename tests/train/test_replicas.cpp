@@ -1,11 +1,11 @@
 // Replicas that are not equal: found, and named.
 #include <gmock/gmock.h>
 
+#include "llampi/infer/session.hpp"
 #include "train/replicas.hpp"
 #include "train/run_fixture.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using ::testing::AllOf;
@@ -13,20 +13,20 @@ using ::testing::HasSubstr;
 
 class Replicas : public Train {
  protected:
-  EngineOptions options(const Model& model, Strategy strategy) const {
-    EngineOptions options;
+  fsdp::EngineOptions options(const model::Model& model, fsdp::Strategy strategy) const {
+    fsdp::EngineOptions options;
     options.batch = {1, 8};
     options.strategy = strategy;
     options.shard_group_size = 2;
-    options.wrap.policy = WrapPolicy::transformer;
+    options.wrap.policy = fsdp::WrapPolicy::transformer;
     options.groups.resize(model.parameters().size());
     return options;
   }
-  std::unique_ptr<Model> model() const { return make_llama(LlamaConfig::read(folder_)); }
+  std::unique_ptr<model::Model> model() const { return model::make_llama(model::LlamaConfig::read(folder_)); }
 };
 
 /// Changes the last bit of the first element that this rank has of a parameter's second moment.
-void flip_a_bit(Engine& engine, const std::string& name) {
+void flip_a_bit(fsdp::Engine& engine, const std::string& name) {
   for (const auto& piece : engine.pieces_to_load()) {
     if (engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name != name) continue;
     auto* value = static_cast<unsigned char*>(piece.exp_avg_sq.data);
@@ -37,10 +37,10 @@ void flip_a_bit(Engine& engine, const std::string& name) {
 }
 
 TEST_F(Replicas, NoneDiffersAfterTheStart) {
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const auto llama = model();
-  for (const auto strategy : {Strategy::no_shard, Strategy::full_shard}) {
-    Engine engine(*llama, *device, world(), options(*llama, strategy));
+  for (const auto strategy : {fsdp::Strategy::no_shard, fsdp::Strategy::full_shard}) {
+    fsdp::Engine engine(*llama, *device, world(), options(*llama, strategy));
     engine.initialise(1);
     EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
   }
@@ -48,9 +48,9 @@ TEST_F(Replicas, NoneDiffersAfterTheStart) {
 
 TEST_F(Replicas, OneOfThreeOrMoreIsNamed) {
   if (world().size() < 3) GTEST_SKIP() << "two ranks cannot tell which of them is right";
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const auto llama = model();
-  Engine engine(*llama, *device, world(), options(*llama, Strategy::no_shard));
+  fsdp::Engine engine(*llama, *device, world(), options(*llama, fsdp::Strategy::no_shard));
   engine.initialise(1);
   if (world().rank() == 1) flip_a_bit(engine, "model.layers.1.mlp.down_proj.weight");
   const std::string text = find_differing_replicas(world(), *device, engine);
@@ -61,9 +61,9 @@ TEST_F(Replicas, OneOfThreeOrMoreIsNamed) {
 
 TEST_F(Replicas, TwoThatDifferAreBothNamed) {
   if (world().size() != 4) GTEST_SKIP() << "two shards with two replicas each need four ranks";
-  const auto device = make_cpu_device(1);
+  const auto device = device::make_cpu_device(1);
   const auto llama = model();
-  Engine engine(*llama, *device, world(), options(*llama, Strategy::hybrid_shard));
+  fsdp::Engine engine(*llama, *device, world(), options(*llama, fsdp::Strategy::hybrid_shard));
   engine.initialise(1);
   EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
   if (world().rank() == 3) flip_a_bit(engine, "lm_head.weight");
@@ -97,15 +97,15 @@ TEST_F(Replicas, ARunWithADifferentOneEndsBeforeItIsSaved) {
     std::string message = "it did not end";
     try {
       run(c);
-    } catch (const CommonError& error) {  // on every rank, so that one may print it
+    } catch (const comm::CommonError& error) {  // on every rank, so that one may print it
       message = error.what();
     }
     EXPECT_THAT(message, AllOf(HasSubstr(fmt::format("after step {}, rank 1 on ", step)),
                                HasSubstr("differs from"), HasSubstr("; there is no checkpoint yet")));
-    EXPECT_TRUE(list_checkpoints(c.run.dir).empty());
+    EXPECT_TRUE(checkpoint::list_checkpoints(c.run.dir).empty());
     world().barrier();
   }
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

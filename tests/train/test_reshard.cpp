@@ -5,11 +5,11 @@
 
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/infer/session.hpp"
 #include "llampi/model/llama.hpp"
 #include "support/mpi_test.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -21,37 +21,40 @@ constexpr const char* kModel = R"({"model_type": "llama", "vocab_size": 5, "hidd
 
 struct Choice {
   const char* name;
-  Strategy strategy;
-  WrapPolicy wrap = WrapPolicy::transformer;
+  fsdp::Strategy strategy;
+  fsdp::WrapPolicy wrap = fsdp::WrapPolicy::transformer;
   DType moment = DType::float32;
 };
-const Choice kChoices[] = {{"full_shard", Strategy::full_shard},
-                           {"shard_grad_op", Strategy::shard_grad_op, WrapPolicy::none},
-                           {"no_shard", Strategy::no_shard},
-                           {"hybrid_shard", Strategy::hybrid_shard, WrapPolicy::size},
-                           {"bfloat16_moments", Strategy::full_shard, WrapPolicy::size, DType::bfloat16}};
+const Choice kChoices[] = {
+    {"full_shard", fsdp::Strategy::full_shard},
+    {"shard_grad_op", fsdp::Strategy::shard_grad_op, fsdp::WrapPolicy::none},
+    {"no_shard", fsdp::Strategy::no_shard},
+    {"hybrid_shard", fsdp::Strategy::hybrid_shard, fsdp::WrapPolicy::size},
+    {"bfloat16_moments", fsdp::Strategy::full_shard, fsdp::WrapPolicy::size, DType::bfloat16}};
 
 bool is_possible(const Choice& choice, int ranks) {
-  return choice.strategy != Strategy::hybrid_shard || (ranks % 2 == 0);
+  return choice.strategy != fsdp::Strategy::hybrid_shard || (ranks % 2 == 0);
 }
 
 struct Loaded {
-  std::unique_ptr<Model> model = make_llama(LlamaConfig::parse(kModel, "model"));
-  std::unique_ptr<Device> device = make_cpu_device(1);
-  std::unique_ptr<Engine> engine;
+  std::unique_ptr<model::Model> model = model::make_llama(model::LlamaConfig::parse(kModel, "model"));
+  std::unique_ptr<device::Device> device = device::make_cpu_device(1);
+  std::unique_ptr<fsdp::Engine> engine;
 
   explicit Loaded(const Choice& choice) {
-    EngineOptions options;
+    fsdp::EngineOptions options;
     options.batch = {1, 4};
     options.strategy = choice.strategy;
     options.wrap.policy = choice.wrap;
     options.wrap.min_params = 20;
     options.precision.moment = choice.moment;
-    if (choice.strategy == Strategy::hybrid_shard) options.shard_group_size = test_world().size() / 2;
-    options.groups = parameter_groups(model->parameters(), {.frozen = "layers.1.mlp"});
-    engine = std::make_unique<Engine>(*model, *device, test_world(), options);
+    if (choice.strategy == fsdp::Strategy::hybrid_shard) options.shard_group_size = test_world().size() / 2;
+    options.groups = optim::parameter_groups(model->parameters(), {.frozen = "layers.1.mlp"});
+    engine = std::make_unique<fsdp::Engine>(*model, *device, test_world(), options);
   }
-  const std::string& name(const StatePiece& piece) const { return model->parameters()[piece.parameter].name; }
+  const std::string& name(const fsdp::StatePiece& piece) const {
+    return model->parameters()[piece.parameter].name;
+  }
 };
 
 /// What stands at an element: bits that bfloat16 holds, so that every dtype does.
@@ -60,13 +63,13 @@ float value(const std::string& tensor, const char* role, std::int64_t element) {
 }
 
 template <class Visit>
-void for_each_tensor(const StatePiece& piece, const Visit& visit) {
+void for_each_tensor(const fsdp::StatePiece& piece, const Visit& visit) {
   visit(piece.master, "model");
   if (piece.exp_avg) visit(piece.exp_avg, "exp_avg");
   if (piece.exp_avg_sq) visit(piece.exp_avg_sq, "exp_avg_sq");
 }
 
-void fill(const Loaded& loaded, const StatePiece& piece) {
+void fill(const Loaded& loaded, const fsdp::StatePiece& piece) {
   for_each_tensor(piece, [&](const Tensor& tensor, const char* role) {
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
       const float v = value(loaded.name(piece), role, piece.begin + i);
@@ -79,7 +82,7 @@ void fill(const Loaded& loaded, const StatePiece& piece) {
   });
 }
 
-std::int64_t differences(const Loaded& loaded, const StatePiece& piece) {
+std::int64_t differences(const Loaded& loaded, const fsdp::StatePiece& piece) {
   std::int64_t count = 0;
   for_each_tensor(piece, [&](const Tensor& tensor, const char* role) {
     for (std::int64_t i = 0; i < tensor.elements(); ++i) {
@@ -101,9 +104,10 @@ TEST(Reshard, Write) {
     if (!is_possible(choice, test_world().size())) continue;
     const Loaded loaded(choice);
     for (const auto& piece : loaded.engine->pieces_to_load()) fill(loaded, piece);
-    save_checkpoint(test_world(), *loaded.device, file_of(choice, test_world().size()),
-                    tensor_infos(*loaded.engine), tensor_pieces(loaded.engine->pieces_to_save()),
-                    {.step = test_world().size()}, {kModel, ""});
+    checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_world().size()),
+                                infer::tensor_infos(*loaded.engine),
+                                infer::tensor_pieces(loaded.engine->pieces_to_save()),
+                                {.step = test_world().size()}, {kModel, ""});
   }
 }
 
@@ -120,8 +124,9 @@ TEST(Reshard, Read) {
             std::memset(tensor.data, 0xFF, static_cast<std::size_t>(tensor.bytes()));
           });
         }
-        const auto state = load_checkpoint(test_world(), *loaded.device, file_of(writer, writers),
-                                           tensor_infos(*loaded.engine), tensor_pieces(pieces));
+        const auto state =
+            checkpoint::load_checkpoint(test_world(), *loaded.device, file_of(writer, writers),
+                                        infer::tensor_infos(*loaded.engine), infer::tensor_pieces(pieces));
         EXPECT_EQ(state.step, writers);
         std::int64_t count = 0;
         for (const auto& piece : pieces) count += differences(loaded, piece);
@@ -132,4 +137,4 @@ TEST(Reshard, Read) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

@@ -5,11 +5,11 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 /// 100 samples of 16 tokens after `step` steps of 12, 8 in an epoch and 4 samples left over.
-TrainingState saved_at(std::int64_t step) {
+checkpoint::TrainingState saved_at(std::int64_t step) {
   return {.step = step,
           .optimizer_steps = step - 1,
           .tokens_seen = 1000 * step,
@@ -21,7 +21,7 @@ TrainingState saved_at(std::int64_t step) {
           .data_tokens = 1601};
 }
 
-TrainingState fresh(std::int64_t seq_len, std::int64_t global_batch) {
+checkpoint::TrainingState fresh(std::int64_t seq_len, std::int64_t global_batch) {
   return {.seed = 3, .seq_len = seq_len, .global_batch = global_batch, .data_tokens = 1601};
 }
 
@@ -73,7 +73,7 @@ TEST(TotalSteps, EpochsCountFromThePlaceInTheData) {
 }
 
 TEST(CheckSameModel, NamesTheFieldThatDiffers) {
-  LlamaConfig model;
+  model::LlamaConfig model;
   model.vocab_size = 61;
   model.hidden_size = 24;
   model.intermediate_size = 40;
@@ -82,7 +82,7 @@ TEST(CheckSameModel, NamesTheFieldThatDiffers) {
   model.key_value_heads = 1;
   model.head_dim = 8;
   const auto problem = [&](auto change) -> std::string {
-    LlamaConfig other = model;
+    model::LlamaConfig other = model;
     change(other);
     try {
       check_same_model(model, "here", other, "there", "look");
@@ -91,31 +91,32 @@ TEST(CheckSameModel, NamesTheFieldThatDiffers) {
     }
     return "";
   };
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.max_position_embeddings = 128; }), "") << "only a limit";
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.initializer_range = 1; }), "");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.vocab_size = 62; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.max_position_embeddings = 128; }), "") << "only a limit";
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.initializer_range = 1; }), "");
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.vocab_size = 62; }),
             "here has vocab_size = 61, but there has 62; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.hidden_size = 48; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.hidden_size = 48; }),
             "here has hidden_size = 24, but there has 48; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.intermediate_size = 41; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.intermediate_size = 41; }),
             "here has intermediate_size = 40, but there has 41; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.layers = 3; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.layers = 3; }),
             "here has num_hidden_layers = 2, but there has 3; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.query_heads = 6; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.query_heads = 6; }),
             "here has num_attention_heads = 3, but there has 6; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.key_value_heads = 3; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.key_value_heads = 3; }),
             "here has num_key_value_heads = 1, but there has 3; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.head_dim = 4; }), "here has head_dim = 8, but there has 4; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.rms_norm_eps = 1e-5; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.head_dim = 4; }),
+            "here has head_dim = 8, but there has 4; look");
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.rms_norm_eps = 1e-5; }),
             "here has rms_norm_eps = 1e-06, but there has 1e-05; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.rope_theta = 5e5; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.rope_theta = 5e5; }),
             "here has rope_theta = 10000, but there has 500000; look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.rope_scaling = Llama3Rope{}; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.rope_scaling = model::Llama3Rope{}; }),
             "here has rope_scaling = none, but there has llama3 (factor 8, low_freq_factor 1, "
             "high_freq_factor 4, original length 8192); look");
-  EXPECT_EQ(problem([](LlamaConfig& c) { c.tie_word_embeddings = true; }),
+  EXPECT_EQ(problem([](model::LlamaConfig& c) { c.tie_word_embeddings = true; }),
             "here has tie_word_embeddings = false, but there has true; look");
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

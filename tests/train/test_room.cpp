@@ -9,7 +9,7 @@
 #include "support/temporary_folder.hpp"
 #include "train/room.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -21,7 +21,8 @@ using ::testing::IsEmpty;
 constexpr std::int64_t kBytes = 1000;  // of a checkpoint
 
 /// By doing one save after the other.
-RoomAtTheEnd simulated(const Saves& saves, const Retention& retention, std::vector<SavedFile> files) {
+RoomAtTheEnd simulated(const Saves& saves, const checkpoint::Retention& retention,
+                       std::vector<SavedFile> files) {
   std::int64_t bytes_now = 0, kept = 0;
   for (const auto& file : files) bytes_now += file.bytes;
   RoomAtTheEnd end;
@@ -46,7 +47,8 @@ TEST(Room, AtTheEndIsWhatASimulationHas) {
   for (const std::int64_t step : {0, 3, 10}) {
     for (const std::int64_t total : {10, 11, 24, 40}) {
       for (const std::int64_t every : {0, 1, 4, 7}) {
-        for (const Retention retention : {Retention{1, 0}, {3, 0}, {2, 6}, {3, 1}, {100, 4}}) {
+        for (const checkpoint::Retention retention :
+             {checkpoint::Retention{1, 0}, {3, 0}, {2, 6}, {3, 1}, {100, 4}}) {
           for (const int existing : {0, 1, 5}) {
             std::vector<SavedFile> files;
             for (int i = 0; i < std::min<std::int64_t>(existing, step); ++i)
@@ -73,7 +75,7 @@ class RoomOfRun : public ::testing::Test {
     fs::create_directories(folder_ / "run/checkpoints");
   }
   void have(std::int64_t step) const {
-    std::ofstream(checkpoint_path(config_.run.dir, step)) << std::string(kBytes, 'x');
+    std::ofstream(checkpoint::checkpoint_path(config_.run.dir, step)) << std::string(kBytes, 'x');
   }
   Room room() {
     return {config_, kBytes,
@@ -81,12 +83,12 @@ class RoomOfRun : public ::testing::Test {
             {},      [this](const fs::path& folder) { return free(folder); }};
   }
   std::optional<std::int64_t> free(const fs::path& folder) const {
-    const auto gone = 10 - std::ssize(list_checkpoints(config_.run.dir));
+    const auto gone = 10 - std::ssize(checkpoint::list_checkpoints(config_.run.dir));
     return folder.string().find("elsewhere") != std::string::npos ? free_elsewhere_ : free_ + kBytes * gone;
   }
   /// As if so much was free beside ten checkpoints less those that are there.
   void free_is(std::int64_t bytes) {
-    free_ = bytes - kBytes * (10 - std::ssize(list_checkpoints(config_.run.dir)));
+    free_ = bytes - kBytes * (10 - std::ssize(checkpoint::list_checkpoints(config_.run.dir)));
   }
   std::string refusal() {
     try {
@@ -121,19 +123,21 @@ TEST_F(RoomOfRun, IsMadeByAnOldCheckpointOnlyWhereAnotherStays) {
   free_is(10);
   EXPECT_EQ(refusal(), "");  // the save deletes step 2 anyhow
   room().make_some();
-  EXPECT_THAT(list_checkpoints(config_.run.dir), ElementsAre(checkpoint_path(config_.run.dir, 4)));
-  EXPECT_THAT(lines_, ElementsAre(HasSubstr("deletes " + checkpoint_path(config_.run.dir, 2).string())));
+  EXPECT_THAT(checkpoint::list_checkpoints(config_.run.dir),
+              ElementsAre(checkpoint::checkpoint_path(config_.run.dir, 4)));
+  EXPECT_THAT(lines_,
+              ElementsAre(HasSubstr("deletes " + checkpoint::checkpoint_path(config_.run.dir, 2).string())));
   free_is(10);
   EXPECT_NE(refusal(), "");
   room().make_some();
   config_.checkpoint.keep = 1;
   room().make_some();
-  EXPECT_EQ(list_checkpoints(config_.run.dir).size(), 1) << "the only one";
+  EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 1) << "the only one";
   config_.checkpoint.keep = 2, config_.checkpoint.keep_every = 2;
   have(6);
   free_is(10);
   room().make_some();
-  EXPECT_EQ(list_checkpoints(config_.run.dir).size(), 2) << "both stay for good";
+  EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2) << "both stay for good";
 }
 
 TEST_F(RoomOfRun, DeletesNothingWhereThatIsNotEnough) {
@@ -141,7 +145,7 @@ TEST_F(RoomOfRun, DeletesNothingWhereThatIsNotEnough) {
   for (const int step : {2, 4}) have(step);
   free_is(-10);
   room().make_some();
-  EXPECT_EQ(list_checkpoints(config_.run.dir).size(), 2);
+  EXPECT_EQ(checkpoint::list_checkpoints(config_.run.dir).size(), 2);
 }
 
 TEST_F(RoomOfRun, IsForeseen) {
@@ -212,10 +216,12 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
 
   for (const int step : {2, 4}) have(step);
   fs::create_directories(fallback_folder(config_) / "checkpoints");
-  for (const int step : {3, 4}) std::ofstream(checkpoint_path(fallback_folder(config_), step)) << "x";
-  EXPECT_THAT(run_checkpoints(config_),
-              ElementsAre(checkpoint_path(config_.run.dir, 2), checkpoint_path(fallback_folder(config_), 3),
-                          checkpoint_path(fallback_folder(config_), 4), checkpoint_path(config_.run.dir, 4)));
+  for (const int step : {3, 4})
+    std::ofstream(checkpoint::checkpoint_path(fallback_folder(config_), step)) << "x";
+  EXPECT_THAT(run_checkpoints(config_), ElementsAre(checkpoint::checkpoint_path(config_.run.dir, 2),
+                                                    checkpoint::checkpoint_path(fallback_folder(config_), 3),
+                                                    checkpoint::checkpoint_path(fallback_folder(config_), 4),
+                                                    checkpoint::checkpoint_path(config_.run.dir, 4)));
   config_.checkpoint.fallback_dir = "/proc/none";
   EXPECT_THAT(refusal(), HasSubstr("checkpoint.fallback_dir = /proc/none cannot be written"));
   fs::create_symlink("loop", folder_ / "loop");
@@ -224,4 +230,4 @@ TEST_F(RoomOfRun, MayBeElsewhere) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

@@ -10,11 +10,11 @@
 #include <string>
 
 #include "llampi/core/error.hpp"
+#include "llampi/train/run_text.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/run_folder.hpp"
-#include "train/run_text.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 namespace fs = std::filesystem;
@@ -48,14 +48,14 @@ TEST(RunFolder, IsMadeAndTidied) {
     EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
     made.open("[run]\n", true, 0);
   }
-  EXPECT_EQ(read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
   EXPECT_TRUE(fs::is_directory(run / "trace"));
   write(run / "checkpoints" / "step-00000002.h5.tmp", "a part");
   write(run / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 1}\n{\"st");
   auto again = opened(run, "[run]\nseed = 7\n", 1);
-  EXPECT_EQ(read_whole(run / "config.ini"), "[run]\nseed = 7\n");
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\nseed = 7\n");
   EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
-  EXPECT_EQ(read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
+  EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
   EXPECT_TRUE(again.metrics().ends_with_step(1));
 }
 
@@ -70,7 +70,7 @@ TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
       EXPECT_EQ(error.what(), "run.dir = " + folder.path().string() + " has no run but a " + name +
                                   ", which a run would replace; choose another run.dir");
     }
-    EXPECT_EQ(read_whole(folder / name), "mine\n");
+    EXPECT_EQ(io::read_whole(folder / name), "mine\n");
   }
 }
 
@@ -81,7 +81,7 @@ TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
   write(folder / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
   fs::rename(folder / "checkpoints", folder / "moved-away");
   opened(folder.path(), "[run]\nseed = 2\n");
-  EXPECT_EQ(read_whole(folder / "config.ini"), "[run]\nseed = 2\n");
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "[run]\nseed = 2\n");
   EXPECT_TRUE(fs::is_directory(folder / "checkpoints"));
 }
 
@@ -91,7 +91,7 @@ TEST(RunFolder, IsOneJobsAtATime) {
     const auto first = opened(folder.path(), "first\n");
     write(folder / "checkpoints/step-00000002.h5.tmp", "what the first one writes");
     expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
-    EXPECT_EQ(read_whole(folder / "config.ini"), "first\n");
+    EXPECT_EQ(io::read_whole(folder / "config.ini"), "first\n");
     EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
     int turns = 0;
     expect_refusal(folder.path(),
@@ -99,7 +99,7 @@ TEST(RunFolder, IsOneJobsAtATime) {
     EXPECT_GT(turns, 0) << "the watchdog must see that it waits";
   }
   const auto third = opened(folder.path(), "third\n");
-  EXPECT_EQ(read_whole(folder / "config.ini"), "third\n");
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "third\n");
 }
 
 TEST(RunFolder, SaysWhichJobHasIt) {
@@ -123,7 +123,7 @@ TEST(RunFolder, SaysWhichJobHasIt) {
     EXPECT_THAT(wait(), AllOf(HasSubstr(job), HasSubstr(", since 20"), HasSubstr("; wait for it to finish")));
     EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(job), HasSubstr("; waiting up to 0 s for it to finish"))));
     // What a job that was killed has left is not told of the one that has the folder now.
-    const std::string own = read_whole(folder / "running.json");
+    const std::string own = io::read_whole(folder / "running.json");
     const auto at = own.find(fmt::format(":{},", ::getpid()));
     ASSERT_NE(at, std::string::npos) << own;
     write(folder / "running.json", own.substr(0, at + 1) + "999999999" + own.substr(own.find(',', at)));
@@ -146,7 +146,7 @@ TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
     expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
   }
   expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
-  EXPECT_EQ(read_whole(folder / "config.ini"), "quick\n");
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "quick\n");
 }
 
 TEST(RunFolder, MustBeNamed) {
@@ -157,4 +157,4 @@ TEST(RunFolder, MustBeNamed) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

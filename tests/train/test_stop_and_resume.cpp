@@ -1,9 +1,10 @@
 // Runs that stop, continue, or are finished already.
 #include <gmock/gmock.h>
 
+#include "llampi/train/stop.hpp"
 #include "train/run_fixture.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using ::testing::AllOf;
@@ -33,7 +34,7 @@ TEST_F(Train, AStopSavesAndTheNextRunContinues) {
   // Rank size-1 alone is told to stop; at step 0 there is nothing to save.
   if (world().rank() == world().size() - 1) request_stop();
   EXPECT_EQ(run(stopped), Outcome::stopped);
-  EXPECT_TRUE(list_checkpoints(folder_ / "stopped").empty());
+  EXPECT_TRUE(checkpoint::list_checkpoints(folder_ / "stopped").empty());
 
   auto hurried = config("stopped");
   hurried.run.max_hours = 1e-9;
@@ -54,7 +55,7 @@ TEST_F(Train, AFinishedRunSaysSoAndChangesNothing) {
 TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
   run(config("a"));
   auto other = config("b");
-  other.run.resume = checkpoint_path(folder_ / "a", 8).string();
+  other.run.resume = checkpoint::checkpoint_path(folder_ / "a", 8).string();
   EXPECT_EQ(run(other), Outcome::done);
   const auto lines = metrics("b");
   ASSERT_EQ(lines.size(), 4U);
@@ -88,7 +89,7 @@ TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
     // Only the last rank gets the signal.
     EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
     EXPECT_TRUE(logged("stopped after step 5 by a signal"));
-    EXPECT_EQ(list_checkpoints(c.run.dir).back(), checkpoint_path(c.run.dir, 5));
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 5));
     EXPECT_EQ(metrics(name).size(), 5U);
     EXPECT_EQ(run(c), Outcome::done);
     EXPECT_EQ(curve(name), curve(whole));
@@ -102,7 +103,7 @@ TEST_F(Train, AStopFileStopsOnce) {
   EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
   EXPECT_TRUE(logged("stopped after step 5 because of the file " + file.string()));
   world().barrier();
-  EXPECT_TRUE(fs::exists(checkpoint_path(c.run.dir, 5)));
+  EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(c.run.dir, 5)));
   EXPECT_FALSE(fs::exists(file));
   // One that comes too late is not kept for the next run.
   EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
@@ -131,7 +132,7 @@ TEST_F(Train, TooLittleTimeForAStepIsSaid) {
   EXPECT_EQ(run(c, keeping_log()), Outcome::stopped);
   EXPECT_TRUE(logged("no step fitted into run.max_hours"));
   EXPECT_TRUE(logged("stopped after step 0 because of run.max_hours"));
-  EXPECT_TRUE(list_checkpoints(c.run.dir).empty());
+  EXPECT_TRUE(checkpoint::list_checkpoints(c.run.dir).empty());
 }
 
 // Other ranks may be on nodes whose view of the file system is older.
@@ -142,7 +143,7 @@ TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 
   c = config("b");
-  if (world().rank() == 0) c.run.resume = checkpoint_path(folder_ / "a", 8).string();
+  if (world().rank() == 0) c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 8).string();
   EXPECT_EQ(run(c), Outcome::done);
   EXPECT_EQ(metrics("b").size(), 4U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
@@ -151,10 +152,10 @@ TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
 TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   run(config("a"));
   auto c = config("b");
-  c.run.resume = checkpoint_path(folder_ / "a", 4).string();
+  c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 4).string();
   EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("resumed from " + checkpoint_path(folder_ / "b", 10).string()));
+  EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 10).string()));
   EXPECT_TRUE(logged("continues from its own newest"));
   EXPECT_EQ(metrics("b").size(), 8U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
@@ -165,7 +166,7 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
 TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
   run(config("a"));
   auto c = config("b");
-  c.run.resume = checkpoint_path(folder_ / "a", 12).string();
+  c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 12).string();
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("run already complete"));
   EXPECT_FALSE(fs::exists(folder_ / "b"));
@@ -177,12 +178,13 @@ TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
   const auto last = tensors("a", 12);
   const auto truncate = [&](std::int64_t step) {
     world().barrier();
-    if (world().rank() == 0) fs::resize_file(checkpoint_path(folder_ / "a", step), 3000);
+    if (world().rank() == 0) fs::resize_file(checkpoint::checkpoint_path(folder_ / "a", step), 3000);
     world().barrier();
   };
   truncate(12);
   EXPECT_EQ(run(config("a"), keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("warning: skipped a checkpoint: " + checkpoint_path(folder_ / "a", 12).string()));
+  EXPECT_TRUE(
+      logged("warning: skipped a checkpoint: " + checkpoint::checkpoint_path(folder_ / "a", 12).string()));
   EXPECT_TRUE(logged("at step 8"));
   EXPECT_EQ(curve("a"), whole);
   EXPECT_EQ(tensors("a", 12), last);
@@ -205,7 +207,7 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   run(config("a"));
   const auto whole = curve("a");
   const auto last = tensors("a", 12);
-  const auto file = [&](std::int64_t step) { return checkpoint_path(folder_ / "a", step); };
+  const auto file = [&](std::int64_t step) { return checkpoint::checkpoint_path(folder_ / "a", step); };
   const auto change = [&](std::int64_t step) {
     world().barrier();
     if (world().rank() == 0) change_a_value(file(step));
@@ -217,7 +219,7 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   c.checkpoint.keep = 1;
   // It is not one of the kept, or nothing whole would stay.
   EXPECT_EQ(run(c, at_step(6, 0, request_stop)), Outcome::stopped);
-  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
   c.checkpoint.async = true;
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
@@ -226,14 +228,15 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   EXPECT_TRUE(logged("resumed from " + file(6).string()));
   EXPECT_EQ(curve("a"), whole);
   EXPECT_EQ(tensors("a", 12), last);
-  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(12)})) << "what was damaged has been replaced";
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}))
+      << "what was damaged has been replaced";
 
   c.train.steps = 16;
   change(12);
   EXPECT_THAT(refusal(c),
               AllOf(HasSubstr("no checkpoint of " + (folder_ / "a").string() + " is whole"),
                     HasSubstr("step-00000012.h5 refused"), HasSubstr("do not fit their checksum")));
-  EXPECT_EQ(list_checkpoints(c.run.dir), (std::vector{file(12)}));
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}));
 
   c = config("b");
   c.run.resume = file(12).string();
@@ -261,9 +264,9 @@ TEST_F(Train, AModelThatComputesDifferentlyIsRefused) {
   c = config("b");
   c.model.weights = (folder_ / "hf").string();
   EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
-  c.model.weights = checkpoint_path(folder_ / "a", 13).string();  // of rope_theta 500000
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "a", 13).string();  // of rope_theta 500000
   EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
-  c.model.weights = checkpoint_path(folder_ / "a", 12).string();
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "a", 12).string();
   EXPECT_EQ(run(c), Outcome::done);
 }
 
@@ -279,7 +282,8 @@ TEST_F(Train, AChangedBatchGoesOnInTheSameEpoch) {
     EXPECT_EQ(run(c), Outcome::done);
     EXPECT_EQ(metrics("a").size(), 15U + 7U) << "one more epoch, of 7 steps of 24";
   }
-  const auto state = read_checkpoint_summary(checkpoint_path(folder_ / "a", 22)).state;
+  const auto state =
+      checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 22)).state;
   EXPECT_EQ(state.epoch, 2);
   EXPECT_EQ(state.samples_consumed, 2 * 7 * 24);
 
@@ -290,4 +294,4 @@ TEST_F(Train, AChangedBatchGoesOnInTheSameEpoch) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

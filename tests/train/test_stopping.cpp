@@ -3,11 +3,12 @@
 #include <fstream>
 #include <limits>
 
+#include "llampi/train/stop.hpp"
 #include "llampi/train/train.hpp"
 #include "support/temporary_folder.hpp"
 #include "train/stopping.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 class StoppingTest : public ::testing::Test {
@@ -92,4 +93,4 @@ TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

@@ -6,7 +6,7 @@
 #include "train/recorded.hpp"
 #include "train/run_fixture.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 constexpr int kMicroBatches = 2;
@@ -180,13 +180,13 @@ TEST_F(Traces, StreamsAreRowsAndEventsStandInOrder) {
         EXPECT_GE(events[i].begin, events[i - 1].begin) << events[i].name;
       }
       if (events[i].op == "unshard") {
-        EXPECT_EQ(events[i].stream, static_cast<int>(Stream::unshard));
+        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::unshard));
       }
       if (events[i].reduces()) {
-        EXPECT_EQ(events[i].stream, static_cast<int>(Stream::reduce));
+        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::reduce));
       }
       if (events[i].computes()) {
-        EXPECT_EQ(events[i].stream, static_cast<int>(Stream::compute));
+        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::compute));
       }
     }
   });
@@ -428,7 +428,7 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
       if (e.op == "replica_reduce") expected = shard * (shards > 1 ? gradient : reduce);
       if (e.cargo == "shard" || e.cargo == "new_shard") expected = shard * param;
       if (e.cargo == "gradient") expected = shard * gradient;
-      if (e.cargo == "scalars") expected = sizeof(StepScalars);
+      if (e.cargo == "scalars") expected = sizeof(device::StepScalars);
       if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "copy_out");
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];
@@ -476,7 +476,7 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
       const TraceEvent* update = by_unit[{"update", u}];
       in_this_order(norm, update);
       ASSERT_NE(update, nullptr);
-      EXPECT_EQ(update->stream, static_cast<int>(on_host ? Stream::host : Stream::compute));
+      EXPECT_EQ(update->stream, static_cast<int>(on_host ? device::Stream::host : device::Stream::compute));
       if (streamed) {
         in_this_order(by_unit[{"copy_in state", u}], update);
         in_this_order(update, by_unit[{"copy_out state", u}]);
@@ -548,9 +548,10 @@ TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
       EXPECT_EQ(event["pid"], rank);
       if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
     }
-    for (int s = 0; s < kStreams; ++s) EXPECT_EQ(rows[s], to_string(static_cast<Stream>(s)));
+    for (int s = 0; s < device::kStreams; ++s)
+      EXPECT_EQ(rows[s], device::to_string(static_cast<device::Stream>(s)));
   }
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "llampi/comm/threads.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/train/evaluate.hpp"
 #include "train/run_fixture.hpp"
-#include "train/session.hpp"
 
-namespace llampi {
+namespace llampi::train {
 namespace {
 
 using ::testing::HasSubstr;
@@ -19,7 +21,7 @@ TEST_F(Train, WritesOneLinePerStepAndTheCheckpointsAskedFor) {
   for (std::size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i]["step"], i + 1);
   EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
   std::vector<std::string> names;
-  for (const auto& file : list_checkpoints(folder_ / "a")) names.push_back(file.filename());
+  for (const auto& file : checkpoint::list_checkpoints(folder_ / "a")) names.push_back(file.filename());
   EXPECT_EQ(names, (std::vector<std::string>{"step-00000004.h5", "step-00000008.h5", "step-00000012.h5"}));
   EXPECT_TRUE(fs::exists(folder_ / "a" / "config.ini"));
 }
@@ -35,7 +37,7 @@ TEST_F(Train, WarnsOfCheckpointsThatOtherOptionsKept) {
   c.checkpoint.keep_every = 0;
   run(c, keeping_log());
   EXPECT_TRUE(logged("keep_every = 0 the next save deletes 2 older checkpoints or more, from "));
-  EXPECT_EQ(list_checkpoints(c.run.dir), std::vector{checkpoint_path(c.run.dir, 14)});
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), std::vector{checkpoint::checkpoint_path(c.run.dir, 14)});
 }
 
 // fsdp.sync_init = broadcast: the other ranks are given a file with other weights, which they do not read.
@@ -46,17 +48,18 @@ TEST_F(Train, RankZeroAloneReadsACheckpointThatIsBroadcast) {
   c.run.dir = (folder_ / "b").string();
   c.run.seed = 7;
   run(c);
-  const auto llama = LlamaConfig::read(c.model.config);
-  const auto model = make_llama(llama);
-  const auto device = make_cpu_device(1);
-  EngineOptions options;
+  const auto llama = model::LlamaConfig::read(c.model.config);
+  const auto model = model::make_llama(llama);
+  const auto device = device::make_cpu_device(1);
+  fsdp::EngineOptions options;
   options.batch = {1, 16};
   options.training = false;
   const auto weights_of = [&](const std::string& on_rank_0, const std::string& elsewhere,
-                              WeightsReading reading) {
-    Engine engine(*model, *device, world(), options);
+                              checkpoint::WeightsReading reading) {
+    fsdp::Engine engine(*model, *device, world(), options);
     const auto name = world().rank() == 0 ? on_rank_0 : elsewhere;
-    load_weights(world(), *device, checkpoint_path(folder_ / name, 1), llama, engine, reading);
+    infer::load_weights(world(), *device, checkpoint::checkpoint_path(folder_ / name, 1), llama, engine,
+                        reading);
     std::vector<float> values;
     for (const auto& piece : engine.pieces_to_load()) {
       const auto* first = piece.master.as<float>();
@@ -64,9 +67,9 @@ TEST_F(Train, RankZeroAloneReadsACheckpointThatIsBroadcast) {
     }
     return values;
   };
-  const auto expected = weights_of("a", "a", WeightsReading::each);
+  const auto expected = weights_of("a", "a", checkpoint::WeightsReading::each);
   EXPECT_FALSE(expected.empty());
-  EXPECT_EQ(weights_of("a", "b", WeightsReading::broadcast), expected);
+  EXPECT_EQ(weights_of("a", "b", checkpoint::WeightsReading::broadcast), expected);
 }
 
 TEST_F(Train, EpochsCountWholeBatches) {
@@ -95,8 +98,8 @@ TEST_F(Train, EvaluatesHeldOutDataAndLeavesTheCurveAlone) {
   EXPECT_EQ(tensors("a", 12), tensors("b", 12));
 
   // The same loss from the checkpoint, with another micro-batch.
-  const auto result =
-      evaluate(world(), checkpoint_path(folder_ / "b", 12), folder_ / "eval.h5", {16, 3, kOnCpu}, Log());
+  const auto result = evaluate(world(), checkpoint::checkpoint_path(folder_ / "b", 12), folder_ / "eval.h5",
+                               {16, 3, kOnCpu}, Log());
   // Sums of about 500 float32 token losses of about 4 in another grouping.
   EXPECT_NEAR(result.loss, evaluations[2]["eval_loss"].get<double>(), 1e-6 * result.loss);
 }
@@ -158,7 +161,7 @@ TEST_F(Train, ALossThatIsNotFiniteEndsTheRunOnAllRanksAlike) {
     try {
       run(c);
       ADD_FAILURE() << "the loss stays finite";
-    } catch (const CommonError& error) {
+    } catch (const comm::CommonError& error) {
       EXPECT_THAT(error.what(), HasSubstr("not finite at step 2"));
       EXPECT_THAT(error.what(), HasSubstr(every == 0 ? "there is no checkpoint yet"
                                                      : "the newest checkpoint is of step 1"));
@@ -174,15 +177,15 @@ TEST_F(Train, AnEvaluationWithoutValidLabelsHasNoLoss) {
   run(c, keeping_log());
   EXPECT_TRUE(logged("singles.h5 has no valid labels"));
   EXPECT_TRUE(metrics("a").back()["eval_loss"].is_null());
-  const auto result =
-      evaluate(world(), checkpoint_path(c.run.dir, 12), c.data.eval, {16, 1, kOnCpu}, keeping_log());
+  const auto result = evaluate(world(), checkpoint::checkpoint_path(c.run.dir, 12), c.data.eval,
+                               {16, 1, kOnCpu}, keeping_log());
   EXPECT_TRUE(logged("singles.h5 has no valid labels"));
   EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.perplexity));
 }
 
 TEST_F(Train, EvaluatesNoLongerSequencesThanTheModelHasPositions) {
   run(config("a"));
-  const auto file = checkpoint_path(folder_ / "a", 12);
+  const auto file = checkpoint::checkpoint_path(folder_ / "a", 12);
   EXPECT_NO_THROW(evaluate(world(), file, folder_ / "eval.h5", {64, 1, kOnCpu}, Log()));
   EXPECT_THROW(evaluate(world(), file, folder_ / "eval.h5", {65, 1, kOnCpu}, Log()), UserError);
 }
@@ -191,13 +194,13 @@ TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {
   const char* before = std::getenv("OMP_NUM_THREADS");
   const std::string kept = before == nullptr ? "" : before;
   setenv("OMP_NUM_THREADS", "7,2", 1);
-  EXPECT_EQ(threads_per_rank(world(), 3), 3);
-  EXPECT_EQ(threads_per_rank(world(), 0), 7);
+  EXPECT_EQ(comm::threads_per_rank(world(), 3), 3);
+  EXPECT_EQ(comm::threads_per_rank(world(), 0), 7);
   unsetenv("OMP_NUM_THREADS");
-  const int cores = threads_per_rank(world(), 0);
+  const int cores = comm::threads_per_rank(world(), 0);
   EXPECT_GE(cores, 1);
   setenv("OMP_NUM_THREADS", "many", 1);
-  EXPECT_EQ(threads_per_rank(world(), 0), cores);
+  EXPECT_EQ(comm::threads_per_rank(world(), 0), cores);
   if (before == nullptr) {
     unsetenv("OMP_NUM_THREADS");
   } else {
@@ -206,4 +209,4 @@ TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::train

@@ -2,9 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "train/verdict.hpp"
+#include "health/verdict.hpp"
 
-namespace llampi {
+namespace llampi::health {
 namespace {
 
 using ::testing::HasSubstr;
@@ -248,9 +248,9 @@ TEST(Verdict, WithoutAMajorityAllAreNamed) {
 }
 
 TEST(Verdict, RanksInShort) {
-  EXPECT_EQ(format_ranks({3}), "rank 3");
-  EXPECT_EQ(format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
+  EXPECT_EQ(comm::format_ranks({3}), "rank 3");
+  EXPECT_EQ(comm::format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::health

@@ -3,11 +3,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "train/process.hpp"
-#include "train/process_links.hpp"
-#include "train/watchers.hpp"
+#include "health/process_links.hpp"
+#include "health/watchers.hpp"
+#include "llampi/core/process.hpp"
 
-namespace llampi {
+namespace llampi::health {
 namespace {
 
 using ::testing::ElementsAre;
@@ -94,4 +94,4 @@ TEST(Processes, HaveAState) {
 }
 
 }  // namespace
-}  // namespace llampi
+}  // namespace llampi::health

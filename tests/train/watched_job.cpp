@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "llampi/core/error.hpp"
+#include "llampi/health/watchdog.hpp"
 #include "support/world_over.hpp"
-#include "train/watchdog.hpp"
 
 namespace {
 
@@ -25,19 +25,19 @@ using namespace llampi;
 /// Ranks that do not see each other's processes.
 class WorldOfNodes final : public WorldOver {
  public:
-  explicit WorldOfNodes(World& world) : WorldOver(world), topology_(world.topology()) {
+  explicit WorldOfNodes(llampi::comm::World& world) : WorldOver(world), topology_(world.topology()) {
     topology_.nodes = world.size();
     topology_.node = world.rank();
     topology_.local_rank = 0;
     topology_.local_ranks = 1;
   }
-  const Topology& topology() const override { return topology_; }
+  const llampi::comm::Topology& topology() const override { return topology_; }
 
  private:
-  Topology topology_;
+  llampi::comm::Topology topology_;
 };
 
-void fail(World& world, const std::string& way) {
+void fail(llampi::comm::World& world, const std::string& way) {
   if (way == "exit") std::exit(0);
   if (way == "exit-at-once") ::_exit(0);
   if (way == "kill") std::raise(SIGKILL);
@@ -50,22 +50,24 @@ void fail(World& world, const std::string& way) {
   if (way == "sleep") std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-void step(World& world, FlightRecord& record, int number, const std::string& way, bool bad) {
+void step(llampi::comm::World& world, llampi::health::FlightRecord& record, int number,
+          const std::string& way, bool bad) {
   record.begin_step(number);
   record.act("thinking", 0, 0);
   if (way == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(700));
   if (bad && number == kBadStep) fail(world, way);
   const bool different = bad && number == kBadStep && way == "diverge";
   {
-    const FlightScope scope(record, {"unshard", 0, 4096, 0});
+    const llampi::health::FlightScope scope(record, {"unshard", 0, 4096, 0});
     world.barrier();
   }
   if (way == "leave-out" && bad && number == kBadStep) {
-    const FlightScope scope(record, {"unshard", 0, 4096, 0});  // the first of the next step
+    const llampi::health::FlightScope scope(record, {"unshard", 0, 4096, 0});  // the first of the next step
     std::this_thread::sleep_for(std::chrono::hours(1));
   }
   {
-    const FlightScope scope(record, {different ? "reduce" : "unshard", 1, different ? 64 : 4096, 0});
+    const llampi::health::FlightScope scope(record,
+                                            {different ? "reduce" : "unshard", 1, different ? 64 : 4096, 0});
     world.barrier();
   }
   record.end_step();
@@ -77,22 +79,25 @@ int main(int arguments, char** argv) {
   const std::string folder = argv[1], way = argv[3];
   const int bad_rank = std::atoi(argv[4]), steps = std::atoi(argv[5]);
   std::signal(SIGTERM, SIG_IGN);  // as in `llampi train`, which has it blocked: ranks see others end
-  const auto mpi = World::create();
+  const auto mpi = llampi::comm::World::create();
   WorldOfOneThread one_thread(*mpi);
   WorldOfNodes apart(*mpi);
   const std::string kind = arguments > 6 ? argv[6] : "";
-  World* const world = kind == "one-thread" ? &one_thread : kind == "apart" ? &apart : mpi.get();
-  FlightRecord record;
+  llampi::comm::World* const world = kind == "one-thread" ? &one_thread
+                                     : kind == "apart"    ? &apart
+                                                          : mpi.get();
+  llampi::health::FlightRecord record;
   try {
     record.set_names({"model.layers.0", "model.layers.1"});
     const bool speaks = world->rank() == 0;
     const auto complain = [](const std::string& summary) {
       std::fprintf(stderr, "llampi: watchdog: %s\n", summary.c_str());
     };
-    const auto side_work = std::make_shared<SideWork>();
+    const auto side_work = std::make_shared<llampi::health::SideWork>();
     // In a phase it is as patient as elsewhere.
-    Watchdog watchdog(*world, record, {std::atof(argv[2]), folder, side_work, complain, 0},
-                      speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
+    llampi::health::Watchdog watchdog(
+        *world, record, {std::atof(argv[2]), folder, side_work, complain, 0},
+        speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
     if (way == "side-work") {
       std::thread([beside = world->duplicate().release(), side_work, bad_rank] {
         side_work->begin("saving a checkpoint in the background", *beside);

@@ -8,14 +8,14 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Runs one work at a time, which may use all collectives of the world that it is given. The thread waits for
 /// nothing that its rank's other thread does; so work that all ranks have started comes to an end.
 class Background {
  public:
   /// Collective.
-  explicit Background(World& world) : world_(world.duplicate()) {}
+  explicit Background(comm::World& world) : world_(world.duplicate()) {}
   /// Waits for what is under way; a failure of it is lost.
   ~Background() = default;
   Background(const Background&) = delete;
@@ -24,7 +24,7 @@ class Background {
   /// False where MPI cannot be called by several threads. Nothing can be started then.
   bool works() const { return world_ != nullptr; }
   /// Starts `work`, which returns the seconds to be told by finish(). Nothing may be under way.
-  void start(std::function<double(World&)> work);
+  void start(std::function<double(comm::World&)> work);
   bool is_under_way() const { return under_way_.valid(); }
   /// Whether finish() would not wait.
   bool is_done() const { return is_done_within(std::chrono::seconds(0)); }
@@ -38,8 +38,8 @@ class Background {
   void abandon();
 
  private:
-  std::unique_ptr<World> world_;
+  std::unique_ptr<comm::World> world_;
   std::future<double> under_way_;  ///< destroyed first: waits
 };
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -14,7 +14,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 struct TensorInfo {
   std::string name;
@@ -83,7 +83,7 @@ class DamagedCheckpoint : public UserError {
 /// renames: under its own name there is only ever a complete file, with checksums of all that is in it. If it
 /// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
-void save_checkpoint(World& world, Device& device, const std::filesystem::path& file,
+void save_checkpoint(comm::World& world, device::Device& device, const std::filesystem::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts,
                      const FileSettings& settings = {});
@@ -96,7 +96,7 @@ void save_checkpoint(World& world, Device& device, const std::filesystem::path& 
 /// same
 /// @throws UserError if the file is missing or no llampi checkpoint; DamagedCheckpoint, on all ranks, if it
 /// was cut off or changed: then the pieces hold anything
-TrainingState load_checkpoint(World& world, Device& device, const std::filesystem::path& file,
+TrainingState load_checkpoint(comm::World& world, device::Device& device, const std::filesystem::path& file,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                               bool missing_moments_are_zero = false);
 
@@ -143,4 +143,4 @@ std::vector<std::filesystem::path> surplus_checkpoints(
 void prune_checkpoints(const std::filesystem::path& run_dir, const Retention& retention,
                        const std::vector<std::filesystem::path>& damaged = {});
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

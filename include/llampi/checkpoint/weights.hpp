@@ -11,7 +11,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/log.hpp"
 
-namespace llampi {
+namespace llampi::checkpoint {
 
 /// Tensors in files, read in ranges.
 class WeightsSource {
@@ -44,14 +44,14 @@ enum class WeightsReading : std::uint8_t { each, broadcast };
 /// as check_tensors(). Collective.
 /// @param source on every rank; with `broadcast` only rank 0 reads more than headers
 /// @throws UserError, the same on all ranks
-void load_weights(World& world, Device& device, const WeightsSource& source,
+void load_weights(comm::World& world, device::Device& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                   WeightsReading reading = WeightsReading::each);
 
 /// A checkpoint without optimizer state, of step 0, from weights; every rank reads and writes an equal share.
 /// Collective. @throws UserError as save_checkpoint(), and without `overwrite` for a file that is there and
 /// was not written by this function
-void import_weights(World& world, const WeightsSource& source, const std::filesystem::path& checkpoint,
+void import_weights(comm::World& world, const WeightsSource& source, const std::filesystem::path& checkpoint,
                     const CheckpointTexts& texts, bool overwrite = false);
 
 struct ExportOptions {
@@ -64,7 +64,7 @@ struct ExportOptions {
 /// are whole, the index last. Every rank writes an equal share. Collective.
 /// @param folder exists; holds no weights yet
 /// @throws UserError if it does, for a full disk, missing permission
-void export_weights(World& world, const WeightsSource& source, const std::filesystem::path& folder,
+void export_weights(comm::World& world, const WeightsSource& source, const std::filesystem::path& folder,
                     const ExportOptions& options);
 
-}  // namespace llampi
+}  // namespace llampi::checkpoint

@@ -14,7 +14,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
@@ -31,7 +31,7 @@ class Work {
   virtual bool progress() = 0;
   /// What is issued on `stream` from now on starts after the collective. With MPI the host waits, with NCCL
   /// only for Stream::host.
-  virtual void wait(Stream stream) = 0;
+  virtual void wait(device::Stream stream) = 0;
 };
 
 /// Ranks that act together. All members call the same collectives in the same order per stream.
@@ -59,17 +59,18 @@ class Group {
   virtual const std::vector<int>& members() const = 0;
 
   /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
-  virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) = 0;
+  virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) = 0;
   /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. Any dtype, the same in
   /// both, or float32 in shard where whole is bfloat16 or float16.
-  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
-                                               Tensor workspace, Stream stream) = 0;
+  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+                                               Tensor workspace, device::Stream stream) = 0;
   /// result (+)= sum over ranks of `values`, or their maximum (which does not accumulate). `values` is left
   /// undefined; result may be values (with Accumulate::no, in the same dtype). Any dtype, the same in both,
   /// or float32 in result where values are bfloat16 or float16: the first half of the exchange is then
   /// narrow, the second, of the sums, float32, as also where narrow sums are added.
-  virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
-                                           Tensor workspace, Stream stream) = 0;
+  virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op,
+                                           device::Accumulate accumulate, Tensor workspace,
+                                           device::Stream stream) = 0;
 };
 
 /// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator. `dtype`
@@ -139,7 +140,7 @@ class World {
   /// Collective. Null, on all ranks, where MPI does not let several threads call it.
   virtual std::unique_ptr<Channel> channel() = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.
-  virtual Memory allocate(std::int64_t bytes) = 0;
+  virtual device::Memory allocate(std::int64_t bytes) = 0;
   /// A world of the same ranks over MPI, for one other thread. Collective. Null where MPI cannot be called by
   /// several threads at once.
   virtual std::unique_ptr<World> duplicate() { return nullptr; }
@@ -178,4 +179,4 @@ class CommonError : public Error {
 /// itself must not wait for other ranks after a failure of its own.
 void agree(World& world, const std::function<void()>& work);
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -31,7 +31,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/gpu.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 struct GpuOfRank {
   int index = 0;  ///< among the visible GPUs
@@ -44,17 +44,17 @@ struct GpuOfRank {
 /// @param share_gpu whether ranks may share a GPU
 /// @throws UserError, the same on all ranks, if a rank sees none or another number than the others, or if two
 ///   ranks would have one GPU and may not
-GpuOfRank gpu_of_rank(World& world, const std::vector<GpuProperties>& gpus, bool share_gpu);
+GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu);
 
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.
-std::string gpu_table(World& world, const std::vector<GpuProperties>& gpus, int gpu);
+std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gpus, int gpu);
 
 /// `mpi` with groups on the GPUs' memory; host values still go through MPI. Collective. Where ranks share a
 /// GPU, sets NCCL_HOSTID, NCCL_NET, NCCL_MNNVL_ENABLE and NCCL_SOCKET_IFNAME unless the user has: each rank
 /// is then a node of its own to NCCL, and everything goes over sockets, which is slow and for tests.
 /// @param mpi, gpu must outlive the result, its groups and their work; `gpu` is a device of `library`
 /// @param patience how long the host waits for NCCL or for other ranks until the job is given up
-std::unique_ptr<World> make_nccl_world(World& mpi, Device& gpu, const GpuLibrary& library,
+std::unique_ptr<World> make_nccl_world(World& mpi, device::Device& gpu, const device::GpuLibrary& library,
                                        std::chrono::milliseconds patience = std::chrono::minutes(10));
 
-}  // namespace llampi
+}  // namespace llampi::comm

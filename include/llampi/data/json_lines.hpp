@@ -4,9 +4,9 @@
 #include <string>
 #include <string_view>
 
-#include "llampi/data/chat.hpp"
+#include "llampi/tokenizer/chat.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 /// The text under `field`, which may be empty. @throws UserError that says what is wrong with the line: it is
 /// not valid JSON or not UTF-8, no object, or the field is missing or no string
@@ -17,6 +17,6 @@ std::string parse_text_line(std::string_view line, const std::string& field);
 /// "completion": TEXT}`, one message of the user and one of the assistant. Other keys do not matter.
 /// @throws UserError that says what is wrong with the line: as above, or an unknown role, an empty message of
 /// user or assistant, or nothing of the assistant to learn
-Conversation parse_conversation(std::string_view line);
+tokenizer::Conversation parse_conversation(std::string_view line);
 
-}  // namespace llampi
+}  // namespace llampi::data

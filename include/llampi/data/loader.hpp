@@ -9,7 +9,7 @@
 #include "llampi/data/token_file.hpp"
 #include "llampi/device/host_batch.hpp"
 
-namespace llampi {
+namespace llampi::data {
 
 struct BatchOptions {
   std::int64_t seq_len = 0;
@@ -23,8 +23,8 @@ struct BatchOptions {
 /// label belongs to another document and document_mask is set. Segments are the documents inside each
 /// sequence, or the sequence.
 /// @throws UserError for a token outside the vocabulary, with file and position
-HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
-                     const std::vector<std::int64_t>& samples);
+device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
+                             const std::vector<std::int64_t>& samples);
 
 /// Step by step, the micro-batches of this rank: micro-batch m of rank r holds samples (m * ranks + r) *
 /// micro_batch + i of the step's global batch. The file must outlive the loader.
@@ -35,11 +35,11 @@ class Loader {
   ~Loader();  ///< stops the thread
 
   /// The micro-batches of step `step`; starts to read step + 1. A failure of the thread is thrown here.
-  std::vector<HostBatch> next(std::int64_t step);
+  std::vector<device::HostBatch> next(std::int64_t step);
 
  private:
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace llampi {
+namespace llampi::data {
 
 /// A permutation of [0, size), keyed by (seed, epoch): a Feistel network over the next power of four with
 /// cycle walking (Black & Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002), rounds from Philox.
@@ -35,4 +35,4 @@ class Sampler {
   bool shuffle_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

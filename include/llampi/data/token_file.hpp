@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace llampi {
+namespace llampi::data {
 
 /// What a token file says about its tokens besides the datasets. Files of other programs, and older ones, say
 /// nothing of it.
@@ -95,4 +95,4 @@ class TokenFile {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::data

@@ -22,7 +22,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 /// Streams are named by their purpose. `copy` goes from the host to the device, `copy_out` back: a link does
 /// both at once. `host` is the calling thread: what waits there blocks it, and what it has done is complete.
@@ -339,4 +339,4 @@ std::unique_ptr<Device> make_cpu_device(int threads);
 /// The slow, obvious version of each operation, in float64: what tests compare with. One thread.
 std::unique_ptr<Device> make_reference_device();
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -14,7 +14,7 @@
 
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 /// The least compute capability, with which the kernels' asynchronous copies came.
 inline constexpr int kOldestGpu = 8;
@@ -77,4 +77,4 @@ std::span<const KnownGpu> known_gpus();
 /// this GPU says (without sparsity); 0 where it is not known.
 double peak_flops(const std::string& gpu_name, DType dtype);
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace llampi {
+namespace llampi::device {
 
 class GpuProcessMemory {
  public:
@@ -30,4 +30,4 @@ class GpuProcessMemory {
   std::optional<std::int64_t> last_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::device

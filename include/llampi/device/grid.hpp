@@ -11,7 +11,7 @@
 #include <cmath>
 #include <cstdint>
 
-namespace llampi::grid {
+namespace llampi::device::grid {
 
 struct Limbs {
   std::int64_t high = 0;
@@ -44,4 +44,4 @@ inline double value(Limbs sum, double scale) {
   return (static_cast<double>(sum.high) + static_cast<double>(sum.low) * 0x1p-32) / scale;
 }
 
-}  // namespace llampi::grid
+}  // namespace llampi::device::grid

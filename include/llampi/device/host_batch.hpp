@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace llampi {
+namespace llampi::device {
 
 /// One block of int32, so that it travels in one copy: T tokens, T labels, T positions, T + 1 segment
 /// offsets.
@@ -39,4 +39,4 @@ class HostBatch {
   std::vector<std::int32_t> values_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -13,21 +13,21 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
-#include "llampi/fsdp/flight_record.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/memory_plan.hpp"
 #include "llampi/fsdp/schedule.hpp"
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/fsdp/wrap.hpp"
+#include "llampi/health/flight_record.hpp"
 #include "llampi/model/model.hpp"
 #include "llampi/optim/parameter_groups.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 struct EngineOptions {
-  BatchShape batch;       ///< of a micro-batch
-  int micro_batches = 1;  ///< per step
-  bool training = true;   ///< false: forward only, no moments, no gradients
+  model::BatchShape batch;  ///< of a micro-batch
+  int micro_batches = 1;    ///< per step
+  bool training = true;     ///< false: forward only, no moments, no gradients
   Strategy strategy = Strategy::full_shard;
   WrapOptions wrap;
   Prefetch backward_prefetch = Prefetch::pre;
@@ -41,23 +41,23 @@ struct EngineOptions {
   bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
   bool snapshot = false;   ///< room for snapshot()
   std::uint64_t seed = 0;  ///< of stochastic rounding
-  AdamWConstants adamw;
-  double clip_grad_norm = 0;           ///< 0: off
-  std::vector<ParameterGroup> groups;  ///< one per parameter; training only
+  device::AdamWConstants adamw;
+  double clip_grad_norm = 0;                  ///< 0: off
+  std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
 };
 
 /// Everything that follows from (model, options, ranks) without a device: units, stages' specs, lists, plans.
 struct CompiledModel {
-  std::vector<StageSpec> specs;
+  std::vector<model::StageSpec> specs;
   std::vector<Unit> units;
-  std::vector<BufferSpec> constants;
+  std::vector<model::BufferSpec> constants;
   std::vector<Action> step;        ///< empty if not training
   std::vector<Action> evaluation;  ///< one micro-batch, forward only
   MemoryPlan step_plan, evaluation_plan;
   std::array<std::int64_t, kArenas> arena_bytes{};
 };
-CompiledModel compile_model(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                            const OperationSizes& sizes, Backend backend = Backend::mpi);
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
+                            const device::OperationSizes& sizes, comm::Backend backend = comm::Backend::mpi);
 
 struct StepInputs {
   double learning_rate = 0;
@@ -91,8 +91,9 @@ class Engine {
   /// outlive it.
   /// @param host computes in host memory (Offload::host_step); `device` itself if that does
   /// @throws UserError if the arenas do not fit
-  Engine(const Model& model, Device& device, Device& host, World& world, const EngineOptions& options);
-  Engine(const Model& model, Device& device, World& world, const EngineOptions& options)
+  Engine(const model::Model& model, device::Device& device, device::Device& host, comm::World& world,
+         const EngineOptions& options);
+  Engine(const model::Model& model, device::Device& device, comm::World& world, const EngineOptions& options)
       : Engine(model, device, device, world, options) {}
   ~Engine();
   Engine(const Engine&) = delete;
@@ -102,11 +103,11 @@ class Engine {
   void initialise(std::uint64_t seed);
 
   /// One optimizer step over this rank's micro-batches. Collective.
-  StepResult step(std::span<const HostBatch> micro_batches, const StepInputs& inputs);
+  StepResult step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs);
   /// Sum of the token losses of one micro-batch of this rank. Collective: every rank calls it equally often.
-  double evaluate(const HostBatch& batch);
+  double evaluate(const device::HostBatch& batch);
   /// Logits [V] of the token at `row` of the micro-batch, in float64. Collective.
-  std::vector<double> logits(const HostBatch& batch, std::int64_t row);
+  std::vector<double> logits(const device::HostBatch& batch, std::int64_t row);
 
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;
@@ -124,7 +125,7 @@ class Engine {
 
   const CompiledModel& compiled() const { return compiled_; }
   const RankGroups& groups() const { return groups_; }
-  const Model& model() const { return model_; }
+  const model::Model& model() const { return model_; }
   const EngineOptions& options() const { return options_; }
   void observe(Observer observer) { observer_ = std::move(observer); }
   /// Asked in each step before each micro-batch but the first, unless the step is replayed; all ranks must
@@ -134,8 +135,8 @@ class Engine {
   }
   /// Where the engine notes what it does, from now on; it must live as long. Without this call the engine has
   /// one of its own.
-  void keep_record(FlightRecord& record);
-  FlightRecord& record() { return *record_; }
+  void keep_record(health::FlightRecord& record);
+  health::FlightRecord& record() { return *record_; }
   /// After a step whose gradient norm is not finite: the first unit, in the order of the units, of whose
   /// gradient this rank's shard holds a number that is not finite; -1: none.
   int unit_of_bad_gradient();
@@ -169,23 +170,23 @@ class Engine {
   };
   struct CapturedStep {
     std::int64_t segments;  ///< that operations were issued for
-    Graph graph;
+    device::Graph graph;
   };
   enum class Issue : bool { run, capture };
-  void check_that_it_fits(World& world) const;
+  void check_that_it_fits(comm::World& world) const;
   struct Running;  ///< the state of one run of a list
 
   Execution bind(const std::vector<Action>& actions, const MemoryPlan& plan) const;
   Bound bind_stage(const Action& action, const MemoryPlan& plan) const;
-  std::vector<Input> place_inputs(const MemoryPlan& plan, std::span<const HostBatch> micro_batches,
+  std::vector<Input> place_inputs(const MemoryPlan& plan, std::span<const device::HostBatch> micro_batches,
                                   std::int64_t segments);
-  void run_step(std::span<const HostBatch> micro_batches);
+  void run_step(std::span<const device::HostBatch> micro_batches);
   void replay(std::span<const Input> inputs, std::int64_t segments);
-  Graph capture(std::span<const Input> inputs);
+  device::Graph capture(std::span<const Input> inputs);
   void run(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row);
   void issue_all(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row,
                  Issue how);
-  void wait_for_device(Stream stream);
+  void wait_for_device(device::Stream stream);
   void issue(Running& running, int index);
   bool drops_before(const Action& action, Issue how) const;
   void compute(Running& running, int index);
@@ -194,9 +195,9 @@ class Engine {
   void copy_in(Running& running, const Action& action);
   void copy_out(Running& running, const Action& action);
   void compute_norm(Running& running);
-  FlightOperation noted(const Action& action) const;
+  health::FlightOperation noted(const Action& action) const;
   void update(const Running& running, const Action& action);
-  void wait_for(Running& running, int index, Stream stream);
+  void wait_for(Running& running, int index, device::Stream stream);
 
   /// One tensor of a unit's state: where it is kept, where it stands on the device during the update, and
   /// whether it is read by it.
@@ -226,37 +227,38 @@ class Engine {
   Tensor state_in_place(Role role, int unit, ShardPart part) const;
   Tensor snapshot_of(Role role, int unit, ShardPart part) const;
   void refresh_shards();
-  void write_scalars(const StepScalars& scalars);
-  StepScalars read_scalars();
+  void write_scalars(const device::StepScalars& scalars);
+  device::StepScalars read_scalars();
 
-  const Model& model_;
-  Device& device_;
-  Device& host_;  ///< computes in host memory
-  World& world_;
+  const model::Model& model_;
+  device::Device& device_;
+  device::Device& host_;  ///< computes in host memory
+  comm::World& world_;
   EngineOptions options_;
   StatePlacement placement_;
   RankGroups groups_;
-  std::unique_ptr<Group> shards_;    ///< ranks among which a unit is sharded
-  std::unique_ptr<Group> replicas_;  ///< ranks that hold the same shard
+  std::unique_ptr<comm::Group> shards_;    ///< ranks among which a unit is sharded
+  std::unique_ptr<comm::Group> replicas_;  ///< ranks that hold the same shard
   CompiledModel compiled_;
-  std::array<Memory, kArenas> arenas_;
+  std::array<device::Memory, kArenas> arenas_;
   mutable std::array<std::int64_t, kArenas> high_water_{};
   std::vector<int> unit_of_;
-  std::vector<std::vector<UpdateRange>> ranges_;  ///< per unit: the real elements of this rank's shard
+  std::vector<std::vector<device::UpdateRange>>
+      ranges_;  ///< per unit: the real elements of this rank's shard
   std::vector<Tensor> constants_;
-  bool stale_ = true;               ///< parameter shards may not follow their masters
-  StepScalars* scalars_ = nullptr;  ///< device memory
+  bool stale_ = true;                       ///< parameter shards may not follow their masters
+  device::StepScalars* scalars_ = nullptr;  ///< device memory
   Execution step_, evaluation_;
   Observer observer_;
   std::function<bool()> whether_to_drop_;
   bool dropped_ = false;  ///< the last step
-  FlightRecord own_record_;
-  FlightRecord* record_ = &own_record_;
+  health::FlightRecord own_record_;
+  health::FlightRecord* record_ = &own_record_;
   std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last; destroyed before the groups
   std::int64_t replays_ = 0;
-  Event snapshot_copied_;
+  device::Event snapshot_copied_;
   bool update_waits_for_snapshot_ = false;  ///< the next one, before it overwrites what is copied
 };
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

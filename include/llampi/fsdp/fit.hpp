@@ -9,7 +9,7 @@
 
 #include "llampi/fsdp/engine.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 /// The three largest items that are there at the busiest moment of a step: "saved activation 61.25 GiB,
 /// exp_avg 3.74 GiB, exp_avg_sq 3.74 GiB".
@@ -18,16 +18,16 @@ std::string largest_items(const CompiledModel& compiled, std::optional<Arena> ar
 
 /// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes,
 /// and the libraries' memory for them. 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); 0 on CPUs.
-constexpr std::int64_t loaded_later_bytes(Backend backend) {
-  return backend == Backend::nccl ? std::int64_t{180} << 20 : 0;
+constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
+  return backend == comm::Backend::nccl ? std::int64_t{180} << 20 : 0;
 }
 
 struct FitQuestion {
-  const Model& model;
+  const model::Model& model;
   const EngineOptions& options;
   const RankGroups& groups;
-  const OperationSizes& sizes;
-  Backend backend = Backend::mpi;
+  const device::OperationSizes& sizes;
+  comm::Backend backend = comm::Backend::mpi;
   /// Whether arenas of this size would fit on ranks in these groups.
   std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& groups)> fits;
 };
@@ -40,4 +40,4 @@ struct FitQuestion {
 /// full"; or that none of them does.
 std::string advice_to_fit(const FitQuestion& question);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

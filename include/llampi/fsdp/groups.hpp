@@ -7,7 +7,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 enum class Strategy : std::uint8_t {
   full_shard,  ///< parameters, gradients and optimizer state over all ranks; parameters freed after each use
@@ -43,13 +43,13 @@ struct RankGroups {
 RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
 /// The node of each rank of the world. Collective.
-std::vector<int> nodes_of_ranks(World& world);
+std::vector<int> nodes_of_ranks(comm::World& world);
 
 /// About what the communicators of a rank take of the device's memory: the shard group's gathers and its
 /// reductions run on streams of their own, the replicas' reductions on the latter.
-std::int64_t communicator_bytes(Backend backend, const RankGroups& groups);
+std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups);
 
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
 std::string format_groups(const RankGroups& groups);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -11,7 +11,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/schedule.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 /// One per kind of memory. That of the device is allocated by `comm`, since much of it travels; one arena for
 /// what travels and what does not, because the two need most at different times.
@@ -91,16 +91,16 @@ inline constexpr std::int64_t kNormScalarBytes = 24;
 std::int64_t in_arena(std::int64_t bytes);
 
 struct PlanInput {
-  const std::vector<StageSpec>& specs;
+  const std::vector<model::StageSpec>& specs;
   const std::vector<Unit>& units;
-  const std::vector<BufferSpec>& constants;
-  BatchShape batch;
+  const std::vector<model::BufferSpec>& constants;
+  model::BatchShape batch;
   Precision precision;
   Offload offload = {};
-  std::int64_t shared_workspace = 0;  ///< bytes that the device's operations share
-  Backend backend = Backend::mpi;     ///< of the collectives
-  int shards = 1;                     ///< ranks of the shard group
-  int replicas = 1;                   ///< ranks that hold the same shard
+  std::int64_t shared_workspace = 0;           ///< bytes that the device's operations share
+  comm::Backend backend = comm::Backend::mpi;  ///< of the collectives
+  int shards = 1;                              ///< ranks of the shard group
+  int replicas = 1;                            ///< ranks that hold the same shard
   Checkpointing checkpointing = Checkpointing::none;
   int micro_batches = 1;        ///< room for inputs: the largest number of any list that shares the arena
   bool optimizer_state = true;  ///< moments
@@ -115,4 +115,4 @@ struct PlanInput {
 /// those with the largest product of bytes and length of life, whichever takes less.
 MemoryPlan place(const std::vector<Action>& actions, const PlanInput& input);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -8,7 +8,7 @@
 
 #include "llampi/fsdp/memory_plan.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 /// Bytes of all buffers of one role in one arena. Transient buffers share memory, so their sums exceed what
 /// they need of the arena.
@@ -34,4 +34,4 @@ std::optional<int> busiest_action(const MemoryPlan& plan, std::size_t actions);
 /// A table, one line per role and the arenas' sizes last.
 std::string format_plan(const MemoryPlan& plan);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

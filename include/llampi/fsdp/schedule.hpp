@@ -15,7 +15,7 @@
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 enum class Op : std::uint8_t {
   copy_in,    ///< from host memory to the device: see Cargo
@@ -53,7 +53,7 @@ enum class Pass : std::uint8_t { forward, backward };
 
 struct Action {
   Op op = Op::forward;
-  Stream stream = Stream::compute;
+  device::Stream stream = device::Stream::compute;
   int stage = -1;
   int unit = -1;
   int micro_batch = -1;
@@ -62,7 +62,7 @@ struct Action {
   /// of the stage is read from (`copies`).
   Pass pass = Pass::forward;
   std::vector<Pass> copies = {};  ///< forward, backward: per parameter of the stage
-  std::vector<Accumulate> accumulate =
+  std::vector<device::Accumulate> accumulate =
       {};                       ///< backward: per parameter of the stage; reduce, update: one entry
   std::vector<int> waits = {};  ///< actions of other streams that must be complete before this one starts
   std::int64_t elements = 0;  ///< that a collective or a cast covers: of the whole flat buffer, or of a shard
@@ -103,17 +103,17 @@ struct ScheduleOptions {
 /// Compiles the list. `specs` are those of the stages, in order; the last stage is the loss.
 /// A unit of one shard needs no gather: its parameters are read where they are kept, if that is the device.
 /// The backward pass ends with the first stage that has a trained parameter.
-std::vector<Action> compile(const std::vector<StageSpec>& specs, const std::vector<Unit>& units,
+std::vector<Action> compile(const std::vector<model::StageSpec>& specs, const std::vector<Unit>& units,
                             const ScheduleOptions& options);
 
 /// The unit of each parameter.
 std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters);
 
 /// The module of a stage, or "root".
-std::string name_of(const StageSpec& stage);
+std::string name_of(const model::StageSpec& stage);
 
 /// One line per action, for tests and for people.
-std::string to_string(const Action& action, const std::vector<StageSpec>& specs,
+std::string to_string(const Action& action, const std::vector<model::StageSpec>& specs,
                       const std::vector<Unit>& units);
 
 /// True if `earlier` is complete when `later` starts, by the order of streams and the waits of the list.
@@ -126,7 +126,7 @@ class HappensBefore {
  private:
   std::vector<std::vector<int>>
       known_;  ///< per action and stream: the last action known to be complete before it
-  std::vector<Stream> streams_;
+  std::vector<device::Stream> streams_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

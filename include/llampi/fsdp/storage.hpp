@@ -5,7 +5,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 /// dtypes by role. Master parameters and moments are kept on each rank's shard.
 struct Precision {
@@ -50,4 +50,4 @@ struct StatePlacement {
 };
 StatePlacement state_placement(const Precision& precision, const Offload& offload);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

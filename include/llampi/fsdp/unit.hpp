@@ -15,7 +15,7 @@
 
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 inline constexpr std::int64_t kAlignment = 64;
 
@@ -45,10 +45,10 @@ struct ShardPiece {
 };
 
 /// Lays a set of parameters out over `shards` equal shards.
-Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<Parameter>& all,
+Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<model::Parameter>& all,
                int shards);
 
 /// The pieces of shard `shard`, in order; none if it is all padding.
 std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

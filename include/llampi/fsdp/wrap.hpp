@@ -18,7 +18,7 @@
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::fsdp {
 
 enum class WrapPolicy : std::uint8_t {
   /// One unit per block (Model::block_type()), and one each for what of the root stands before and behind the
@@ -51,11 +51,11 @@ struct WrapOptions {
 /// @param frozen per parameter; empty: none is
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if
 /// `min_params` is negative
-std::vector<Unit> wrap(const Model& model, const std::vector<StageSpec>& specs, const WrapOptions& options,
-                       int shards, const std::vector<bool>& frozen = {});
+std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
+                       const WrapOptions& options, int shards, const std::vector<bool>& frozen = {});
 
 /// A table for people: per unit its parameters, elements, bytes in float32, elements per shard, and the
 /// elements of padding in all shards together. Ends with a line of totals.
-std::string format_units(const Model& model, const std::vector<Unit>& units);
+std::string format_units(const model::Model& model, const std::vector<Unit>& units);
 
-}  // namespace llampi
+}  // namespace llampi::fsdp

@@ -11,7 +11,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::model {
 
 /// How a parameter is initialised: ones, or normal with the given standard deviation.
 struct Initializer {
@@ -86,8 +86,8 @@ struct StageSpec {
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
 struct StageContext {
-  Device& device;
-  const Batch& batch;
+  device::Device& device;
+  const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   Tensor input;              ///< the previous stage's output; none for the first stage
   Tensor output;
@@ -97,12 +97,12 @@ struct StageContext {
   std::span<const Tensor> parameters;
   /// backward() only. Empty where a parameter is frozen; of parameters that join, all or none.
   std::span<const Tensor> parameter_gradients;
-  std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
+  std::span<const device::Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
   std::span<const Tensor> kept;
-  std::span<const Tensor> constants;  ///< the model's
-  StepScalars* scalars = nullptr;     ///< device memory
+  std::span<const Tensor> constants;       ///< the model's
+  device::StepScalars* scalars = nullptr;  ///< device memory
   Tensor logits;                ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
   std::int64_t logits_row = 0;  ///< instead of the loss
 };
@@ -112,7 +112,7 @@ struct StageContext {
 class Stage {
  public:
   virtual ~Stage() = default;
-  virtual StageSpec spec(BatchShape batch, DType compute, const OperationSizes& sizes) const = 0;
+  virtual StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
   /// Writes the saved tensors and, unless `output` is empty, the output.
   virtual void forward(StageContext& context) const = 0;
   /// Makes the cheap saved tensors again, bit by bit, from the input and the dear ones. Only for stages that
@@ -145,4 +145,4 @@ inline DType statistics_dtype(DType compute) {
   return compute == DType::float64 ? DType::float64 : DType::float32;
 }
 
-}  // namespace llampi
+}  // namespace llampi::model

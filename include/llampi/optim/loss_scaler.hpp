@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace llampi {
+namespace llampi::optim {
 
 /// As torch.amp.GradScaler: after an overflow, the step is left out and the scale is halved; after
 /// `kGrowthInterval` good steps in a row it is doubled. It stays where float32, in which gradients are scaled
@@ -22,4 +22,4 @@ struct LossScaler {
   void update(bool overflow);
 };
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -6,7 +6,7 @@
 
 #include "llampi/model/model.hpp"
 
-namespace llampi {
+namespace llampi::optim {
 
 struct ParameterGroup {
   double weight_decay = 0;
@@ -28,7 +28,7 @@ struct GroupRules {
 /// One entry per parameter.
 /// @throws UserError for a malformed expression or list, one of lr_factors, weight_decays and frozen that
 /// matches no parameter, a negative number, and if every parameter is frozen
-std::vector<ParameterGroup> parameter_groups(const std::vector<Parameter>& parameters,
+std::vector<ParameterGroup> parameter_groups(const std::vector<model::Parameter>& parameters,
                                              const GroupRules& rules);
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace llampi {
+namespace llampi::optim {
 
 enum class Decay : std::uint8_t { cosine, linear, constant };
 
@@ -19,4 +19,4 @@ struct LearningRateSchedule {
   double at(std::int64_t step) const;
 };
 
-}  // namespace llampi
+}  // namespace llampi::optim

@@ -50,7 +50,7 @@
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
-namespace llampi {
+namespace llampi::plan {
 
 /// About what a process needs beyond the plan: the program and its libraries, MPI's buffers.
 inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
@@ -62,9 +62,9 @@ inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
 /// Where a step would run.
 struct Machine {
   std::string device = "cpu";
-  Backend backend = Backend::mpi;      ///< of the collectives: nccl for GPUs
-  std::int64_t memory_bytes = 0;       ///< of the device, for each rank; 0: not known
-  std::int64_t host_memory_bytes = 0;  ///< of a node, beside its GPUs; 0: not known
+  comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
+  std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
+  std::int64_t host_memory_bytes = 0;          ///< of a node, beside its GPUs; 0: not known
   int ranks = 1;
   int ranks_per_node = 1;
   int threads = 1;  ///< per rank; workspaces depend on it
@@ -79,7 +79,7 @@ inline constexpr int kCategories = 5;
 const char* to_string(Category category);
 /// `parameters`: shards and gathered copies; `optimizer`: masters of their own and moments; `activations`:
 /// what lives between stages, with its gradient; `other`: workspaces, inputs, tables.
-Category category_of(Role role);
+Category category_of(fsdp::Role role);
 
 struct ArenaReport {
   std::int64_t kept = 0;        ///< persistent buffers
@@ -117,27 +117,28 @@ struct UnitReport {
   std::int64_t padding = 0;         ///< elements, in all shards together
   bool frozen = false;
 };
-std::vector<UnitReport> report_units(const Model& model, const std::vector<Unit>& units, DType param_dtype);
+std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
+                                     DType param_dtype);
 
 struct PlanReport {
   Machine machine;
-  Strategy strategy = Strategy::full_shard;
-  BatchShape batch;
+  fsdp::Strategy strategy = fsdp::Strategy::full_shard;
+  model::BatchShape batch;
   int micro_batches = 1;
-  Precision precision;
+  fsdp::Precision precision;
   int shards = 1;
   int replicas = 1;
   std::string groups;
   std::int64_t parameters = 0;  ///< elements
   std::int64_t trained_parameters = 0;
 
-  std::array<ArenaReport, kArenas> arenas{};
-  std::string step_plan;         ///< format_plan() of the step, which a run prints
-  std::vector<RoleBytes> roles;  ///< of the step
+  std::array<ArenaReport, fsdp::kArenas> arenas{};
+  std::string step_plan;               ///< format_plan() of the step, which a run prints
+  std::vector<fsdp::RoleBytes> roles;  ///< of the step
   int busiest_action = 0;
   std::string busiest_description;
-  std::int64_t busiest_transient = 0;    ///< bytes
-  std::vector<RoleBytes> busiest_roles;  ///< with what is kept
+  std::int64_t busiest_transient = 0;          ///< bytes
+  std::vector<fsdp::RoleBytes> busiest_roles;  ///< with what is kept
   std::array<CategoryReport, kCategories> categories{};
   Traffic traffic;
   std::int64_t step_actions = 0;
@@ -152,7 +153,7 @@ struct PlanReport {
 
   /// Over all arenas.
   ArenaReport total() const;
-  bool on_gpu() const { return machine.backend == Backend::nccl; }
+  bool on_gpu() const { return machine.backend == comm::Backend::nccl; }
   bool knows_memory() const { return machine.memory_bytes > 0; }
   bool knows_host_memory() const { return machine.host_memory_bytes > 0; }
   bool fits_on_device() const { return needed_bytes <= machine.memory_bytes; }
@@ -162,19 +163,21 @@ struct PlanReport {
 
 /// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
 /// later and communicators, or the host's, where both arenas lie with the process itself.
-std::int64_t needed_bytes(Backend backend, const std::array<std::int64_t, kArenas>& arena_bytes,
-                          const RankGroups& groups);
+std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
+                          const fsdp::RankGroups& groups);
 /// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
-std::int64_t host_needed_bytes(const Machine& machine, const std::array<std::int64_t, kArenas>& arena_bytes);
+std::int64_t host_needed_bytes(const Machine& machine,
+                               const std::array<std::int64_t, fsdp::kArenas>& arena_bytes);
 
 /// @param compiled with a training step
-PlanReport make_report(const Model& model, const EngineOptions& options, const RankGroups& groups,
-                       const CompiledModel& compiled, const Machine& machine);
+PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
+                       const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                       const Machine& machine);
 
 /// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.
-std::string does_not_fit(const PlanReport& report, const Model& model, const EngineOptions& options,
-                         const RankGroups& groups, const CompiledModel& compiled,
-                         const OperationSizes& sizes);
+std::string does_not_fit(const PlanReport& report, const model::Model& model,
+                         const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                         const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes);
 
 /// Tables for people.
 std::string format_report(const PlanReport& report);
@@ -183,4 +186,4 @@ std::string format_report(const PlanReport& report);
 std::string to_json(const PlanReport& report);
 std::string to_json(const std::vector<UnitReport>& units);
 
-}  // namespace llampi
+}  // namespace llampi::plan

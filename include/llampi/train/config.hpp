@@ -9,7 +9,7 @@
 
 #include "llampi/core/tensor.hpp"
 
-namespace llampi {
+namespace llampi::train {
 
 struct Config {
   struct {
@@ -90,4 +90,13 @@ struct Config {
   } log;
 };
 
-}  // namespace llampi
+enum class Hardware : std::uint8_t { cpu, gpu };
+
+/// The configuration as ini files, which those know how to write who know the keys by name.
+struct ConfigTexts {
+  std::string resolved;  ///< of the run
+  std::string defaults =
+      {};  ///< of one for which nothing was given: what an older run did, that had no such key
+};
+
+}  // namespace llampi::train

@@ -6,7 +6,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 void check_mpi(int code, const char* call, SourceLocation where) {
   if (code == MPI_SUCCESS) return;
@@ -20,4 +20,4 @@ void check_mpi(int code, const char* call, SourceLocation where) {
   throw CallError(call, fmt::format("{}, on rank {}", text, rank), where);
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr int kKeep = 0;  // setenv: what is set stays
@@ -29,4 +29,4 @@ void set_mpi_defaults() {
   setenv("OMPI_MCA_io_romio341_priority", "100", kKeep);  // Open MPI 5
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -6,7 +6,7 @@
 #include "comm/mpi/check.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 bool finalized() {
@@ -71,4 +71,4 @@ bool Requests::test() {
   return done != 0;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace llampi {
+namespace llampi::comm {
 
 /// A communicator that returns errors instead of ending the job.
 class Communicator {
@@ -75,4 +75,4 @@ class Requests {
   std::vector<ByteBlock> blocks_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -4,14 +4,14 @@
 #include <exception>
 #include <thread>
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);
 
 class LaneWork final : public Work {
  public:
-  LaneWork(std::shared_ptr<Progress> progress, Stream stream, std::shared_ptr<Operation> operation)
+  LaneWork(std::shared_ptr<Progress> progress, device::Stream stream, std::shared_ptr<Operation> operation)
       : progress_(std::move(progress)), stream_(stream), operation_(std::move(operation)) {}
 
   ~LaneWork() override {
@@ -30,11 +30,11 @@ class LaneWork final : public Work {
     return operation_->done();
   }
 
-  void wait(Stream /*stream*/) override { progress_->wait(*operation_); }
+  void wait(device::Stream /*stream*/) override { progress_->wait(*operation_); }
 
  private:
   std::shared_ptr<Progress> progress_;
-  Stream stream_;  // that the collective was issued on
+  device::Stream stream_;  // that the collective was issued on
   std::shared_ptr<Operation> operation_;
   int exceptions_ = std::uncaught_exceptions();
 };
@@ -119,11 +119,11 @@ bool Progress::wait_a_little(const Operation& operation) {
   return operation.done();
 }
 
-std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, Stream stream, std::vector<Step> steps,
-                            std::shared_ptr<Communicator> communicator) {
+std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,
+                            std::vector<Step> steps, std::shared_ptr<Communicator> communicator) {
   auto operation = std::make_shared<Operation>(std::move(steps), std::move(communicator));
   progress->lane(stream).issue(operation);
   return std::make_unique<LaneWork>(std::move(progress), stream, std::move(operation));
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

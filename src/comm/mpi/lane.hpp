@@ -12,7 +12,7 @@
 #include "comm/mpi/handles.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// A part of a collective: requests to MPI, then arithmetic on what has arrived. Either may be empty.
 struct Step {
@@ -63,7 +63,7 @@ class Progress {
  public:
   /// @param pause between looks at requests: for a thread beside the one that computes
   explicit Progress(std::chrono::microseconds pause = {}) : pause_(pause) {}
-  Lane& lane(Stream stream) { return lanes_[static_cast<std::size_t>(stream)]; }
+  Lane& lane(device::Stream stream) { return lanes_[static_cast<std::size_t>(stream)]; }
   void advance_all();
   void wait(const Operation& operation);
   void wait(Requests& requests);
@@ -89,14 +89,14 @@ class Progress {
   };
 
   const std::chrono::microseconds pause_;
-  std::array<Lane, kStreams> lanes_;
+  std::array<Lane, device::kStreams> lanes_;
   bool gave_up_ = false;
   std::atomic<bool> waits_{false};
 };
 
 /// Issues a collective on the stream's lane.
 /// @param communicator what the steps use; none if they need no other rank
-std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, Stream stream, std::vector<Step> steps,
-                            std::shared_ptr<Communicator> communicator);
+std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,
+                            std::vector<Step> steps, std::shared_ptr<Communicator> communicator);
 
-}  // namespace llampi
+}  // namespace llampi::comm

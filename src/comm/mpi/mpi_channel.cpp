@@ -7,7 +7,7 @@
 #include "comm/mpi/check.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 constexpr int kTag = 0;
@@ -90,4 +90,4 @@ std::optional<Channel::Message> MpiChannel::receive() {
   return std::nullopt;
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

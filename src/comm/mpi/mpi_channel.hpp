@@ -6,7 +6,7 @@
 #include "comm/mpi/handles.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 class MpiChannel final : public Channel {
  public:
@@ -32,4 +32,4 @@ class MpiChannel final : public Channel {
   std::list<Transfer> sending_, receiving_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -6,7 +6,7 @@
 #include "comm/mpi/rank_order.hpp"
 #include "comm/split.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 /// whole[r] = own of rank r.
@@ -36,12 +36,12 @@ struct AllReduce {
   Tensor values;
   Tensor result;
   ReduceOp op;
-  Accumulate accumulate;
+  device::Accumulate accumulate;
   AllReduceSplit split;
   Tensor slices;  ///< [ranks, slice], the contributions to this rank's slice
   Tensor tails;   ///< [ranks, tail]
 
-  bool adds() const { return accumulate == Accumulate::yes; }
+  bool adds() const { return accumulate == device::Accumulate::yes; }
   /// Sums that are to be added later travel in float32, so that they are rounded once. There is room for half
   /// of their bits where `values` were, and for the other half where the contributions were.
   bool in_halves() const { return adds() && is_narrow(values.dtype); }
@@ -61,7 +61,7 @@ struct AllReduce {
     if (in_halves()) {
       sum_to_halves(slices, halves(own(head())), halves(own(lower_head())));
     } else {
-      combine_in_rank_order(slices, op, Accumulate::no, own(head()));
+      combine_in_rank_order(slices, op, device::Accumulate::no, own(head()));
     }
     combine_in_rank_order(tails, op, accumulate, result.slice(split.head, result.cols));
   }
@@ -81,7 +81,7 @@ struct AllReduce {
 };
 
 std::vector<Step> all_reduce_steps(const Ends& ends, Tensor values, Tensor result, ReduceOp op,
-                                   Accumulate accumulate, Tensor workspace) {
+                                   device::Accumulate accumulate, Tensor workspace) {
   const AllReduceSplit split = split_all_reduce(values.cols, ends.ranks, values.dtype);
   const Tensor slices = {workspace.data, values.dtype, ends.ranks, split.slice};
   const Tensor tails = {static_cast<std::byte*>(workspace.data) + slices.bytes(), values.dtype, ends.ranks,
@@ -100,17 +100,17 @@ MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* commu
   for (auto& copy : communicators_) copy = std::make_shared<Communicator>(communicator->duplicate());
 }
 
-Ends MpiGroup::ends(Stream stream) const {
+Ends MpiGroup::ends(device::Stream stream) const {
   const auto& communicator = communicators_[static_cast<std::size_t>(stream)];
   return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_};
 }
 
 // Also a group of one waits for its turn on the stream: its buffers may be those of a collective before.
-std::unique_ptr<Work> MpiGroup::issue_on(Stream stream, std::vector<Step> steps) {
+std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step> steps) {
   return issue(progress_, stream, std::move(steps), communicators_[static_cast<std::size_t>(stream)]);
 }
 
-std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, Stream stream) {
+std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
   Step gather;
@@ -127,8 +127,8 @@ std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, Stream st
   return issue_on(stream, {gather});
 }
 
-std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
-                                               Tensor workspace, Stream stream) {
+std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+                                               Tensor workspace, device::Stream stream) {
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require(workspace.bytes() >= reduce_scatter_workspace(whole.elements(), size(), whole.dtype),
@@ -145,14 +145,16 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accum
   return issue_on(stream, {exchange});
 }
 
-std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
-                                           Tensor workspace, Stream stream) {
+std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op,
+                                           device::Accumulate accumulate, Tensor workspace,
+                                           device::Stream stream) {
   const std::int64_t elements = values.elements();
   const bool in_place = result.data == values.data && elements > 0;
   require_reducible(values.dtype, result.dtype);
   require(result.elements() == elements, "all_reduce: result is not like values");
-  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
-  require(!in_place || (accumulate == Accumulate::no && result.dtype == values.dtype),
+  require(accumulate == device::Accumulate::no || op == ReduceOp::sum,
+          "all_reduce: a maximum does not accumulate");
+  require(!in_place || (accumulate == device::Accumulate::no && result.dtype == values.dtype),
           "all_reduce: values added to themselves, or widened in their place");
   require(workspace.bytes() >= all_reduce_workspace(elements, size(), values.dtype),
           "all_reduce: workspace too small");
@@ -165,4 +167,4 @@ std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceO
                   all_reduce_steps(ends(stream), row(values), row(result), op, accumulate, workspace));
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -10,7 +10,7 @@
 #include "comm/mpi/lane.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// What an exchange needs to know of its group. A copy: an operation may outlive the group.
 struct Ends {
@@ -33,21 +33,21 @@ class MpiGroup final : public Group {
   int rank() const override { return rank_; }
   const std::vector<int>& members() const override { return members_; }
 
-  std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, Stream stream) override;
-  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
-                                       Stream stream) override;
-  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
-                                   Tensor workspace, Stream stream) override;
+  std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) override;
+  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+                                       Tensor workspace, device::Stream stream) override;
+  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, device::Accumulate accumulate,
+                                   Tensor workspace, device::Stream stream) override;
 
  private:
-  Ends ends(Stream stream) const;
-  std::unique_ptr<Work> issue_on(Stream stream, std::vector<Step> steps);
+  Ends ends(device::Stream stream) const;
+  std::unique_ptr<Work> issue_on(device::Stream stream, std::vector<Step> steps);
 
   std::vector<int> members_;
   int rank_ = 0;
   std::int64_t max_count_ = kMaxCount;
   std::shared_ptr<Progress> progress_;
-  std::array<std::shared_ptr<Communicator>, kStreams> communicators_;  // one each: streams overlap
+  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  // one each: streams overlap
 };
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -12,9 +12,9 @@
 #include "comm/mpi/mpi_group.hpp"
 #include "comm/mpi/rank_order.hpp"
 #include "comm/mpi/topology.hpp"
-#include "device/host_memory.hpp"
+#include "llampi/device/host_memory.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 /// Between MPI_Init and MPI_Finalize.
@@ -117,7 +117,7 @@ class MpiWorld final : public World {
     max(std::span(&refusals, 1));
     return refusals > 0 ? nullptr : std::make_unique<MpiChannel>(communicator_.duplicate());
   }
-  Memory allocate(std::int64_t bytes) override { return allocate_host_memory(bytes); }
+  device::Memory allocate(std::int64_t bytes) override { return device::allocate_host_memory(bytes); }
 
   bool waits() const override { return progress_->waits(); }
 
@@ -207,7 +207,7 @@ template <class T>
 void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
   std::vector<T> all = gather_equal(std::span<const T>(values));
   const auto elements = static_cast<std::int64_t>(values.size());
-  combine_in_rank_order(tensor(all.data(), size_, elements), op, Accumulate::no,
+  combine_in_rank_order(tensor(all.data(), size_, elements), op, device::Accumulate::no,
                         tensor(values.data(), 1, elements));
 }
 
@@ -268,4 +268,4 @@ std::unique_ptr<Group> mpi_group_with_small_counts(World& world, const std::vect
   return mpi_world(world).group(members, max_count);
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

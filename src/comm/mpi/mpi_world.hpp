@@ -9,7 +9,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// A communicator of all ranks, in order; the world's own, to be duplicated rather than sent on. Valid as
 /// long as the world.
@@ -19,4 +19,4 @@ MPI_Comm mpi_communicator(const World& world);
 std::unique_ptr<Group> mpi_group_with_small_counts(World& world, const std::vector<int>& members,
                                                    std::int64_t max_count);
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -8,7 +8,7 @@
 
 #include "llampi/core/half.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 // Elements that are combined at a time: partial results stay in the first-level cache whatever the number of
@@ -83,9 +83,9 @@ void for_each_block(Tensor contributions, Op op, Sink sink) {
 }
 
 template <class Out, class Value>
-void store_block(const Value* __restrict source, std::int64_t elements, Accumulate accumulate,
+void store_block(const Value* __restrict source, std::int64_t elements, device::Accumulate accumulate,
                  typename Out::Stored* __restrict target) {
-  if (accumulate == Accumulate::yes) {
+  if (accumulate == device::Accumulate::yes) {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(Out::load(target[i]) + source[i]);
   } else {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(source[i]);
@@ -93,18 +93,18 @@ void store_block(const Value* __restrict source, std::int64_t elements, Accumula
 }
 
 template <class In, class Out, class Op>
-void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row) {
+void combine(Tensor contributions, Op op, device::Accumulate accumulate, Tensor out_row) {
   auto* out = static_cast<typename Out::Stored*>(out_row.data);
   const auto* first = static_cast<const typename In::Stored*>(contributions.data);
   const std::int64_t ranks = contributions.rows, elements = contributions.cols;
   if constexpr (std::is_same_v<In, Out>) {
-    if (ranks == 1 && accumulate == Accumulate::no) {
+    if (ranks == 1 && accumulate == device::Accumulate::no) {
       if (out != first && elements > 0) std::memcpy(out, first, static_cast<std::size_t>(out_row.bytes()));
       return;
     }
   }
   if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
-    if (accumulate == Accumulate::no) {
+    if (accumulate == device::Accumulate::no) {
       for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
         combine_block<In>(first + begin, elements, ranks, std::min(kBlock, elements - begin), op,
                           out + begin);
@@ -118,7 +118,7 @@ void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row)
 }
 
 template <class In, class Out>
-void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
   if (op == ReduceOp::sum) {
     combine<In, Out>(contributions, Sum(), accumulate, out);
   } else {
@@ -127,7 +127,7 @@ void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor ou
 }
 
 template <class In>
-void combine_narrow(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine_narrow(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
   if (out.dtype == DType::float32) {
     combine<In, Wide<float>>(contributions, op, accumulate, out);
   } else {
@@ -146,7 +146,7 @@ void add_halves_to(const std::uint16_t* upper, const std::uint16_t* lower, Tenso
 
 }  // namespace
 
-void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine_in_rank_order(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
   require_reducible(contributions.dtype, out.dtype);
   require(out.elements() == contributions.cols, "combine: out is not one row of the contributions");
   switch (contributions.dtype) {
@@ -188,4 +188,4 @@ void add_halves(const std::uint16_t* upper, const std::uint16_t* lower, Tensor o
   add_halves_to<Float16>(upper, lower, out);
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -5,7 +5,7 @@
 
 #include "comm/mpi/check.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 namespace {
 
 std::string host_name() {
@@ -56,4 +56,4 @@ Topology find_topology(const Communicator& world) {
   return number_nodes(leaders, rank, host_name());
 }
 
-}  // namespace llampi
+}  // namespace llampi::comm

@@ -7,7 +7,7 @@
 #include "comm/mpi/handles.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::comm {
 
 /// @param leaders for each world rank, the lowest world rank of its node
 Topology number_nodes(const std::vector<int>& leaders, int rank, std::string host);
@@ -15,4 +15,4 @@ Topology number_nodes(const std::vector<int>& leaders, int rank, std::string hos
 /// Nodes are ranks that can share memory. Collective.
 Topology find_topology(const Communicator& world);
 
-}  // namespace llampi
+}  // namespace llampi::comm

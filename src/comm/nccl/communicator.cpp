@@ -2,17 +2,17 @@
 
 #include <exception>
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 std::string Operation::describe() const {
-  return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), to_string(stream));
+  return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), device::to_string(stream));
 }
 
 Communicator::Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-                           const std::string& group, Stream stream)
+                           const std::string& group, device::Stream stream)
     : session_(std::move(session)), exceptions_(std::uncaught_exceptions()) {
   handle_->name = group;
-  handle_->label = fmt::format("llampi {}", to_string(stream));
+  handle_->label = fmt::format("llampi {}", device::to_string(stream));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = handle_->label.c_str();
@@ -20,7 +20,7 @@ Communicator::Communicator(std::shared_ptr<Session> session, const ncclUniqueId&
     return ncclCommInitRankConfig(&communicator, ranks, id, rank, &config);
   });
   // Also keeps `config` until NCCL has read it.
-  session_->settle(handle_, result, fmt::format("the communicator for stream {}", to_string(stream)));
+  session_->settle(handle_, result, fmt::format("the communicator for stream {}", device::to_string(stream)));
 }
 
 Communicator::~Communicator() {
@@ -53,4 +53,4 @@ void Communicator::check(const Operation& operation) {
   session_->settle(handle_, result, operation.describe());
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

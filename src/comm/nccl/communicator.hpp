@@ -11,14 +11,14 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 /// A collective, for messages.
 struct Operation {
   const char* name = "";
   std::int64_t elements = 0;  ///< of a rank: of the shard, or of the values
   DType dtype = DType::float32;
-  Stream stream = Stream::compute;
+  device::Stream stream = device::Stream::compute;
 
   /// "all_gather of 1024 bfloat16 on stream unshard".
   std::string describe() const;
@@ -29,7 +29,7 @@ class Communicator {
   /// Collective over the ranks of `id`.
   /// @param group "the group of ranks 0, 1"
   Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-               const std::string& group, Stream stream);
+               const std::string& group, device::Stream stream);
   /// Flushes what is in flight and gives NCCL's resources back, once the other ranks do so too. While an
   /// exception unwinds they may never: then it is aborted.
   ~Communicator();
@@ -50,4 +50,4 @@ class Communicator {
   int exceptions_;
 };
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

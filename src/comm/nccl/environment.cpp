@@ -3,14 +3,14 @@
 #include <cstdlib>
 #include <set>
 
-#include "device/cuda/common.hpp"
+#include "comm/nccl/gpu.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 namespace {
 
 bool some_share(World& mpi, int gpu) {
   char bus_id[32] = {};
-  cuda::check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, gpu), "cudaDeviceGetPCIBusId");
+  check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, gpu), "cudaDeviceGetPCIBusId");
   const auto all = mpi.all_gather(fmt::format("{} {}", mpi.topology().node, bus_id));
   return std::set<std::string>(all.begin(), all.end()).size() < all.size();
 }
@@ -31,4 +31,4 @@ bool set_environment(World& mpi, int gpu) {
   return true;
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -3,7 +3,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 /// Sets variables of NCCL in this process, where the user has not, and if any two ranks have the same GPU
 /// also those that make NCCL take each rank for a node of its own. NCCL reads them once: to be called before
@@ -12,4 +12,4 @@ namespace llampi::nccl {
 /// @return whether ranks share a GPU, the same on all
 bool set_environment(World& mpi, int gpu);
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -3,11 +3,12 @@
 #include "comm/nccl_factory.hpp"
 
 extern "C" __attribute__((visibility("default"))) void llampi_make_nccl_world(
-    llampi::World& mpi, llampi::Device& gpu, std::chrono::milliseconds patience,
-    std::unique_ptr<llampi::World>& result) {
-  auto* const device = dynamic_cast<llampi::cuda::CudaDevice*>(&gpu);
-  llampi::require(device != nullptr, "the device is no GPU of this plugin");
-  result = std::make_unique<llampi::nccl::NcclWorld>(mpi, *device, patience);
+    llampi::comm::World& mpi, llampi::device::Device& gpu, std::chrono::milliseconds patience,
+    std::unique_ptr<llampi::comm::World>& result) {
+  auto* const cuda = dynamic_cast<llampi::device::CudaInterop*>(&gpu);
+  llampi::require(cuda != nullptr, "the device is no GPU of this plugin");
+  result =
+      std::make_unique<llampi::comm::nccl::NcclWorld>(mpi, llampi::comm::nccl::Gpu{gpu, *cuda}, patience);
 }
 
-static_assert(std::is_same_v<decltype(llampi_make_nccl_world), llampi::NcclWorldFactory>);
+static_assert(std::is_same_v<decltype(llampi_make_nccl_world), llampi::comm::NcclWorldFactory>);

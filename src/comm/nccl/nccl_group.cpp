@@ -6,7 +6,7 @@
 #include "comm/nccl/nccl_work.hpp"
 #include "comm/reducible.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 namespace {
 
 constexpr std::size_t kNamedRanks = 16;
@@ -49,28 +49,29 @@ ncclUniqueId agree_on_id(Group& host) {
   constexpr std::size_t kWords = sizeof(id) / sizeof(std::int32_t);
   std::vector<std::int32_t> own(kWords), all(kWords * static_cast<std::size_t>(host.size()));
   std::memcpy(own.data(), &id, sizeof(id));
-  host.all_gather(tensor(own.data(), 1, kWords), tensor(all.data(), host.size(), kWords), Stream::host)
-      ->wait(Stream::host);
+  host.all_gather(tensor(own.data(), 1, kWords), tensor(all.data(), host.size(), kWords),
+                  device::Stream::host)
+      ->wait(device::Stream::host);
   std::memcpy(&id, all.data(), sizeof(id));
   return id;
 }
 
-bool is_direct(Tensor from, Tensor result, Accumulate accumulate) {
-  return from.dtype == result.dtype && accumulate == Accumulate::no;
+bool is_direct(Tensor from, Tensor result, device::Accumulate accumulate) {
+  return from.dtype == result.dtype && accumulate == device::Accumulate::no;
 }
 
 /// What NCCL leaves is cast or added by a kernel of ours.
-void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
+void require_kernel(Tensor from, Tensor result, device::Accumulate accumulate) {
   if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
   throw Error(fmt::format("internal error: sums of {} cannot be added on the GPU", to_string(from.dtype)));
 }
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::shared_ptr<Session> session, cuda::CudaDevice& gpu, std::unique_ptr<Group> host)
+NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host)
     : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {
   if (size() == 1) return;
-  for (const Stream stream : {Stream::unshard, Stream::reduce}) {
+  for (const device::Stream stream : {device::Stream::unshard, device::Stream::reduce}) {
     communicators_[static_cast<std::size_t>(stream)] = std::make_shared<Communicator>(
         session_, agree_on_id(*host_), size(), rank(), name_of(members()), stream);
   }
@@ -85,11 +86,12 @@ void NcclGroup::issue(const Operation& operation,
   communicator(operation.stream)->issue(operation, [&](ncclComm_t handle) { return call(handle, stream); });
 }
 
-void NcclGroup::finish(Tensor sum, Tensor result, Accumulate accumulate, Stream stream) const {
+void NcclGroup::finish(Tensor sum, Tensor result, device::Accumulate accumulate,
+                       device::Stream stream) const {
   if (!is_direct(sum, result, accumulate)) {
-    cuda::add_cast(sum, result, accumulate, gpu_.stream(stream));
+    gpu_.cuda.add_cast(sum, result, accumulate, stream);
   } else if (sum.data != result.data) {
-    gpu_.upload(result, sum.data, stream);
+    gpu_.device.upload(result, sum.data, stream);
   }
 }
 
@@ -97,7 +99,7 @@ std::unique_ptr<Work> NcclGroup::work(const Operation& operation) {
   return std::make_unique<NcclWork>(gpu_, session_, communicator(operation.stream), operation);
 }
 
-std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, Stream stream) {
+std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
   const Operation operation{"all_gather", shard.elements(), shard.dtype, stream};
@@ -105,12 +107,12 @@ std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, Stream s
     return ncclAllGather(shard.data, whole.data, static_cast<std::size_t>(shard.elements()),
                          type_of(shard.dtype), handle, on);
   });
-  if (size() == 1) finish(shard, whole, Accumulate::no, stream);
+  if (size() == 1) finish(shard, whole, device::Accumulate::no, stream);
   return work(operation);
 }
 
-std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
-                                                Tensor /*workspace*/, Stream stream) {
+std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+                                                Tensor /*workspace*/, device::Stream stream) {
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require_kernel(whole, shard, accumulate);
@@ -126,12 +128,14 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accu
   return work(operation);
 }
 
-std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
-                                            Tensor /*workspace*/, Stream stream) {
+std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op,
+                                            device::Accumulate accumulate, Tensor /*workspace*/,
+                                            device::Stream stream) {
   const bool in_place = result.data == values.data && values.elements() > 0;
   require_reducible(values.dtype, result.dtype);
   require(result.elements() == values.elements(), "all_reduce: result is not like values");
-  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
+  require(accumulate == device::Accumulate::no || op == ReduceOp::sum,
+          "all_reduce: a maximum does not accumulate");
   require(!in_place || is_direct(values, result, accumulate),
           "all_reduce: values added to themselves, or widened in their place");
   require_kernel(values, result, accumulate);
@@ -145,4 +149,4 @@ std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, Reduce
   return work(operation);
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -2,32 +2,20 @@
 
 #include <exception>
 
-#include "device/cuda/events.hpp"
-
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 namespace {
 
 constexpr auto kPatienceWhileUnwinding = std::chrono::seconds(2);
 
-bool is_reached(const Event& event) {
-  const cudaError_t status = cudaEventQuery(static_cast<const cuda::PooledEvent*>(event.get())->get());
-  if (status == cudaErrorNotReady) {
-    cudaGetLastError();  // no error, and not to be taken for one of the next launch
-    return false;
-  }
-  cuda::check(status, "cudaEventQuery");
-  return true;
-}
-
 }  // namespace
 
-NcclWork::NcclWork(cuda::CudaDevice& gpu, std::shared_ptr<Session> session,
-                   std::shared_ptr<Communicator> communicator, const Operation& operation)
+NcclWork::NcclWork(Gpu gpu, std::shared_ptr<Session> session, std::shared_ptr<Communicator> communicator,
+                   const Operation& operation)
     : gpu_(gpu),
       session_(std::move(session)),
       communicator_(std::move(communicator)),
       operation_(operation),
-      end_(gpu.record(operation.stream)),
+      end_(gpu.device.record(operation.stream)),
       exceptions_(std::uncaught_exceptions()) {}
 
 NcclWork::~NcclWork() {
@@ -42,7 +30,7 @@ NcclWork::~NcclWork() {
 bool NcclWork::progress() {
   if (done_) return true;
   if (communicator_) communicator_->check(operation_);
-  done_ = is_reached(end_);
+  done_ = gpu_.cuda.is_reached(end_);
   return done_;
 }
 
@@ -55,9 +43,9 @@ bool NcclWork::finish_within(std::chrono::milliseconds patience) {
   return true;
 }
 
-void NcclWork::wait(Stream stream) {
-  if (stream != Stream::host) {
-    gpu_.wait(stream, end_);
+void NcclWork::wait(device::Stream stream) {
+  if (stream != device::Stream::host) {
+    gpu_.device.wait(stream, end_);
     awaited_ = true;
   } else if (!finish_within(session_->patience())) {
     session_->fail(fmt::format("{} of {} was not done after {} s", operation_.describe(),
@@ -66,4 +54,4 @@ void NcclWork::wait(Stream stream) {
   }
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -4,34 +4,34 @@
 #include <memory>
 
 #include "comm/nccl/communicator.hpp"
-#include "device/cuda/cuda_device.hpp"
+#include "comm/nccl/gpu.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 class NcclWork final : public Work {
  public:
   /// What is on the operation's stream so far.
   /// @param communicator null for a group of one
-  NcclWork(cuda::CudaDevice& gpu, std::shared_ptr<Session> session,
-           std::shared_ptr<Communicator> communicator, const Operation& operation);
+  NcclWork(Gpu gpu, std::shared_ptr<Session> session, std::shared_ptr<Communicator> communicator,
+           const Operation& operation);
   ~NcclWork() override;
 
   bool progress() override;
-  void wait(Stream stream) override;
+  void wait(device::Stream stream) override;
 
  private:
   /// False if the patience ends before the collective does.
   bool finish_within(std::chrono::milliseconds patience);
 
-  cuda::CudaDevice& gpu_;
+  Gpu gpu_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<Communicator> communicator_;
   Operation operation_;
-  Event end_;
+  device::Event end_;
   int exceptions_;
   bool done_ = false;
   bool awaited_ = false;  ///< by a stream
 };
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -5,7 +5,7 @@
 #include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 namespace {
 
 constexpr std::uintptr_t kAlignment =
@@ -19,12 +19,12 @@ std::string version() {
 
 }  // namespace
 
-NcclWorld::NcclWorld(World& mpi, cuda::CudaDevice& gpu, std::chrono::milliseconds patience)
+NcclWorld::NcclWorld(World& mpi, Gpu gpu, std::chrono::milliseconds patience)
     : mpi_(mpi),
       gpu_(gpu),
       session_(std::make_shared<Session>(
-          gpu.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), patience)) {
-  if (set_environment(mpi, gpu.gpu())) note_ = ", over sockets because ranks share a GPU";
+          gpu.cuda.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), patience)) {
+  if (set_environment(mpi, gpu.cuda.gpu())) note_ = ", over sockets because ranks share a GPU";
 }
 
 NcclWorld::~NcclWorld() {
@@ -37,7 +37,7 @@ std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
   return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members));
 }
 
-Memory NcclWorld::allocate(std::int64_t bytes) {
+device::Memory NcclWorld::allocate(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");
   if (bytes == 0) return {};
   void* data = nullptr;
@@ -45,14 +45,14 @@ Memory NcclWorld::allocate(std::int64_t bytes) {
   if (result != ncclSuccess || reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0) {
     if (result == ncclSuccess) ncclMemFree(data);
     cudaGetLastError();  // what NCCL left there is no error of the next launch
-    Memory memory = gpu_.allocate(bytes);
+    device::Memory memory = gpu_.device.allocate(bytes);
     if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
     return memory;
   }
-  Memory memory(data, bytes, [](void* begin) { ncclMemFree(begin); });
-  cuda::check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), gpu_.stream(Stream::compute)),
+  device::Memory memory(data, bytes, [](void* begin) { ncclMemFree(begin); });
+  nccl::check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), gpu_.stream(device::Stream::compute)),
               "cudaMemsetAsync");
-  gpu_.synchronize(Stream::compute);
+  gpu_.device.synchronize(device::Stream::compute);
   return memory;
 }
 
@@ -62,4 +62,4 @@ void NcclWorld::abort(int status) {
   std::abort();  // not reached, which g++ does not see through a virtual function
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

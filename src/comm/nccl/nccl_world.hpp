@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "comm/nccl/gpu.hpp"
 #include "comm/nccl/session.hpp"
-#include "device/cuda/cuda_device.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 class NcclWorld final : public World {
  public:
   /// Collective.
-  NcclWorld(World& mpi, cuda::CudaDevice& gpu, std::chrono::milliseconds patience);
+  NcclWorld(World& mpi, Gpu gpu, std::chrono::milliseconds patience);
   /// Aborts while an exception unwinds.
   ~NcclWorld() override;
 
@@ -30,7 +30,7 @@ class NcclWorld final : public World {
   std::unique_ptr<Channel> channel() override { return mpi_.channel(); }
   /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
   /// describe() says so.
-  Memory allocate(std::int64_t bytes) override;
+  device::Memory allocate(std::int64_t bytes) override;
   bool waits() const override { return mpi_.waits(); }
   void check() override { session_->check(); }
 
@@ -48,10 +48,10 @@ class NcclWorld final : public World {
 
  private:
   World& mpi_;
-  cuda::CudaDevice& gpu_;
+  Gpu gpu_;
   std::shared_ptr<Session> session_;
   std::string note_;
   int exceptions_ = std::uncaught_exceptions();
 };
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -8,7 +8,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 namespace {
 
 constexpr int kShortPauses = 1000;
@@ -108,4 +108,4 @@ void Session::abort() {
   done->get_future().wait_for(kPatienceWithAbort);
 }
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace llampi::nccl {
+namespace llampi::comm::nccl {
 
 /// A communicator as NCCL has it; null when it is given back or aborted. Only the session looks inside.
 struct Handle {
@@ -79,4 +79,4 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<std::shared_ptr<Handle>> open_;
 };
 
-}  // namespace llampi::nccl
+}  // namespace llampi::comm::nccl

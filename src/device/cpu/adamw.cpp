@@ -6,7 +6,7 @@
 #include "device/cpu/gradient.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 /// Which operand's random bits; the last word of Philox's counter, see Device::adamw().
@@ -151,4 +151,4 @@ void CpuDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, cons
   progress();
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

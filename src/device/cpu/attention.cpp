@@ -7,7 +7,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kBlock = CpuSizes::kQueryBlock;
@@ -235,4 +235,4 @@ void CpuDevice::attention_backward(const Batch& batch, std::int64_t longest, Att
   progress();
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

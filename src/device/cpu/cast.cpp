@@ -2,7 +2,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kGrain = 1024;
@@ -34,4 +34,4 @@ void CpuDevice::cast(Tensor source, Tensor destination) {
   progress();
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -1,6 +1,6 @@
 #include "device/cpu/cpu_device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 CpuDevice::CpuDevice(int threads, const Kernels& kernels)
     : threads_(threads), kernels_(kernels), sizes_(threads), gemm_(threads) {}
@@ -38,4 +38,4 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
   return std::make_unique<CpuDevice>(threads, *available_kernels().front());
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -9,7 +9,7 @@
 #include "device/cpu/sizes.hpp"
 #include "device/host_device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 class CpuDevice : public HostDevice {  // not final: tests break single operations
  public:
@@ -111,4 +111,4 @@ void* workspace_of(const Tensor& workspace, std::int64_t bytes);
 
 inline float beta(Accumulate accumulate) { return accumulate == Accumulate::yes ? 1.0F : 0.0F; }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -1,10 +1,10 @@
 #include "device/cpu/gemm.hpp"
 
-#include "device/cpu/cpu_features.hpp"
 #include "device/cpu/parallel.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/device/cpu_level.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kGrain = 16;  // tiles start on whole vectors
@@ -112,4 +112,4 @@ Product product_tn(const float* y, const float* x, float* w, std::int64_t m, std
           .stride_c = n};
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

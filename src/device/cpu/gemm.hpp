@@ -4,9 +4,10 @@
 #include <atomic>
 #include <string>
 
-#include "device/cpu/gemm_library.hpp"
+#include "device/cpu/library_product.hpp"
+#include "llampi/device/gemm_library.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 /// A product is cut into one tile of C per thread, the same for equal shapes and threads, and so are the
 /// bits.
@@ -39,4 +40,4 @@ Product product_nt(const float* x, const float* w, float* y, std::int64_t m, std
 Product product_nn(const float* x, const float* w, float* y, std::int64_t m, std::int64_t n, std::int64_t k);
 Product product_tn(const float* y, const float* x, float* w, std::int64_t m, std::int64_t n, std::int64_t k);
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -2,11 +2,11 @@
 
 #include <cstdlib>
 
-#include "device/cpu/cpu_features.hpp"
-#include "device/cpu/gemm_library.hpp"
 #include "device/cpu/start_again.hpp"
+#include "llampi/device/cpu_level.hpp"
+#include "llampi/device/gemm_library.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 void prepare_gemm_environment(char** argv) {
 #if defined(LLAMPI_GEMM_CBLAS)
@@ -21,4 +21,4 @@ void prepare_gemm_environment(char** argv) {
 #endif
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

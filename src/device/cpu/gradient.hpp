@@ -6,7 +6,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 /// Elements that pass through float32 buffers at a time; the buffers of an update stay in the first cache.
 inline constexpr std::int64_t kUpdatePiece = 1024;
@@ -52,4 +52,4 @@ void for_each_part(const Kernels& kernels, const Tensor& gradient, std::int64_t 
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

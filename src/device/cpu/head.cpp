@@ -4,7 +4,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 /// The operands that the loss has with and without gradients.
@@ -83,4 +83,4 @@ void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, 
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -1,9 +1,9 @@
 // The choice of the variant of the kernels.
 #include "device/cpu/kernels.hpp"
 
-#include "device/cpu/cpu_features.hpp"
+#include "llampi/device/cpu_level.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 // Each variant is the kernels_*.cpp, compiled for one instruction set
 // (src/device/CMakeLists.txt).
@@ -53,4 +53,4 @@ std::vector<const Kernels*> available_kernels() {
   return result;
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

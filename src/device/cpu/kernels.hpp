@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace llampi {
+namespace llampi::device {
 
 /// Factors of one AdamW step, rounded to float32; see kernels_update.cpp for the formula.
 struct AdamWFactors {
@@ -87,4 +87,4 @@ struct Kernels {
 /// They live as long as the program.
 std::vector<const Kernels*> available_kernels();
 
-}  // namespace llampi
+}  // namespace llampi::device

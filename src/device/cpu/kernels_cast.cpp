@@ -8,7 +8,7 @@
 #include <emmintrin.h>
 #endif
 
-namespace llampi::LLAMPI_SIMD {
+namespace llampi::device::LLAMPI_SIMD {
 namespace {
 
 using Half = std::uint16_t;
@@ -175,4 +175,4 @@ void add_cast_kernels(Kernels& kernels) {
   kernels.round_bfloat16 = round_bfloat16;
 }
 
-}  // namespace llampi::LLAMPI_SIMD
+}  // namespace llampi::device::LLAMPI_SIMD

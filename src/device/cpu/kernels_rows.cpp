@@ -2,7 +2,7 @@
 #include "device/cpu/kernels_variant.hpp"
 #include "device/cpu/simd.hpp"
 
-namespace llampi::LLAMPI_SIMD {
+namespace llampi::device::LLAMPI_SIMD {
 namespace {
 
 void exp_kernel(Index n, const float* x, float* y) {
@@ -184,4 +184,4 @@ void add_row_kernels(Kernels& kernels) {
   kernels.cross_entropy_backward = cross_entropy_backward;
 }
 
-}  // namespace llampi::LLAMPI_SIMD
+}  // namespace llampi::device::LLAMPI_SIMD

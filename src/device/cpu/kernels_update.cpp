@@ -2,7 +2,7 @@
 #include "device/cpu/kernels_variant.hpp"
 #include "device/cpu/simd.hpp"
 
-namespace llampi::LLAMPI_SIMD {
+namespace llampi::device::LLAMPI_SIMD {
 namespace {
 
 std::int32_t max_magnitude(Index n, const float* x, std::int32_t bits) {
@@ -79,4 +79,4 @@ void add_update_kernels(Kernels& kernels) {
   kernels.adamw = adamw;
 }
 
-}  // namespace llampi::LLAMPI_SIMD
+}  // namespace llampi::device::LLAMPI_SIMD

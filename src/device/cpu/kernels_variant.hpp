@@ -4,10 +4,10 @@
 
 #include "device/cpu/kernels.hpp"
 
-namespace llampi::LLAMPI_SIMD {
+namespace llampi::device::LLAMPI_SIMD {
 
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
 void add_cast_kernels(Kernels& kernels);
 
-}  // namespace llampi::LLAMPI_SIMD
+}  // namespace llampi::device::LLAMPI_SIMD

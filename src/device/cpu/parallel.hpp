@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace llampi {
+namespace llampi::device {
 
 /// body(begin, end, part) for `threads` consecutive parts of [0, n), each part but the last a multiple of
 /// `grain` long. Parts depend on `threads` alone, not on how many threads the system grants.
@@ -34,4 +34,4 @@ void parallel_items(int threads, std::int64_t items, const Body& body) {
   }
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -4,7 +4,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 void CpuDevice::product_backward(const float* dy, const float* x, const float* w, std::int64_t rows,
                                  std::int64_t out, std::int64_t in, float* dx, float* dw,
@@ -136,4 +136,4 @@ void CpuDevice::linear(Tensor x_, Tensor weight_, Tensor y_) {
   progress();
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -4,7 +4,7 @@
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 constexpr std::int64_t kCacheLine = 16;  // float32
@@ -128,4 +128,4 @@ void CpuDevice::zero_in_parallel(float* data, std::int64_t elements) const {
   });
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -15,7 +15,7 @@
 #error "LLAMPI_SIMD must name the variant"
 #endif
 
-namespace llampi::LLAMPI_SIMD {
+namespace llampi::device::LLAMPI_SIMD {
 // Internal linkage: an inline function of one variant must never be taken for that of another.
 namespace {
 
@@ -196,4 +196,4 @@ inline Floats exp(Floats x) {
 }
 
 }  // namespace
-}  // namespace llampi::LLAMPI_SIMD
+}  // namespace llampi::device::LLAMPI_SIMD

@@ -4,7 +4,7 @@
 
 #include "device/cpu/kernels.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 // The weight's gradient is read and written once per chunk, so a chunk is not to be too short.
@@ -57,4 +57,4 @@ std::unique_ptr<OperationSizes> make_cpu_sizes(int threads) {
   return std::make_unique<CpuSizes>(threads);
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -5,7 +5,7 @@
 
 #include "llampi/device/device.hpp"
 
-namespace llampi {
+namespace llampi::device {
 
 class CpuSizes final : public OperationSizes {
  public:
@@ -33,4 +33,4 @@ class CpuSizes final : public OperationSizes {
   int threads_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::device

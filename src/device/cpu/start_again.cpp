@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
-namespace llampi {
+namespace llampi::device {
 
 void start_again(char** argv) {
   constexpr const char* kSelf = "/proc/self/exe";
@@ -16,4 +16,4 @@ void start_again(char** argv) {
   execv(kSelf, argv);  // the file has been moved or replaced
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

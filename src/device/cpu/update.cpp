@@ -7,7 +7,7 @@
 #include "device/cpu/parallel.hpp"
 #include "llampi/device/grid.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 std::int32_t largest_of(const Kernels& kernels, const Tensor& gradient, std::int64_t begin,
@@ -73,4 +73,4 @@ void CpuDevice::sum_squares(Tensor gradient, std::span<const UpdateRange> ranges
   progress();
 }
 
-}  // namespace llampi
+}  // namespace llampi::device

@@ -10,7 +10,7 @@
 #include "device/cuda/ranges.cuh"
 #include "device/cuda/rounding.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 struct Operand {
@@ -233,4 +233,4 @@ void CudaDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, con
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,7 +5,7 @@
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cuda_device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 /// The operands of the forward direction, after a check of each.
@@ -95,4 +95,4 @@ void CudaDevice::attention_backward(const Batch& batch, std::int64_t longest, At
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -13,7 +13,7 @@
 #include "device/cuda/kernels.cuh"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Passed to kernels by value.
 struct AttentionProblem {
@@ -75,4 +75,4 @@ void launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, st
   launch(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,7 +5,7 @@
 // memory.
 #include "device/cuda/attention_tile.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 /// What belongs to a row of scores, in shared memory. Rows from T on: zeros.
@@ -290,4 +290,4 @@ void tensor_attention_backward(const AttentionProblem& problem, const AttentionO
   });
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

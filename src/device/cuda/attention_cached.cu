@@ -5,7 +5,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kWarps = 4, kMaximumDim = 256, kColumns = kMaximumDim / 32;  // columns of a lane
@@ -120,4 +120,4 @@ void CudaDevice::attention_cached(const Batch& batch, AttentionShape shape, Tens
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,7 +5,7 @@
 // do not depend on what lies beside it.
 #include "device/cuda/attention_tile.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 template <class T, int kDim>
@@ -175,4 +175,4 @@ void tensor_attention(const AttentionProblem& problem, const AttentionOperands& 
   });
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -6,7 +6,7 @@
 #include "device/cuda/attention.cuh"
 #include "device/cuda/vectors.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kWarps = 4, kMaximumDim = 256, kColumns = kMaximumDim / 32;  // columns of a lane
@@ -216,4 +216,4 @@ void attention_delta(const AttentionProblem& problem, const AttentionOperands& o
   });
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

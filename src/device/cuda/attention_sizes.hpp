@@ -5,7 +5,7 @@
 
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// The own kernels need none; cuDNN's want log_sum_exp in another order, float32 [T, Hq], and small tables.
 inline constexpr std::int64_t attention_forward_bytes(AttentionShape shape, std::int64_t tokens) {
@@ -32,4 +32,4 @@ inline constexpr std::int64_t attention_backward_bytes(AttentionShape shape, std
   return own > cudnn ? own : cudnn;
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

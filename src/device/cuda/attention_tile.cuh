@@ -13,7 +13,7 @@
 #include "device/cuda/mma.cuh"
 #include "device/cuda/vectors.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 inline constexpr float kLog2E = 1.44269504088896340736F;
 
@@ -208,4 +208,4 @@ void dispatch_tile(DType dtype, int dim, const Work& work) {
   with_dim(Tag<__half>{});
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

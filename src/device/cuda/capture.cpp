@@ -6,7 +6,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr Stream kOthers[] = {Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out};
@@ -91,4 +91,4 @@ void CudaDevice::begin_range(const char*) {}
 void CudaDevice::end_range() {}
 #endif
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

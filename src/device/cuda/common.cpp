@@ -1,6 +1,6 @@
 #include "device/cuda/common.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 void check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -27,4 +27,4 @@ void* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int
   return data;
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -10,7 +10,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// @throws Error naming the call and CUDA's reason
 inline void check(cudaError_t status, const char* what) {
@@ -42,4 +42,4 @@ T* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_
 void* optional_elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols,
                            const char* name);
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

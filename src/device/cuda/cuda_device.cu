@@ -11,7 +11,7 @@
 #include "device/cuda/kernels.cuh"
 #include "llampi/core/text.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr std::int64_t kAlignment = 4096;  // promised by Memory; CUDA promises 256
@@ -152,6 +152,16 @@ bool CudaDevice::is_host_memory(const void* memory) const {
 // ---- order
 // -------------------------------------------------------------------------------------------------------
 
+bool CudaDevice::is_reached(const Event& event) const {
+  const cudaError_t status = cudaEventQuery(static_cast<const PooledEvent*>(event.get())->get());
+  if (status == cudaErrorNotReady) {
+    cudaGetLastError();  // no error, and not to be taken for one of the next launch
+    return false;
+  }
+  check(status, "cudaEventQuery");
+  return true;
+}
+
 Event CudaDevice::record(Stream stream) {
   if (stream == Stream::host) return {};
   auto event = std::make_unique<PooledEvent>(events_);
@@ -254,7 +264,8 @@ void launch_convert(const Tensor& source, const Tensor& destination, Accumulate 
 
 }  // namespace
 
-void add_cast(Tensor source, Tensor destination, Accumulate accumulate, cudaStream_t stream) {
+void CudaDevice::add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream on) {
+  const cudaStream_t stream = this->stream(on);
   require(source.elements() == destination.elements(), "cast between tensors of unlike sizes");
   if (source.elements() == 0) return;
   dispatch(source.dtype, [&](auto from) {
@@ -267,7 +278,7 @@ void add_cast(Tensor source, Tensor destination, Accumulate accumulate, cudaStre
 
 void CudaDevice::add(Tensor source, Tensor destination) {
   require(source.dtype == destination.dtype, "sum of tensors of unlike dtypes");
-  add_cast(source, destination, Accumulate::yes, compute());
+  add_cast(source, destination, Accumulate::yes, Stream::compute);
   progress();
 }
 
@@ -280,7 +291,7 @@ void CudaDevice::copy(Tensor source, Tensor destination) {
 
 void CudaDevice::cast(Tensor source, Tensor destination) {
   if (source.dtype == destination.dtype) return copy(source, destination);
-  add_cast(source, destination, Accumulate::no, compute());
+  add_cast(source, destination, Accumulate::no, Stream::compute);
   progress();
 }
 
@@ -292,4 +303,4 @@ void CudaDevice::zero(Tensor destination) {
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -14,18 +14,24 @@
 #include "device/cuda/common.hpp"
 #include "device/cuda/cudnn_attention.hpp"
 #include "device/cuda/gemm.hpp"
+#include "llampi/device/cuda_interop.hpp"
 #include "llampi/device/gpu.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 class EventPool;
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public CudaInterop {
  public:
   explicit CudaDevice(const GpuOptions& options);
   ~CudaDevice() override;
 
-  int gpu() const { return options_.gpu; }
+  // CudaInterop
+  int gpu() const override { return options_.gpu; }
+  void* native_stream(Stream stream) const override { return this->stream(stream); }
+  bool is_reached(const Event& event) const override;
+  void add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream stream) override;
+
   /// Stream::host has none.
   cudaStream_t stream(Stream stream) const;
 
@@ -134,7 +140,4 @@ class CudaDevice final : public Device {
   std::function<void()> progress_;
 };
 
-/// Casts and adds in one pass on any stream, for `comm`: destination (+)= source, equal numbers of elements.
-void add_cast(Tensor source, Tensor destination, Accumulate accumulate, cudaStream_t stream);
-
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

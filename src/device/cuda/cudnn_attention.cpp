@@ -2,10 +2,10 @@
 
 #ifndef LLAMPI_CUDNN
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool) { return nullptr; }
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::string&) { return nullptr; }
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda
 
 #else
 
@@ -20,7 +20,7 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/ragged.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr std::size_t kOldestVersion = 91200;  // writes statistics with the strides they are declared with
@@ -370,6 +370,6 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic, int com
   return std::make_unique<GraphAttention>(deterministic, CudnnGpu{compute_capability, nullptr, properties});
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda
 
 #endif

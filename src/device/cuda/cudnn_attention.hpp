@@ -18,7 +18,7 @@
 #include "device/cuda/common.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 class CudnnAttention {
  public:
@@ -48,4 +48,4 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic);
 std::unique_ptr<CudnnAttention> make_cudnn_attention(bool deterministic, int compute_capability,
                                                      const std::string& properties);
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

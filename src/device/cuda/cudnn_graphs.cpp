@@ -18,7 +18,7 @@
 
 static_assert(CUDNN_FRONTEND_VERSION >= 11300, "cuDNN's C++ frontend 1.13 or newer is needed");
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 namespace fe = cudnn_frontend;
@@ -175,5 +175,5 @@ void CudnnGraph::execute(cudnnHandle_t handle, CudnnOperands& operands, void* wo
   check(graph_->execute(handle, operands, workspace));
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda
 #endif

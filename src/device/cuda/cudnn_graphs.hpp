@@ -27,21 +27,21 @@ namespace cudnn_frontend::graph {
 class Graph;
 }
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 enum class Direction : std::uint8_t { forward, backward };
 
 /// What a graph is built for.
 struct CudnnProblem {
-  Direction direction = Direction::forward;
+  llampi::device::cuda::Direction direction = llampi::device::cuda::Direction::forward;
   bool ragged = false;  ///< packed documents; else `batch` sequences of `longest` tokens
   std::int64_t batch = 0, longest = 0, tokens = 0;
   std::int64_t query_heads = 0, key_value_heads = 0, head_dim = 0;
   DType dtype = DType::bfloat16;
 
-  auto operator<=>(const CudnnProblem&) const = default;
+  auto operator<=>(const llampi::device::cuda::CudnnProblem&) const = default;
 
-  bool packs_keys() const { return ragged && direction == Direction::backward; }
+  bool packs_keys() const { return ragged && direction == llampi::device::cuda::Direction::backward; }
   std::int64_t query_row() const { return (query_heads + 2 * key_value_heads) * head_dim; }
   std::int64_t key_row() const { return packs_keys() ? key_value_heads * head_dim : query_row(); }
   std::int64_t out_row() const { return query_heads * head_dim; }
@@ -83,16 +83,16 @@ class CudnnGraph {
  public:
   /// @param workspace_bytes kernels that need more for themselves are passed over
   /// @throws Error with cuDNN's reason if the problem is not supported
-  CudnnGraph(const CudnnGpu& gpu, const CudnnProblem& problem, bool deterministic,
-             std::int64_t workspace_bytes);
+  CudnnGraph(const llampi::device::cuda::CudnnGpu& gpu, const llampi::device::cuda::CudnnProblem& problem,
+             bool deterministic, std::int64_t workspace_bytes);
 
   std::int64_t workspace_bytes() const { return workspace_bytes_; }
   /// On the handle's stream. @throws Error
-  void execute(cudnnHandle_t handle, CudnnOperands& operands, void* workspace) const;
+  void execute(cudnnHandle_t handle, llampi::device::cuda::CudnnOperands& operands, void* workspace) const;
 
  private:
   std::shared_ptr<cudnn_frontend::graph::Graph> graph_;
   std::int64_t workspace_bytes_ = 0;
 };
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -4,7 +4,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/vectors.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -161,4 +161,4 @@ void CudaDevice::swiglu(Tensor gate_up, Tensor activated) {
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

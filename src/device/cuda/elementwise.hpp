@@ -4,7 +4,7 @@
 #include "device/cuda/common.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 enum class Rotation : bool { forward, backward };
 
@@ -19,4 +19,4 @@ void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream);
 /// gate_up is overwritten with its gradient.   dactivated [T, F], gate_up [T, 2F]
 void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t stream);
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -3,7 +3,7 @@
 #include "device/cuda/sizes.hpp"
 #include "device/cuda/vectors.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -151,4 +151,4 @@ void CudaDevice::embedding_backward(const Batch& batch, Tensor dx, Tensor dtable
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

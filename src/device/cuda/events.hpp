@@ -8,7 +8,7 @@
 #include "device/cuda/common.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// For one thread, as the device itself.
 class EventPool {
@@ -53,4 +53,4 @@ class PooledEvent final : public Event::Impl {
   cudaEvent_t event_;
 };
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

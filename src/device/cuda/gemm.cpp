@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kCandidates = 16;
@@ -181,4 +181,4 @@ void Gemm::run(const GemmShape& shape, const void* a, const void* b, void* c, co
       "cublasLtMatmul", shape);
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

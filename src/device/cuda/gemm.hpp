@@ -12,7 +12,7 @@
 #include "device/cuda/common.hpp"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 enum class Transpose : bool { no, yes };
 
@@ -70,4 +70,4 @@ class Gemm {
   std::map<Problem, std::unique_ptr<Plan>> plans_;
 };
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

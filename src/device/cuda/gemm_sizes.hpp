@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Of cuBLASLt, for the whole run: what the fastest kernels of Hopper like.
 inline constexpr std::int64_t kGemmWorkspace = std::int64_t{64} << 20;
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

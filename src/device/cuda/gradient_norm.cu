@@ -6,7 +6,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/ranges.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr float kLargestFinite = 3.40282347e38F;
@@ -173,4 +173,4 @@ void CudaDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, Step
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

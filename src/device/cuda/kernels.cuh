@@ -12,7 +12,7 @@
 #include "device/cuda/common.hpp"
 #include "device/cuda/launch.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// dispatch(dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... });
 template <class Work>
@@ -91,4 +91,4 @@ __device__ inline float block_max(float x) {
   return warp_max(lane < static_cast<int>(blockDim.x) / 32 ? partial[lane] : -INFINITY);
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -1,13 +1,13 @@
-// How kernels are started: by nvcc on a GPU, or by the emulator of the tests (tests/emulation) on the CPU.
+// How kernels are started: by nvcc on a GPU, or by an emulator on the CPU.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#ifdef LLAMPI_EMULATION
-#include "emulation/emulation.hpp"
+#ifdef LLAMPI_EMULATION  // the header that replaces what follows
+#include LLAMPI_EMULATION
 #else
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 template <class... Parameters, class... Arguments>
 void launch(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
@@ -22,6 +22,6 @@ __device__ inline T* dynamic_shared() {
   return reinterpret_cast<T*>(llampi_dynamic_shared);
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda
 
 #endif

@@ -13,7 +13,7 @@
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/loss_sizes.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kThreads = 512;                 ///< a block per row
@@ -256,4 +256,4 @@ void CudaDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight,
   }
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

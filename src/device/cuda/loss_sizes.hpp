@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// What the logits of a chunk may take. The gradient of the head's weight is read and written once per chunk:
 /// short chunks cost time (with 512 rows its product is bound by memory on an H100; this is 2048 for a
@@ -41,4 +41,4 @@ inline constexpr std::int64_t head_loss_bytes(std::int64_t tokens, std::int64_t 
   return head_losses_bytes(rows) + rows * logits_stride(vocabulary) * 4;
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -24,7 +24,7 @@
 #include "device/cuda/mma_emulated.hpp"
 #endif
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Two float32 rounded to nearest even as one register, `low` in the lower half.
 template <class T>
@@ -126,4 +126,4 @@ __device__ inline float exp2_approximate(float x) {
 
 #endif
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

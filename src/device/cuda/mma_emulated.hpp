@@ -9,7 +9,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace mma_detail {
 
 template <class T>
@@ -127,4 +127,4 @@ void cp_async_wait() {
 
 inline float exp2_approximate(float x) { return std::exp2(x); }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -4,7 +4,7 @@
 #include "device/cuda/sizes.hpp"
 #include "device/cuda/vectors.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kThreads = 512;  ///< at most
@@ -201,4 +201,4 @@ void CudaDevice::rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor in
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

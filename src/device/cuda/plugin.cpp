@@ -8,7 +8,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/gpu_factory.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 std::string cuda_version() {
@@ -76,11 +76,11 @@ class CudaLibrary final : public GpuLibrary {
 };
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda
 
-extern "C" __attribute__((visibility("default"))) const llampi::GpuLibrary* llampi_gpu_library(
+extern "C" __attribute__((visibility("default"))) const llampi::device::GpuLibrary* llampi_gpu_library(
     void* handle, const char* interface) {
   if (std::string(interface) != LLAMPI_INTERFACE) return nullptr;
-  static const llampi::cuda::CudaLibrary library(handle);
+  static const llampi::device::cuda::CudaLibrary library(handle);
   return &library;
 }

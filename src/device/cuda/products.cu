@@ -3,7 +3,7 @@
 #include "device/cuda/elementwise.hpp"
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 /// Matrix products with a weight [out, in], as Linear has it, on one stream.
@@ -99,4 +99,4 @@ void CudaDevice::linear(Tensor x, Tensor weight, Tensor y) {
   progress();
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,7 +5,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -58,4 +58,4 @@ void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, s
          tokens, length);
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

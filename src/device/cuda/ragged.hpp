@@ -6,7 +6,7 @@
 
 #include "device/cuda/common.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Null: not wanted.
 struct RaggedTables {
@@ -34,4 +34,4 @@ struct RowStatistics {
 void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, std::int64_t tokens,
                      std::int64_t length, cudaStream_t stream);
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

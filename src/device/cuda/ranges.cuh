@@ -9,7 +9,7 @@
 #include "device/cuda/vectors.cuh"
 #include "llampi/device/device.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 inline constexpr int kRangeThreads = 256;           ///< of a block
 inline constexpr std::int64_t kRangePiece = 16384;  ///< elements of a block
@@ -79,4 +79,4 @@ void for_each_group(std::span<const UpdateRange> ranges, std::int64_t elements, 
   if (group.count > 0) start(group, dim3(static_cast<unsigned>(group.first_block[group.count])));
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -5,7 +5,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Which operand's random bits; the last word of Philox's counter.
 enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
@@ -68,4 +68,4 @@ __device__ inline std::uint32_t round_bfloat16(float value, std::uint32_t draw) 
   return (bits & 0x7FFFFFFFU) > 0x7F800000U ? bits >> 16 | 0x40U : (bits + draw) >> 16;
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Blocks of rms_norm_backward(), each of which sums dweight over its rows: 4 for each of the 132
 /// multiprocessors of an H100 or H200; smaller GPUs start fewer.
@@ -18,4 +18,4 @@ constexpr std::int64_t rms_norm_backward_bytes(std::int64_t tokens, std::int64_t
 /// What embedding_backward() takes of the shared workspace: three int32 per token.
 constexpr std::int64_t embedding_backward_bytes(std::int64_t tokens) { return 3 * tokens * 4; }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

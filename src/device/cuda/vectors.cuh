@@ -8,7 +8,7 @@
 
 #include "device/cuda/kernels.cuh"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 
 /// Element `place` of those that share a word of 32 bits, in float32.
 template <class T>
@@ -131,4 +131,4 @@ void with_width(bool fits, const Work& work) {
   work(std::integral_constant<int, 1>{});
 }
 
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -10,7 +10,7 @@
 #include "llampi/core/half.hpp"
 #include "llampi/device/grid.hpp"
 
-namespace llampi {
+namespace llampi::device {
 namespace {
 
 using Index = std::int64_t;
@@ -539,4 +539,4 @@ class ReferenceDevice final : public HostDevice {
 
 std::unique_ptr<Device> make_reference_device() { return std::make_unique<ReferenceDevice>(); }
 
-}  // namespace llampi
+}  // namespace llampi::device

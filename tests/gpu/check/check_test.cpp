@@ -4,7 +4,7 @@
 
 #include "gpu/gpu_test.hpp"
 #include "llampi/comm/comm.hpp"
-#include "train/device_check.hpp"
+#include "selfcheck/device_check.hpp"
 
 namespace llampi::test {
 namespace {
@@ -18,7 +18,7 @@ class GpuCheck : public ::testing::Test {
   }
   void TearDown() override { work_orders().front().set(); }
 
-  std::unique_ptr<Device> gpu_, host_ = make_cpu_device(1);
+  std::unique_ptr<device::Device> gpu_, host_ = device::make_cpu_device(1);
 };
 
 TEST_F(GpuCheck, PassesInEveryDtype) {
@@ -27,8 +27,8 @@ TEST_F(GpuCheck, PassesInEveryDtype) {
     const std::int64_t head_dim = dtype == DType::bfloat16 ? 128 : 64;
     SCOPED_TRACE(to_string(dtype));
     orders[static_cast<std::size_t>(dtype) % orders.size()].set();
-    const auto compared = compare_devices(*gpu_, *host_, {.dtype = dtype, .head_dim = head_dim});
-    EXPECT_EQ(failure_of(compared), "");
+    const auto compared = selfcheck::compare_devices(*gpu_, *host_, {.dtype = dtype, .head_dim = head_dim});
+    EXPECT_EQ(selfcheck::failure_of(compared), "");
     const auto worst = std::max_element(compared.begin(), compared.end(), [](const auto& a, const auto& b) {
       return a.error / a.allowed < b.error / b.allowed;
     });

@@ -8,7 +8,7 @@ namespace llampi::test {
 namespace {
 
 constexpr DType kTypes[] = {DType::bfloat16, DType::float16};
-constexpr AttentionShape kShapes[] = {{4, 2, 64}, {8, 1, 128}, {3, 3, 64}};
+constexpr device::AttentionShape kShapes[] = {{4, 2, 64}, {8, 1, 128}, {3, 3, 64}};
 
 /// Equal sequences, in whole tiles and not; documents, the last of them short; so many that some are padding.
 std::vector<Layout> layouts() {
@@ -28,25 +28,25 @@ struct Results {
   std::vector<Values> forward, backward;
 };
 
-Results run(Device& device, const Operation& op, DType dtype, const Values& dy) {
+Results run(device::Device& device, const Operation& op, DType dtype, const Values& dy) {
   Session session(device, dtype);
-  return {op.forward(session, op.inputs), op.backward(session, op.inputs, dy, Accumulate::no)};
+  return {op.forward(session, op.inputs), op.backward(session, op.inputs, dy, device::Accumulate::no)};
 }
 
 /// The reference's results from inputs of `dtype`, and the gradient that arrives.
 Results expected_of(const Operation& op, DType dtype, Values& dy) {
-  const auto device = make_reference_device();
+  const auto device = device::make_reference_device();
   Session session(*device, DType::float64, Weights::trained, dtype);
   Results results{op.forward(session, op.inputs), {}};
   dy = normal(results.forward[0].rows, results.forward[0].cols, "dy");
-  results.backward = op.backward(session, op.inputs, dy, Accumulate::no);
+  results.backward = op.backward(session, op.inputs, dy, device::Accumulate::no);
   return results;
 }
 
 class CudnnAttentionTest : public ::testing::Test {
  protected:
   /// Null, and the test is skipped, where there is no GPU.
-  std::unique_ptr<Device> make(bool deterministic, GpuAttention attention) {
+  std::unique_ptr<device::Device> make(bool deterministic, device::GpuAttention attention) {
     std::string why;
     auto device = make_gpu({.deterministic = deterministic, .attention = attention}, why);
     if (!device) skip("no GPU to test: " + why);
@@ -54,9 +54,9 @@ class CudnnAttentionTest : public ::testing::Test {
   }
   static void skip(const std::string& why) { GTEST_SKIP() << why; }
 
-  static void expect_like_reference(Device& device) {
+  static void expect_like_reference(device::Device& device) {
     for (const DType dtype : kTypes) {
-      for (const AttentionShape& shape : kShapes) {
+      for (const device::AttentionShape& shape : kShapes) {
         for (const Layout& layout : layouts()) {
           const Operation op = attention(layout, shape);
           Values dy;
@@ -75,13 +75,13 @@ class CudnnAttentionTest : public ::testing::Test {
 };
 
 TEST_F(CudnnAttentionTest, IsLikeTheReference) {
-  const auto device = make(false, GpuAttention::automatic);
+  const auto device = make(false, device::GpuAttention::automatic);
   if (device) expect_like_reference(*device);
 }
 
 // The gradients are then the own kernels' on many GPUs, from what cuDNN's forward direction left.
 TEST_F(CudnnAttentionTest, IsLikeTheReferenceWhereTheSameBitsAreAskedFor) {
-  const auto device = make(true, GpuAttention::automatic);
+  const auto device = make(true, device::GpuAttention::automatic);
   if (!device) return;
   expect_like_reference(*device);
   const Operation op = attention(mixed_segments(300), {8, 2, 128});
@@ -93,9 +93,9 @@ TEST_F(CudnnAttentionTest, IsLikeTheReferenceWhereTheSameBitsAreAskedFor) {
 }
 
 TEST_F(CudnnAttentionTest, DoesWhatItIsDemandedFor) {
-  std::unique_ptr<Device> device;
+  std::unique_ptr<device::Device> device;
   try {
-    device = make(false, GpuAttention::cudnn);
+    device = make(false, device::GpuAttention::cudnn);
   } catch (const UserError& error) {
     skip(fmt::format("no GPU to test with cuDNN: {}", error.what()));
   }

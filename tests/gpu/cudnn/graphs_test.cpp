@@ -7,7 +7,7 @@
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_attention.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 struct Gpu {
@@ -111,4 +111,4 @@ TEST_F(CudnnGraphs, WhatCudnnDoesNotTake) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

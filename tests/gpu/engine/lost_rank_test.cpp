@@ -1,5 +1,6 @@
 // A rank that is lost while the GPU waits for it is noticed by the host that waits for the GPU.
 #include "comm/nccl/nccl_world.hpp"
+#include "device/cuda/cuda_device.hpp"
 #include "emulation/control.hpp"
 #include "fsdp/trajectory.hpp"
 #include "gpu/nccl/emulated_nccl.hpp"
@@ -11,11 +12,11 @@ namespace {
 /// What the last of some steps says, during which NCCL loses a rank.
 std::string error_of_last_step(bool graph) {
   const auto fixture = oracle::load("one_layer_one_head");
-  cuda::CudaDevice gpu{GpuOptions{}};
-  const auto host = make_cpu_device(1);
-  nccl::NcclWorld world(test_world(), gpu, std::chrono::seconds(30));
-  Machine machine{gpu, *host, world};
-  TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
+  device::cuda::CudaDevice gpu{device::GpuOptions{}};
+  const auto host = device::make_cpu_device(1);
+  comm::nccl::NcclWorld world(test_world(), comm::nccl::Gpu{gpu, gpu}, std::chrono::seconds(30));
+  fsdp::Machine machine{gpu, *host, world};
+  fsdp::TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
   for (int t = 1; t <= 2; ++t) run.step(t);
   EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
   const auto inputs = run.inputs(3);

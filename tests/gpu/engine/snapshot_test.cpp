@@ -4,6 +4,10 @@
 
 #include "fsdp/expect_trajectory.hpp"
 #include "gpu/nccl/nccl_test.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/schedule.hpp"
+#include "llampi/fsdp/storage.hpp"
 
 namespace llampi::test {
 namespace {
@@ -11,9 +15,9 @@ namespace {
 using State = std::vector<std::vector<std::byte>>;
 
 constexpr int kRounds = 2;
-constexpr Precision kBrain = {.param = DType::bfloat16, .compute = DType::bfloat16};
+constexpr fsdp::Precision kBrain = {.param = DType::bfloat16, .compute = DType::bfloat16};
 
-std::vector<Tensor> tensors_of(const std::vector<StatePiece>& pieces) {
+std::vector<Tensor> tensors_of(const std::vector<fsdp::StatePiece>& pieces) {
   std::vector<Tensor> tensors;
   for (const auto& piece : pieces) {
     for (const Tensor& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) tensors.push_back(tensor);
@@ -29,28 +33,28 @@ class GpuSnapshot : public ::testing::Test {
     std::string why;
     rank_ = make_gpu_rank(test_world(), why);
     if (!rank_.world) GTEST_SKIP() << "no GPU to test: " << why;
-    host_ = make_cpu_device(1);
-    machine_ = std::make_unique<Machine>(Machine{*rank_.device, *host_, *rank_.world});
+    host_ = device::make_cpu_device(1);
+    machine_ = std::make_unique<fsdp::Machine>(fsdp::Machine{*rank_.device, *host_, *rank_.world});
   }
   void TearDown() override { work_orders().front().set(); }
 
-  std::unique_ptr<TrainingRun> start(TrajectoryOptions options) {
+  std::unique_ptr<fsdp::TrainingRun> start(fsdp::TrajectoryOptions options) {
     options.machine = machine_.get();
     options.snapshot = true;
-    return std::make_unique<TrainingRun>(test_world(), fixture_, options);
+    return std::make_unique<fsdp::TrainingRun>(test_world(), fixture_, options);
   }
   /// What the engine would save now. Nothing waits for copies of a snapshot.
-  State state_of(const Engine& engine) {
+  State state_of(const fsdp::Engine& engine) {
     State state;
     for (const Tensor& tensor : tensors_of(engine.pieces_to_save())) {
       auto& bytes = state.emplace_back(static_cast<std::size_t>(tensor.bytes()));
-      rank_.device->download(bytes.data(), tensor, Stream::compute);
-      rank_.device->synchronize(Stream::compute);
+      rank_.device->download(bytes.data(), tensor, device::Stream::compute);
+      rank_.device->synchronize(device::Stream::compute);
     }
     return state;
   }
   /// What is in the host's memory now.
-  static State contents_of(const std::vector<StatePiece>& snapshot) {
+  static State contents_of(const std::vector<fsdp::StatePiece>& snapshot) {
     State state;
     for (const Tensor& tensor : tensors_of(snapshot)) {
       auto& bytes = state.emplace_back(static_cast<std::size_t>(tensor.bytes()));
@@ -60,12 +64,13 @@ class GpuSnapshot : public ::testing::Test {
   }
 
   /// Two steps for each snapshot: one before and one behind it.
-  void expect_state_of_its_moment(const TrajectoryOptions& options, std::int64_t replays) {
+  void expect_state_of_its_moment(const fsdp::TrajectoryOptions& options, std::int64_t replays) {
     const auto run = start(options);
-    Engine& engine = run->engine();
+    fsdp::Engine& engine = run->engine();
     // The earliest update that there can be, where streams are lazy: only what it waits for comes before.
-    const Observer update_at_once = [&](const Action& action, int, Moment moment) {
-      if (action.op == Op::update && moment == Moment::end) rank_.device->synchronize(action.stream);
+    const fsdp::Observer update_at_once = [&](const fsdp::Action& action, int, fsdp::Moment moment) {
+      if (action.op == fsdp::Op::update && moment == fsdp::Moment::end)
+        rank_.device->synchronize(action.stream);
     };
     for (int round = 0; round < kRounds; ++round) {
       run->step(2 * round + 1);
@@ -84,14 +89,14 @@ class GpuSnapshot : public ::testing::Test {
 
   oracle::Fixture fixture_ = oracle::load("one_layer_one_head");
   GpuRank rank_;
-  std::unique_ptr<Device> host_;
-  std::unique_ptr<Machine> machine_;
+  std::unique_ptr<device::Device> host_;
+  std::unique_ptr<fsdp::Machine> machine_;
 };
 
 TEST_F(GpuSnapshot, TheNextUpdateComesAfterTheCopies) {
-  const std::vector<TrajectoryOptions> all = {
+  const std::vector<fsdp::TrajectoryOptions> all = {
       {},
-      {.strategy = Strategy::no_shard, .precision = kBrain},
+      {.strategy = fsdp::Strategy::no_shard, .precision = kBrain},
       {.offload = {.optimizer = true}},
       {.precision = kBrain, .offload = {.optimizer = true}},
       {.offload = {.optimizer = true, .params = true}},
@@ -122,7 +127,7 @@ TEST_F(GpuSnapshot, IsCompleteForWhoeverWaits) {
     SCOPED_TRACE(order.name);
     order.set();
     const auto run = start({});
-    Engine& engine = run->engine();
+    fsdp::Engine& engine = run->engine();
     run->step(1);
     const State first = state_of(engine);
     auto snapshot = engine.snapshot();
@@ -146,7 +151,7 @@ TEST_F(GpuSnapshot, IsCompleteForAThreadThatWaits) {
     SCOPED_TRACE(order.name);
     order.set();
     const auto run = start({});
-    Engine& engine = run->engine();
+    fsdp::Engine& engine = run->engine();
     for (int t = 1; t <= kRounds; ++t) {
       run->step(t);
       const State expected = state_of(engine);

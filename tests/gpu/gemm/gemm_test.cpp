@@ -12,7 +12,7 @@
 #include "emulation/streams.hpp"
 #include "llampi/core/half.hpp"
 
-namespace llampi::cuda {
+namespace llampi::device::cuda {
 namespace {
 
 using emulation::Algorithm;
@@ -258,4 +258,4 @@ TEST_F(GemmTest, ProductsOutsideTheTableAreRefused) {
 }
 
 }  // namespace
-}  // namespace llampi::cuda
+}  // namespace llampi::device::cuda

@@ -42,12 +42,12 @@ class NcclCollectives : public NcclTest {
     return buffer;
   }
 
-  void gather(Group& group, DType dtype, std::int64_t elements) {
+  void gather(comm::Group& group, DType dtype, std::int64_t elements) {
     const Buffer shard = own(dtype, elements), whole(device(), world(), dtype, elements * group.size());
-    group.all_gather(shard.view(), whole.view(), Stream::unshard)->wait(Stream::compute);
+    group.all_gather(shard.view(), whole.view(), device::Stream::unshard)->wait(device::Stream::compute);
     EXPECT_EQ(whole.get(), gathered(group, elements));
   }
-  static std::vector<double> gathered(const Group& group, std::int64_t elements) {
+  static std::vector<double> gathered(const comm::Group& group, std::int64_t elements) {
     std::vector<double> values;
     for (const int rank : group.members()) {
       const auto theirs = numbers(rank, elements);
@@ -56,31 +56,36 @@ class NcclCollectives : public NcclTest {
     return values;
   }
 
-  static std::vector<double> sums(const Group& group, std::int64_t begin, std::int64_t end, double before) {
+  static std::vector<double> sums(const comm::Group& group, std::int64_t begin, std::int64_t end,
+                                  double before) {
     std::vector<double> values;
     for (std::int64_t i = begin; i < end; ++i) values.push_back(before + sum_over(group.members(), i));
     return values;
   }
 
-  void reduce_scatter(Group& group, DType dtype, DType result, std::int64_t elements, Accumulate accumulate) {
+  void reduce_scatter(comm::Group& group, DType dtype, DType result, std::int64_t elements,
+                      device::Accumulate accumulate) {
     const Buffer whole = own(dtype, elements * group.size());
     Buffer shard(device(), world(), result, elements);
-    const bool adds = accumulate == Accumulate::yes;
+    const bool adds = accumulate == device::Accumulate::yes;
     if (adds) shard.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), Stream::reduce)
-        ->wait(Stream::compute);
+    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), device::Stream::reduce)
+        ->wait(device::Stream::compute);
     const std::int64_t begin = group.rank() * elements;
     EXPECT_EQ(shard.get(), sums(group, begin, begin + elements, adds ? 3 : 0));
     whole.get();  // undefined but for the element behind
   }
 
-  void all_reduce(Group& group, DType dtype, DType result, std::int64_t elements, Accumulate accumulate) {
+  void all_reduce(comm::Group& group, DType dtype, DType result, std::int64_t elements,
+                  device::Accumulate accumulate) {
     const Buffer values = own(dtype, elements);
     Buffer total(device(), world(), result, elements);
-    const bool adds = accumulate == Accumulate::yes;
+    const bool adds = accumulate == device::Accumulate::yes;
     if (adds) total.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group.all_reduce(values.view(), total.view(), ReduceOp::sum, accumulate, Tensor(), Stream::reduce)
-        ->wait(Stream::compute);
+    group
+        .all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, Tensor(),
+                    device::Stream::reduce)
+        ->wait(device::Stream::compute);
     EXPECT_EQ(total.get(), sums(group, 0, elements, adds ? 3 : 0));
     values.get();
   }
@@ -100,7 +105,7 @@ TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
     std::copy(mine.begin(), mine.end(), values.begin() + group->rank() * elements);
     whole.set(values);
     const Tensor place = whole.view().slice(group->rank() * elements, (group->rank() + 1) * elements);
-    group->all_gather(place, whole.view(), Stream::unshard)->wait(Stream::compute);
+    group->all_gather(place, whole.view(), device::Stream::unshard)->wait(device::Stream::compute);
     EXPECT_EQ(whole.get(), gathered(*group, elements));
   });
 }
@@ -109,7 +114,7 @@ TEST_F(NcclCollectives, ReduceScatter) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype))
-      reduce_scatter(*group, dtype, result, elements, Accumulate::no);
+      reduce_scatter(*group, dtype, result, elements, device::Accumulate::no);
   });
 }
 
@@ -118,7 +123,7 @@ TEST_F(NcclCollectives, ReduceScatterAdding) {
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
     for (const DType result : results_of(dtype))
-      reduce_scatter(*group, dtype, result, elements, Accumulate::yes);
+      reduce_scatter(*group, dtype, result, elements, device::Accumulate::yes);
   });
 }
 
@@ -128,9 +133,9 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
     const Buffer whole = own(dtype, elements * group->size());
     const std::int64_t begin = group->rank() * elements;
     group
-        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no, Tensor(),
-                         Stream::reduce)
-        ->wait(Stream::compute);
+        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), device::Accumulate::no,
+                         Tensor(), device::Stream::reduce)
+        ->wait(device::Stream::compute);
     const auto values = whole.get();
     EXPECT_EQ(std::vector<double>(values.begin() + begin, values.begin() + begin + elements),
               sums(*group, begin, begin + elements, 0));
@@ -140,7 +145,8 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
 TEST_F(NcclCollectives, AllReduce) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
-    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::no);
+    for (const DType result : results_of(dtype))
+      all_reduce(*group, dtype, result, elements, device::Accumulate::no);
   });
 }
 
@@ -148,7 +154,8 @@ TEST_F(NcclCollectives, AllReduceAdding) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
-    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::yes);
+    for (const DType result : results_of(dtype))
+      all_reduce(*group, dtype, result, elements, device::Accumulate::yes);
   });
 }
 
@@ -157,9 +164,12 @@ TEST_F(NcclCollectives, InPlaceAndMaximum) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     const Buffer sum = own(dtype, elements), largest = own(dtype, elements);
-    for (const auto& [buffer, op] : {std::pair{&sum, ReduceOp::sum}, std::pair{&largest, ReduceOp::max}}) {
-      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), Stream::reduce)
-          ->wait(Stream::compute);
+    for (const auto& [buffer, op] :
+         {std::pair{&sum, comm::ReduceOp::sum}, std::pair{&largest, comm::ReduceOp::max}}) {
+      group
+          ->all_reduce(buffer->view(), buffer->view(), op, device::Accumulate::no, Tensor(),
+                       device::Stream::reduce)
+          ->wait(device::Stream::compute);
     }
     EXPECT_EQ(sum.get(), sums(*group, 0, elements, 0));
     std::vector<double> expected;
@@ -186,9 +196,9 @@ TEST_F(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
     order.set();
     for (const std::int64_t elements : {5, 1000}) {
       gather(*group, DType::bfloat16, elements);
-      reduce_scatter(*group, DType::bfloat16, DType::float32, elements, Accumulate::yes);
-      reduce_scatter(*group, DType::float32, DType::float32, elements, Accumulate::no);
-      all_reduce(*group, DType::int64, DType::int64, elements, Accumulate::no);
+      reduce_scatter(*group, DType::bfloat16, DType::float32, elements, device::Accumulate::yes);
+      reduce_scatter(*group, DType::float32, DType::float32, elements, device::Accumulate::no);
+      all_reduce(*group, DType::int64, DType::int64, elements, device::Accumulate::no);
     }
   }
 }
@@ -201,21 +211,21 @@ TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
       integers(device(), world(), DType::int64, 4 * mpi.size());
   const Tensor fitting = more.view().slice(0, 4 * mpi.size());
   const Tensor narrow{four.view().data, DType::bfloat16, 1, 4};
-  const auto scatter = [&](Tensor whole, Tensor shard, Accumulate accumulate) {
-    group->reduce_scatter(whole, shard, accumulate, Tensor(), Stream::reduce);
+  const auto scatter = [&](Tensor whole, Tensor shard, device::Accumulate accumulate) {
+    group->reduce_scatter(whole, shard, accumulate, Tensor(), device::Stream::reduce);
   };
-  const auto reduce = [&](Tensor values, Tensor result, Accumulate accumulate) {
-    group->all_reduce(values, result, ReduceOp::sum, accumulate, Tensor(), Stream::reduce);
+  const auto reduce = [&](Tensor values, Tensor result, device::Accumulate accumulate) {
+    group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, Tensor(), device::Stream::reduce);
   };
-  EXPECT_THROW(group->all_gather(four.view(), more.view(), Stream::unshard), Error);
-  EXPECT_THROW(group->all_gather(four.view(), fitting, Stream::host), Error);
-  EXPECT_THROW(scatter(more.view(), four.view(), Accumulate::no), Error);
-  EXPECT_THROW(scatter(fitting, narrow, Accumulate::no), Error);
-  EXPECT_THROW(scatter(integers.view(), integers.view().slice(0, 4), Accumulate::yes), Error);
-  EXPECT_THROW(reduce(doubles.view(), four.view(), Accumulate::no), Error);
-  EXPECT_THROW(reduce(four.view(), four.view(), Accumulate::yes), Error);
-  EXPECT_THROW(reduce(narrow, four.view(), Accumulate::no), Error);
-  EXPECT_THROW(reduce(integers.view(), integers.view(), Accumulate::yes), Error);
+  EXPECT_THROW(group->all_gather(four.view(), more.view(), device::Stream::unshard), Error);
+  EXPECT_THROW(group->all_gather(four.view(), fitting, device::Stream::host), Error);
+  EXPECT_THROW(scatter(more.view(), four.view(), device::Accumulate::no), Error);
+  EXPECT_THROW(scatter(fitting, narrow, device::Accumulate::no), Error);
+  EXPECT_THROW(scatter(integers.view(), integers.view().slice(0, 4), device::Accumulate::yes), Error);
+  EXPECT_THROW(reduce(doubles.view(), four.view(), device::Accumulate::no), Error);
+  EXPECT_THROW(reduce(four.view(), four.view(), device::Accumulate::yes), Error);
+  EXPECT_THROW(reduce(narrow, four.view(), device::Accumulate::no), Error);
+  EXPECT_THROW(reduce(integers.view(), integers.view(), device::Accumulate::yes), Error);
   gather(*group, DType::float32, 4);  // and goes on
 }
 

@@ -4,11 +4,12 @@
 
 namespace llampi::test {
 
-GpuRank make_gpu_rank(World& mpi, std::string& why) {
+GpuRank make_gpu_rank(comm::World& mpi, std::string& why) {
   GpuRank rank;
   rank.device = make_gpu({}, why);
-  rank.world = std::make_unique<nccl::NcclWorld>(mpi, dynamic_cast<cuda::CudaDevice&>(*rank.device),
-                                                 std::chrono::minutes(10));
+  rank.world = std::make_unique<comm::nccl::NcclWorld>(
+      mpi, comm::nccl::Gpu{*rank.device, dynamic_cast<device::CudaInterop&>(*rank.device)},
+      std::chrono::minutes(10));
   return rank;
 }
 

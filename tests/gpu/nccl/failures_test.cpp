@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "comm/nccl/nccl_world.hpp"
+#include "device/cuda/cuda_device.hpp"
 #include "emulation/control.hpp"
 #include "emulation/streams.hpp"
 #include "gpu/nccl/emulated_nccl.hpp"
@@ -30,7 +31,7 @@ class NcclFailures : public ::testing::Test {
   }
 
   void make_world(std::chrono::milliseconds patience) {
-    world = std::make_unique<nccl::NcclWorld>(mpi, gpu, patience);
+    world = std::make_unique<comm::nccl::NcclWorld>(mpi, comm::nccl::Gpu{gpu, gpu}, patience);
   }
   int aborted() const { return emulated_nccl::counts().aborted - before_.aborted; }
   int destroyed() const { return emulated_nccl::counts().destroyed - before_.destroyed; }
@@ -40,14 +41,14 @@ class NcclFailures : public ::testing::Test {
     buffer.set(numbers(mpi.rank(), kElements));
     return buffer;
   }
-  static std::unique_ptr<Work> reduce(Group& group, const Buffer& buffer) {
-    return group.all_reduce(buffer.view(), buffer.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                            Stream::reduce);
+  static std::unique_ptr<comm::Work> reduce(comm::Group& group, const Buffer& buffer) {
+    return group.all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, device::Accumulate::no,
+                            Tensor(), device::Stream::reduce);
   }
 
-  World& mpi = test_world();
-  cuda::CudaDevice gpu{GpuOptions{}};
-  std::unique_ptr<World> world;
+  comm::World& mpi = test_world();
+  device::cuda::CudaDevice gpu{device::GpuOptions{}};
+  std::unique_ptr<comm::World> world;
   std::vector<int> all = [this] {
     std::vector<int> ranks;
     for (int rank = 0; rank < mpi.size(); ++rank) ranks.push_back(rank);
@@ -69,7 +70,7 @@ std::string error_of(Call call) {
 }
 
 /// Where, who, and the words of NCCL.
-void expect_names(const std::string& message, const World& mpi, const std::vector<std::string>& parts) {
+void expect_names(const std::string& message, const comm::World& mpi, const std::vector<std::string>& parts) {
   const std::string who = fmt::format("seen by rank {} on {}", mpi.rank(), mpi.topology().host);
   EXPECT_NE(message.find(who), std::string::npos) << message;
   EXPECT_NE(message.find("the group of ranks 0, 1"), std::string::npos) << message;
@@ -82,7 +83,7 @@ TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
     const auto group = world->group(all);
     EXPECT_EQ(emulated_nccl::counts().open, 2);
     const Buffer buffer = values();
-    reduce(*group, buffer)->wait(Stream::compute);
+    reduce(*group, buffer)->wait(device::Stream::compute);
   }
   EXPECT_EQ(destroyed(), 2);
   EXPECT_EQ(aborted(), 0);
@@ -91,8 +92,8 @@ TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
 TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
   const auto group = world->group(all);
   const Buffer buffer = values();
-  reduce(*group, buffer)->wait(Stream::compute);  // and the work is destroyed
-  EXPECT_FALSE(emulation::is_empty(gpu.stream(Stream::reduce))) << "the host waited";
+  reduce(*group, buffer)->wait(device::Stream::compute);  // and the work is destroyed
+  EXPECT_FALSE(emulation::is_empty(gpu.stream(device::Stream::reduce))) << "the host waited";
   EXPECT_EQ(buffer.get()[17], sum_over(all, 17));
 }
 
@@ -100,7 +101,7 @@ TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
   emulated_nccl::set_delay(100);
   const auto group = world->group(all);
   const Buffer buffer = values(), copy = values();
-  reduce(*group, buffer)->wait(Stream::compute);
+  reduce(*group, buffer)->wait(device::Stream::compute);
   gpu.copy(buffer.view(), copy.view());
   EXPECT_EQ(copy.get()[17], sum_over(all, 17));
 }
@@ -130,11 +131,11 @@ TEST_F(NcclFailures, ALostRankEndsTheWait) {
   for (const bool host : {false, true}) {
     const auto work = reduce(*group, buffer);
     if (!host) {
-      work->wait(Stream::host);
+      work->wait(device::Stream::host);
       continue;
     }
     emulated_nccl::lose_a_rank();
-    expect_names(error_of([&] { work->wait(Stream::host); }), mpi,
+    expect_names(error_of([&] { work->wait(device::Stream::host); }), mpi,
                  {"all_reduce of 1000 float32 on stream reduce", "remote process exited"});
   }
   EXPECT_EQ(aborted(), 2);
@@ -143,7 +144,7 @@ TEST_F(NcclFailures, ALostRankEndsTheWait) {
 TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
   const auto group = world->group(all);
   const Buffer buffer = values();
-  reduce(*group, buffer)->wait(Stream::compute);
+  reduce(*group, buffer)->wait(device::Stream::compute);
   EXPECT_NO_THROW(world->check());
   emulated_nccl::lose_a_rank();
   expect_names(error_of([&] { world->check(); }), mpi, {"remote process exited"});
@@ -167,7 +168,7 @@ TEST_F(NcclFailures, RanksThatConnectInAnotherOrderAreGivenUp) {
   const Buffer shard = values(), whole(gpu, *world, DType::float32, kElements * mpi.size());
   const bool gathers = mpi.rank() > 0;
   const std::string message = error_of([&] {
-    if (gathers) group->all_gather(shard.view(), whole.view(), Stream::unshard);
+    if (gathers) group->all_gather(shard.view(), whole.view(), device::Stream::unshard);
     if (!gathers) reduce(*group, shard);
   });
   expect_names(message, mpi,
@@ -181,8 +182,8 @@ TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
   const auto group = world->group(all);
   const Buffer buffer = values();
   EXPECT_NE(error_of([&] {
-              group->all_reduce(buffer.view(), buffer.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                                Stream::compute);
+              group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, device::Accumulate::no,
+                                Tensor(), device::Stream::compute);
             }).find("on the stream unshard or reduce"),
             std::string::npos);
   EXPECT_EQ(aborted(), 0);
@@ -194,7 +195,7 @@ TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
     const auto group = world->group(all);
     const Buffer buffer = values();
     const auto work = reduce(*group, buffer);
-    work->wait(Stream::compute);
+    work->wait(device::Stream::compute);
     throw std::runtime_error("on purpose");
   } catch (const std::runtime_error&) {
   }
@@ -207,7 +208,7 @@ TEST_F(NcclFailures, OtherMemoryWhereNcclHasNone) {
     make_world(std::chrono::seconds(30));
     emulated_nccl::misalign_memory(misaligned);
     if (!misaligned) emulated_nccl::fail_next("ncclMemAlloc", ncclUnhandledCudaError);
-    const Memory memory = world->allocate(10'000);
+    const device::Memory memory = world->allocate(10'000);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
     EXPECT_NE(world->describe().find("buffers by cudaMalloc"), std::string::npos) << world->describe();
     emulated_nccl::reset();
@@ -235,7 +236,7 @@ TEST_F(NcclFailures, CommunicatorsOfOneGpuStartInOneOrder) {
 TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
   const auto group = world->group({mpi.rank()});
   const Buffer buffer = values();
-  reduce(*group, buffer)->wait(Stream::host);
+  reduce(*group, buffer)->wait(device::Stream::host);
   EXPECT_EQ(buffer.get()[17], number(mpi.rank(), 17));
   EXPECT_EQ(emulated_nccl::counts().open, 0);
 }

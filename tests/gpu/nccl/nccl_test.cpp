@@ -59,7 +59,7 @@ double decode(const std::byte* from, DType dtype) {
 
 }  // namespace
 
-Buffer::Buffer(Device& device, World& world, DType dtype, std::int64_t elements)
+Buffer::Buffer(device::Device& device, comm::World& world, DType dtype, std::int64_t elements)
     : device_(device), memory_(world.allocate((elements + 1) * size_of(dtype))) {
   view_ = {memory_.data(), dtype, 1, elements};
   set(std::vector<double>(static_cast<std::size_t>(elements),
@@ -71,11 +71,11 @@ void Buffer::set(const std::vector<double>& values) {
   std::vector<std::byte> bytes((values.size() + 1) * size);
   for (std::size_t i = 0; i < values.size(); ++i) encode(values[i], view_.dtype, &bytes[i * size]);
   encode(kCanary, view_.dtype, &bytes[values.size() * size]);
-  device_.upload({memory_.data(), view_.dtype, 1, view_.cols + 1}, bytes.data(), Stream::compute);
-  device_.synchronize(Stream::compute);
+  device_.upload({memory_.data(), view_.dtype, 1, view_.cols + 1}, bytes.data(), device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
 }
 
-std::vector<double> Buffer::get(Stream stream) const {
+std::vector<double> Buffer::get(device::Stream stream) const {
   const auto size = static_cast<std::size_t>(size_of(view_.dtype));
   std::vector<std::byte> bytes(static_cast<std::size_t>(view_.cols + 1) * size);
   device_.download(bytes.data(), {memory_.data(), view_.dtype, 1, view_.cols + 1}, stream);

@@ -16,12 +16,12 @@
 namespace llampi::test {
 
 struct GpuRank {
-  std::unique_ptr<Device> device;
-  std::unique_ptr<World> world;  ///< over NCCL
+  std::unique_ptr<device::Device> device;
+  std::unique_ptr<comm::World> world;  ///< over NCCL
 };
 /// Null where there is no GPU; `why` then says what is missing. Collective. In emulated_rank.cpp and
 /// plugin_rank.cpp.
-GpuRank make_gpu_rank(World& mpi, std::string& why);
+GpuRank make_gpu_rank(comm::World& mpi, std::string& why);
 
 /// A GPU and a world of its own for every test. Skipped where there is no GPU.
 class NcclTest : public ::testing::Test {
@@ -33,11 +33,11 @@ class NcclTest : public ::testing::Test {
   }
   void TearDown() override { work_orders().front().set(); }
 
-  Device& device() { return *rank_.device; }
-  World& world() { return *rank_.world; }
-  std::unique_ptr<Group> group_of_all() { return world().group(all); }
+  device::Device& device() { return *rank_.device; }
+  comm::World& world() { return *rank_.world; }
+  std::unique_ptr<comm::Group> group_of_all() { return world().group(all); }
 
-  World& mpi = test_world();
+  comm::World& mpi = test_world();
   std::vector<int> all = first_ranks();
 
  private:
@@ -65,16 +65,16 @@ inline double sum_over(const std::vector<int>& ranks, std::int64_t index, int sa
 class Buffer {
  public:
   /// All NaN, or -7.
-  Buffer(Device& device, World& world, DType dtype, std::int64_t elements);
+  Buffer(device::Device& device, comm::World& world, DType dtype, std::int64_t elements);
 
   Tensor view() const { return view_; }
   void set(const std::vector<double>& values);
   /// After all that is on `stream`. Checks the element behind.
-  std::vector<double> get(Stream stream = Stream::compute) const;
+  std::vector<double> get(device::Stream stream = device::Stream::compute) const;
 
  private:
-  Device& device_;
-  Memory memory_;
+  device::Device& device_;
+  device::Memory memory_;
   Tensor view_;
 };
 

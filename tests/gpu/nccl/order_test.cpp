@@ -33,17 +33,17 @@ TEST_F(NcclOrder, StartsAfterItsStreamAndEndsBeforeWhoeverWaits) {
   const auto group = group_of_all();
   for_all_orders([&] {
     const Buffer values = empty(kElements), copy = empty(kElements);
-    const Memory host = device().allocate_host(kElements * 4);
+    const device::Memory host = device().allocate_host(kElements * 4);
     for (std::int64_t i = 0; i < kElements; ++i)
       reinterpret_cast<float*>(host.data())[i] = static_cast<float>(number(mpi.rank(), i));
-    device().upload(values.view(), host.data(), Stream::copy);
-    device().wait(Stream::reduce, device().record(Stream::copy));
-    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                                        Stream::reduce);
-    work->wait(Stream::compute);
+    device().upload(values.view(), host.data(), device::Stream::copy);
+    device().wait(device::Stream::reduce, device().record(device::Stream::copy));
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
+                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
+    work->wait(device::Stream::compute);
     device().copy(values.view(), copy.view());
-    device().wait(Stream::copy_out, device().record(Stream::compute));
-    const auto result = copy.get(Stream::copy_out);
+    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
+    const auto result = copy.get(device::Stream::copy_out);
     for (std::int64_t i = 0; i < kElements; ++i)
       ASSERT_EQ(result[static_cast<std::size_t>(i)], sum_over(all, i)) << i;
     EXPECT_TRUE(work->progress());
@@ -58,12 +58,12 @@ TEST_F(NcclOrder, OneAfterAnotherOnOneStream) {
                  twice = empty(kElements * mpi.size());
     Buffer shard = empty(kElements);
     shard.set(std::vector<double>(kElements, 5));
-    const auto scatter =
-        group->reduce_scatter(whole.view(), shard.view(), Accumulate::yes, Tensor(), Stream::reduce);
-    const auto gather = group->all_gather(shard.view(), sums.view(), Stream::reduce);
-    const auto reduce =
-        group->all_reduce(sums.view(), twice.view(), ReduceOp::sum, Accumulate::no, Tensor(), Stream::reduce);
-    reduce->wait(Stream::host);
+    const auto scatter = group->reduce_scatter(whole.view(), shard.view(), device::Accumulate::yes, Tensor(),
+                                               device::Stream::reduce);
+    const auto gather = group->all_gather(shard.view(), sums.view(), device::Stream::reduce);
+    const auto reduce = group->all_reduce(sums.view(), twice.view(), comm::ReduceOp::sum,
+                                          device::Accumulate::no, Tensor(), device::Stream::reduce);
+    reduce->wait(device::Stream::host);
     EXPECT_TRUE(scatter->progress());
     EXPECT_TRUE(gather->progress());
     const auto result = twice.get();
@@ -76,18 +76,18 @@ TEST_F(NcclOrder, GathersAndReductionsSideBySide) {
   const auto group = group_of_all();
   for_all_orders([&] {
     std::vector<Buffer> shards, wholes, values, totals;
-    std::vector<std::unique_ptr<Work>> works;
+    std::vector<std::unique_ptr<comm::Work>> works;
     for (int i = 0; i < 4; ++i) {
       shards.push_back(own(kElements, i));
       wholes.push_back(empty(kElements * mpi.size()));
       values.push_back(own(kElements * mpi.size(), 10 + i));
       totals.push_back(empty(kElements));
-      works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), Stream::unshard));
-      works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(), Accumulate::no,
-                                            Tensor(), Stream::reduce));
+      works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), device::Stream::unshard));
+      works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(),
+                                            device::Accumulate::no, Tensor(), device::Stream::reduce));
     }
     if (mpi.rank() % 2 == 1) std::reverse(works.begin(), works.end());
-    for (const auto& work : works) work->wait(Stream::compute);
+    for (const auto& work : works) work->wait(device::Stream::compute);
     for (int i = 0; i < 4; ++i) {
       const auto whole = wholes[static_cast<std::size_t>(i)].get(),
                  total = totals[static_cast<std::size_t>(i)].get();
@@ -111,10 +111,13 @@ TEST_F(NcclOrder, ShardsAndReplicas) {
     const Buffer whole = own(kElements * columns), shard = empty(kElements);
     Buffer sums = empty(kElements);
     sums.set(std::vector<double>(kElements, 1));
-    shards->reduce_scatter(whole.view(), shard.view(), Accumulate::no, Tensor(), Stream::reduce)
-        ->wait(Stream::compute);
-    replicas->all_reduce(shard.view(), sums.view(), ReduceOp::sum, Accumulate::yes, Tensor(), Stream::reduce)
-        ->wait(Stream::compute);
+    shards
+        ->reduce_scatter(whole.view(), shard.view(), device::Accumulate::no, Tensor(), device::Stream::reduce)
+        ->wait(device::Stream::compute);
+    replicas
+        ->all_reduce(shard.view(), sums.view(), comm::ReduceOp::sum, device::Accumulate::yes, Tensor(),
+                     device::Stream::reduce)
+        ->wait(device::Stream::compute);
     const auto result = sums.get();
     for (std::int64_t i = 0; i < kElements; ++i)
       ASSERT_EQ(result[static_cast<std::size_t>(i)], 1 + sum_over(all, shards->rank() * kElements + i)) << i;
@@ -125,9 +128,9 @@ TEST_F(NcclOrder, AWorkThatNobodyWaitedForIsWaitedForWhenItIsDestroyed) {
   const auto group = group_of_all();
   for_all_orders([&] {
     const Buffer values = own(kElements);
-    static_cast<void>(group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                                        Stream::reduce));
-    EXPECT_EQ(values.get(Stream::copy_out)[17], sum_over(all, 17));
+    static_cast<void>(group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
+                                        device::Accumulate::no, Tensor(), device::Stream::reduce));
+    EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));
   });
 }
 
@@ -135,10 +138,10 @@ TEST_F(NcclOrder, AWorkMayOutliveItsGroup) {
   for_all_orders([&] {
     auto group = group_of_all();
     const Buffer values = own(kElements);
-    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                                        Stream::reduce);
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
+                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
     group.reset();
-    work->wait(Stream::host);
+    work->wait(device::Stream::host);
     EXPECT_EQ(values.get()[17], sum_over(all, 17));
   });
 }
@@ -147,22 +150,22 @@ TEST_F(NcclOrder, ProgressAloneCompletes) {
   const auto group = group_of_all();
   for_all_orders([&] {
     const Buffer values = own(kElements);
-    const auto work = group->all_reduce(values.view(), values.view(), ReduceOp::sum, Accumulate::no, Tensor(),
-                                        Stream::reduce);
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
+                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
     while (!work->progress()) {
     }
-    EXPECT_EQ(values.get(Stream::copy_out)[17], sum_over(all, 17));
+    EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));
   });
 }
 
 TEST_F(NcclOrder, MemoryThatTravelsIsAlignedAndZero) {
   for (const std::int64_t bytes : {4, 4096, 5'000'000}) {
-    const Memory memory = world().allocate(bytes);
+    const device::Memory memory = world().allocate(bytes);
     EXPECT_EQ(memory.bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
     std::vector<std::int32_t> values(static_cast<std::size_t>(bytes / 4), -1);
-    device().download(values.data(), {memory.data(), DType::int32, 1, bytes / 4}, Stream::copy_out);
-    device().synchronize(Stream::copy_out);
+    device().download(values.data(), {memory.data(), DType::int32, 1, bytes / 4}, device::Stream::copy_out);
+    device().synchronize(device::Stream::copy_out);
     EXPECT_EQ(values, std::vector<std::int32_t>(values.size()));
   }
   EXPECT_EQ(world().allocate(0).data(), nullptr);
@@ -171,7 +174,7 @@ TEST_F(NcclOrder, MemoryThatTravelsIsAlignedAndZero) {
 TEST_F(NcclOrder, TheWorldIsThatOfMpiOtherwise) {
   EXPECT_EQ(world().size(), mpi.size());
   EXPECT_EQ(world().rank(), mpi.rank());
-  EXPECT_EQ(world().backend(), Backend::nccl);
+  EXPECT_EQ(world().backend(), comm::Backend::nccl);
   EXPECT_EQ(world().topology().host, mpi.topology().host);
   EXPECT_NE(world().describe().find(mpi.describe()), std::string::npos) << world().describe();
   EXPECT_NE(world().describe().find("NCCL 2."), std::string::npos) << world().describe();

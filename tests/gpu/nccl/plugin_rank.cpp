@@ -3,13 +3,13 @@
 
 namespace llampi::test {
 
-GpuRank make_gpu_rank(World& mpi, std::string& why) {
+GpuRank make_gpu_rank(comm::World& mpi, std::string& why) {
   GpuRank rank;
   if (make_gpu({}, why) == nullptr) return rank;
-  const GpuLibrary& library = *gpu_library(why);
-  const GpuOfRank own = gpu_of_rank(mpi, library.gpus(), true);
+  const device::GpuLibrary& library = *device::gpu_library(why);
+  const comm::GpuOfRank own = comm::gpu_of_rank(mpi, library.gpus(), true);
   rank.device = library.make_device({.gpu = own.index, .ranks = own.ranks});
-  rank.world = make_nccl_world(mpi, *rank.device, library, std::chrono::minutes(1));
+  rank.world = comm::make_nccl_world(mpi, *rank.device, library, std::chrono::minutes(1));
   return rank;
 }
 

@@ -1,0 +1,40 @@
+// Between checkpoints and Hugging Face folders. Under mpirun every rank does an equal share; nobody holds the
+// model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::checkpoint {
+
+struct ExportRequest {
+  std::filesystem::path checkpoint;
+  std::filesystem::path output;  ///< folder; made if it does not exist
+  DType dtype = DType::float32;  ///< or bfloat16
+  std::int64_t max_shard_bytes = 5'000'000'000;
+  /// The first of these folders that holds a tokenizer gives its files; none is an answer too.
+  std::vector<std::filesystem::path> tokenizers;
+  /// What is in the folder under the names of these files is replaced, or removed where the tokenizer's
+  /// folder has no such file. Where no tokenizer is known, the one in the folder stays.
+  bool overwrite = false;
+};
+
+/// Writes weights, config.json and the tokenizer's files, and the chat template that the run was trained
+/// with; config.json last, so that a folder without it is not taken for a model. Collective.
+/// @throws UserError without `overwrite` if the output already holds weights, a config.json, or files of
+/// a tokenizer; for a folder into which another export writes, a full disk, a damaged checkpoint, ...
+void export_folder(comm::World& world, const ExportRequest& request, const Log& log);
+
+/// A checkpoint of step 0 without optimizer state, for model.weights. Collective.
+/// @param overwrite a file that is there is replaced whatever it is; if not, only one that import_folder()
+/// wrote
+/// @throws UserError if the weights are not those of the folder's config.json, ...
+void import_folder(comm::World& world, const std::filesystem::path& folder,
+                   const std::filesystem::path& checkpoint, bool overwrite, const Log& log);
+
+}  // namespace llampi::checkpoint

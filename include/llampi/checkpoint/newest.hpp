@@ -1,0 +1,44 @@
+// Which checkpoint of a run's folder is taken.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/core/log.hpp"
+
+namespace llampi::checkpoint {
+
+struct FoundCheckpoint {
+  std::filesystem::path file;
+  CheckpointSummary summary;
+};
+
+/// A checkpoint of a run's folder that is not whole, or cannot be read.
+struct Refused {
+  std::filesystem::path file;
+  std::string reason;
+};
+/// Null if it is not among them.
+const Refused* find(const std::vector<Refused>& refused, const std::filesystem::path& file);
+
+/// The last of a run's checkpoints that can be read; nothing if there is none. What is in its values is not
+/// looked at.
+/// @param files oldest first, as list_checkpoints() has them
+/// @param refused files that are not to be taken; those that cannot be read are added
+std::optional<FoundCheckpoint> newest_readable(const std::vector<std::filesystem::path>& files,
+                                               std::vector<Refused>& refused, const Log& log);
+/// The same, but it is a mistake if there are checkpoints and all of them are damaged.
+/// @param run_dir for the message @throws UserError
+std::optional<FoundCheckpoint> newest_or_none(const std::vector<std::filesystem::path>& files,
+                                              const std::string& run_dir, std::vector<Refused>& refused,
+                                              const Log& log);
+
+/// What a user means who names weights: the newest checkpoint of a run's folder, which the log names;
+/// anything else is taken as it is. One process calls it.
+/// @throws UserError if a run's folder has no checkpoint that can be read
+std::filesystem::path resolve_weights(const std::filesystem::path& weights, const Log& log);
+
+}  // namespace llampi::checkpoint

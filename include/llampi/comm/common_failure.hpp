@@ -1,0 +1,25 @@
+// Failures that all ranks throw alike, told from those of one rank.
+#pragma once
+
+#include <exception>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::comm {
+
+/// The UserError or CommonError that `work` throws, or null. Anything else leaves at once: it is of this rank
+/// alone, and other ranks may wait for this one.
+template <class Callable>
+std::exception_ptr common_failure(const Callable& work) {
+  try {
+    work();
+  } catch (const UserError&) {
+    return std::current_exception();
+  } catch (const CommonError&) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
+
+}  // namespace llampi::comm

@@ -1,0 +1,57 @@
+// What computes: the ranks' GPUs, or their CPUs.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
+
+namespace llampi::comm {
+
+/// What computes, of commands that have no configuration.
+struct DeviceOptions {
+  std::string device = "auto";  ///< auto, cpu or cuda, as run.device; GPUs compute in bfloat16
+  int threads = 0;              ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
+};
+
+struct ComputeChoice {
+  std::string device = "auto";  ///< cuda: GPUs; cpu; auto: GPUs where every rank can have one, else CPUs
+  int threads = 1;              ///< of the CPU, whoever computes
+  bool share_gpu = false;       ///< several ranks may have one GPU
+  bool deterministic = true;
+  bool tf32 = false;
+  std::string attention = "auto";     ///< of GPUs: auto, cudnn, own
+  std::string option = "run.device";  ///< by which the user chose, for messages
+};
+
+struct Compute {
+  std::unique_ptr<device::Device> host;  ///< computes in host memory
+  std::unique_ptr<device::Device> gpu;   ///< null on CPUs
+  std::unique_ptr<World> gpu_world;      ///< collectives between GPUs, memory that travels; null on CPUs
+  World* mpi = nullptr;
+  device::GpuProperties gpu_properties;
+  std::int64_t gpu_opened_bytes = 0;  ///< in use when nothing was allocated yet: context and libraries
+
+  bool on_gpu() const { return gpu != nullptr; }
+  device::Device& device() const { return gpu ? *gpu : *host; }
+  /// For the engine: host values go through MPI, what lies on the device through its own library.
+  World& world() const { return gpu_world ? *gpu_world : *mpi; }
+  /// Dense products in `dtype` per second and rank, by the data sheet; 0: unknown.
+  double peak_flops(DType dtype) const {
+    return on_gpu() ? llampi::device::peak_flops(gpu_properties.name, dtype) : 0;
+  }
+  /// Of the GPU's memory, whoever has it; 0 on CPUs.
+  std::int64_t gpu_bytes_in_use() const {
+    return on_gpu() ? gpu_properties.memory_bytes - gpu->available_bytes(1) : 0;
+  }
+};
+
+/// Collective. `world` must outlive the result. Says in the log which rank has which GPU or, with `auto`, why
+/// CPUs compute where some rank sees a GPU.
+/// @throws UserError if `cuda` is asked for and some rank has no GPU, or ranks would share one
+Compute open_compute(World& world, const ComputeChoice& choice, const Log& log);
+
+}  // namespace llampi::comm

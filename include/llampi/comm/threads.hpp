@@ -1,0 +1,14 @@
+// How many threads a rank computes with.
+#pragma once
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::comm {
+
+/// Threads per rank: as asked for; if that is 0, OMP_NUM_THREADS; if that is not set, the cores that this
+/// rank may run on over the ranks that share them. Collective.
+int threads_per_rank(World& world, int asked);
+/// The same for one of `sharing` ranks that share the cores which this process may run on. Not collective.
+int threads_per_rank(int asked, int sharing);
+
+}  // namespace llampi::comm

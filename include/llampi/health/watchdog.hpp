@@ -1,0 +1,59 @@
+// Ends a job in which a rank has died, has stopped, or does something else than the others, and says which.
+//
+// A thread on every rank. Rank 0 and a deputy, on another node if there is one, are told by all ranks every
+// second where they stand, and tell all ranks that they are there. Rank 0 judges, and the deputy if rank 0
+// has fallen silent. Then every rank that still answers writes its flight record to the run folder, whoever
+// judged says what is wrong, and the job is aborted. A rank that hears neither of the two ends the job
+// itself. Ranks of one machine watch each other's processes, and connections between machines show the end of
+// one that is alone on its own (process_links.hpp), so that an end is seen at once, whatever started the job.
+// Where MPI does not let a second thread call it, each rank watches only that it moves itself.
+//
+// A thread notices when it has not run for long, because the whole job was suspended: that time does not
+// count.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/health/flight_record.hpp"
+#include "llampi/health/side_work.hpp"
+
+namespace llampi::health {
+
+struct WatchdogOptions {
+  /// How long a rank may be silent, or no rank may move, outside of phases; at least 1. In a phase (see
+  /// FlightRecord) longer, where reading and writing files is movement.
+  double seconds = 600;
+  std::filesystem::path run_dir;  ///< for the records
+  /// What a second thread does, which may be without movement for as long as a rank in a phase. May be null.
+  std::shared_ptr<const SideWork> beside;
+  /// Told why the job ends: several lines, on the one rank that found it out, from a thread. May be empty.
+  std::function<void(const std::string& summary)> complain;
+  double least_phase_seconds = 600;  ///< in a phase at least so long
+};
+
+class Watchdog {
+ public:
+  /// Collective. `world` and `record` must outlive it.
+  Watchdog(comm::World& world, const FlightRecord& record, WatchdogOptions options, const Log& log);
+  /// Without finish() or leave() it was left by an exception of this rank alone: the others are told so.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// All went well: nobody watches any more. Collective.
+  void finish();
+  /// After an error that all ranks throw alike: nobody watches any more, and what was sent is received,
+  /// unless a rank does not come within a second.
+  void leave();
+
+ private:
+  class Thread;
+  std::unique_ptr<Thread> thread_;
+};
+
+}  // namespace llampi::health

@@ -1,0 +1,44 @@
+// What training, evaluation and generation share: a model with its weights in an engine on a device.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/compute.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::infer {
+
+/// The parameters as checkpoints and safetensors name them.
+std::vector<checkpoint::TensorInfo> tensor_infos(const fsdp::Engine& engine);
+std::vector<checkpoint::TensorPiece> tensor_pieces(const std::vector<fsdp::StatePiece>& pieces);
+/// The name of the unit that a parameter belongs to.
+std::string unit_of(const fsdp::Engine& engine, int parameter);
+
+/// The configuration that belongs to weights: of a Hugging Face folder, or of a checkpoint.
+model::LlamaConfig config_of_weights(const std::filesystem::path& weights);
+
+/// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
+void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
+                  const model::LlamaConfig& config, fsdp::Engine& engine,
+                  checkpoint::WeightsReading reading = checkpoint::WeightsReading::each);
+
+/// A model for forward passes only, with its weights. Collective.
+struct InferenceSession {
+  model::LlamaConfig config;
+  std::unique_ptr<model::Model> model;
+  comm::Compute compute;
+  std::unique_ptr<fsdp::Engine> engine;
+};
+InferenceSession open_for_inference(comm::World& world, const std::filesystem::path& weights,
+                                    model::BatchShape batch, const comm::DeviceOptions& options,
+                                    const Log& log);
+
+}  // namespace llampi::infer

@@ -1,0 +1,30 @@
+// Files that a command writes for its user: what they may replace, and under which name they are written.
+// Private to the library. docs/formats.md has the table for users.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace llampi::io {
+
+/// Where a command writes one file, and which files there it replaces: those of the kind that it writes.
+struct OutputFile {
+  std::filesystem::path path;
+  std::string kind;  ///< "a token file": what is_own() is true for
+  std::function<bool(const std::filesystem::path&)> is_own;
+  bool overwrite = false;  ///< any regular file may be replaced
+
+  /// For before the work begins. @throws UserError if something else is there
+  void check() const;
+  /// Gives a file, written and synced, its name: where nothing was, nothing that has come meanwhile is
+  /// replaced but by the same rule. @throws UserError as check() does; then the temporary file is still there
+  void place(const std::filesystem::path& temporary) const;
+};
+
+/// The file that a symbolic link leads to, also one that is not there yet; another path as it is. For the
+/// path of an OutputFile: a new name would replace the link and leave the file.
+std::filesystem::path follow_links(std::filesystem::path path);
+
+}  // namespace llampi::io

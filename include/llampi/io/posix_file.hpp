@@ -1,0 +1,67 @@
+// Plain files by descriptor: reads at an offset from any thread, and writes that end up on disk. Private to
+// the library.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace llampi::io {
+
+/// What became of locking a file.
+enum class Lock : std::uint8_t { locked, taken, unsupported };
+
+/// An open file. Failures that the user can mend (no permission, no space, no such folder, ...) are
+/// UserErrors that name the file, others CallErrors. The destructor closes without a check: what matters is
+/// synced before.
+class PosixFile {
+ public:
+  PosixFile() = default;
+  static PosixFile open_for_reading(const std::filesystem::path& path);
+  static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
+  static PosixFile create(const std::filesystem::path& path);            ///< or replace
+  /// One of its own beside `path`, which has no name any more: gone when it is closed, whatever ends the
+  /// program.
+  static PosixFile create_unnamed(const std::filesystem::path& path);
+  /// Gone when it is closed. path() leads to it for this process. @param name for who looks at open files
+  static PosixFile in_memory(const char* name);
+  ~PosixFile();
+  PosixFile(PosixFile&& other) noexcept
+      : descriptor_(std::exchange(other.descriptor_, -1)), path_(std::move(other.path_)) {}
+  PosixFile& operator=(PosixFile&& other) noexcept;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::int64_t size() const;
+  /// Reads up to bytes.size() from the current position; returns how many, 0 at the end of the file.
+  std::size_t read(std::span<std::byte> bytes) const;
+  /// The same from `offset`, and fewer bytes only where the file ends.
+  std::size_t read_at(std::int64_t offset, std::span<std::byte> bytes) const;
+  /// Tells the operating system which bytes will be wanted next; it may do nothing about it.
+  void read_ahead(std::int64_t offset, std::int64_t bytes) const;
+  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
+  void sync() const;
+  /// Until it is closed; does not wait.
+  Lock lock() const;
+
+ private:
+  PosixFile(const std::filesystem::path& path, int flags, const char* action);
+  int descriptor_ = -1;
+  std::filesystem::path path_;
+};
+
+std::string read_whole(const std::filesystem::path& path);
+
+/// Writes a file that appears when it is complete. Leaves nothing if it fails.
+/// @param on_disk when it appears; if not, which is faster, it outlives this process but not the machine
+void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk = true);
+
+/// Gives a synced file its final name, for good: the folder is synced as well.
+void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);
+/// What happened to names in the folder of a file is on disk.
+void sync_folder_of(const std::filesystem::path& file);
+
+}  // namespace llampi::io

@@ -1,0 +1,36 @@
+// Files under names of their own while they are written.
+#pragma once
+
+#include <filesystem>
+#include <utility>
+
+#include "llampi/core/log.hpp"
+
+namespace llampi::io {
+
+/// A name beside `path` that no other process uses: it holds host, its start, process and a random number.
+std::filesystem::path temporary_beside(const std::filesystem::path& path);
+
+/// Removes the temporary files that processes of this host, dead since it was started, left beside `path`. Of
+/// those whose process
+/// may live, on this host or another one, nothing is known: each is named in a warning if it was not written
+/// to for a day.
+void clear_leftovers(const std::filesystem::path& path, const Log& log);
+/// The same beside all files of a folder.
+void clear_leftovers_in(const std::filesystem::path& folder, const Log& log);
+
+/// Removes a temporary file when it goes out of scope; nothing if it is there no longer.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(std::filesystem::path path) : path_(std::move(path)) {}
+  ~TemporaryFile();
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace llampi::io

@@ -1,0 +1,34 @@
+// llampi check: whether the devices and the collectives of a job compute what they should.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llampi/comm/compute.hpp"
+#include "llampi/core/log.hpp"
+
+namespace llampi::selfcheck {
+
+/// What one comparison of the check gave, the largest error over the ranks.
+struct CheckedTensor {
+  std::string where;  ///< "GPU in bfloat16 against the CPU"
+  std::string what;   ///< "gradient of lm_head.weight"
+  double error = 0;   ///< relative to the norm; not a number if it is none on some rank
+  double allowed = 0;
+  int rank = 0;  ///< that has the largest
+
+  bool passed() const { return error <= allowed; }
+};
+struct CheckResult {
+  std::vector<std::string> devices;  ///< by rank
+  std::vector<CheckedTensor> tensors;
+
+  bool passed() const;
+};
+
+/// Compares what computes here, and moves data between ranks, with what it should give: the CPU with a plain
+/// float64 reference, GPUs in every dtype with the CPU, collectives with exact sums. Collective.
+/// @throws CommonError if a device or a collective fails
+CheckResult check(comm::World& world, const comm::DeviceOptions& options, const Log& log);
+
+}  // namespace llampi::selfcheck

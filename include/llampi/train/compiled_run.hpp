@@ -1,0 +1,33 @@
+// A training run as it would be compiled, without the ranks, the device and the data that it needs.
+#pragma once
+
+#include <memory>
+
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/model/model.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi::train {
+
+struct RunShape {
+  int ranks = 1;
+  int ranks_per_node = 0;  ///< rank r is on node r / ranks_per_node; 0: all on one node
+  int threads = 0;         ///< per rank; 0: as the configuration says
+  Hardware hardware = Hardware::cpu;
+};
+
+struct CompiledRun {
+  RunShape shape;  ///< with the numbers that it comes to
+  std::unique_ptr<model::Model> model;
+  std::unique_ptr<device::OperationSizes> sizes;
+  fsdp::RankGroups groups;
+  fsdp::EngineOptions options;
+  fsdp::CompiledModel compiled;
+};
+
+/// What every rank of train() would compile. Reads the model's config.json and nothing else. Threads that
+/// nothing says are the cores that this process may run on over the ranks of a node.
+/// @throws UserError for what train() would refuse of it
+CompiledRun compile_run(const Config& config, const RunShape& shape);
+
+}  // namespace llampi::train

@@ -1,0 +1,63 @@
+#include "llampi/checkpoint/newest.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::checkpoint {
+
+namespace fs = std::filesystem;
+
+const Refused* find(const std::vector<Refused>& refused, const fs::path& file) {
+  const auto match =
+      std::find_if(refused.begin(), refused.end(), [&](const Refused& other) { return other.file == file; });
+  return match == refused.end() ? nullptr : &*match;
+}
+
+std::optional<FoundCheckpoint> newest_readable(const std::vector<fs::path>& files,
+                                               std::vector<Refused>& refused, const Log& log) {
+  for (auto file = files.rbegin(); file != files.rend(); ++file) {
+    if (find(refused, *file) != nullptr) continue;
+    try {
+      return FoundCheckpoint{*file, read_checkpoint_summary(*file)};
+    } catch (const UserError& error) {
+      refused.push_back({*file, error.what()});
+      log.warning("skipped a checkpoint: {}", error.what());
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files, const std::string& run_dir,
+                                              std::vector<Refused>& refused, const Log& log) {
+  auto newest = newest_readable(files, refused, log);
+  if (newest || files.empty()) return newest;
+  std::vector<std::string> names;
+  for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(file->filename().string());
+  throw_user_error(
+      "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
+      "the folder checkpoints away (and metrics.jsonl, to keep it) to begin anew",
+      run_dir, fmt::join(names, ", "), find(refused, files.back())->reason);
+}
+
+fs::path resolve_weights(const fs::path& weights, const Log& log) {
+  std::error_code ignored;
+  if (!fs::is_directory(weights, ignored) || fs::exists(weights / "config.json", ignored)) return weights;
+  if (!fs::exists(weights / "config.ini", ignored) && !fs::is_directory(weights / "checkpoints", ignored))
+    return weights;
+  std::vector<Refused> refused;
+  const auto newest = newest_or_none(list_checkpoints(weights), weights.string(), refused, log);
+  if (!newest) {
+    throw_user_error(
+        "{} is the folder of a run that has not saved a checkpoint yet; give a checkpoint or a Hugging Face "
+        "folder",
+        weights.string());
+  }
+  log.info("{}: its newest checkpoint is {}", weights.string(), newest->file.string());
+  return newest->file;
+}
+
+}  // namespace llampi::checkpoint

@@ -1,0 +1,47 @@
+#include "llampi/comm/threads.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace llampi::comm {
+namespace {
+
+/// OMP_NUM_THREADS, of which the first number counts; 0 if it is not set.
+int omp_num_threads() {
+  const char* text = std::getenv("OMP_NUM_THREADS");
+  int threads = 0;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), threads);
+  return std::max(0, threads);
+}
+
+cpu_set_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) CPU_SET(0, &cores);
+  return cores;
+}
+
+}  // namespace
+
+int threads_per_rank(int asked, int sharing) {
+  if (asked == 0) asked = omp_num_threads();
+  if (asked > 0) return asked;
+  const cpu_set_t cores = usable_cores();
+  return std::max(1, CPU_COUNT(&cores) / sharing);
+}
+
+int threads_per_rank(World& world, int asked) {
+  // Ranks that were bound to cores of their own have different sets; unbound ones share one.
+  const cpu_set_t cores = usable_cores();
+  const std::string mine =
+      world.topology().host + std::string(reinterpret_cast<const char*>(&cores), sizeof(cores));
+  const auto all = world.all_gather(mine);
+  return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
+}
+
+}  // namespace llampi::comm

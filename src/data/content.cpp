@@ -1,0 +1,70 @@
+#include "llampi/data/content.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "llampi/core/text.hpp"
+#include "llampi/io/block_sums.hpp"
+
+namespace llampi::data {
+namespace {
+
+constexpr std::string_view kTokenizer = ", tokenizer ";
+constexpr std::int64_t kParts = 64, kPart = 4096;
+
+/// Calls visit(begin, count) for the parts of [0, size) that are summed.
+template <class Visitor>
+void for_each_part(std::int64_t size, const Visitor& visit) {
+  if (size <= kParts * kPart) {
+    for (std::int64_t begin = 0; begin < size; begin += kPart) visit(begin, std::min(kPart, size - begin));
+    return;
+  }
+  // In floating point, as the product of two such numbers may not fit 64 bits.
+  const double step = static_cast<double>(size - kPart) / static_cast<double>(kParts - 1);
+  for (std::int64_t i = 0; i < kParts; ++i) {
+    const auto begin = static_cast<std::int64_t>(step * static_cast<double>(i));
+    visit(std::min(begin, size - kPart), kPart);
+  }
+}
+
+}  // namespace
+
+std::string describe_content(const TokenFile& file) {
+  std::uint32_t sum = 0;
+  std::vector<std::int32_t> ids;
+  std::vector<std::uint8_t> mask;
+  for_each_part(file.tokens(), [&](std::int64_t begin, std::int64_t elements) {
+    ids.resize(static_cast<std::size_t>(elements));
+    file.read(begin, ids);
+    sum = io::crc32_of(std::as_bytes(std::span(ids)), sum);
+    if (!file.has_loss_mask()) return;
+    mask.resize(static_cast<std::size_t>(elements));
+    file.read_mask(begin, mask);
+    sum = io::crc32_of(std::as_bytes(std::span(mask)), sum);
+  });
+  const std::span starts(file.documents());
+  for_each_part(std::ssize(starts), [&](std::int64_t begin, std::int64_t elements) {
+    sum = io::crc32_of(
+        std::as_bytes(starts.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(elements))),
+        sum);
+  });
+  const std::string tokenizer = file.tokenizer();
+  return fmt::format("{} in {}, crc32 {:08x}{}{}", count(file.tokens(), "token"),
+                     count(std::ssize(starts) - 1, "document"), sum, tokenizer.empty() ? "" : kTokenizer,
+                     tokenizer);
+}
+
+bool same_content(const std::string& one, const std::string& other) {
+  return one.substr(0, one.find(kTokenizer)) == other.substr(0, other.find(kTokenizer));
+}
+
+std::string tokenizer_in(const std::string& content) {
+  const auto at = content.find(kTokenizer);
+  return at == std::string::npos ? "" : content.substr(at + kTokenizer.size());
+}
+
+}  // namespace llampi::data

@@ -1,0 +1,69 @@
+#include "health/heartbeat.hpp"
+#include "llampi/core/clock.hpp"
+
+namespace llampi::health {
+namespace {
+
+/// What the watchdog itself reads and writes, of /proc and to each peer once a second, is less in any time
+/// that it would wait for a rank in a phase.
+std::int64_t bytes_of_movement(int peers) {
+  return (std::int64_t{64} << 20) + peers * (std::int64_t{4} << 20);
+}
+
+std::string_view name_at(const std::vector<std::string>& names, int index) {
+  return index >= 0 && index < std::ssize(names) ? std::string_view(names[index]) : std::string_view();
+}
+
+HeardOperation operation_of(const FlightEntry& entry, const std::vector<std::string>& names) {
+  HeardOperation heard;
+  heard.sequence = entry.sequence;
+  heard.hash = entry.hash;
+  heard.bytes = entry.what.bytes;
+  heard.micro_batch = entry.what.micro_batch;
+  heard.operation = FixedText<44>(entry.what.operation);
+  heard.name = FixedText<80>(name_at(names, entry.what.name));
+  return heard;
+}
+
+}  // namespace
+
+Heartbeat heartbeat_of(const FlightRecord& record, std::int64_t io_bytes, int peers, bool waits,
+                       const SideWork::Position& beside) {
+  const FlightPosition position = record.position();
+  const auto names = record.names();
+  Heartbeat heartbeat;
+  heartbeat.step = position.step;
+  heartbeat.issued = position.issued;
+  heartbeat.movement = position.movement;
+  heartbeat.micro_batch = position.micro_batch;
+  heartbeat.waiting = position.waiting;
+  heartbeat.doing = FixedText<44>(position.doing);
+  heartbeat.doing_name = FixedText<80>(name_at(names, position.doing_name));
+  heartbeat.seconds = steady_seconds() - position.since;
+  heartbeat.at = operation_of(position.at, names);
+  heartbeat.marks = position.marks;
+  heartbeat.beside_movement = beside.movement;
+  if (beside.what != nullptr) {
+    heartbeat.beside = FixedText<44>(beside.what);
+    heartbeat.beside_waits = beside.waits;
+  }
+  if (position.phase != nullptr) {
+    heartbeat.phase = FixedText<44>(position.phase);
+    if (waits && position.waiting == Waiting::no) heartbeat.waiting = Waiting::ranks;
+    heartbeat.movement += static_cast<std::uint64_t>(io_bytes / bytes_of_movement(peers));
+  }
+  return heartbeat;
+}
+
+FlightReport report_of(const FlightRecord& record, const Heartbeat& heartbeat) {
+  FlightReport report;
+  report.heartbeat = heartbeat;
+  const auto entries = record.entries();
+  const auto names = record.names();
+  const std::size_t count = std::min(entries.size(), FlightReport::kOperations);
+  for (std::size_t i = 0; i < count; ++i)
+    report.last[i] = operation_of(entries[entries.size() - count + i], names);
+  return report;
+}
+
+}  // namespace llampi::health

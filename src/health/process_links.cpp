@@ -1,0 +1,254 @@
+#include "health/process_links.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "llampi/core/clock.hpp"
+
+namespace llampi::health {
+namespace {
+
+constexpr double kSetUpSeconds = 2;  // that a job waits at its start for what usually takes milliseconds
+constexpr double kConnectSeconds = 3;
+constexpr double kGreetingSeconds = 10;  // of a thread that may wait for a processor
+constexpr int kIdleSeconds = 60;  // then the kernel looks whether the other end is there: firewalls forget
+constexpr char kGoodbye = 'b';
+
+template <class T>
+void set_option(int socket, int level, int name, T value) {
+  ::setsockopt(socket, level, name, &value, sizeof value);  // not essential
+}
+
+/// Of this machine, in network byte order; the loopback address first.
+std::vector<std::uint32_t> own_addresses() {
+  std::vector<std::uint32_t> addresses = {htonl(INADDR_LOOPBACK)};
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return addresses;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    const bool usable = (one->ifa_flags & IFF_UP) != 0 && (one->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!usable || one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    addresses.push_back(reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr.s_addr);
+  }
+  ::freeifaddrs(all);
+  return addresses;
+}
+
+std::uint64_t random_token() {
+  std::random_device random;
+  return (static_cast<std::uint64_t>(random()) << 32) | random();
+}
+
+void keep_alive(int socket) {
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kIdleSeconds);
+}
+
+int new_socket() {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (socket >= 0) keep_alive(socket);
+  return socket;
+}
+
+/// Of files and sockets that this process may have open, after asking for more: a monitor has a connection
+/// with every node, and 1024 are usual.
+std::size_t raised_descriptor_limit() {
+  constexpr rlim_t kEnough = 65536;  // not all: there are libraries that go through each one that may be open
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  rlimit raised = limit;
+  raised.rlim_cur = std::min(limit.rlim_max, kEnough);
+  if (raised.rlim_cur > limit.rlim_cur && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  return limit.rlim_cur;
+}
+
+}  // namespace
+
+std::vector<std::pair<int, int>> pairs_to_link(const std::vector<RankProcess>& ranks,
+                                               const std::vector<int>& monitors) {
+  std::vector<std::pair<int, int>> pairs;
+  std::set<std::string> seen;
+  for (int rank = 0; rank < std::ssize(ranks); ++rank) {
+    const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
+    if (!machine.empty() && !seen.insert(machine).second) continue;
+    for (const int monitor : monitors) {
+      const bool same = !machine.empty() && ranks[static_cast<std::size_t>(monitor)].machine == machine;
+      if (monitor != rank && !same) pairs.emplace_back(rank, monitor);
+    }
+  }
+  return pairs;
+}
+
+ProcessLinks::ProcessLinks(comm::World& world, const std::vector<RankProcess>& ranks,
+                           const std::vector<int>& monitors)
+    : rank_(world.rank()) {
+  const auto pairs = pairs_to_link(ranks, monitors);  // the same on all ranks
+  if (pairs.empty()) return;
+  for (const auto& [rank, monitor] : pairs) {
+    if (monitor != rank_) continue;
+    missing_.insert(rank);
+    if (listener_ < 0) listen_for_links();
+  }
+  const nlohmann::json own = {{"token", token_}, {"port", port_}, {"addresses", own_addresses()}};
+  const auto all = world.all_gather(own.dump());
+  for (const auto& [rank, monitor] : pairs) {
+    if (rank != rank_) continue;
+    missing_.insert(monitor);
+    const auto json = nlohmann::json::parse(all[static_cast<std::size_t>(monitor)]);
+    monitors_[monitor] = {json["token"], json["port"], json["addresses"]};
+    connect_to_next(monitor);
+  }
+  const double latest = steady_seconds() + kSetUpSeconds;
+  while (!missing_.empty() && steady_seconds() < latest) {
+    advance_all();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+ProcessLinks::~ProcessLinks() {
+  for (auto& link : links_) close_link(link);
+  if (listener_ >= 0) ::close(listener_);
+}
+
+void ProcessLinks::listen_for_links() {
+  most_links_ = raised_descriptor_limit() / 2;  // the others are for MPI and files
+  listener_ = new_socket();
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
+  socklen_t length = sizeof address;
+  auto* const any = reinterpret_cast<sockaddr*>(&address);
+  const bool listens = listener_ >= 0 && ::bind(listener_, any, length) == 0 &&
+                       ::listen(listener_, SOMAXCONN) == 0 && ::getsockname(listener_, any, &length) == 0;
+  if (!listens) return;  // nobody will be linked: missing() tells
+  port_ = ntohs(address.sin_port);
+  token_ = random_token();
+}
+
+/// False if no address is left. What goes wrong later is found by advance().
+bool ProcessLinks::connect_to_next(int monitor) {
+  auto& [token, port, addresses] = monitors_.at(monitor);
+  while (port != 0 && !addresses.empty()) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = addresses.back();
+    address.sin_port = htons(port);
+    addresses.pop_back();
+    const int socket = new_socket();
+    if (socket < 0) return false;
+    if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
+        errno == EINPROGRESS) {
+      links_.push_back({socket, monitor, State::connecting, steady_seconds(), {}});
+      return true;
+    }
+    ::close(socket);
+  }
+  return false;
+}
+
+/// Those beyond most_links_ stay missing().
+void ProcessLinks::accept_links() {
+  while (links_.size() < most_links_) {
+    const int socket = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (socket < 0) return;
+    keep_alive(socket);
+    links_.push_back({socket, -1, State::greeting, steady_seconds(), {}});
+  }
+}
+
+std::vector<int> ProcessLinks::look() {
+  advance_all();
+  return std::exchange(ended_, {});
+}
+
+void ProcessLinks::advance_all() {
+  if (listener_ >= 0) accept_links();
+  for (auto& link : links_) advance(link);
+  std::vector<int> again;
+  for (const auto& link : links_) {
+    if (link.state == State::closed && missing_.count(link.rank) > 0) again.push_back(link.rank);
+  }
+  std::erase_if(links_, [](const Link& link) { return link.state == State::closed; });
+  for (const int monitor : again) connect_to_next(monitor);
+}
+
+void ProcessLinks::advance(Link& link) {
+  if (link.state == State::connecting) {
+    pollfd poll{link.socket, POLLOUT, 0};
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (::poll(&poll, 1, 0) == 0) {
+      if (steady_seconds() - link.since > kConnectSeconds) close_link(link);
+      return;
+    }
+    if (::getsockopt(link.socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0)
+      return close_link(link);
+    greet(link, monitors_.at(link.rank).token);
+    link.state = State::greeting;
+    link.since = steady_seconds();
+  }
+  receive(link);
+  if (link.state == State::greeting && steady_seconds() - link.since > kGreetingSeconds) close_link(link);
+}
+
+void ProcessLinks::greet(Link& link, std::uint64_t token) {
+  const Greeting greeting{token, rank_, 0};
+  ::send(link.socket, &greeting, sizeof greeting, MSG_NOSIGNAL);  // what fails here, fails in receive()
+}
+
+void ProcessLinks::receive(Link& link) {
+  while (link.state == State::greeting || link.state == State::linked) {
+    char bytes[sizeof(Greeting)];
+    const std::size_t wanted =
+        link.state == State::greeting ? sizeof(Greeting) - link.received.size() : std::size_t{1};
+    const ssize_t got = ::recv(link.socket, bytes, wanted, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got < 0 && errno == EINTR) continue;
+    if (got > 0 && link.state == State::greeting) {
+      link.received.append(bytes, static_cast<std::size_t>(got));
+      if (link.received.size() == sizeof(Greeting)) take_greeting(link);
+      continue;
+    }
+    // A goodbye; or the end of the process; or of the network, of which silence will tell.
+    const bool closed_by_kernel = got == 0 || (got < 0 && errno == ECONNRESET);
+    if (link.state == State::linked && closed_by_kernel) ended_.push_back(link.rank);
+    return close_link(link);
+  }
+}
+
+void ProcessLinks::take_greeting(Link& link) {
+  Greeting greeting;
+  std::memcpy(&greeting, link.received.data(), sizeof greeting);
+  const bool is_monitor = link.rank >= 0;
+  const std::uint64_t expected = is_monitor ? monitors_.at(link.rank).token : token_;
+  if (greeting.token != expected || (is_monitor && greeting.rank != link.rank)) return close_link(link);
+  if (!is_monitor) greet(link, token_);
+  link.rank = greeting.rank;
+  link.state = State::linked;
+  missing_.erase(link.rank);
+}
+
+/// The other end may have seen a greeting of this one and have taken it for linked.
+void ProcessLinks::close_link(Link& link) {
+  if (link.socket < 0) return;
+  ::send(link.socket, &kGoodbye, 1, MSG_NOSIGNAL);
+  ::close(link.socket);
+  link.socket = -1;
+  link.state = State::closed;
+}
+
+}  // namespace llampi::health

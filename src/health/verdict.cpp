@@ -1,0 +1,328 @@
+#include "health/verdict.hpp"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <map>
+
+#include "llampi/core/text.hpp"
+
+namespace llampi::health {
+namespace {
+
+constexpr std::size_t kMostGroups = 8;  // lines about others
+
+std::string describe(const HeardOperation& at) {
+  std::string text = fmt::format("{} #{}", at.operation.view(), at.sequence);
+  if (!at.name.view().empty()) text += fmt::format(" of {}", at.name.view());
+  if (at.bytes > 0) text += fmt::format(" ({})", format_bytes(at.bytes));
+  return text;
+}
+
+std::string place_of(const Heartbeat& beat) {
+  const int micro_batch = beat.waiting == Waiting::operation ? beat.at.micro_batch : beat.micro_batch;
+  std::string text(beat.phase.view());
+  if (beat.step > 0 || text.empty()) text += fmt::format("{}step {}", text.empty() ? "" : ", ", beat.step);
+  if (micro_batch >= 0) text += fmt::format(", micro-batch {}", micro_batch);
+  return text;
+}
+
+std::vector<int> ranks_that(std::span<const WatchedRank> ranks, const auto& condition) {
+  std::vector<int> result;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (condition(ranks[r])) result.push_back(static_cast<int>(r));
+  }
+  return result;
+}
+
+/// Those that make `value` smallest, unless all do.
+std::vector<int> smallest(std::span<const WatchedRank> ranks, const auto& value) {
+  std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& rank : ranks) least = std::min(least, value(rank));
+  auto result = ranks_that(ranks, [&](const auto& rank) { return value(rank) == least; });
+  if (result.size() == ranks.size()) result.clear();
+  return result;
+}
+
+/// Who holds up the others: who does not wait for anybody, or waits in an earlier operation.
+std::vector<int> ranks_behind(std::span<const WatchedRank> ranks) {
+  constexpr std::uint64_t kLater = std::uint64_t{1} << 63;
+  return smallest(ranks, [&](const WatchedRank& rank) {
+    return rank.heartbeat.at.sequence + (rank.heartbeat.waiting == Waiting::no ? 0 : kLater);
+  });
+}
+
+/// Operations with one number that are not the same on all ranks: which ranks have which, by hash.
+struct Difference {
+  std::uint64_t sequence = 0;
+  bool exact = false;  ///< the first one that differs; otherwise one before it may
+  std::map<std::uint64_t, std::vector<int>> ranks_of;
+
+  std::size_t ranks() const {
+    std::size_t count = 0;
+    for (const auto& [hash, some] : ranks_of) count += some.size();
+    return count;
+  }
+};
+
+void add(std::map<std::uint64_t, Difference>& by_sequence, std::uint64_t sequence, std::uint64_t hash,
+         int rank) {
+  if (sequence == 0) return;
+  auto& entry = by_sequence[sequence];
+  entry.sequence = sequence;
+  auto& ranks = entry.ranks_of[hash];
+  if (ranks.empty() || ranks.back() != rank) ranks.push_back(rank);
+}
+
+/// Whether some rank of each part is known to have done the same in `before`.
+bool agreed(const Difference& before, const Difference& parts) {
+  if (before.ranks_of.size() > 1) return false;
+  return std::all_of(parts.ranks_of.begin(), parts.ranks_of.end(), [&](const auto& part) {
+    const auto& known = before.ranks_of.begin()->second;
+    return std::any_of(part.second.begin(), part.second.end(),
+                       [&](int rank) { return std::find(known.begin(), known.end(), rank) != known.end(); });
+  });
+}
+
+/// The lowest number at which ranks are known to differ, of those that most ranks have told of.
+std::optional<Difference> find_difference(std::span<const WatchedRank> ranks) {
+  std::map<std::uint64_t, Difference> by_sequence;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    for (const auto& mark : ranks[r].heartbeat.marks) add(by_sequence, mark.sequence, mark.hash, rank);
+    if (!ranks[r].report) continue;
+    for (const auto& heard : ranks[r].report->last) add(by_sequence, heard.sequence, heard.hash, rank);
+  }
+  std::optional<Difference> found;
+  for (auto& [sequence, difference] : by_sequence) {
+    if (difference.ranks_of.size() < 2 || (found && difference.ranks() <= found->ranks())) continue;
+    const auto before = by_sequence.find(sequence - 1);
+    difference.exact = sequence == 1 || (before != by_sequence.end() && agreed(before->second, difference));
+    found = difference;
+  }
+  return found;
+}
+
+/// All but the largest part; nobody if that is not one alone.
+std::vector<int> minority(const Difference& difference) {
+  std::size_t largest = 0, of_that_size = 0;
+  for (const auto& [hash, ranks] : difference.ranks_of) largest = std::max(largest, ranks.size());
+  for (const auto& [hash, ranks] : difference.ranks_of) of_that_size += ranks.size() == largest ? 1 : 0;
+  std::vector<int> result;
+  for (const auto& [hash, ranks] : difference.ranks_of) {
+    if (of_that_size == 1 && ranks.size() < largest) result.insert(result.end(), ranks.begin(), ranks.end());
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::string operation_at(const WatchedRank& rank, std::uint64_t sequence) {
+  if (rank.report) {
+    for (const auto& heard : rank.report->last) {
+      if (heard.sequence == sequence) return describe(heard);
+    }
+  }
+  return fmt::format("other operations up to #{}", sequence);
+}
+
+std::string with_host(std::span<const WatchedRank> ranks, int rank) {
+  return fmt::format("rank {} on {}", rank, ranks[static_cast<std::size_t>(rank)].host);
+}
+
+std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int>& some) {
+  constexpr std::size_t kMostNamed = 4;
+  std::vector<std::string> names;
+  for (const int rank : some) {
+    if (names.size() == kMostNamed) return comm::format_ranks(some);
+    names.push_back(with_host(ranks, rank));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string state_of(const WatchedRank& rank) {
+  if (rank.gone) return "its process has ended";
+  if (rank.state == 'T' || rank.state == 't') return "its process is stopped (SIGSTOP or a debugger)";
+  if (rank.state == 'D') return "its process waits for a disk or a file system";
+  return "";
+}
+
+/// "rank 2 on node7: step 12: waits ... for 601 s; last heard of 600 s ago; its process is stopped".
+std::string line_of(std::span<const WatchedRank> ranks, int number) {
+  const auto& rank = ranks[static_cast<std::size_t>(number)];
+  std::string line =
+      fmt::format("{}: {}", with_host(ranks, number),
+                  rank.heartbeat.movement == 0 ? "nothing was ever heard of it" : describe(rank.heartbeat));
+  if (rank.report || rank.heartbeat.movement == 0) {
+    if (rank.heartbeat.movement > 0) line += fmt::format(", for {:.1f} s", rank.heartbeat.seconds);
+  } else {
+    line += fmt::format(", when it was last heard of {:.1f} s ago", rank.silent_seconds);
+  }
+  if (const auto state = state_of(rank); !state.empty()) line += "; " + state;
+  return line;
+}
+
+/// Its second thread, which waits for no other rank, has not moved for too long.
+bool side_work_hangs(const WatchedRank& rank, const Limits& limits) {
+  const auto& beat = rank.heartbeat;
+  return !beat.beside.view().empty() && !beat.beside_waits &&
+         rank.beside_still_seconds > limits.phase_seconds;
+}
+
+double longest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds) {
+  double result = 0;
+  for (const auto& rank : ranks) result = std::max(result, rank.*seconds);
+  return result;
+}
+
+double shortest(std::span<const WatchedRank> ranks, double WatchedRank::*seconds) {
+  double result = std::numeric_limits<double>::infinity();
+  for (const auto& rank : ranks) result = std::min(result, rank.*seconds);
+  return result;
+}
+
+/// A device that hangs holds up all the others in the same operation, as a network does.
+std::string no_one_behind(std::span<const WatchedRank> ranks) {
+  const auto waiting =
+      ranks_that(ranks, [](const auto& r) { return r.heartbeat.waiting == Waiting::device; });
+  if (waiting.size() == ranks.size()) return ", and all wait for their devices, one of which may hang";
+  return ", and no rank is behind the others";
+}
+
+std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const std::vector<int>& blamed,
+                     const std::optional<Difference>& difference) {
+  const std::string who = with_hosts(ranks, blamed);
+  const bool many = blamed.size() > 1;
+  switch (trouble) {
+    case Trouble::gone:
+      return fmt::format("{} {} ended without a word", who, many ? "have" : "has");
+    case Trouble::silent:
+      return fmt::format("{} {} not been heard of for {:.1f} s", who, many ? "have" : "has",
+                         longest(ranks, &WatchedRank::silent_seconds));
+    case Trouble::side_work:
+      return fmt::format(
+          "{} {} stuck while {}: no progress for {:.1f} s", who, many ? "are" : "is",
+          blamed.empty() ? "" : ranks[static_cast<std::size_t>(blamed[0])].heartbeat.beside.view(),
+          longest(ranks, &WatchedRank::beside_still_seconds));
+    case Trouble::diverged:
+      return fmt::format(
+          "the ranks do different things {} operation #{}{}", difference->exact ? "at" : "before",
+          difference->sequence,
+          blamed.empty() ? "" : fmt::format(": {} {} not like the others", who, many ? "are" : "is"));
+    default:
+      return fmt::format(
+          "nothing has moved for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
+          blamed.empty() ? no_one_behind(ranks) : fmt::format("; {} {} behind", who, many ? "are" : "is"));
+  }
+}
+
+/// The others, those that stand at the same place in one line.
+std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& blamed) {
+  std::map<std::string, std::vector<int>> by_place;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    if (std::find(blamed.begin(), blamed.end(), rank) != blamed.end()) continue;
+    std::string place = describe(ranks[r].heartbeat) + (ranks[r].report ? "" : " (does not answer)");
+    if (const auto state = state_of(ranks[r]); !state.empty()) place += "; " + state;
+    by_place[place].push_back(rank);
+  }
+  std::string text;
+  std::size_t lines = 0;
+  for (const auto& [place, some] : by_place) {
+    if (++lines > kMostGroups)
+      return text + fmt::format("\n  others in {} more places", by_place.size() - kMostGroups);
+    text += fmt::format("\n  {}: {}", comm::format_ranks(some), place);
+  }
+  return text;
+}
+
+bool marks_differ(std::span<const WatchedRank> ranks) {
+  std::map<std::uint64_t, std::uint64_t> hash_at;
+  for (const auto& rank : ranks) {
+    for (const auto& mark : rank.heartbeat.marks) {
+      if (mark.sequence > 0 && hash_at.emplace(mark.sequence, mark.hash).first->second != mark.hash)
+        return true;
+    }
+  }
+  return false;
+}
+
+/// All have told of one operation, and it is not the same: then it can be told who is not like the others.
+bool have_diverged(std::span<const WatchedRank> ranks) {
+  if (!marks_differ(ranks)) return false;
+  const auto difference = find_difference(ranks);
+  return difference && difference->ranks() == ranks.size();
+}
+
+}  // namespace
+
+std::string describe(const Heartbeat& beat) {
+  std::string text = place_of(beat) + ": ";
+  if (beat.waiting == Waiting::operation) return text + "waits for other ranks in " + describe(beat.at);
+  if (beat.waiting == Waiting::ranks) return text + "waits for other ranks";
+  const std::string after = beat.at.sequence > 0 ? describe(beat.at) : "the start";
+  if (beat.waiting == Waiting::no && beat.doing.view().empty() && !beat.phase.view().empty())
+    return place_of(beat);
+  if (beat.waiting == Waiting::device)
+    return text + "waits for the device, which was given all up to " + after;
+  if (beat.doing.view().empty()) return text + "on its own after " + after;
+  text += beat.doing.view();
+  if (!beat.doing_name.view().empty()) text += fmt::format(" of {}", beat.doing_name.view());
+  return text + ", after " + after;
+}
+
+Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
+  bool phase = false;
+  for (const auto& rank : ranks) {
+    if (rank.gone && !rank.left) return Trouble::gone;
+    phase = phase || !rank.heartbeat.phase.view().empty();
+  }
+  const double silent = longest(ranks, &WatchedRank::silent_seconds);
+  const bool still =
+      shortest(ranks, &WatchedRank::still_seconds) > (phase ? limits.phase_seconds : limits.seconds);
+  // Who is silent had stopped moving a little before that.
+  if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
+  if (std::any_of(ranks.begin(), ranks.end(), [&](const auto& r) { return side_work_hangs(r, limits); }))
+    return Trouble::side_work;
+  if (still) return Trouble::still;
+  return have_diverged(ranks) ? Trouble::diverged : Trouble::none;
+}
+
+std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
+                    const std::string& folder) {
+  const auto difference = find_difference(ranks);
+  // Ranks that did different things are why nothing moves, not the other way round.
+  if (trouble == Trouble::still && difference) trouble = Trouble::diverged;
+  if (trouble == Trouble::diverged && !difference) trouble = Trouble::still;
+  std::vector<int> blamed;
+  if (trouble == Trouble::gone) {
+    blamed = ranks_that(ranks, [](const auto& rank) { return rank.gone && !rank.left; });
+  } else if (trouble == Trouble::silent) {
+    blamed = ranks_that(ranks, [&](const auto& rank) {
+      return rank.gone || (rank.silent_seconds > limits.seconds / 2 && !rank.report);  // several at once
+    });
+  } else if (trouble == Trouble::side_work) {
+    blamed = ranks_that(ranks, [&](const auto& rank) { return side_work_hangs(rank, limits); });
+  } else if (trouble == Trouble::diverged) {
+    blamed = minority(*difference);
+  } else {
+    blamed = ranks_behind(ranks);
+    // All may seem to be at the same; whose process does not run holds up the others.
+    if (blamed.empty()) blamed = ranks_that(ranks, [](const auto& rank) { return !state_of(rank).empty(); });
+    if (blamed.size() == ranks.size()) blamed.clear();
+  }
+
+  std::string text = headline(ranks, trouble, blamed, difference);
+  if (trouble == Trouble::diverged) {
+    for (const auto& [hash, some] : difference->ranks_of) {
+      text += fmt::format("\n  {}: {}", comm::format_ranks(some),
+                          operation_at(ranks[static_cast<std::size_t>(some[0])], difference->sequence));
+    }
+  }
+  for (std::size_t i = 0; i < std::min(blamed.size(), kMostGroups); ++i)
+    text += "\n  " + line_of(ranks, blamed[i]);
+  text += others(ranks, blamed);
+  const auto records = ranks_that(ranks, [](const auto& rank) { return rank.report.has_value(); });
+  return text + fmt::format("\n  the record of {} is in {}", comm::format_ranks(records), folder);
+}
+
+}  // namespace llampi::health

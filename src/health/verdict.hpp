@@ -1,0 +1,54 @@
+// What is wrong with a job, judged by what its ranks say of themselves, and how a person is told.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "health/heartbeat.hpp"
+#include "llampi/comm/format_ranks.hpp"
+
+namespace llampi::health {
+
+/// What is known of a rank.
+struct WatchedRank {
+  std::string host;
+  Heartbeat heartbeat;        ///< the last
+  double silent_seconds = 0;  ///< since it came
+  double still_seconds = 0;   ///< since one came that differed in `movement`
+  double beside_still_seconds =
+      0;              ///< since its second thread moved, had nothing to do, or waited for other ranks
+  bool gone = false;  ///< its process has ended
+  bool left = false;  ///< it ended its training after an error
+  char state = 0;     ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
+  std::optional<FlightReport> report;
+};
+
+enum class Trouble : std::uint8_t {
+  none,
+  gone,       ///< a process has ended
+  silent,     ///< a rank says nothing any more
+  side_work,  ///< the second thread of a rank hangs, whatever training does
+  still,      ///< nothing moves, anywhere
+  diverged,   ///< ranks do different things
+};
+
+struct Limits {
+  double seconds = 0;        ///< without a word, or without movement
+  double phase_seconds = 0;  ///< without movement while a rank is in a phase, or of a second thread
+};
+
+/// The first that applies, of a job with at least one rank. A job is still when no rank moves: one that waits
+/// for a rank that reads weights, say, is not.
+Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits);
+
+/// The ranks that are to blame, and why, one line; then where they and the others stand. Whoever has not
+/// sent a report was asked for one in vain. `folder`: of the records.
+std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
+                    const std::string& folder);
+
+/// "step 12, micro-batch 0: waits for other ranks in reduce #1236 of model.layers.3 (1.50 MiB)".
+std::string describe(const Heartbeat& heartbeat);
+
+}  // namespace llampi::health

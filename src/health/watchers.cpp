@@ -1,0 +1,52 @@
+#include "health/watchers.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "llampi/core/process.hpp"
+
+namespace llampi::health {
+
+std::vector<RankProcess> exchange_processes(comm::World& world) {
+  const nlohmann::json own = {{"host", world.topology().host},
+                              {"ns", process_namespace()},
+                              {"pid", ::getpid()},
+                              {"node", world.topology().node}};
+  std::vector<RankProcess> processes;
+  for (const auto& text :
+       world.all_gather(own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
+    const auto json = nlohmann::json::parse(text);
+    const std::string host = json["host"], space = json["ns"];
+    const int node = json["node"];
+    processes.push_back(
+        {host, space.empty() ? "" : fmt::format("{} {} {}", host, node, space), json["pid"], node});
+  }
+  return processes;
+}
+
+std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks) {
+  if (ranks.size() == 1) return {0};
+  const auto other =
+      std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.node != ranks[0].node; });
+  return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
+}
+
+int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour) {
+  const auto count = static_cast<int>(ranks.size());
+  const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
+  if (machine.empty()) return -1;
+  for (int other = (neighbour + 1) % count; other != rank; other = (other + 1) % count) {
+    if (ranks[static_cast<std::size_t>(other)].machine == machine) return other;
+  }
+  return -1;
+}
+
+int neighbour_of(const std::vector<RankProcess>& ranks, int rank) {
+  const int other = neighbour_after(ranks, rank, rank);
+  return other < 0 || process_state(ranks[static_cast<std::size_t>(other)].pid) == 0 ? -1 : other;
+}
+
+}  // namespace llampi::health

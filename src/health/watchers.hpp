@@ -1,0 +1,32 @@
+// Which ranks watch which.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::health {
+
+/// A rank, as others need to know it to watch it.
+struct RankProcess {
+  std::string host;
+  std::string machine;  ///< whose processes see each other; empty: not known
+  std::int64_t pid = 0;
+  int node = 0;
+};
+
+/// By rank. Collective.
+std::vector<RankProcess> exchange_processes(comm::World& world);
+
+/// Who is told by all ranks: rank 0 and, with more ranks, the first one of another node, or rank 1.
+std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks);
+
+/// Whose process `rank` watches: the next rank on its machine, around; -1 if there is none that can be seen.
+int neighbour_of(const std::vector<RankProcess>& ranks, int rank);
+/// Whom it watches when `neighbour` has ended: the next one after that, whether it has ended or not; -1:
+/// none.
+int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour);
+
+}  // namespace llampi::health

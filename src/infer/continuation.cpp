@@ -1,0 +1,78 @@
+#include "infer/continuation.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::infer {
+namespace {
+
+// Of a pass: one row costs as much as a few, because reading the weights does, and a prompt goes in by so
+// many.
+constexpr std::int64_t kTokens = 16;
+
+bool on_any_rank(comm::World& world, bool mine) {
+  std::int64_t any = mine ? 1 : 0;
+  world.max(std::span(&any, 1));
+  return any != 0;
+}
+
+}  // namespace
+
+model::BatchShape generation_shape(std::int64_t tokens) {
+  return {
+      .sequences = 1, .seq_len = kTokens, .context = (tokens + kTokens - 1) / kTokens * kTokens + kTokens};
+}
+
+std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {
+  const std::int64_t rows = engine_.options().batch.seq_len;
+  const std::int64_t count = std::min(rows, std::ssize(waiting));
+  const std::int64_t past = count > 0 ? length_ : 0;
+  device::HostBatch batch(
+      rows);  // what stands behind the tokens comes after them, and the next pass overwrites it
+  std::copy_n(waiting.begin(), count, batch.tokens().begin());
+  std::fill(batch.labels().begin(), batch.labels().end(), -1);
+  std::iota(batch.positions().begin(), batch.positions().end(), static_cast<std::int32_t>(past));
+  batch.segment_offsets()[1] = static_cast<std::int32_t>(rows);
+  batch.segments = 1;
+  batch.past = past;
+  auto logits = engine_.logits(batch, std::max<std::int64_t>(count, 1) - 1);
+  length_ += count;
+  waiting = waiting.subspan(static_cast<std::size_t>(count));
+  return logits;
+}
+
+std::vector<double> Continuation::feed(std::span<const std::int32_t> tokens) {
+  require(!tokens.empty(), "nothing to continue");
+  std::vector<double> logits;
+  while (!tokens.empty()) logits = pass(tokens);
+  return logits;
+}
+
+Continued continue_sequence(comm::World& world, fsdp::Engine& engine, const Beginning& beginning,
+                            const std::vector<std::int32_t>& stop,
+                            const std::function<std::int32_t(std::vector<double>&, std::int64_t)>& choose,
+                            const std::function<void(std::int32_t)>& added) {
+  Continued result;
+  Continuation continuation(engine);
+  std::int32_t next = 0;
+  std::span<const std::int32_t> waiting = beginning.tokens;
+  bool goes_on = !waiting.empty() && beginning.most > 0;
+  while (on_any_rank(world, goes_on)) {
+    if (!goes_on) waiting = {};
+    auto logits = continuation.pass(waiting);
+    if (!goes_on || !waiting.empty()) continue;
+    next = choose(logits, std::ssize(result.tokens));
+    result.stopped = std::ranges::find(stop, next) != stop.end();
+    if (!result.stopped) {
+      result.tokens.push_back(next);
+      if (added) added(next);
+    }
+    goes_on = !result.stopped && std::ssize(result.tokens) < beginning.most;
+    waiting = {&next, 1};
+  }
+  return result;
+}
+
+}  // namespace llampi::infer

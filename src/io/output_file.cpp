@@ -1,0 +1,46 @@
+#include "llampi/io/output_file.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
+
+namespace llampi::io {
+namespace fs = std::filesystem;
+
+void OutputFile::check() const {
+  std::error_code ignored;
+  const auto status = fs::status(path, ignored);
+  if (!fs::exists(status)) return;
+  if (fs::is_directory(status)) throw_user_error("{} is a folder: give the name of a file", path.string());
+  if (!fs::is_regular_file(status))
+    throw_user_error("{} is not a regular file: name another output", path.string());
+  if (overwrite || is_own(path)) return;
+  throw_user_error("{} already exists and is not {}: name another file, or replace it with --overwrite",
+                   path.string(), kind);
+}
+
+void OutputFile::place(const fs::path& temporary) const {
+  // A link, unlike a new name, replaces nothing.
+  if (::link(temporary.c_str(), path.c_str()) == 0) {
+    fs::remove(temporary);
+    sync_folder_of(path);
+    return;
+  }
+  check();  // there is a file, or no hard links
+  rename_into_place(temporary, path);
+}
+
+fs::path follow_links(fs::path path) {
+  constexpr int kMostLinks = 40;  // Linux follows no more
+  std::error_code error;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(path, error); ++i) {
+    const auto target = fs::read_symlink(path, error);
+    if (error) break;
+    path = path.parent_path() / target;  // an absolute one replaces it
+  }
+  return path;
+}
+
+}  // namespace llampi::io

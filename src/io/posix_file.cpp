@@ -1,0 +1,171 @@
+#include "llampi/io/posix_file.hpp"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "llampi/core/error.hpp"
+#include "llampi/io/temporary_file.hpp"
+
+namespace llampi::io {
+namespace {
+
+/// Throws for the current errno. `action`: "read", "written", ...
+[[noreturn]] void fail(const std::filesystem::path& path, const char* call, const char* action) {
+  const int error = errno;
+  const auto reason = std::generic_category().message(error);
+  static constexpr std::array kUsers{ENOENT, ENOTDIR, EISDIR, EACCES, EPERM,        EROFS,  ENOSPC,
+                                     EDQUOT, EFBIG,   ELOOP,  ENXIO,  ENAMETOOLONG, EMFILE, ENFILE};
+  for (const int users : kUsers) {
+    if (error == users) throw_user_error("{} cannot be {}: {}", path.string(), action, reason);
+  }
+  throw CallError(call, fmt::format("{}: {}", path.string(), reason));
+}
+
+/// `call` again for as long as a signal interrupts it.
+template <class Call>
+auto retry(Call call) {
+  decltype(call()) result;
+  do {
+    result = call();
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+}  // namespace
+
+PosixFile::PosixFile(const std::filesystem::path& path, int flags, const char* action) : path_(path) {
+  descriptor_ = retry([&] { return open(path.c_str(), flags | O_CLOEXEC, 0666); });
+  if (descriptor_ < 0) fail(path, "open", action);
+}
+
+PosixFile PosixFile::open_for_reading(const std::filesystem::path& path) { return {path, O_RDONLY, "read"}; }
+
+PosixFile PosixFile::open_for_writing(const std::filesystem::path& path) {
+  return {path, O_WRONLY, "written"};
+}
+
+PosixFile PosixFile::create(const std::filesystem::path& path) {
+  return {path, O_RDWR | O_CREAT | O_TRUNC, "created"};
+}
+
+PosixFile PosixFile::create_unnamed(const std::filesystem::path& path) {
+  PosixFile file = create(temporary_beside(path));
+  std::filesystem::remove(file.path());
+  file.path_ = path;
+  return file;
+}
+
+PosixFile PosixFile::in_memory(const char* name) {
+  PosixFile file;
+  file.descriptor_ = ::memfd_create(name, MFD_CLOEXEC);
+  if (file.descriptor_ < 0) fail(name, "memfd_create", "created");
+  file.path_ = "/proc/self/fd/" + std::to_string(file.descriptor_);
+  return file;
+}
+
+PosixFile::~PosixFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+std::int64_t PosixFile::size() const {
+  struct stat status {};
+  if (fstat(descriptor_, &status) != 0) fail(path_, "fstat", "read");
+  return status.st_size;
+}
+
+std::size_t PosixFile::read(std::span<std::byte> bytes) const {
+  const auto count = retry([&] { return ::read(descriptor_, bytes.data(), bytes.size()); });
+  if (count < 0) fail(path_, "read", "read");
+  return static_cast<std::size_t>(count);
+}
+
+std::size_t PosixFile::read_at(std::int64_t offset, std::span<std::byte> bytes) const {
+  std::size_t done = 0;
+  while (done < bytes.size()) {  // one pread moves 2 GiB at most
+    const auto rest = bytes.subspan(done);
+    const auto count = retry([&] {
+      return pread(descriptor_, rest.data(), rest.size(), offset + static_cast<std::int64_t>(done));
+    });
+    if (count < 0) fail(path_, "pread", "read");
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
+void PosixFile::read_ahead(std::int64_t offset, std::int64_t bytes) const {
+  ::posix_fadvise(descriptor_, offset, bytes, POSIX_FADV_WILLNEED);
+}
+
+void PosixFile::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const auto count = retry([&] { return pwrite(descriptor_, bytes.data(), bytes.size(), offset); });
+    if (count < 0) fail(path_, "pwrite", "written");
+    offset += count;
+    bytes = bytes.subspan(static_cast<std::size_t>(count));
+  }
+}
+
+void PosixFile::sync() const {
+  if (fsync(descriptor_) != 0) fail(path_, "fsync", "written");
+}
+
+Lock PosixFile::lock() const {
+  while (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK || errno == EACCES) return Lock::taken;
+    if (errno != EINTR) return Lock::unsupported;
+  }
+  return Lock::locked;
+}
+
+std::string read_whole(const std::filesystem::path& path) {
+  const auto file = PosixFile::open_for_reading(path);
+  std::string text(static_cast<std::size_t>(file.size()), '\0');
+  text.resize(file.read_at(0, std::as_writable_bytes(std::span(text))));
+  return text;
+}
+
+void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk) {
+  if (on_disk) clear_leftovers(path, {});
+  const auto temporary = temporary_beside(path);
+  try {
+    const auto out = PosixFile::create(temporary);
+    out.write_at(0, std::as_bytes(std::span(text)));
+    if (on_disk) {
+      out.sync();
+      rename_into_place(temporary, path);
+    } else {
+      std::filesystem::rename(temporary, path);
+    }
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(temporary, ignored);
+    throw;
+  }
+}
+
+void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "rename", "created");
+  sync_folder_of(to);
+}
+
+void sync_folder_of(const std::filesystem::path& file) {
+  const auto folder = file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+  PosixFile::open_for_reading(folder).sync();
+}
+
+}  // namespace llampi::io

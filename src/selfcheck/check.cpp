@@ -1,0 +1,71 @@
+#include "llampi/selfcheck/check.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "llampi/comm/threads.hpp"
+#include "selfcheck/collectives_check.hpp"
+
+namespace llampi::selfcheck {
+namespace {
+
+constexpr double kNotANumber = std::numeric_limits<double>::infinity();  // while it travels: NaN has no order
+
+/// Adds the largest error of each tensor over the ranks.
+void add(CheckResult& result, comm::World& world, const std::string& where,
+         const std::vector<ComparedTensor>& compared) {
+  std::vector<double> errors;
+  for (const auto& tensor : compared) errors.push_back(std::isnan(tensor.error) ? kNotANumber : tensor.error);
+  std::vector<double> largest = errors;
+  world.max(std::span(largest));
+  std::vector<std::int64_t> ranks;
+  for (std::size_t i = 0; i < errors.size(); ++i)
+    ranks.push_back(errors[i] == largest[i] ? world.rank() : -1);
+  world.max(std::span(ranks));
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    result.tensors.push_back(
+        {where, compared[i].name, largest[i], compared[i].allowed, static_cast<int>(ranks[i])});
+  }
+}
+
+/// What fails on one rank ends the check on all.
+template <class Compare>
+std::vector<ComparedTensor> on_all(comm::World& world, const Compare& compare) {
+  std::vector<ComparedTensor> compared;
+  comm::agree(world, [&] { compared = compare(); });
+  return compared;
+}
+
+}  // namespace
+
+bool CheckResult::passed() const {
+  return std::all_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.passed(); });
+}
+
+CheckResult check(comm::World& world, const comm::DeviceOptions& options, const Log& log) {
+  const int threads = comm::threads_per_rank(world, options.threads);
+  const comm::Compute compute =
+      comm::open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
+  CheckResult result;
+  result.devices =
+      world.all_gather(fmt::format("{}: {}", world.topology().host, compute.device().describe()));
+  add(result, world, "CPU against the reference in float64", on_all(world, [&] {
+        const auto reference = device::make_reference_device();
+        return compare_devices(*compute.host, *reference, {.judge_dtype = DType::float64});
+      }));
+  if (compute.on_gpu()) {
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+      for (const std::int64_t head_dim : {64, 128}) {
+        add(result, world, fmt::format("GPU in {}, heads of {}, against the CPU", to_string(dtype), head_dim),
+            on_all(world, [&] {
+              return compare_devices(*compute.gpu, *compute.host, {.dtype = dtype, .head_dim = head_dim});
+            }));
+      }
+    }
+  }
+  add(result, world, compute.on_gpu() ? "NCCL" : "MPI", check_collectives(compute.world(), compute.device()));
+  return result;
+}
+
+}  // namespace llampi::selfcheck

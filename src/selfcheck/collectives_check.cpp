@@ -1,0 +1,107 @@
+#include "selfcheck/collectives_check.hpp"
+
+#include <numeric>
+
+#include "selfcheck/model_on_device.hpp"
+
+namespace llampi::selfcheck {
+namespace {
+
+constexpr std::int64_t kElements = 1027;  // of a shard: no multiple of anything
+constexpr int kExactRanks = 256;          // whole numbers up to that are exact in bfloat16
+
+/// -1, 0 or 1.
+double number(int rank, std::int64_t element) {
+  return static_cast<double>((rank * 7 + element * 13 + element / 33) % 3 - 1);
+}
+
+class Collectives {
+ public:
+  Collectives(comm::World& world, device::Device& device, DType dtype)
+      : world_(world), device_(device), dtype_(dtype), ranks_(world.size()) {
+    std::vector<int> all(static_cast<std::size_t>(ranks_));
+    std::iota(all.begin(), all.end(), 0);
+    group_ = world.group(all);
+  }
+
+  std::vector<ComparedTensor> run() {
+    const std::int64_t whole_elements = kElements * ranks_;
+    const Tensor shard = make(kElements), whole = make(whole_elements);
+    const Tensor scatter =
+        workspace(comm::reduce_scatter_workspace(world_.backend(), whole_elements, ranks_, dtype_));
+    const Tensor reduce =
+        workspace(comm::all_reduce_workspace(world_.backend(), whole_elements, ranks_, dtype_));
+
+    upload(shard, [&](std::int64_t i) { return number(world_.rank(), i); });
+    group_->all_gather(shard, whole, device::Stream::unshard)->wait(device::Stream::host);
+    compare("all-gather", whole,
+            [](std::int64_t i) { return number(static_cast<int>(i / kElements), i % kElements); });
+
+    upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
+    group_->reduce_scatter(whole, shard, device::Accumulate::no, scatter, device::Stream::reduce)
+        ->wait(device::Stream::host);
+    compare("reduce-scatter", shard, [&](std::int64_t i) { return sum(world_.rank() * kElements + i); });
+
+    upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
+    group_
+        ->all_reduce(whole, whole, comm::ReduceOp::sum, device::Accumulate::no, reduce,
+                     device::Stream::reduce)
+        ->wait(device::Stream::host);
+    compare("all-reduce", whole, [&](std::int64_t i) { return sum(i); });
+    return std::move(compared_);
+  }
+
+ private:
+  Tensor make(std::int64_t elements) {
+    memory_.push_back(world_.allocate(elements * size_of(dtype_)));
+    return {memory_.back().data(), dtype_, 1, elements};
+  }
+  Tensor workspace(std::int64_t bytes) {
+    if (bytes == 0) return {};
+    memory_.push_back(world_.allocate(bytes));
+    return {memory_.back().data(), DType::int32, 1, bytes / size_of(DType::int32)};
+  }
+  double sum(std::int64_t element) const {
+    double sum = 0;
+    for (int rank = 0; rank < ranks_; ++rank) sum += number(rank, element);
+    return sum;
+  }
+  template <class Value>
+  static Numbers numbers(std::int64_t count, const Value& value) {
+    Numbers numbers;
+    for (std::int64_t i = 0; i < count; ++i) numbers.push_back(value(i));
+    return numbers;
+  }
+  template <class Value>
+  void upload(Tensor target, const Value& value) {
+    upload_numbers(device_, numbers(target.elements(), value), target);
+  }
+  template <class Value>
+  void compare(const char* name, Tensor result, const Value& value) {
+    compared_.push_back({fmt::format("{} over all ranks", name),
+                         distance(download_numbers(device_, result), numbers(result.elements(), value)), 0});
+  }
+
+  comm::World& world_;
+  device::Device& device_;
+  DType dtype_;
+  int ranks_;
+  std::vector<device::Memory> memory_;
+  std::unique_ptr<comm::Group> group_;
+  std::vector<ComparedTensor> compared_;
+};
+
+}  // namespace
+
+std::vector<ComparedTensor> check_collectives(comm::World& world, device::Device& device) {
+  auto compared = Collectives(world, device, DType::float32).run();
+  if (world.size() <= kExactRanks) {
+    for (auto& tensor : Collectives(world, device, DType::bfloat16).run()) {
+      tensor.name += ", in bfloat16";
+      compared.push_back(tensor);
+    }
+  }
+  return compared;
+}
+
+}  // namespace llampi::selfcheck

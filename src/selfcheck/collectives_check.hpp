@@ -1,0 +1,16 @@
+// Whether collectives over all ranks bring what they should.
+#pragma once
+
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "selfcheck/device_check.hpp"
+
+namespace llampi::selfcheck {
+
+/// All-gather, reduce-scatter and all-reduce of small whole numbers in float32 and, for up to 256 ranks,
+/// bfloat16: sums of them are exact in any order, so nothing may differ. On the streams that the engine uses.
+/// Collective; throws what a collective throws.
+std::vector<ComparedTensor> check_collectives(comm::World& world, device::Device& device);
+
+}  // namespace llampi::selfcheck

@@ -1,0 +1,305 @@
+#include "selfcheck/device_check.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "llampi/core/philox.hpp"
+#include "llampi/model/llama.hpp"
+#include "selfcheck/model_on_device.hpp"
+
+namespace llampi::selfcheck {
+namespace {
+
+constexpr std::uint64_t kSeed = 20240607;
+
+// What rounding explains. Sums of up to 1000 terms in float32 are off by about sqrt(1000) roundings of 2^-24,
+// fast exponentials by a few. Between the operands of a stage and any of its results there are at most eight
+// tensors that are kept in `dtype`, the result included (gradient of the heads, probabilities, scores, qkv,
+// twice with RoPE, norm, residual). Rounding one of them to nearest changes it by less than its unit
+// roundoff u, relative to its norm, and what is linear in it by about as much: eight roundings by less than
+// 8 u, which they reach only if all errors have one direction.
+constexpr double kSums = 64 * 0x1p-24;
+constexpr double kRoundings = 8;
+// AdamW is a dozen float32 operations on each element.
+constexpr double kUpdate = 16 * 0x1p-24;
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16:
+      return 0x1p-8;
+    case DType::float16:
+      return 0x1p-11;
+    case DType::float64:
+      return 0x1p-53;
+    default:
+      return 0x1p-24;
+  }
+}
+
+Numbers normal(std::int64_t count, const std::string& purpose, double mean, double deviation) {
+  const RandomStream random(kSeed, purpose);
+  Numbers numbers;
+  for (std::int64_t i = 0; i < count; ++i) numbers.push_back(mean + deviation * random.normal(i));
+  return numbers;
+}
+
+model::LlamaConfig small_llama(const DeviceCheckOptions& options) {
+  model::LlamaConfig config;
+  config.vocab_size = 515;
+  config.hidden_size = 128;
+  config.intermediate_size = 176;
+  config.layers = 1;
+  config.query_heads = 4;
+  config.key_value_heads = 2;
+  config.head_dim = options.head_dim;
+  config.max_position_embeddings = options.seq_len;
+  return config;
+}
+
+/// Random tokens and labels, every fifth of which is none; each sequence is two documents, but the last one.
+device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64_t vocabulary) {
+  const std::int64_t tokens = options.sequences * options.seq_len, cut = options.seq_len / 3;
+  device::HostBatch batch(tokens);
+  const RandomStream random(kSeed, "check tokens");
+  const auto token = [&](std::int64_t i) {
+    return static_cast<std::int32_t>(random.bits(i) % static_cast<std::uint64_t>(vocabulary));
+  };
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const std::int64_t position = t % options.seq_len;
+    const bool starts = position == 0 || (position == cut && t / options.seq_len + 1 < options.sequences);
+    if (starts) batch.segment_offsets()[batch.segments++] = static_cast<std::int32_t>(t);
+    const std::int32_t begin = batch.segment_offsets()[batch.segments - 1];
+    batch.tokens()[t] = token(t);
+    batch.labels()[t] = t % 5 == 3 ? -1 : token(tokens + t);
+    batch.positions()[t] = static_cast<std::int32_t>(t) - begin;
+    batch.valid_labels += t % 5 == 3 ? 0 : 1;
+  }
+  batch.segment_offsets()[batch.segments] = static_cast<std::int32_t>(tokens);
+  return batch;
+}
+
+/// Both sides of a comparison, with equal operands.
+class Comparison {
+ public:
+  Comparison(device::Device& device, device::Device& judge, const DeviceCheckOptions& options)
+      : dtype_(options.dtype),
+        model_(model::make_llama(small_llama(options))),
+        device_(*model_, device, {options.sequences, options.seq_len}, options.dtype),
+        judge_(*model_, judge, {options.sequences, options.seq_len}, options.judge_dtype),
+        allowed_(rounding_explains(options.dtype, options.tf32)) {
+    set_parameters();
+    const device::HostBatch batch = make_check_batch(options, model_->vocabulary());
+    const device::StepScalars scalars{.inverse_tokens = 1};
+    for (auto* side : {&device_, &judge_}) side->upload(batch, scalars);
+  }
+
+  std::vector<ComparedTensor> run() {
+    const std::size_t last = model_->stages().size() - 1;
+    for (std::size_t stage = 0; stage < last; ++stage) forward(stage);
+    loss("loss of an evaluation", [&](auto& side) { side.forward(last); });
+    loss("loss", [&](auto& side) { side.backward(last, device::Accumulate::no); });
+    gradients(last);
+    for (std::size_t stage = last; stage-- > 0;) {
+      // Every other stage adds to what is there.
+      backward(stage, stage % 2 == 1 ? device::Accumulate::yes : device::Accumulate::no);
+    }
+    update();
+    return std::move(compared_);
+  }
+
+ private:
+  void set_parameters() {
+    for (std::size_t p = 0; p < model_->parameters().size(); ++p) {
+      const auto& parameter = model_->parameters()[p];
+      const bool matrix = parameter.shape.size() == 2;
+      const double deviation = matrix ? 1 / std::sqrt(static_cast<double>(parameter.shape[1])) : 0.25;
+      give(rounded(normal(parameter.elements(), parameter.name, matrix ? 0 : 1, deviation), dtype_),
+           [&](auto& side) { return side.parameter(p); });
+      give(normal(parameter.elements(), "gradient " + parameter.name, 0, 1),
+           [&](auto& side) { return side.gradient(p); });
+    }
+  }
+
+  template <class View>
+  void give(const Numbers& numbers, const View& view) {
+    for (auto* side : {&device_, &judge_}) upload_numbers(side->device(), numbers, view(*side));
+  }
+
+  /// Compares a tensor and returns the judge's.
+  template <class View>
+  Numbers compare(const std::string& name, const View& view) {
+    Numbers judged = download_numbers(judge_.device(), view(judge_));
+    note(name, distance(download_numbers(device_.device(), view(device_)), judged), allowed_);
+    return judged;
+  }
+  void note(const std::string& name, double error, double allowed) {
+    compared_.push_back({name, error, allowed});
+  }
+
+  /// Compares it and gives both sides the judge's, so that errors do not add up from stage to stage.
+  template <class View>
+  void compare_and_share(const std::string& name, const View& view) {
+    const Tensor mine = view(device_);
+    give(rounded(compare(name, view), mine.dtype), view);
+  }
+
+  void forward(std::size_t stage) {
+    const auto& spec = device_.spec(stage);
+    for (auto* side : {&device_, &judge_}) side->forward(stage);
+    compare_and_share(fmt::format("output of {}", spec.module),
+                      [&](auto& side) { return side.output(stage); });
+    bool cheap = false;
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+      cheap = cheap || spec.saved[i].cheap;
+      compare_and_share(fmt::format("{} of {}", spec.saved[i].name, spec.module),
+                        [&](auto& side) { return side.saved(stage, i); });
+    }
+    if (!cheap) return;
+    for (auto* side : {&device_, &judge_}) side->recompute(stage);
+    for (std::size_t i = 0; i < spec.saved.size(); ++i) {
+      if (!spec.saved[i].cheap) continue;
+      compare_and_share(fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module),
+                        [&](auto& side) { return side.saved(stage, i); });
+    }
+  }
+
+  template <class Run>
+  void loss(const std::string& name, const Run& run) {
+    Numbers sums;
+    for (auto* side : {&device_, &judge_}) {
+      const double before = side->scalars().loss_sum;
+      run(*side);
+      sums.push_back(side->scalars().loss_sum - before);
+    }
+    note(name, distance({sums[0]}, {sums[1]}), allowed_);
+  }
+
+  void backward(std::size_t stage, device::Accumulate accumulate) {
+    for (auto* side : {&device_, &judge_}) side->backward(stage, accumulate);
+    gradients(stage);
+  }
+
+  void gradients(std::size_t stage) {
+    const auto& spec = device_.spec(stage);
+    for (const auto& use : spec.parameters) {
+      const auto p = static_cast<std::size_t>(use.parameter);
+      compare(fmt::format("gradient of {}", model_->parameters()[p].name),
+              [&](auto& side) { return side.gradient(p); });
+    }
+    if (stage == 0) return;  // nothing comes before it
+    compare_and_share(fmt::format("gradient before {}", spec.module.empty() ? "the head" : spec.module),
+                      [&](auto& side) { return side.residual_gradient(); });
+  }
+
+  void update();
+
+  DType dtype_;
+  std::unique_ptr<model::Model> model_;
+  ModelOnDevice device_, judge_;
+  double allowed_;
+  std::vector<ComparedTensor> compared_;
+};
+
+/// Two updates of a shard with a gradient of norm about 100, clipped to 1; the second begins with moments.
+struct Update {
+  static constexpr std::int64_t kElements = 5000;
+
+  Update(ModelOnDevice& on, DType dtype) : side(on), device(on.device()) {
+    const DType wide = on.gradient_dtype();
+    for (Tensor* tensor : {&gradient, &master, &exp_avg, &exp_avg_sq}) *tensor = on.make(wide, 1, kElements);
+    shard = on.make(wide == DType::float64 ? wide : dtype, 1, kElements);
+    maximum = on.make(DType::int32, 1, 1);
+    limbs = on.make(DType::int64, 1, 2);
+    scalars = on.make(DType::float64, 1, sizeof(device::StepScalars) / sizeof(double));
+    upload_numbers(device, rounded(normal(kElements, "check master", 0, 1), DType::float32), master);
+  }
+
+  void step(int t) {
+    const double clip = 1;
+    auto* const values = static_cast<device::StepScalars*>(scalars.data);
+    const device::StepScalars inputs{.step = static_cast<double>(t),
+                                     .learning_rate = 1e-2,
+                                     .bias_correction1 = 1 - std::pow(constants.beta1, t),
+                                     .bias_correction2 = 1 - std::pow(constants.beta2, t)};
+    const Numbers g = normal(kElements, fmt::format("check gradient {}", t), 0, 1.5);
+    upload_numbers(device, rounded(g, DType::float32), gradient);
+    device.upload(scalars, &inputs, device::Stream::compute);
+    device.zero(maximum);
+    device.zero(limbs);
+    device.max_magnitude(gradient, ranges, maximum);
+    device.sum_squares(gradient, ranges, maximum, limbs);
+    device.finish_norm(maximum, limbs, clip, values);
+    device.adamw(gradient, ranges, constants, values, master, exp_avg, exp_avg_sq, shard);
+    device.synchronize(device::Stream::compute);
+  }
+
+  double largest() {
+    float value = 0;
+    device.download(&value, maximum, device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+    return static_cast<double>(value);
+  }
+  device::StepScalars result() {
+    device::StepScalars result;
+    device.download(&result, scalars, device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+    return result;
+  }
+
+  ModelOnDevice& side;
+  device::Device& device;
+  device::AdamWConstants constants;
+  std::vector<device::UpdateRange> ranges = {{.begin = 0, .end = 2048, .weight_decay = 0.1},
+                                             {.begin = 2048, .end = 4999, .learning_rate_factor = 0.5}};
+  Tensor gradient, master, exp_avg, exp_avg_sq, shard, maximum, limbs, scalars;
+};
+
+void Comparison::update() {
+  Update mine(device_, dtype_), judged(judge_, dtype_);
+  for (const int t : {1, 2}) {
+    for (auto* side : {&mine, &judged}) side->step(t);
+    const device::StepScalars result = mine.result(), expected = judged.result();
+    note(fmt::format("largest gradient of update {}", t), distance({mine.largest()}, {judged.largest()}), 0);
+    note(fmt::format("gradient norm of update {}", t), distance({result.grad_norm}, {expected.grad_norm}),
+         kUpdate);
+    note(fmt::format("clip coefficient of update {}", t),
+         distance({result.clip_coefficient}, {expected.clip_coefficient}), kUpdate);
+  }
+  const auto compare_state = [&](const char* name, Tensor Update::*state, double allowed) {
+    note(fmt::format("AdamW's {}", name),
+         distance(download_numbers(mine.device, mine.*state), download_numbers(judged.device, judged.*state)),
+         allowed);
+  };
+  compare_state("master", &Update::master, kUpdate);
+  compare_state("exp_avg", &Update::exp_avg, kUpdate);
+  compare_state("exp_avg_sq", &Update::exp_avg_sq, kUpdate);
+  compare_state("shard", &Update::shard, kUpdate + unit_roundoff(dtype_));
+}
+
+}  // namespace
+
+double rounding_explains(DType dtype, bool tf32) {
+  const DType products =
+      tf32 && dtype == DType::float32 ? DType::float16 : dtype;  // as many bits of mantissa
+  return kSums + kRoundings * unit_roundoff(products);
+}
+
+std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,
+                                            const DeviceCheckOptions& options) {
+  return Comparison(device, judge, options).run();
+}
+
+std::string failure_of(const std::vector<ComparedTensor>& compared) {
+  const auto failed = [](const ComparedTensor& tensor) { return !tensor.passed(); };
+  const auto first = std::find_if(compared.begin(), compared.end(), failed);
+  if (first == compared.end()) return {};
+  const auto others = std::count_if(compared.begin(), compared.end(), failed) - 1;
+  return fmt::format(
+      "{} differs by {:.2g} of its norm, and rounding explains {:.2g}{}", first->name, first->error,
+      first->allowed,
+      others == 0 ? "" : fmt::format(" ({} more of {} tensors differ too)", others, compared.size()));
+}
+
+}  // namespace llampi::selfcheck

@@ -1,0 +1,44 @@
+// Whether a device computes what another one does: one step of a small Llama, part by part, on both.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llampi/device/device.hpp"
+
+namespace llampi::selfcheck {
+
+struct DeviceCheckOptions {
+  DType dtype = DType::float32;        ///< what the device is to compute in
+  bool tf32 = false;                   ///< float32 products have 10 bits of mantissa
+  std::int64_t head_dim = 128;         ///< attention kernels differ by it
+  std::int64_t sequences = 2;          ///< of the batch
+  std::int64_t seq_len = 72;           ///< more than a block of rows in all; no multiple of one
+  DType judge_dtype = DType::float32;  ///< what the judge computes in
+};
+
+/// What both devices made of the same operands.
+struct ComparedTensor {
+  std::string name;    ///< "qkv of model.layers.0.self_attn", "gradient of lm_head.weight"
+  double error = 0;    ///< ||device - judge|| / ||judge||; NaN where one is not a number
+  double allowed = 0;  ///< what rounding can explain
+
+  bool passed() const { return error <= allowed; }
+};
+
+/// The error that rounding can explain of any tensor of a stage.
+double rounding_explains(DType dtype, bool tf32);
+
+/// Forward and backward pass of every stage of a Llama (embedding, attention, MLP, head with loss), stage by
+/// stage with the judge's results as operands, then gradient norm and AdamW. The inputs are random numbers of
+/// Philox, the same in every run, rounded to `dtype`. Allocates its memory, some tens of MiB and the device's
+/// workspace, and gives it back; the device must be given another shared workspace afterwards.
+/// @throws Error if a device does
+std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,
+                                            const DeviceCheckOptions& options);
+
+/// "gradient of lm_head.weight differs by 0.31 of its norm, and rounding explains 0.032 (so do 2 more of 40
+/// tensors)"; empty if all passed.
+std::string failure_of(const std::vector<ComparedTensor>& compared);
+
+}  // namespace llampi::selfcheck

@@ -1,0 +1,40 @@
+#include "llampi/selfcheck/gpu_check.hpp"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "selfcheck/device_check.hpp"
+
+namespace llampi::selfcheck {
+
+void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf32, std::int64_t head_dim,
+                const Log& log) {
+  if (!compute.on_gpu()) return;
+  std::string failure;
+  std::vector<ComparedTensor> compared;
+  try {
+    compared =
+        compare_devices(*compute.gpu, *compute.host, {.dtype = dtype, .tf32 = tf32, .head_dim = head_dim});
+    failure = failure_of(compared);
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  const auto failures = world.all_gather(failure);
+  const auto first = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !f.empty(); });
+  if (first == failures.end()) {
+    compute.gpu_opened_bytes = compute.gpu_bytes_in_use();  // with the kernels that were loaded
+    log.info("GPU check: {} tensors of a small step in {} are the CPU's", compared.size(), to_string(dtype));
+    return;
+  }
+  const int rank = static_cast<int>(first - failures.begin());
+  const auto hosts = world.all_gather(fmt::format(
+      "{}, {} {}", world.topology().host, compute.gpu_properties.name, compute.gpu_properties.bus_id));
+  throw comm::CommonError(
+      fmt::format("the GPU of rank {} ({}) does not compute in {} what the CPU does: {}; use cpu as the "
+                  "device, and please "
+                  "report it with what llampi check and llampi --version print",
+                  rank, hosts[static_cast<std::size_t>(rank)], to_string(dtype), *first));
+}
+
+}  // namespace llampi::selfcheck

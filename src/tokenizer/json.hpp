@@ -1,0 +1,81 @@
+// tokenizer.json taken apart: parse_parts reads it, JsonTokenizer works with it. Private to the library.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tokenizer/added.hpp"
+#include "tokenizer/bpe.hpp"
+#include "tokenizer/files.hpp"
+#include "tokenizer/steps.hpp"
+
+namespace llampi::tokenizer {
+
+struct TokenizerParts {
+  std::vector<std::string> names;  ///< by id; empty where no token has this id
+  BpeModel model;
+  std::vector<AddedToken> added;
+  std::vector<Normalizer> normalizers;
+  std::vector<PreTokenizer> pre_tokenizers;
+  std::vector<Decoder> decoders;
+  std::optional<std::int32_t> begin;  ///< what the template of a single text puts before it
+  std::optional<std::int32_t> end;    ///< and behind it
+};
+
+// Each reads one entry of the file and complains with the entry's name.
+void read_normalizer(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+void read_pre_tokenizer(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+void read_decoder(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+/// Names and model, of which words_are_bytes is known already.
+void read_model(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+void read_added_tokens(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+void read_post_processor(const nlohmann::json& value, const std::string& where, TokenizerParts& parts);
+
+TokenizerParts parse_parts(std::string_view text, const std::string& source);
+
+class JsonTokenizer : public FileTokenizer {
+ public:
+  JsonTokenizer(TokenizerParts parts, std::string source);
+
+  std::string name() const override;
+  std::int64_t vocabulary() const override { return static_cast<std::int64_t>(names_.size()); }
+  std::vector<std::int32_t> encode(std::string_view text, SpecialText special,
+                                   TextStart start) const override;
+  std::string decode(std::span<const std::int32_t> ids) const override;
+  std::string bytes_of(std::int32_t id) const override;
+  std::optional<std::int32_t> find(std::string_view token) const override;
+  bool is_special(std::int32_t id) const override;
+
+ protected:
+  void mark_special(std::int32_t id) override { bpe_.mark_special(id); }
+
+ private:
+  struct Workspace {
+    Matcher matcher;
+    Bpe::Workspace bpe;
+  };
+  /// One text on its way to ids.
+  struct Encoding {
+    Workspace& workspace;
+    bool special_is_text;
+    std::vector<std::int32_t>& ids;
+  };
+  void encode_normalized(std::string_view text, bool is_first, Encoding& encoding) const;
+  void encode_piece(std::string_view piece, bool is_first, std::size_t step, Encoding& encoding) const;
+  const std::string& name_of(std::int32_t id) const;
+
+  std::vector<std::string> names_;
+  Vocabulary added_by_name_;
+  Bpe bpe_;
+  AddedTokens added_;             // looked for in the text
+  AddedTokens added_normalized_;  // looked for in what normalizers make of it
+  std::vector<Normalizer> normalizers_;
+  std::vector<PreTokenizer> pre_tokenizers_;
+  std::vector<Decoder> decoders_;
+  mutable Workspaces<Workspace> workspaces_;
+};
+
+}  // namespace llampi::tokenizer

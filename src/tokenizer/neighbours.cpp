@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "tokenizer/fields.hpp"
+#include "tokenizer/files.hpp"
+
+namespace llampi::tokenizer {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using File = TokenizerNeighbours::File;
+
+void FileTokenizer::set_begin(std::optional<std::int32_t> id) {
+  begin_ = id;
+  if (id) mark_special(*id);
+}
+
+void FileTokenizer::set_end(std::optional<std::int32_t> id) {
+  end_ = id;
+  if (id) mark_special(*id);
+}
+
+void FileTokenizer::set_bos_token(std::int32_t id) {
+  bos_token_ = id;
+  mark_special(id);
+}
+
+namespace {
+
+/// The id of the token that `key` names, as a string or an object with the string in "content"; nothing if it
+/// is missing or null.
+/// @param required whether a token that the tokenizer does not have is an error, or nothing
+std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const std::optional<File>& file,
+                                        const char* key, bool required = true) {
+  if (!file) return std::nullopt;
+  const json object = parse_object(file->text, file->source);
+  Fields fields(object, file->source);
+  const json* value = fields.find(key);
+  if (!value) return std::nullopt;
+  const std::string name =
+      value->is_object() ? Fields(*value, file->source + ": " + key).text("content") : fields.text(key);
+  const auto id = tokenizer.find(name);
+  if (!id && required)
+    fields.refuse(fmt::format("\"{}\" is {}, which is no token of the tokenizer", key, in_quotes(name)));
+  return id;
+}
+
+/// The same for a file that gives an id, or several of which the first counts.
+std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const std::optional<File>& file,
+                                           const char* key) {
+  if (!file) return std::nullopt;
+  const json object = parse_object(file->text, file->source);
+  Fields fields(object, file->source);
+  const json* value = fields.find(key);
+  if (value && value->is_array()) value = value->empty() ? nullptr : &(*value)[0];
+  if (!value) return std::nullopt;
+  const bool known = value->is_number_unsigned() &&
+                     value->get<std::uint64_t>() < static_cast<std::uint64_t>(tokenizer.vocabulary());
+  if (!known) fields.refuse(fmt::format("\"{}\" is no id from 0 to {}", key, tokenizer.vocabulary() - 1));
+  return value->get<std::int32_t>();
+}
+
+/// Tokens in a file of their own, which older programs wrote, must be the tokenizer's own, or texts would be
+/// read otherwise than the model was trained.
+void check_added_tokens(const FileTokenizer& tokenizer, const std::optional<File>& file) {
+  if (!file) return;
+  const json object = parse_object(file->text, file->source);
+  for (const auto& [name, id] : object.items()) {
+    const auto own = tokenizer.find(name);
+    if (!own || id != *own) {
+      throw_user_error(
+          "{}: {} is not in the tokenizer's own file with this id; save the tokenizer as tokenizer.json, "
+          "which "
+          "holds all its tokens",
+          file->source, in_quotes(name));
+    }
+  }
+}
+
+/// "chat_template" of tokenizer_config.json: a text, or a list of {"name", "template"}.
+std::optional<ChatTemplateText> configured_template(const File& file) {
+  const json object = parse_object(file.text, file.source);
+  Fields fields(object, file.source);
+  const json* value = fields.find("chat_template");
+  if (!value) return std::nullopt;
+  if (!value->is_array()) return ChatTemplateText{fields.text("chat_template"), file.source};
+  for (const auto& entry : *value) {
+    Fields named(entry, file.source + ": chat_template");
+    if (named.text("name") == "default") return ChatTemplateText{named.text("template"), file.source};
+  }
+  return std::nullopt;
+}
+
+/// Adds the ids that are there and not yet in `ids`.
+void add_end_ids(const std::string& text, const std::string& source, std::vector<std::int32_t>& ids) {
+  const json object = parse_object(text, source);
+  Fields fields(object, source);
+  const json* value = fields.find("eos_token_id");
+  if (!value) return;
+  for (const auto& id : value->is_array() ? *value : json::array({*value})) {
+    if (!id.is_number_integer()) fields.refuse("\"eos_token_id\" is neither a number nor a list of them");
+    const auto number = id.get<std::int64_t>();
+    if (number < 0 || number > std::numeric_limits<std::int32_t>::max()) continue;  // -1: none
+    if (std::ranges::find(ids, number) == ids.end()) ids.push_back(static_cast<std::int32_t>(number));
+  }
+}
+
+}  // namespace
+
+std::vector<std::int32_t> end_ids_of(const fs::path& folder) {
+  std::vector<std::int32_t> ids;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const auto file = folder / name;
+    std::error_code ignored;
+    if (fs::exists(file, ignored)) add_end_ids(io::read_whole(file), file.string(), ids);
+  }
+  return ids;
+}
+
+std::vector<std::int32_t> end_ids_in(const std::string& text, const std::string& source) {
+  std::vector<std::int32_t> ids;
+  add_end_ids(text, source, ids);
+  return ids;
+}
+
+void apply_neighbours(FileTokenizer& tokenizer, const TokenizerNeighbours& files) {
+  check_added_tokens(tokenizer, files.added_tokens);
+  bool begins_by_default = tokenizer.begins_by_default();
+  std::optional<bool> begins;
+  if (files.tokenizer_config) {
+    const json object = parse_object(files.tokenizer_config->text, files.tokenizer_config->source);
+    Fields fields(object, files.tokenizer_config->source);
+    if (fields.find("add_bos_token")) begins = fields.flag("add_bos_token");
+    // This class of Hugging Face's has add_bos_token = true where nothing else is said.
+    if (fields.text("tokenizer_class", "").starts_with("LlamaTokenizer")) begins_by_default = true;
+  }
+  const bool needs_begin = begins.value_or(begins_by_default);
+  auto bos_token = token_named(tokenizer, files.tokenizer_config, "bos_token", needs_begin);
+  if (!bos_token) bos_token = token_named(tokenizer, files.special_tokens_map, "bos_token", needs_begin);
+  if (bos_token) tokenizer.set_bos_token(*bos_token);
+  if (needs_begin) {
+    if (bos_token) tokenizer.set_begin(bos_token);
+  } else if (begins) {
+    tokenizer.set_begin(std::nullopt);
+  }
+  auto end = token_named(tokenizer, files.tokenizer_config, "eos_token");
+  if (!end) end = token_named(tokenizer, files.special_tokens_map, "eos_token");
+  if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.generation_config, "eos_token_id");
+  if (!end && !tokenizer.end()) end = token_numbered(tokenizer, files.config, "eos_token_id");
+  if (end) tokenizer.set_end(end);
+  if (files.chat_template) {
+    tokenizer.set_chat_template({files.chat_template->text, files.chat_template->source});
+  } else if (files.tokenizer_config) {
+    if (auto configured = configured_template(*files.tokenizer_config))
+      tokenizer.set_chat_template(std::move(*configured));
+  }
+}
+
+}  // namespace llampi::tokenizer

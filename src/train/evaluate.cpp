@@ -1,0 +1,92 @@
+#include "llampi/train/evaluate.hpp"
+
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/infer/session.hpp"
+#include "train/inputs.hpp"
+#include "train/tokenizer_check.hpp"
+
+namespace llampi::train {
+namespace {
+
+/// Of the rows that the data were packed into, or else of the run that trained these weights.
+std::int64_t seq_len_of(const data::TokenFile& data, const std::filesystem::path& weights) {
+  std::int64_t seq_len = data.row_tokens();
+  if (seq_len > 0) return seq_len;
+  if (checkpoint::identify(weights) == checkpoint::FileKind::checkpoint)
+    seq_len = checkpoint::read_checkpoint_summary(weights).state.seq_len;
+  if (seq_len < 1)
+    throw_user_error("neither {} nor {} says with which sequence length to evaluate; give --seq-len",
+                     weights.string(), data.path().string());
+  return seq_len;
+}
+
+}  // namespace
+
+std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine, const data::TokenFile& file,
+                                        const data::BatchOptions& options,
+                                        const std::function<bool()>& whether_to_drop) {
+  const std::int64_t samples = file.samples(options.seq_len);
+  const std::int64_t per_round = options.micro_batch * world.size();
+  double loss_sum = 0;
+  std::int64_t valid = 0;
+  for (std::int64_t round = 0; round * per_round < samples; ++round) {
+    if (whether_to_drop && whether_to_drop()) return std::nullopt;
+    std::vector<std::int64_t> mine(options.micro_batch, -1);
+    for (std::int64_t i = 0; i < options.micro_batch; ++i) {
+      const std::int64_t sample = round * per_round + world.rank() * options.micro_batch + i;
+      if (sample < samples) mine[i] = sample;
+    }
+    device::HostBatch batch;
+    std::exception_ptr failure;
+    engine.record().act("reading the data");
+    try {
+      batch = data::make_batch(file, options, mine);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    {
+      const health::FlightScope scope(engine.record(), {"agreement on the data"});
+      comm::agree(world, [&] {
+        if (failure) std::rethrow_exception(failure);
+      });
+    }
+    loss_sum += engine.evaluate(batch);
+    valid += batch.valid_labels;
+  }
+  world.sum(std::span(&loss_sum, 1));
+  world.sum(std::span(&valid, 1));
+  Evaluation result{.loss = std::numeric_limits<double>::quiet_NaN(), .tokens = valid};
+  if (valid > 0) result.loss = loss_sum / static_cast<double>(valid);
+  result.perplexity = std::exp(result.loss);
+  return result;
+}
+
+Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
+                    const std::filesystem::path& data, EvaluateOptions o, const Log& log) {
+  std::unique_ptr<data::TokenFile> file;
+  comm::agree(world, [&] {
+    file = std::make_unique<data::TokenFile>(data);
+    if (o.seq_len == 0) o.seq_len = seq_len_of(*file, weights);
+    check_vocabulary(*file, infer::config_of_weights(weights), weights.string());
+    check_rows(*file, o.seq_len, "--seq-len");
+    if (file->samples(o.seq_len) < 1) {
+      throw_user_error("{} has {} tokens, too few for one sample of {} + 1; use a smaller --seq-len",
+                       data.string(), file->tokens(), o.seq_len);
+    }
+  });
+  comm::on_rank_0(world, [&] { check_tokenizer(*file, weights, log); });
+  const auto session = infer::open_for_inference(world, weights, {o.micro_batch, o.seq_len}, o.compute, log);
+  const data::BatchOptions options{
+      .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
+  const Evaluation result = *evaluate_file(world, *session.engine, *file, options);
+  if (result.tokens == 0) log.warning("{} has no valid labels: there is no loss", data.string());
+  return result;
+}
+
+}  // namespace llampi::train
