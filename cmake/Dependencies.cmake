@@ -18,12 +18,10 @@ target_link_libraries(llampi_crc32 INTERFACE ${LLAMPI_DEFLATE_LIBRARY} ZLIB::ZLI
 
 find_package(Boost 1.71 REQUIRED COMPONENTS program_options)
 
-# Tokenizers: PCRE2 for the regular expressions of tokenizer.json, SentencePiece for tokenizer.model. Both belong to `data`.
+# The regular expressions of tokenizer.json; belongs to `data`.
 find_path(LLAMPI_PCRE2_INCLUDE_DIR pcre2.h)
 find_library(LLAMPI_PCRE2_LIBRARY pcre2-8)
-find_path(LLAMPI_SENTENCEPIECE_INCLUDE_DIR sentencepiece_processor.h)
-find_library(LLAMPI_SENTENCEPIECE_LIBRARY sentencepiece)
-mark_as_advanced(LLAMPI_PCRE2_INCLUDE_DIR LLAMPI_PCRE2_LIBRARY LLAMPI_SENTENCEPIECE_INCLUDE_DIR LLAMPI_SENTENCEPIECE_LIBRARY)
+mark_as_advanced(LLAMPI_PCRE2_INCLUDE_DIR LLAMPI_PCRE2_LIBRARY)
 if(NOT LLAMPI_PCRE2_INCLUDE_DIR OR NOT LLAMPI_PCRE2_LIBRARY)
   message(FATAL_ERROR "PCRE2 was not found (Debian: libpcre2-dev; Fedora: pcre2-devel).")
 endif()
@@ -33,13 +31,9 @@ list(JOIN LLAMPI_PCRE2_VERSION "." LLAMPI_PCRE2_VERSION)
 if(LLAMPI_PCRE2_VERSION VERSION_LESS 10.40)
   message(FATAL_ERROR "PCRE2 ${LLAMPI_PCRE2_VERSION} was found; 10.40 or newer is needed, which knows Unicode's properties.")
 endif()
-if(NOT LLAMPI_SENTENCEPIECE_INCLUDE_DIR OR NOT LLAMPI_SENTENCEPIECE_LIBRARY)
-  message(FATAL_ERROR "SentencePiece was not found (Debian: libsentencepiece-dev; Fedora: sentencepiece-devel).")
-endif()
-add_library(llampi_tokenizer_libraries INTERFACE)
-target_include_directories(llampi_tokenizer_libraries SYSTEM
-                           INTERFACE ${LLAMPI_PCRE2_INCLUDE_DIR} ${LLAMPI_SENTENCEPIECE_INCLUDE_DIR})
-target_link_libraries(llampi_tokenizer_libraries INTERFACE ${LLAMPI_PCRE2_LIBRARY} ${LLAMPI_SENTENCEPIECE_LIBRARY})
+add_library(llampi_pcre2 INTERFACE)
+target_include_directories(llampi_pcre2 SYSTEM INTERFACE ${LLAMPI_PCRE2_INCLUDE_DIR})
+target_link_libraries(llampi_pcre2 INTERFACE ${LLAMPI_PCRE2_LIBRARY})
 
 find_package(MPI REQUIRED COMPONENTS C)
 # The C++ bindings of MPI were removed from the standard; these keep their headers out.

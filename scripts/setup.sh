@@ -25,7 +25,6 @@ fmt      | fmt | libfmt-dev | fmt-devel
 zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
 deflate  | libdeflate, for checksums | libdeflate-dev | libdeflate-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
-sentencepiece | SentencePiece, for tokenizers | libsentencepiece-dev | sentencepiece-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
@@ -35,7 +34,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate pcre2 sentencepiece gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate pcre2 gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -124,7 +123,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt zlib deflate pcre2 sentencepiece boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib deflate pcre2 boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -147,9 +146,6 @@ deflate
 #endif
 #if !__has_include(<pcre2.h>)
 pcre2
-#endif
-#if !__has_include(<sentencepiece_processor.h>)
-sentencepiece
 #endif
 #if !__has_include(<boost/program_options.hpp>)
 boost
@@ -237,8 +233,8 @@ refuse() { # refuse REASON
         echo "Cluster with modules (names differ; 'module avail' lists them; HDF5 may be serial, or parallel and built with"
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
-        echo "    What has no module, often oneDNN, fmt, nlohmann-json, SentencePiece and GoogleTest, comes into your home"
-        echo "    with 'spack install onednn fmt nlohmann-json libdeflate pcre2 sentencepiece googletest' and 'spack load' of the same,"
+        echo "    What has no module, often oneDNN, fmt, nlohmann-json and GoogleTest, comes into your home"
+        echo "    with 'spack install onednn fmt nlohmann-json libdeflate pcre2 googletest' and 'spack load' of the same,"
         echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
         echo "    without oneDNN."
         echo

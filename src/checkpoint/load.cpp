@@ -10,6 +10,7 @@
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::checkpoint {
@@ -53,8 +54,8 @@ std::vector<TensorInfo> tensors_to_read(comm::World& world, std::vector<TensorIn
 void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& tensors, bool may_be_missing) {
   if (std::none_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.optimizer; })) return;
   if (!io::hdf5::has_link(file, "optimizer")) {
-    throw_user_error("{} has no optimizer state to continue with; start a run from it with model.weights",
-                     path.string());
+    throw ConfigError({.problem = path.string() + " has no optimizer state to continue with",
+                       .remedy = "start a run with it as {weights}"});
   }
   auto stored = tensors;
   find_moments(file, stored);
@@ -69,10 +70,9 @@ void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& te
                          list_datasets(file, kRoles[role]));
   }
   if (missing.empty() || may_be_missing) return;
-  throw_user_error(
-      "{} has no optimizer state of {}, frozen when it was written; with run.resume_with_changes = true "
-      "their moments start from zero",
-      path.string(), names_text(missing));
+  throw ConfigError({.problem = fmt::format("{} has no optimizer state of {}, frozen when it was written",
+                                            path.string(), names_text(missing)),
+                     .remedy = "with {moments_may_be_missing} = true their moments start from zero"});
 }
 
 /// What a file says of its values.
@@ -96,16 +96,15 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
 
 /// Everything becomes rank 0's, and `optimizer` of each tensor.
 void share_from_rank_0(comm::World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
-  contents.state = comm::broadcast_values(world, std::vector{contents.state})[0];
-  for (auto& places : contents.places) places = comm::broadcast_values(world, places);
+  contents.state = comm::broadcast_value(world, contents.state);
+  for (auto& places : contents.places) places = comm::broadcast_value(world, places);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i] >= 0;
-  const auto block_elements =
-      comm::broadcast_values(world, std::vector{contents.checksums.block_elements})[0];
+  const auto block_elements = comm::broadcast_value(world, contents.checksums.block_elements);
   if (block_elements == 0) return;
   if (world.rank() != 0) contents.checksums = checksums_for(tensors, block_elements);
   for (auto& dataset : contents.checksums.datasets)
-    dataset.blocks = comm::broadcast_values(world, dataset.blocks);
+    dataset.blocks = comm::broadcast_value(world, dataset.blocks);
 }
 
 /// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.

@@ -18,6 +18,7 @@
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
@@ -65,7 +66,7 @@ struct Job {
   const SaveOptions& options;
   std::function<void(Values&)> write_values;  // this rank's
   std::function<void()> place;                // rank 0: gives the file its name; none: whatever is there
-  const char* other_place = "set run.dir to another place";  // what to do without room here
+  const char* other_place = "set {folder} to another place";  // what to do without room here
 };
 
 Values::Values(const Job& job, const Places& places) : job_(job), places_(places), file_(job.temporary) {}
@@ -77,7 +78,7 @@ void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<c
   unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
   if (unsynced_ >= kSyncBytes) sync();
   io::add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
-               job_.options.block_elements);
+           job_.options.block_elements);
 }
 
 void Values::tell_progress() const {
@@ -197,10 +198,9 @@ void write_converted(const Job& job, Values& values, const WeightsSource& source
   }
 }
 
-/// agree(), in which what the user can mend (a full disk, no permission) is told in one sentence with the
-/// remedy.
-void agree_on(const Job& job, const std::function<void()>& work) {
-  const auto explained = [&] {
+/// What the user can mend (a full disk, no permission) is told in one sentence with the remedy.
+void explained(const Job& job, const std::function<void()>& work) {
+  try {
     try {
       work();
     } catch (const CallError&) {
@@ -208,45 +208,42 @@ void agree_on(const Job& job, const std::function<void()>& work) {
       if (fs::exists(job.temporary, ignored)) write_more(job.temporary);
       throw;
     }
-  };
-  comm::agree(job.world, [&] {
-    try {
-      explained();
-    } catch (const UserError& error) {
-      throw_user_error("cannot write the checkpoint {}: {}; make room there, or {}", job.file.string(),
-                       error.what(), job.other_place);
-    }
-  });
-}
-
-void on_rank_0(const Job& job, const std::function<void()>& work) {
-  agree_on(job, [&] {
-    if (job.world.rank() == 0) work();
-  });
+  } catch (const UserError& error) {
+    throw ConfigError(
+        {.problem = fmt::format("cannot write the checkpoint {}: {}", job.file.string(), error.what()),
+         .remedy = fmt::format("make room there, or {}", job.other_place)});
+  }
 }
 
 /// Returns the sums of what this rank wrote.
 std::vector<io::RangeSum> write_values(const Job& job, const Places& places) {
   std::vector<io::RangeSum> sums;
-  agree_on(job, [&] {
-    Values values(job, places);
-    job.write_values(values);
-    values.sync();  // some file systems notice only now that the space is short
-    sums = values.sums();
+  comm::agree(job.world, [&] {
+    explained(job, [&] {
+      Values values(job, places);
+      job.write_values(values);
+      values.sync();  // some file systems notice only now that the space is short
+      sums = values.sums();
+    });
   });
   return sums;
 }
 
+/// Collective; told as explained() does.
+void explained_on_rank_0(const Job& job, const std::function<void()>& work) {
+  comm::on_rank_0(job.world, [&] { explained(job, work); });
+}
+
 void write_temporary(const Job& job) {
   Frame frame;
-  on_rank_0(job, [&] {
+  explained_on_rank_0(job, [&] {
     create_temporary(job);
     frame = Frame(job.about, job.options.file, job.options.block_elements);
   });
   Places places = frame.places();
-  for (auto& role : places) role = comm::broadcast_values(job.world, role);
-  auto sums = comm::gather_values(job.world, write_values(job, places));
-  on_rank_0(job, [&] {
+  for (auto& role : places) role = broadcast_value(job.world, role);
+  auto sums = gather_values(job.world, write_values(job, places));
+  explained_on_rank_0(job, [&] {
     frame.complete(job.about, std::move(sums));
     const auto out = io::PosixFile::open_for_writing(job.temporary);
     frame.write_to(out);
@@ -257,10 +254,8 @@ void write_temporary(const Job& job) {
 void save(const Job& job) {
   const auto error = comm::common_failure([&] {
     write_temporary(job);
-    if (!job.place) return on_rank_0(job, [&] { io::rename_into_place(job.temporary, job.file); });
-    comm::agree(job.world, [&] {
-      if (job.world.rank() == 0) job.place();
-    });
+    if (!job.place) return explained_on_rank_0(job, [&] { io::rename_into_place(job.temporary, job.file); });
+    comm::on_rank_0(job.world, job.place);
   });
   if (!error) return;
   std::error_code ignored;

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::checkpoint {
@@ -69,8 +70,9 @@ void require_same_tensors(const std::string& source, const std::vector<TensorInf
     if (!problem.empty()) problems.push_back(problem);
   }
   if (problems.empty()) return;
-  throw_user_error("{} does not fit the model: {}; use weights and a model.config that belong together",
-                   source, fmt::join(problems, "; "));
+  throw ConfigError(
+      {.problem = fmt::format("{} does not fit the model: {}", source, fmt::join(problems, "; ")),
+       .remedy = "use weights and a {model} that belong together"});
 }
 
 void require_valid_pieces(const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces) {

@@ -10,7 +10,8 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/convert.hpp"
 #include "llampi/checkpoint/newest.hpp"
-#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/dtype_words.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::cli {
@@ -31,7 +32,7 @@ constexpr const char* kImportUsage =
 
 struct ExportArguments {
   std::string checkpoint, output, tokenizer;
-  std::string dtype = "float32";
+  DType dtype = DType::float32;
   std::string max_shard_size = "5GB";
   bool overwrite = false;
 };
@@ -43,7 +44,7 @@ std::vector<Option> options_of(ExportArguments& a) {
        "what to export; of the folder of a run, its newest checkpoint",
        {.name = "FILE|FOLDER"}},
       {"output", &a.output, "folder to write; made if it does not exist", {.name = "FOLDER"}},
-      {"dtype", &a.dtype, "of the weights", {.one_of = {"float32", "bfloat16"}}},
+      {"dtype", one_of(a.dtype, {DType::float32, DType::bfloat16}), "of the weights"},
       {"max-shard-size",
        &a.max_shard_size,
        "of a file: bytes, or a number with MB, GB, MiB, GiB",
@@ -117,7 +118,7 @@ int export_command(const Arguments& arguments) {
     comm::agree(world, [&] {
       request = {.checkpoint = a.checkpoint,
                  .output = a.output,
-                 .dtype = a.dtype == "bfloat16" ? DType::bfloat16 : DType::float32,
+                 .dtype = a.dtype,
                  .max_shard_bytes = parse_size(a.max_shard_size),
                  .tokenizers = {},
                  .overwrite = a.overwrite};

@@ -7,10 +7,8 @@
 namespace llampi::cli {
 
 inline Option device_option(comm::DeviceOptions& compute) {
-  return {"device",
-          &compute.device,
-          "what computes; auto: GPUs where every rank can have one, else CPUs",
-          {.one_of = {"auto", "cpu", "cuda"}}};
+  return {"device", one_of(compute.device),
+          "what computes; auto: GPUs where every rank can have one, else CPUs"};
 }
 
 inline Option threads_option(int& threads) {

@@ -24,9 +24,9 @@ std::string lower_case(std::string text) {
 }
 
 /// "use a", "use a or b", "use a, b or c" for the values that can be used today.
-std::string advice(const Values& values) {
+std::string advice(const std::vector<std::string>& values) {
   std::vector<std::string> usable;
-  for (const auto& value : values.built.empty() ? values.one_of : values.built) {
+  for (const auto& value : values) {
     if (!value.empty()) usable.push_back(value);
   }
   if (usable.empty()) return "leave it empty";
@@ -93,6 +93,22 @@ Number parse_number(const Option& option, const Setting& setting) {
   return number;
 }
 
+/// All words that may be given; empty where it is not words.
+const std::vector<std::string>& words_of(const Option& option) {
+  const auto* spelled = std::get_if<Spelled>(&option.target);
+  return spelled != nullptr && !spelled->words.empty() ? spelled->words : option.values.one_of;
+}
+
+/// The word that is meant. @throws UserError if it is none of them
+std::string parse_word(const Option& option, const Setting& setting) {
+  std::string word = lower_case(setting.value);
+  if (!contains(words_of(option), word)) {
+    const auto& built = option.values.built;
+    refuse(setting, "is not known; " + advice(built.empty() ? words_of(option) : built));
+  }
+  return word;
+}
+
 void parse(const Option& option, const Setting& setting, bool& target) {
   if (option.flag && setting.value.empty()) {
     target = true;
@@ -104,15 +120,12 @@ void parse(const Option& option, const Setting& setting, bool& target) {
 }
 
 void parse(const Option& option, const Setting& setting, std::string& target) {
-  if (!option.values.one_of.empty()) {
-    const std::string value = lower_case(setting.value);
-    if (!contains(option.values.one_of, value)) {
-      refuse(setting, "is not known; " + advice(option.values));
-    }
-    target = value;
-  } else {
-    target = setting.value;
-  }
+  target = words_of(option).empty() ? setting.value : parse_word(option, setting);
+}
+
+void parse(const Option& option, const Setting& setting, const Spelled& target) {
+  const bool known = target.read(target.words.empty() ? setting.value : parse_word(option, setting));
+  if (!known) refuse(setting, "is not known; " + target.advice);
 }
 
 template <class Number>
@@ -123,10 +136,18 @@ void parse(const Option& option, const Setting& setting, Number& target) {
 }  // namespace
 
 void assign(const Option& option, const Setting& setting) {
-  std::visit([&](auto* target) { parse(option, setting, *target); }, option.target);
+  std::visit(
+      [&](const auto& target) {
+        if constexpr (std::is_pointer_v<std::decay_t<decltype(target)>>) {
+          parse(option, setting, *target);
+        } else {
+          parse(option, setting, target);
+        }
+      },
+      option.target);
   if (is_built(option)) return;
   if (option.flag) throw_user_error("the option --{} is not built yet; leave it out", option.key);
-  refuse(setting, "is not built yet; " + advice(option.values));
+  refuse(setting, "is not built yet; " + advice(option.values.built));
 }
 
 bool is_built(const Option& option) {
@@ -135,12 +156,20 @@ bool is_built(const Option& option) {
 }
 
 std::string value_text(const Option& option) {
-  return std::visit([](const auto* target) { return fmt::format("{}", *target); }, option.target);
+  return std::visit(
+      [](const auto& target) {
+        if constexpr (std::is_pointer_v<std::decay_t<decltype(target)>>) {
+          return fmt::format("{}", *target);
+        } else {
+          return target.write();
+        }
+      },
+      option.target);
 }
 
 std::string value_name(const Option& option) {
   if (!option.values.name.empty()) return option.values.name;
-  if (!option.values.one_of.empty()) return fmt::format("{}", fmt::join(option.values.one_of, "|"));
+  if (!words_of(option).empty()) return fmt::format("{}", fmt::join(words_of(option), "|"));
   if (std::holds_alternative<bool*>(option.target)) return "true|false";
   if (std::holds_alternative<double*>(option.target)) return "X";
   return std::holds_alternative<std::string*>(option.target) ? "TEXT" : "N";
@@ -150,7 +179,7 @@ std::string full_help(const Option& option) {
   if (option.values.built.empty()) return option.help;
   const bool is_bool = std::holds_alternative<bool*>(option.target);
   std::vector<std::string> missing;
-  for (const auto& value : is_bool ? std::vector<std::string>{"true", "false"} : option.values.one_of) {
+  for (const auto& value : is_bool ? std::vector<std::string>{"true", "false"} : words_of(option)) {
     if (!contains(option.values.built, value)) missing.push_back(value);
   }
   return fmt::format("{}; not built yet{}{}", option.help, missing.empty() ? "" : ": ",

@@ -1,5 +1,6 @@
 #include "cli/option_table.hpp"
 
+#include "cli/config_values.hpp"
 #include "cli/device_options.hpp"
 
 #include <iterator>
@@ -20,14 +21,12 @@ Option named(Option option, std::string key) {
 Table run_options(train::Config& c) {
   return {
       {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
-      {"run.device",
-       &c.run.device,
-       "what computes; auto: GPUs where every rank can have one of its own, else CPUs",
-       {.one_of = {"auto", "cpu", "cuda"}}},
+      {"run.device", one_of(c.run.device),
+       "what computes; auto: GPUs where every rank can have one of its own, else CPUs"},
       named(threads_option(c.run.threads), "run.threads"),
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
-       &c.run.resume,
+       spelled_resume(c.run.resume),
        "auto: continue from the newest whole checkpoint of run.dir; never: refuse a folder with checkpoints; "
        "or "
        "the checkpoint to continue from, unless run.dir holds newer ones",
@@ -54,16 +53,12 @@ Table run_options(train::Config& c) {
       {"run.deterministic", &c.run.deterministic,
        "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},
       {"run.tf32", &c.run.tf32, "on GPUs, float32 matrix products in TF32: 10 bits of mantissa, far faster"},
-      {"run.attention",
-       &c.run.attention,
-       "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it",
-       {.one_of = {"auto", "cudnn", "own"}}},
-      {"run.cuda_graph",
-       &c.run.cuda_graph,
+      {"run.attention", one_of(c.run.attention),
+       "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it"},
+      {"run.cuda_graph", one_of(c.run.cuda_graph),
        "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
        "some "
-       "GPU memory; off: every step is issued kernel by kernel. The numbers are the same",
-       {.one_of = {"auto", "off"}}},
+       "GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},
   };
 }
 
@@ -74,7 +69,7 @@ Table model_options(train::Config& c) {
        "Hugging Face config.json, or the folder that holds it; required",
        {.name = "FILE|FOLDER"}},
       {"model.weights",
-       &c.model.weights,
+       spelled_weights(c.model.weights),
        "what to start from: random, a folder with safetensors, a llampi checkpoint, or the folder of a run: "
        "its "
        "newest checkpoint",
@@ -114,7 +109,7 @@ Table train_options(train::Config& c) {
        "steps between evaluations on data.eval; 0: never",
        {.range = kAtLeastZero}},
       {"train.not_finite",
-       &c.train.not_finite,
+       spelled_not_finite(c.train.not_finite),
        "when the loss or a gradient is not finite: stop, or leave the update out, up to so many times in a "
        "row (skip 3)",
        {.name = "stop|skip N"}},
@@ -123,14 +118,11 @@ Table train_options(train::Config& c) {
 
 Table optimizer_options(train::Config& c) {
   constexpr Range kBeta{.low = 0, .high = 1, .includes_high = false};
-  const std::vector<std::string> dtypes = {"float32", "bfloat16"};
+  const std::vector<DType> dtypes = {DType::float32, DType::bfloat16};
   return {
       {"optimizer.lr", &c.optimizer.lr, "largest learning rate", {.range = kPositive}},
       {"optimizer.min_lr", &c.optimizer.min_lr, "learning rate of the last step", {.range = kAtLeastZero}},
-      {"optimizer.schedule",
-       &c.optimizer.schedule,
-       "how the learning rate falls after warm-up",
-       {.one_of = {"cosine", "linear", "constant"}}},
+      {"optimizer.schedule", one_of(c.optimizer.schedule), "how the learning rate falls after warm-up"},
       {"optimizer.warmup_steps",
        &c.optimizer.warmup_steps,
        "at step t, from 1, the learning rate is lr t / warmup_steps until it is lr",
@@ -168,105 +160,80 @@ Table optimizer_options(train::Config& c) {
        "which "
        "leaves the step out, and doubled after 2000 steps without",
        {.range = {.low = 1, .high = 0x1p126}}},
-      {"optimizer.master_dtype",
-       &c.optimizer.master_dtype,
-       "of the sharded parameters that are updated; bfloat16 is rounded stochastically",
-       {.one_of = dtypes}},
-      {"optimizer.gradient_dtype",
-       &c.optimizer.gradient_dtype,
-       "of the sharded gradients, in which micro-batches add up; bfloat16 needs fsdp.reduce_dtype = bfloat16",
-       {.one_of = dtypes}},
-      {"optimizer.moment_dtype",
-       &c.optimizer.moment_dtype,
-       "of AdamW's sharded moments; bfloat16 is rounded stochastically",
-       {.one_of = dtypes}},
+      {"optimizer.master_dtype", one_of(c.optimizer.master_dtype, dtypes),
+       "of the sharded parameters that are updated; bfloat16 is rounded stochastically"},
+      {"optimizer.gradient_dtype", one_of(c.optimizer.gradient_dtype, dtypes),
+       "of the sharded gradients, in which micro-batches add up; bfloat16 needs fsdp.reduce_dtype = "
+       "bfloat16"},
+      {"optimizer.moment_dtype", one_of(c.optimizer.moment_dtype, dtypes),
+       "of AdamW's sharded moments; bfloat16 is rounded stochastically"},
   };
 }
 
 Table fsdp_options(train::Config& c) {
-  const std::vector<std::string> dtypes = {"float32", "bfloat16", "float16"};
+  const std::vector<DType> dtypes = {DType::float32, DType::bfloat16, DType::float16};
   return {
-      {"fsdp.strategy",
-       &c.fsdp.strategy,
+      {"fsdp.strategy", one_of(c.fsdp.strategy),
        "what is sharded: full_shard: parameters, gradients and optimizer state; shard_grad_op: the same, but "
        "gathered "
        "parameters stay from forward to backward; no_shard: nothing; hybrid_shard, hybrid_shard_zero2: the "
        "first two "
-       "inside groups of ranks, with replicas across them; upper case is accepted",
-       {.one_of = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}}},
-      {"fsdp.wrap",
-       &c.fsdp.wrap,
+       "inside groups of ranks, with replicas across them; upper case is accepted"},
+      {"fsdp.wrap", one_of(c.fsdp.wrap),
        "what becomes an FSDP unit: transformer: embedding, each block, final norm with head; size: as "
        "PyTorch's "
-       "size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is one unit",
-       {.one_of = {"transformer", "size", "modules", "none"}}},
+       "size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is one unit"},
       {"fsdp.wrap_min_params",
        &c.fsdp.wrap_min_params,
        "smallest unit of fsdp.wrap = size, in parameters",
        {.range = kAtLeastZero}},
       {"fsdp.wrap_modules",
-       &c.fsdp.wrap_modules,
+       spelled_list(c.fsdp.wrap_modules),
        "units of fsdp.wrap = modules: class names (LlamaMLP) or regular expressions searched in module "
        "names, "
        "separated by spaces",
        {.name = "NAMES"}},
       {"fsdp.shard_group_size",
-       &c.fsdp.shard_group_size,
+       spelled_group_size(c.fsdp.shard_group_size),
        "ranks of a shard group of the hybrid strategies: those of a node, or a number",
        {.name = "node|N"}},
-      {"fsdp.accumulate",
-       &c.fsdp.accumulate,
+      {"fsdp.accumulate", one_of(c.fsdp.accumulate),
        "micro-batches add up in sharded gradients, each reduced (small), or in whole ones, reduced once "
-       "(fast)",
-       {.one_of = {"sharded", "unsharded"}}},
-      {"fsdp.backward_prefetch",
-       &c.fsdp.backward_prefetch,
-       "the next unit is gathered before (pre) or after (post) the backward pass of the current one",
-       {.one_of = {"pre", "post", "none"}}},
+       "(fast)"},
+      {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
+       "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,
        "the next unit is gathered while the current one computes"},
       {"fsdp.limit_all_gathers",
        &c.fsdp.limit_all_gathers,
        "units gathered for passing use at one time",
        {.range = kAtLeastOne}},
-      {"fsdp.param_dtype",
-       &c.fsdp.param_dtype,
+      {"fsdp.param_dtype", one_of(c.fsdp.param_dtype, "auto", dtypes),
        "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather in "
        "any "
-       "of them and compute in float32",
-       {.one_of = {"auto", "float32", "bfloat16", "float16"}}},
-      {"fsdp.reduce_dtype",
-       &c.fsdp.reduce_dtype,
-       "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype",
-       {.one_of = dtypes}},
-      {"fsdp.cpu_offload",
-       &c.fsdp.cpu_offload,
+       "of them and compute in float32"},
+      {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
+       "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype"},
+      {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),
        "what is kept in host memory: optimizer: moments and master; params: the sharded parameters too, "
        "which "
-       "are copied to the device before each gather",
-       {.one_of = {"none", "optimizer", "params"}}},
-      {"fsdp.offload_step",
-       &c.fsdp.offload_step,
+       "are copied to the device before each gather"},
+      {"fsdp.offload_step", one_of(c.fsdp.offload_step),
        "where AdamW runs with cpu_offload: device: the state goes there and back, two units at a time; host: "
-       "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)",
-       {.one_of = {"device", "host"}}},
-      {"fsdp.sync_init",
-       &c.fsdp.sync_init,
+       "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)"},
+      {"fsdp.sync_init", one_of(c.fsdp.sync_init),
        "how model.weights are read: read: each rank what it needs; broadcast: rank 0 reads everything and "
        "sends "
-       "it, for slow file systems",
-       {.one_of = {"read", "broadcast"}}},
+       "it, for slow file systems"},
   };
 }
 
 Table other_options(train::Config& c) {
   return {
-      {"activation.checkpointing",
-       &c.activation.checkpointing,
+      {"activation.checkpointing", one_of(c.activation.checkpointing),
        "what is recomputed in the backward pass instead of kept: full: each block from its input; selective: "
        "norms and "
-       "activation functions, while the outputs of attention and of matrix products are kept",
-       {.one_of = {"none", "full", "selective"}}},
+       "activation functions, while the outputs of attention and of matrix products are kept"},
       {"checkpoint.every",
        &c.checkpoint.every,
        "steps between checkpoints; 0: only at the end",
@@ -296,7 +263,7 @@ Table other_options(train::Config& c) {
        {.range = kAtLeastZero}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",
-       &c.log.trace,
+       spelled_steps(c.log.trace),
        "steps of which a Chrome trace is written, as 3 or 3-5; 0 or empty: none",
        {.name = "STEPS"}},
       {"log.tensorboard", &c.log.tensorboard, "write event files", {.built = {"false"}}},

@@ -4,6 +4,7 @@
 #include "cli/launch.hpp"
 #include "cli/options.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/dump.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/compiled_run.hpp"
 
@@ -27,6 +28,7 @@ struct Request {
   double memory_gib = 0;
   double host_memory_gib = 0;
   bool units = false;
+  bool actions = false;
   bool json = false;
 };
 
@@ -68,6 +70,11 @@ std::vector<Option> options_of(Request& r) {
        "too; 0: not known",
        {.range = kAtLeastZero}},
       {"units", &r.units, "list the FSDP units too", {}, true},
+      {"actions",
+       &r.actions,
+       "list the actions of a step too, with the buffers that each reads and writes",
+       {},
+       true},
       {"json", &r.json, "print one JSON object", {}, true},
   };
 }
@@ -89,7 +96,8 @@ std::int64_t known_memory(const std::string& device) {
 
 plan::Machine machine_of(const Request& r, const train::Config& config) {
   plan::Machine machine{.device = r.device};
-  if (machine.device == kAsConfigured) machine.device = config.run.device == "cuda" ? "cuda" : "cpu";
+  if (machine.device == kAsConfigured)
+    machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
   if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
   machine.memory_bytes =
       r.memory_gib > 0 ? static_cast<std::int64_t>(r.memory_gib * 0x1p30) : known_memory(machine.device);
@@ -134,14 +142,17 @@ int plan_command(const Arguments& arguments) {
   const plan::PlanReport report =
       plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
   if (request.json) {
-    print(plan::to_json(report) + "\n");
+    print((request.actions ? plan::to_json(report, run.compiled) : plan::to_json(report)) + "\n");
   } else {
     print(plan::format_report(report));
     if (request.units) print("\n" + fsdp::format_units(*run.model, run.compiled.units));
+    if (request.actions) {
+      print("\nactions of a step: index, stream, operation, and after which others; operands\n" +
+            fsdp::format_actions(run.compiled.step, run.compiled.specs, run.compiled.units));
+    }
   }
   if (!report.knows_memory() || report.fits()) return kDone;
-  print_error(plan::does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes));
-  return kWrongInput;
+  throw plan::does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes);
 }
 
 }  // namespace llampi::cli

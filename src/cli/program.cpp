@@ -1,6 +1,7 @@
 // Finds the command, and turns what it throws into an exit status.
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/keys.hpp"
 #include "cli/suggestion.hpp"
 #include "llampi/core/error.hpp"
 
@@ -73,10 +74,10 @@ int run_program(const Arguments& arguments) {
   try {
     return dispatch(arguments);
   } catch (const UserError& error) {
-    print_error(error.what());
+    print_error(sentence_of(error));
     return kWrongInput;
   } catch (const std::exception& error) {
-    print_error(error.what());
+    print_error(sentence_of(error));
     return kFailed;
   }
 }

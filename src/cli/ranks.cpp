@@ -2,6 +2,7 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/keys.hpp"
 #include "cli/launch.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
@@ -27,13 +28,13 @@ int run_on_ranks(const std::function<int(comm::World&)>& body) {
   try {
     return body(*world);
   } catch (const UserError& error) {
-    if (world->rank() == 0) print_error(error.what());
+    if (world->rank() == 0) print_error(sentence_of(error));
     return kWrongInput;
   } catch (const comm::CommonError& error) {
-    if (world->rank() == 0) print_error(error.what());
+    if (world->rank() == 0) print_error(sentence_of(error));
     return kFailed;
   } catch (const std::exception& error) {
-    return end_job(*world, error.what());
+    return end_job(*world, sentence_of(error));
   } catch (...) {
     return end_job(*world, "an exception of unknown type");
   }

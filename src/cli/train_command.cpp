@@ -3,11 +3,12 @@
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
+#include "cli/keys.hpp"
 #include "cli/launch.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/stop_signals.hpp"
-#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/train/train.hpp"
 
 namespace llampi::cli {
@@ -63,7 +64,7 @@ int train_command(const Arguments& arguments) {
     if (launch.verdict == Launch::Verdict::suspicious) log.warning("{}", launch.sentence);
     const train::Config config = resolve_on_rank_0(world, arguments, log);
     const auto complain = [](const std::string& summary) { print_summary("watchdog: " + summary); };
-    const train::ConfigTexts texts{to_ini(config), to_ini(train::Config())};
+    const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
     return train::train(world, config, texts, log, complain) == train::Outcome::stopped ? kStopped : kDone;
   });
 }

@@ -9,11 +9,6 @@
 namespace llampi::comm {
 namespace {
 
-device::GpuAttention attention_of(const std::string& name) {
-  return name == "cudnn" ? device::GpuAttention::cudnn
-                         : (name == "own" ? device::GpuAttention::own : device::GpuAttention::automatic);
-}
-
 /// The GPUs that this rank sees; none, and why.
 std::vector<device::GpuProperties> visible_gpus(const device::GpuLibrary*& library, std::string& why) {
   library = device::gpu_library(why);
@@ -54,7 +49,7 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
                                     const std::vector<device::GpuProperties>& gpus, const std::string& why,
                                     const Log& log) {
   const int without = ranks_without(world, gpus);
-  if (choice.device == "cuda") {
+  if (choice.device == device::DeviceChoice::cuda) {
     agree(world, [&] {
       if (!gpus.empty()) return;
       throw_user_error("{} = cuda, but there is no GPU: {}; use {} = cpu, or start on a machine with one",
@@ -73,7 +68,8 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
   try {
     return gpu_of_rank(world, gpus, choice.share_gpu);
   } catch (const UserError& error) {  // the same on all ranks
-    log.warning("all compute on CPUs, as {} = auto allows: {}", choice.option, error.what());
+    log.warning("all compute on CPUs, as {} = auto allows: {}", choice.option,
+                sentence_of(error, choice.name_of));
     return std::nullopt;
   }
 }
@@ -84,18 +80,19 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
   Compute compute;
   compute.mpi = &world;
   agree(world, [&] { compute.host = device::make_cpu_device(choice.threads); });
-  if (choice.device == "cpu") return compute;
+  if (choice.device == device::DeviceChoice::cpu) return compute;
 
   const device::GpuLibrary* library = nullptr;
   std::string why;
-  const auto gpus = choice.device == "cuda" ? visible_gpus(library, why) : usable_gpus(library, why);
+  const auto gpus =
+      choice.device == device::DeviceChoice::cuda ? visible_gpus(library, why) : usable_gpus(library, why);
   const auto gpu = choose_gpu(world, choice, gpus, why, log);
   if (!gpu) return compute;
   agree(world, [&] {
     compute.gpu = library->make_device({.gpu = gpu->index,
                                         .deterministic = choice.deterministic,
                                         .tf32 = choice.tf32,
-                                        .attention = attention_of(choice.attention),
+                                        .attention = choice.attention,
                                         .ranks = gpu->ranks});
   });
   compute.gpu_properties = gpus[static_cast<std::size_t>(gpu->index)];

@@ -7,6 +7,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <tuple>
+
+#include "llampi/comm/exchange.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -26,6 +29,16 @@ cpu_set_t usable_cores() {
   return cores;
 }
 
+struct CoresOfRank {
+  std::string host;
+  cpu_set_t usable;
+
+  auto members() { return std::tie(host, usable); }
+  bool operator==(const CoresOfRank& other) const {
+    return host == other.host && CPU_EQUAL(&usable, &other.usable);
+  }
+};
+
 }  // namespace
 
 int threads_per_rank(int asked, int sharing) {
@@ -37,10 +50,8 @@ int threads_per_rank(int asked, int sharing) {
 
 int threads_per_rank(World& world, int asked) {
   // Ranks that were bound to cores of their own have different sets; unbound ones share one.
-  const cpu_set_t cores = usable_cores();
-  const std::string mine =
-      world.topology().host + std::string(reinterpret_cast<const char*>(&cores), sizeof(cores));
-  const auto all = world.all_gather(mine);
+  const CoresOfRank mine{world.topology().host, usable_cores()};
+  const auto all = all_gather_value(world, mine);
   return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
 }
 

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "llampi/core/error.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/philox.hpp"
 
 namespace llampi::data {
@@ -49,10 +49,10 @@ Sampler::Sampler(std::int64_t samples, std::int64_t global_batch, std::uint64_t 
     : samples_(samples), global_batch_(global_batch), steps_per_epoch_(0), seed_(seed), shuffle_(shuffle) {
   require(global_batch > 0, "global batch of a sampler");
   if (samples < global_batch) {
-    throw_user_error(
-        "the training data has {} samples, fewer than train.global_batch = {}: give more text, a smaller "
-        "train.global_batch or a smaller data.seq_len",
-        samples, global_batch);
+    throw ConfigError({.field = "global_batch",
+                       .value = std::to_string(global_batch),
+                       .problem = fmt::format("is more than the {} samples of the training data", samples),
+                       .remedy = "give more text, a smaller batch or shorter samples"});
   }
   steps_per_epoch_ = samples / global_batch;
 }

@@ -1,6 +1,8 @@
+#include "llampi/fsdp/compiled_model.hpp"
+
 #include <algorithm>
 
-#include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/placement.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -33,44 +35,40 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
   compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen);
   compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
-  ScheduleOptions schedule{.micro_batches = options.micro_batches,
-                           .input_bytes = 4 * device::HostBatch::elements(options.batch.tokens()),
-                           .replicas = groups.replica_count(),
-                           .reshard_after_forward = reshards_after_forward(options.strategy),
-                           .backward_prefetch = options.backward_prefetch,
-                           .forward_prefetch = options.forward_prefetch,
-                           .limit_all_gathers = options.limit_all_gathers,
-                           .accumulate_unsharded = options.accumulate_unsharded,
-                           .precision = options.precision,
-                           .offload = options.offload,
-                           .checkpointing = options.checkpointing,
-                           .blocks = blocks_of_stages(model, compiled.specs)};
-  if (options.training) compiled.step = compile(compiled.specs, compiled.units, schedule);
-  schedule.forward_only = true;
-  schedule.micro_batches = 1;
-  compiled.evaluation = compile(compiled.specs, compiled.units, schedule);
-
-  const PlanInput input{.specs = compiled.specs,
-                        .units = compiled.units,
-                        .constants = compiled.constants,
-                        .batch = options.batch,
-                        .precision = options.precision,
-                        .offload = options.offload,
-                        .shared_workspace = sizes.shared_workspace(),
-                        .backend = backend,
-                        .shards = groups.shard_count(),
-                        .replicas = groups.replica_count(),
-                        .checkpointing = options.checkpointing,
-                        .micro_batches = options.training ? options.micro_batches : 1,
-                        .optimizer_state = options.training,
-                        .stages_inputs = sizes.stages_inputs(),
-                        .snapshot = options.snapshot,
-                        .vocabulary = model.vocabulary()};
-  if (options.training) compiled.step_plan = place(compiled.step, input);
-  compiled.evaluation_plan = place(compiled.evaluation, input);
+  ProgramSpec spec{.parameters = model.parameters(),
+                   .specs = compiled.specs,
+                   .units = compiled.units,
+                   .constants = compiled.constants,
+                   .batch = options.batch,
+                   .vocabulary = model.vocabulary(),
+                   .micro_batches = options.micro_batches,
+                   .reshard_after_forward = reshards_after_forward(options.strategy),
+                   .backward_prefetch = options.backward_prefetch,
+                   .forward_prefetch = options.forward_prefetch,
+                   .limit_all_gathers = options.limit_all_gathers,
+                   .accumulate_unsharded = options.accumulate_unsharded,
+                   .precision = options.precision,
+                   .offload = options.offload,
+                   .checkpointing = options.checkpointing,
+                   .blocks = blocks_of_stages(model, compiled.specs),
+                   .shards = groups.shard_count(),
+                   .replicas = groups.replica_count(),
+                   .backend = backend,
+                   .input_buffers = options.training ? options.micro_batches : 1,
+                   .optimizer_state = options.training,
+                   .shared_workspace = sizes.shared_workspace(),
+                   .stages_inputs = sizes.stages_inputs(),
+                   .snapshot = options.snapshot};
+  if (options.training) {
+    compiled.step = build(spec);
+    place(compiled.step);
+  }
+  spec.forward_only = true;
+  spec.micro_batches = 1;
+  compiled.evaluation = build(spec);
+  place(compiled.evaluation);
   for (int a = 0; a < kArenas; ++a) {
-    compiled.arena_bytes[a] =
-        std::max(compiled.step_plan.arena_bytes[a], compiled.evaluation_plan.arena_bytes[a]);
+    compiled.arena_bytes[a] = std::max(compiled.step.arena_bytes[a], compiled.evaluation.arena_bytes[a]);
   }
   return compiled;
 }

@@ -1,4 +1,4 @@
-// The engine at work: one list of actions after another.
+// The parts of an engine, and the order in which they work together.
 #include "llampi/fsdp/engine.hpp"
 
 #include <algorithm>
@@ -6,512 +6,278 @@
 #include <cmath>
 #include <utility>
 
+#include "fsdp/admission.hpp"
+#include "fsdp/norm_scalars.hpp"
+#include "fsdp/runtime/inputs.hpp"
+#include "fsdp/runtime/step_graph.hpp"
+#include "fsdp/state/snapshot.hpp"
+#include "fsdp/state/views.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/philox.hpp"
 
 namespace llampi::fsdp {
-
-struct Engine::Running {
-  const Execution& execution;
-  std::span<const Input> inputs;
-  std::int64_t logits_row = -1;
-  Issue how = Issue::run;
-  std::vector<std::unique_ptr<comm::Work>> works;  ///< per action; collectives
-  std::vector<device::Event> events;               ///< per action; compute and copies
-  std::vector<int> in_flight;                      ///< collectives not known to be done
-
-  const Observer& observer;
-  health::FlightRecord* record;          ///< null: what is captured does not happen
-  std::vector<std::uint64_t> sequences;  ///< per action; collectives: their numbers in the record
-
-  bool finished(int index) {
-    if (observer) observer((*execution.actions)[index], index, Moment::end);
-    return true;
-  }
-  /// Collectives of a stream end in order: with this one, those before it have. A device's stream that waits
-  /// for it is end enough for the observer.
-  void finished_up_to(int index, bool known) {
-    const device::Stream stream = (*execution.actions)[index].stream;
-    std::erase_if(in_flight, [&](int other) {
-      if (other > index || (*execution.actions)[other].stream != stream) return false;
-      if (known && record != nullptr) record->complete(sequences[other]);
-      return finished(other);
-    });
-  }
-  /// What is captured is not under way, and may not be asked.
-  void progress() {
-    if (how == Issue::capture) return;
-    for (std::size_t k = in_flight.size(); k-- > 0;) {
-      if (k < in_flight.size() && works[in_flight[k]]->progress()) finished_up_to(in_flight[k], true);
-    }
-  }
-};
-
 namespace {
 
-/// What a device calls while the host waits for it, for as long as this lives.
-class Progress {
- public:
-  Progress(device::Device& device, std::function<void()> progress) : device_(device) {
-    device.set_progress(std::move(progress));
-  }
-  ~Progress() { device_.set_progress({}); }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+CompiledModel compile_what_fits(const Site& site, const model::Model& model, const EngineOptions& options,
+                                const RankGroups& groups) {
+  const auto& precision = options.precision;
+  require(!precision.shortens_gradient() || precision.gradient_shard == precision.reduce,
+          "sharded gradients are kept in the dtype that stages write or in the one that is reduced in");
+  CompiledModel compiled = compile_model(model, options, groups, site.device, site.world.backend());
+  check_that_it_fits(site, model, options, groups, compiled);
+  return compiled;
+}
 
- private:
-  device::Device& device_;
-};
+/// Per unit: the real elements of a shard, by parameter group.
+std::vector<std::vector<device::UpdateRange>> update_ranges(const model::Model& model,
+                                                            const EngineOptions& options,
+                                                            const std::vector<Unit>& units, int shard) {
+  std::vector<std::vector<device::UpdateRange>> all;
+  for (const auto& unit : units) {
+    auto& ranges = all.emplace_back();
+    if (unit.frozen) continue;
+    for (const auto& piece : shard_pieces(unit, shard)) {
+      const optim::ParameterGroup group =
+          options.training ? options.groups.at(piece.parameter) : optim::ParameterGroup{};
+      if (group.frozen) continue;  // it joins a trained one
+      const auto& name = model.parameters()[piece.parameter].name;
+      ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
+                        group.learning_rate_factor, RandomStream(options.seed, "round " + name).bits(0),
+                        piece.begin});
+    }
+  }
+  return all;
+}
+
+/// Elements of T on the device, as they are.
+template <class T>
+std::vector<T> downloaded(device::Device& device, Tensor tensor) {
+  std::vector<T> values(static_cast<std::size_t>(tensor.elements()));
+  device.download(values.data(), tensor, device::Stream::compute);
+  device.synchronize(device::Stream::compute);
+  return values;
+}
+
+std::vector<double> as_doubles(device::Device& device, Tensor tensor) {
+  if (tensor.dtype == DType::float64) return downloaded<double>(device, tensor);
+  if (size_of(tensor.dtype) == 2) {
+    const auto halves = downloaded<std::uint16_t>(device, tensor);
+    std::vector<double> values(halves.size());
+    std::transform(halves.begin(), halves.end(), values.begin(),
+                   tensor.dtype == DType::bfloat16 ? from_bfloat16 : from_float16);
+    return values;
+  }
+  const auto values = downloaded<float>(device, tensor);
+  return {values.begin(), values.end()};
+}
 
 }  // namespace
 
+struct Engine::Impl {
+  Impl(const model::Model& the_model, const Site& site, const EngineOptions& the_options)
+      : model(the_model),
+        device(site.device),
+        host(site.host),
+        world(site.world),
+        options(the_options),
+        groups(make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size)),
+        shards(world.group(groups.shards_of(world.rank()))),
+        replicas(world.group(groups.replicas_of(world.rank()))),
+        compiled(compile_what_fits(site, model, options, groups)),
+        arenas(world, device, compiled.arena_bytes) {
+    if (options.training) step = bound(compiled.step);
+    evaluation = bound(compiled.evaluation);
+    fill_constants();
+    if (const BufferId workspace = compiled.persistent().shared_workspace; workspace != BufferId::none)
+      device.set_workspace(arenas.at(compiled.evaluation[workspace]));
+  }
+
+  BoundProgram bound(const Program& program) const {
+    return bind(program, arenas, {shards->rank(), shards->size()}, operations, names);
+  }
+  Tensor at(BufferId persistent) const { return arenas.at(compiled.evaluation[persistent]); }
+
+  void fill_constants() {
+    const auto& specs = compiled.constants;
+    for (int c = 0; c < static_cast<int>(specs.size()); ++c) {
+      std::vector<std::byte> table(static_cast<std::size_t>(specs[c].bytes()));
+      model.fill_constant(c, specs[c], table.data());
+      device.upload(at(compiled.persistent().constants[c]), table.data(), device::Stream::compute);
+      device.synchronize(device::Stream::compute);
+    }
+  }
+
+  void write_scalars(const device::StepScalars& scalars) {
+    device.upload(at(compiled.persistent().step_scalars), &scalars, device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+  }
+
+  /// A download to memory that is not page-locked holds the host up, so it comes after the wait.
+  device::StepScalars read_scalars() {
+    device::StepScalars scalars;
+    executor.wait_for_device(device::Stream::compute);
+    device.download(&scalars, at(compiled.persistent().step_scalars), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+    return scalars;
+  }
+
+  /// The shards that are gathered follow the masters wherever somebody may have written these.
+  void refresh() {
+    if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host);
+  }
+
+  /// False: it was dropped.
+  bool run_step(std::span<const device::HostBatch> micro_batches) {
+    std::int64_t segments = 0;
+    bool must_be_issued = true;
+    if (device.stages_inputs()) {
+      std::int64_t of_all[] = {0, executor.observed() || snapshot.pending() ? 1 : 0};
+      for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
+      const health::FlightScope scope(executor.record(), {"agreement on the shape of the step"});
+      world.max(std::span(of_all));
+      segments = rounded_segments(of_all[0], options.batch);
+      must_be_issued = of_all[1] != 0;
+    }
+    const auto placed = place_inputs(compiled.step, arenas, micro_batches, segments);
+    refresh();
+    const bool replays = options.graph && device.can_capture() && !step.on_host && !must_be_issued;
+    return replays ? graphs.run(step, {placed}, segments) : executor.run(step, {placed});
+  }
+
+  void run_evaluation(const device::HostBatch& batch, std::int64_t logits_row) {
+    write_scalars({});
+    const auto placed = place_inputs(compiled.evaluation, arenas, {&batch, 1}, batch.segments);
+    refresh();
+    executor.run(evaluation, {placed, logits_row});
+  }
+
+  const model::Model& model;
+  device::Device& device;
+  device::Device& host;
+  comm::World& world;
+  EngineOptions options;
+  RankGroups groups;
+  std::unique_ptr<comm::Group> shards, replicas;
+  CompiledModel compiled;
+  Arenas arenas;
+  StateViews views{model, options, compiled, arenas, *shards, *replicas};
+  Snapshot snapshot{device};
+  RankContext context{.model = model,
+                      .options = options,
+                      .units = compiled.units,
+                      .device = device,
+                      .host = host,
+                      .shards = *shards,
+                      .replicas = *replicas,
+                      .ranges = update_ranges(model, options, compiled.units, shards->rank()),
+                      .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
+  Operations operations = all_operations(context);
+  ActionNames names{compiled.units, compiled.specs};
+  BoundProgram step, evaluation;
+  health::FlightRecord own_record;
+  Executor executor{device, world, arenas, own_record};
+  StepGraphs graphs{device, executor};  ///< destroyed before the groups
+  bool stale = true;                    ///< parameter shards may not follow their masters
+};
+
+Engine::Engine(const model::Model& model, device::Device& device, device::Device& host, comm::World& world,
+               const EngineOptions& options)
+    : impl_(std::make_unique<Impl>(model, Site{device, host, &host == &device, world}, options)) {}
+
+/// Copies of a snapshot still go to memory that is about to be freed.
+Engine::~Engine() {
+  try {
+    wait_for_snapshot();
+  } catch (...) {  // a device that failed copies nothing any more
+  }
+}
+
 StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs) {
-  require(static_cast<int>(micro_batches.size()) == options_.micro_batches, "number of micro-batches");
+  const auto& options = impl_->options;
+  require(static_cast<int>(micro_batches.size()) == options.micro_batches, "number of micro-batches");
   require(inputs.valid_labels > 0, "a step without valid labels");
-  const device::Range range(device_, "step");
+  const device::Range range(impl_->device, "step");
   const auto t = static_cast<double>(inputs.optimizer_step);
-  write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
-                 .loss_scale = inputs.loss_scale,
-                 .step = t,
-                 .learning_rate = inputs.learning_rate,
-                 .bias_correction1 = 1 - std::pow(options_.adamw.beta1, t),
-                 .bias_correction2 = 1 - std::pow(options_.adamw.beta2, t)});
-  dropped_ = false;
-  run_step(micro_batches);
-  const auto scalars = read_scalars();
-  record_->end_step();
-  return {scalars.loss_sum, scalars.grad_norm, dropped_};
+  impl_->write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
+                        .loss_scale = inputs.loss_scale,
+                        .step = t,
+                        .learning_rate = inputs.learning_rate,
+                        .bias_correction1 = 1 - std::pow(options.adamw.beta1, t),
+                        .bias_correction2 = 1 - std::pow(options.adamw.beta2, t)});
+  const bool complete = impl_->run_step(micro_batches);
+  const auto scalars = impl_->read_scalars();
+  record().end_step();
+  return {scalars.loss_sum, scalars.grad_norm, !complete};
 }
 
 double Engine::evaluate(const device::HostBatch& batch) {
-  const device::Range range(device_, "evaluation");
-  write_scalars({});
-  run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), -1);
-  const double loss_sum = read_scalars().loss_sum;
-  record_->end_step();
+  const device::Range range(impl_->device, "evaluation");
+  impl_->run_evaluation(batch, -1);
+  const double loss_sum = impl_->read_scalars().loss_sum;
+  record().end_step();
   return loss_sum;
 }
 
 std::vector<double> Engine::logits(const device::HostBatch& batch, std::int64_t row) {
-  write_scalars({});
-  run(evaluation_, place_inputs(*evaluation_.plan, {&batch, 1}, batch.segments), row);
-  const Tensor device_logits =
-      view(compiled_.evaluation_plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
-  std::vector<double> wide(model_.vocabulary());
-  if (device_logits.dtype == DType::float64) {
-    device_.download(wide.data(), device_logits, device::Stream::compute);
-    device_.synchronize(device::Stream::compute);
-    return wide;
+  impl_->run_evaluation(batch, row);
+  return as_doubles(impl_->device, impl_->at(compiled().persistent().logits));
+}
+
+void Engine::initialise(std::uint64_t seed) {
+  fill_with_initial_values(model(), impl_->device, pieces_to_load(), seed);
+}
+
+std::vector<StatePiece> Engine::pieces_to_load() {
+  wait_for_snapshot();
+  impl_->stale = true;
+  return pieces_held();
+}
+
+std::vector<StatePiece> Engine::pieces_held() const { return impl_->views.held(); }
+
+std::vector<StatePiece> Engine::pieces_to_save() const { return impl_->views.to_save(); }
+
+std::vector<StatePiece> Engine::snapshot() {
+  require(options().snapshot, "a snapshot for which there is no room");
+  impl_->snapshot.take(compiled(), impl_->views, impl_->arenas);
+  return impl_->views.in_snapshot();
+}
+
+void Engine::wait_for_snapshot() const { impl_->snapshot.wait(); }
+
+void Engine::observe(Observer observer) { impl_->executor.observe(std::move(observer)); }
+
+void Engine::ask_before_micro_batches(std::function<bool()> whether_to_drop) {
+  impl_->executor.ask_before_micro_batches(std::move(whether_to_drop));
+}
+
+void Engine::keep_record(health::FlightRecord& record) {
+  impl_->executor.keep_record(record);
+  record.set_names(impl_->names.all());
+  std::vector<health::FlightOperation> captured;
+  for (const auto& action : compiled().step.actions) {
+    if (action.ranks != Ranks::self) captured.push_back(impl_->names.noted(action));
   }
-  if (size_of(device_logits.dtype) == 2) {
-    std::vector<std::uint16_t> halves(model_.vocabulary());
-    device_.download(halves.data(), device_logits, device::Stream::compute);
-    device_.synchronize(device::Stream::compute);
-    const auto widen = device_logits.dtype == DType::bfloat16 ? from_bfloat16 : from_float16;
-    std::transform(halves.begin(), halves.end(), wide.begin(), widen);
-    return wide;
-  }
-  std::vector<float> values(model_.vocabulary());
-  device_.download(values.data(), device_logits, device::Stream::compute);
-  device_.synchronize(device::Stream::compute);
-  std::copy(values.begin(), values.end(), wide.begin());
-  return wide;
+  record.set_captured(std::move(captured));
 }
 
-/// The copies of the parameters that are gathered follow the master wherever somebody may have written it.
-void Engine::refresh_shards() {
-  if (!stale_) return;
-  for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
-    if (!compiled_.evaluation_plan.has(Role::master, u)) continue;
-    const Tensor master = shard_of(Role::master, u), shard = shard_of(Role::parameter_shard, u);
-    if (placement_.host_master == placement_.host_shard) {
-      (placement_.host_master ? host_ : device_).cast(master, shard);
-      continue;
-    }
-    std::vector<std::byte> narrow(shard.bytes());
-    host_.cast(master, {narrow.data(), shard.dtype, 1, shard.elements()});
-    device_.upload(shard, narrow.data(), device::Stream::copy);
-    device_.synchronize(device::Stream::copy);
-  }
-  device_.synchronize(device::Stream::compute);  // the first gathers of a list wait for nothing
-  stale_ = false;
-}
+health::FlightRecord& Engine::record() { return impl_->executor.record(); }
 
-void Engine::run(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row) {
-  refresh_shards();
-  issue_all(execution, inputs, logits_row, Issue::run);
-  wait_for_device(device::Stream::copy);
-  wait_for_device(device::Stream::copy_out);
-}
-
-/// Afterwards Stream::compute waits for all collectives.
-void Engine::issue_all(const Execution& execution, std::span<const Input> inputs, std::int64_t logits_row,
-                       Issue how) {
-  dropped_ = false;
-  const auto count = execution.actions->size();
-  Running running{.execution = execution,
-                  .inputs = inputs,
-                  .logits_row = logits_row,
-                  .how = how,
-                  .works = std::vector<std::unique_ptr<comm::Work>>(count),
-                  .events = std::vector<device::Event>(count),
-                  .in_flight = {},
-                  .observer = observer_,
-                  .record = how == Issue::run ? record_ : nullptr,
-                  .sequences = std::vector<std::uint64_t>(count)};
-  const Progress progress(device_, [&running] { running.progress(); });
-  try {
-    for (int i = 0; i < static_cast<int>(count) && !dropped_; ++i) {
-      dropped_ = drops_before((*execution.actions)[i], how);
-      if (!dropped_) issue(running, i);
-    }
-    for (int i = 0; i < static_cast<int>(count); ++i) {
-      if (running.works[i]) wait_for(running, i, device::Stream::compute);
-    }
-  } catch (...) {
-    // The job is about to end: waiting for collectives that other ranks may never join would hang it.
-    for (auto& work : running.works) static_cast<void>(work.release());
-    throw;
-  }
-}
-
-/// What a micro-batch leaves behind before the update is overwritten by the next step.
-bool Engine::drops_before(const Action& action, Issue how) const {
-  const bool is_boundary = action.op == Op::forward && action.stage == 0 && action.micro_batch > 0;
-  return is_boundary && how == Issue::run && whether_to_drop_ && whether_to_drop_();
-}
-
-/// Notices a rank that is lost meanwhile, which the device would wait for for ever.
-void Engine::wait_for_device(device::Stream stream) {
-  const device::Range range(device_, "wait for the device");
-  record_->wait_for_device();
-  const Progress progress(device_, [this] { world_.check(); });
-  device_.synchronize(stream);
-  record_->act("");
-}
-
-void Engine::wait_for(Running& running, int index, device::Stream stream) {
-  if (const auto& work = running.works[index]) {
-    if (running.record != nullptr) running.record->wait(running.sequences[index]);
-    work->wait(stream);
-    running.finished_up_to(index, running.record != nullptr && work->progress());
-  } else {
-    device_.wait(stream, running.events[index]);
-  }
-}
-
-void Engine::issue(Running& running, int index) {
-  const Action& action = (*running.execution.actions)[index];
-  const device::Range range(device_, running.execution.names[index].c_str());
-  for (const int w : action.waits) wait_for(running, w, action.stream);
-  if (running.record != nullptr) {
-    const health::FlightOperation what = noted(action);
-    running.record->act(what.operation, what.name, what.micro_batch);
-  }
-  if (observer_) observer_(action, index, Moment::begin);
-  switch (action.op) {
-    case Op::copy_in:
-      copy_in(running, action);
-      break;
-    case Op::copy_out:
-      copy_out(running, action);
-      break;
-    case Op::forward:
-    case Op::recompute:
-    case Op::backward:
-      compute(running, index);
-      break;
-    case Op::unshard:
-    case Op::reduce:
-    case Op::replica_reduce:
-      collective(running, index);
-      break;
-    case Op::widen:
-      widen(running, action);
-      break;
-    case Op::narrow:
-      device_.cast(
-          whole_gradient(*running.execution.plan, action.unit),
-          flat(*running.execution.plan, options_.precision.reduce, Role::travelling_gradient, action.unit));
-      break;
-    case Op::norm:
-      compute_norm(running);
-      break;
-    case Op::update:
-      // The first in a step to write anything that a snapshot copies; what else does comes after it.
-      if (std::exchange(update_waits_for_snapshot_, false)) device_.wait(action.stream, snapshot_copied_);
-      update(running, action);
-      break;
-    case Op::reshard:
-      break;  // the memory belongs to the next life from here on
-  }
-  if (!running.works[index]) {
-    if (running.execution.awaited[index]) running.events[index] = device_.record(action.stream);
-    running.finished(index);
-  }
-  running.progress();
-}
-
-void Engine::compute(Running& running, int index) {
-  const Action& action = (*running.execution.actions)[index];
-  const Bound& bound = running.execution.bound[index];
-  const MemoryPlan& plan = *running.execution.plan;
-  const bool backward = action.op == Op::backward;
-
-  const std::int64_t tokens = options_.batch.tokens();
-  const Tensor inputs =
-      view(plan, DType::int32, 1, device::HostBatch::elements(tokens), Role::inputs, action.micro_batch);
-  const device::Batch batch{.tokens = inputs.slice(0, tokens),
-                            .labels = inputs.slice(tokens, 2 * tokens),
-                            .positions = inputs.slice(2 * tokens, 3 * tokens),
-                            .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
-                            .segments = running.inputs[action.micro_batch].segments,
-                            .past = running.inputs[action.micro_batch].past};
-  model::StageContext context{.device = device_,
-                              .batch = batch,
-                              .seq_len = options_.batch.seq_len,
-                              .input = bound.input,
-                              .output = bound.output,
-                              .gradient = {},
-                              .parameters = bound.parameters,
-                              .parameter_gradients = bound.gradients,
-                              .accumulate = action.accumulate,
-                              .saved = bound.saved,
-                              .scratch = bound.scratch,
-                              .kept = bound.kept,
-                              .constants = constants_,
-                              .scalars = scalars_,
-                              .logits = {},
-                              .logits_row = 0};
-  const model::Stage& stage = *model_.stages()[action.stage];
-  if (backward) {
-    const auto& stream = compiled_.specs.front().output;
-    context.gradient = view(plan, stream.dtype, stream.rows, stream.cols, Role::residual_gradient);
-    stage.backward(context);
-    return;
-  }
-  if (action.op == Op::recompute && options_.checkpointing == Checkpointing::selective) {
-    stage.recompute(context);
-    return;
-  }
-  if (running.logits_row >= 0) {
-    context.logits = view(plan, options_.precision.compute, 1, model_.vocabulary(), Role::logits);
-    context.logits_row = running.logits_row;
-  }
-  stage.forward(context);
-}
-
-void Engine::copy_in(Running& running, const Action& action) {
-  const MemoryPlan& plan = *running.execution.plan;
-  const auto& precision = options_.precision;
-  if (action.cargo == Cargo::inputs) {
-    const auto values = running.inputs[action.micro_batch].values;
-    device_.upload(view(plan, DType::int32, 1, static_cast<std::int64_t>(values.size()), Role::inputs,
-                        action.micro_batch),
-                   values.data(), action.stream);
-  } else if (action.cargo == Cargo::shard) {
-    const Tensor whole =
-        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass));
-    device_.upload(place_in(whole), shard_of(Role::parameter_shard, action.unit).data, action.stream);
-  } else if (action.cargo == Cargo::new_shard) {
-    const Tensor kept = shard_of(Role::parameter_shard, action.unit);
-    const Tensor source =
-        precision.master == precision.param
-            ? shard_of(Role::master, action.unit)
-            : view(plan, precision.param, 1, kept.elements(), Role::host_shard, action.unit);
-    device_.upload(kept, source.data, action.stream);
-  } else {
-    for (const auto& tensor : state_on_its_way(plan, action.unit)) {
-      if (tensor.read) device_.upload(tensor.staged, tensor.kept.data, action.stream);
-    }
-  }
-}
-
-void Engine::copy_out(Running& running, const Action& action) {
-  const MemoryPlan& plan = *running.execution.plan;
-  if (action.cargo == Cargo::state) {
-    for (const auto& tensor : state_on_its_way(plan, action.unit))
-      device_.download(tensor.kept.data, tensor.staged, action.stream);
-  } else if (action.cargo == Cargo::gradient) {
-    const Tensor gradient = gradient_shard(plan, action.unit);
-    device_.download(
-        view(plan, gradient.dtype, 1, gradient.elements(), Role::host_gradient, action.unit).data, gradient,
-        action.stream);
-  } else {
-    const Tensor scalars = scalars_view();
-    device_.download(view(plan, scalars.dtype, 1, scalars.cols, Role::host_scalars).data, scalars,
-                     action.stream);
-  }
-}
-
-Tensor Engine::staged(const MemoryPlan& plan, Staged item, DType dtype, int unit) const {
-  return view(plan, dtype, 1, compiled_.units[unit].shard_elements, Role::staged, unit,
-              static_cast<int>(item));
-}
-
-/// Master, moments and the new shard, as far as they are kept in host memory.
-std::vector<Engine::StateTensor> Engine::state_on_its_way(const MemoryPlan& plan, int unit) const {
-  const Tensor master = shard_of(Role::master, unit), exp_avg = shard_of(Role::exp_avg, unit),
-               exp_avg_sq = shard_of(Role::exp_avg_sq, unit), shard = shard_of(Role::parameter_shard, unit);
-  std::vector<StateTensor> result;
-  if (placement_.host_master)
-    result.push_back({master, staged(plan, Staged::master, master.dtype, unit), true});
-  result.push_back({exp_avg, staged(plan, Staged::exp_avg, exp_avg.dtype, unit), true});
-  result.push_back({exp_avg_sq, staged(plan, Staged::exp_avg_sq, exp_avg_sq.dtype, unit), true});
-  if (placement_.host_shard && placement_.own_master)
-    result.push_back({shard, staged(plan, Staged::shard, shard.dtype, unit), false});
-  return result;
-}
-
-void Engine::widen(Running& running, const Action& action) {
-  const MemoryPlan& plan = *running.execution.plan;
-  const int item = static_cast<int>(action.pass);
-  const Tensor narrow = compiled_.units[action.unit].shards > 1 || placement_.host_shard
-                            ? flat(plan, options_.precision.param, Role::gathered, action.unit, item)
-                            : shard_of(Role::parameter_shard, action.unit);
-  device_.cast(narrow, flat(plan, options_.precision.compute, Role::widened, action.unit, item));
-}
-
-void Engine::collective(Running& running, int index) {
-  const Action& action = (*running.execution.actions)[index];
-  const MemoryPlan& plan = *running.execution.plan;
-  const auto& precision = options_.precision;
-  auto& work = running.works[index];
-  if (running.record != nullptr) running.sequences[index] = running.record->issue(noted(action));
-  if (action.op == Op::unshard) {
-    const Tensor whole =
-        flat(plan, precision.param, Role::gathered, action.unit, static_cast<int>(action.pass));
-    work = shards_->all_gather(
-        placement_.host_shard ? place_in(whole) : shard_of(Role::parameter_shard, action.unit), whole,
-        action.stream);
-  } else {
-    const auto& buffer = plan.find(Role::collective_workspace);
-    const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
-    const Tensor shard = gradient_shard(plan, action.unit);
-    const bool join_shards = action.op == Op::replica_reduce && compiled_.units[action.unit].shards > 1;
-    const Tensor whole =
-        join_shards
-            ? shard
-            : (precision.narrows() ? flat(plan, precision.reduce, Role::travelling_gradient, action.unit)
-                                   : whole_gradient(plan, action.unit));
-    const device::Accumulate accumulate = action.accumulate.front();
-    work =
-        action.op == Op::reduce
-            ? shards_->reduce_scatter(whole, shard, accumulate, workspace, action.stream)
-            : replicas_->all_reduce(whole, shard, comm::ReduceOp::sum, accumulate, workspace, action.stream);
-  }
-  running.in_flight.push_back(index);
-}
-
-/// Squares are summed over the shard group only: replicas hold equal gradients.
-void Engine::compute_norm(Running& running) {
-  const MemoryPlan& plan = *running.execution.plan;
-  const auto& buffer = plan.find(Role::collective_workspace);
-  const Tensor workspace = view(plan, DType::int32, 1, buffer.bytes / 4, Role::collective_workspace);
-  const Tensor limbs = view(plan, DType::int64, 1, 2, Role::norm_scalars);
-  const Tensor maximum{limbs.as<std::int64_t>() + 2, DType::int32, 1, 1};
-  const auto over_shards = [&](Tensor values, comm::ReduceOp op) {
-    device_.wait(device::Stream::reduce, device_.record(device::Stream::compute));
-    const std::uint64_t sequence =
-        running.record == nullptr ? 0 : running.record->issue({"norm", -1, values.bytes()});
-    const auto work =
-        shards_->all_reduce(values, values, op, device::Accumulate::no, workspace, device::Stream::reduce);
-    if (running.record != nullptr) running.record->wait(sequence);
-    work->wait(device::Stream::compute);
-    if (running.record == nullptr) return;
-    if (work->progress()) running.record->complete(sequence);
-    running.record->act("norm");
-  };
-  std::vector<int> trained;
-  for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
-    if (!compiled_.units[u].frozen) trained.push_back(u);
-  }
-  device_.zero(limbs);
-  device_.zero(maximum);
-  const Tensor maxima = unit_maxima(plan);
-  for (const int u : trained) {
-    device_.max_magnitude(gradient_shard(plan, u), ranges_[u], maximum);
-    device_.copy(maximum, maxima.slice(u, u + 1));
-  }
-  over_shards(maximum, comm::ReduceOp::max);
-  for (const int u : trained) device_.sum_squares(gradient_shard(plan, u), ranges_[u], maximum, limbs);
-  over_shards(limbs, comm::ReduceOp::sum);
-  device_.finish_norm(maximum, limbs, options_.clip_grad_norm, scalars_);
-}
-
-void Engine::update(const Running& running, const Action& action) {
-  const MemoryPlan& plan = *running.execution.plan;
-  const int unit = action.unit;
-  device::Device& device = action.stream == device::Stream::host ? host_ : device_;
-  const device::StepScalars* scalars = scalars_;
-  Tensor gradient = gradient_shard(plan, unit);
-  Tensor master = shard_of(Role::master, unit), exp_avg = shard_of(Role::exp_avg, unit),
-         exp_avg_sq = shard_of(Role::exp_avg_sq, unit), shard = shard_of(Role::parameter_shard, unit);
-  if (action.stream == device::Stream::host) {
-    scalars = static_cast<const device::StepScalars*>(
-        view(plan, DType::float64, 1, scalars_view().cols, Role::host_scalars).data);
-    gradient = view(plan, gradient.dtype, 1, gradient.elements(), Role::host_gradient, unit);
-    if (!placement_.host_shard) {
-      shard = plan.has(Role::host_shard, unit)
-                  ? view(plan, shard.dtype, 1, shard.elements(), Role::host_shard, unit)
-                  : master;
-    }
-  } else if (options_.offload.optimizer) {
-    if (placement_.host_master) master = staged(plan, Staged::master, master.dtype, unit);
-    exp_avg = staged(plan, Staged::exp_avg, exp_avg.dtype, unit);
-    exp_avg_sq = staged(plan, Staged::exp_avg_sq, exp_avg_sq.dtype, unit);
-    if (placement_.host_shard)
-      shard = placement_.own_master ? staged(plan, Staged::shard, shard.dtype, unit) : master;
-  }
-  // AdamW leaves out padding, what is frozen, and after an overflow everything: the shard on its way has them
-  // too.
-  const bool on_its_way =
-      shard.data != master.data && shard.data != shard_of(Role::parameter_shard, unit).data;
-  if (on_its_way) device.cast(master, shard);
-  device.adamw(gradient, ranges_[unit], options_.adamw, scalars, master, exp_avg, exp_avg_sq, shard);
-}
-
-/// The largest magnitude in this rank's shards of a unit and of all before it, as bits (int32), of each unit
-/// that is trained. They tell where a gradient stopped being finite, when its memory has long other uses.
-Tensor Engine::unit_maxima(const MemoryPlan& plan) const {
-  constexpr std::int64_t kBefore = kNormScalarBytes / 4;
-  const auto units = static_cast<std::int64_t>(compiled_.units.size());
-  return view(plan, DType::int32, 1, kBefore + units, Role::norm_scalars).slice(kBefore, kBefore + units);
-}
+const model::Model& Engine::model() const { return impl_->model; }
+const EngineOptions& Engine::options() const { return impl_->options; }
+const RankGroups& Engine::groups() const { return impl_->groups; }
+const CompiledModel& Engine::compiled() const { return impl_->compiled; }
+const Arenas& Engine::memory() const { return impl_->arenas; }
+std::int64_t Engine::replays() const { return impl_->graphs.replays(); }
 
 int Engine::unit_of_bad_gradient() {
-  const Tensor maxima = unit_maxima(compiled_.step_plan);
-  std::vector<std::int32_t> bits(compiled_.units.size());
-  device_.download(bits.data(), maxima, device::Stream::compute);
-  device_.synchronize(device::Stream::compute);
+  const Tensor maxima = norm_scalars(impl_->at(compiled().persistent().norm_scalars)).unit_maxima;
+  const auto bits = downloaded<std::int32_t>(impl_->device, maxima);
   for (std::size_t u = 0; u < bits.size(); ++u) {
     const bool finite = std::isfinite(std::bit_cast<float>(bits[u]));
-    if (!finite && !compiled_.units[u].frozen) return static_cast<int>(u);
+    if (!finite && !compiled().units[u].frozen) return static_cast<int>(u);
   }
   return -1;
-}
-
-Tensor Engine::scalars_view() const {
-  return {scalars_, DType::float64, 1, sizeof(device::StepScalars) / sizeof(double)};
-}
-
-/// Where this rank's shard stands in a gathered unit.
-Tensor Engine::place_in(Tensor whole) const {
-  const std::int64_t n = whole.elements() / shards_->size();
-  return whole.slice(shards_->rank() * n, (shards_->rank() + 1) * n);
-}
-
-void Engine::write_scalars(const device::StepScalars& scalars) {
-  device_.upload(scalars_view(), &scalars, device::Stream::compute);
-  device_.synchronize(device::Stream::compute);
-}
-
-/// A download to memory that is not page-locked holds the host up, so it comes after the wait.
-device::StepScalars Engine::read_scalars() {
-  device::StepScalars scalars;
-  wait_for_device(device::Stream::compute);
-  device_.download(&scalars, scalars_view(), device::Stream::compute);
-  device_.synchronize(device::Stream::compute);
-  return scalars;
 }
 
 }  // namespace llampi::fsdp

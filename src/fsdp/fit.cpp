@@ -16,9 +16,9 @@ constexpr int kMostTimesRanks = 64;
 constexpr std::int64_t kDivisors = 64;           ///< of a micro-batch that are tried, and the last one
 constexpr std::int64_t kMostMicroBatches = 256;  ///< of a step that is tried: its list grows with them
 
-/// A change of the options, and what the user would write.
+/// A change of the options.
 struct Change {
-  std::string words;
+  std::vector<OptionValue> values;
   std::function<void(EngineOptions&)> apply;
   bool to_host = false;  ///< fills the host's memory instead, which may be too small for it
 };
@@ -33,8 +33,7 @@ Changes smaller_micro_batches(const EngineOptions& options) {
     const bool too_long = options.training && divisor * options.micro_batches > kMostMicroBatches;
     if (now % divisor != 0 || too_long) continue;
     changes.push_back(
-        {fmt::format("{}{}", options.training ? "train.micro_batch = " : "a micro-batch of ", now / divisor),
-         [now, divisor](EngineOptions& o) {
+        {{{"batch.sequences", std::to_string(now / divisor)}}, [now, divisor](EngineOptions& o) {
            o.batch.sequences = now / divisor;
            if (o.training) o.micro_batches *= static_cast<int>(divisor);
          }});
@@ -46,19 +45,22 @@ Changes other_changes(const EngineOptions& options) {
   Changes changes;
   if (!options.training) return changes;
   if (options.checkpointing != Checkpointing::full) {
-    changes.push_back(
-        {"activation.checkpointing = full", [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
+    changes.push_back({{{"checkpointing", word_of(Checkpointing::full)}},
+                       [](EngineOptions& o) { o.checkpointing = Checkpointing::full; }});
   }
-  if (!options.offload.optimizer)
+  if (!options.offload.optimizer) {
     changes.push_back(
-        {"fsdp.cpu_offload = optimizer", [](EngineOptions& o) { o.offload.optimizer = true; }, true});
+        {{{"offload", "optimizer"}}, [](EngineOptions& o) { o.offload.optimizer = true; }, true});
+  }
   if (!options.offload.params) {
-    changes.push_back({"fsdp.cpu_offload = params",
-                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; }, true});
+    changes.push_back({{{"offload", "params"}},
+                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; },
+                       true});
   }
-  if (options.strategy != Strategy::full_shard)
-    changes.push_back(
-        {"fsdp.strategy = full_shard", [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
+  if (options.strategy != Strategy::full_shard) {
+    changes.push_back({{{"strategy", word_of(Strategy::full_shard)}},
+                       [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
+  }
   return changes;
 }
 
@@ -66,21 +68,23 @@ Changes other_changes(const EngineOptions& options) {
 /// out.
 Changes narrower_state(const EngineOptions& options) {
   constexpr DType kNarrow = DType::bfloat16;
+  const std::string narrow = to_string(kNarrow);
   const Precision& now = options.precision;
   Changes changes;
   if (!options.training) return changes;
   if (now.moment != kNarrow) {
     changes.push_back(
-        {"optimizer.moment_dtype = bfloat16", [](EngineOptions& o) { o.precision.moment = kNarrow; }});
+        {{{"precision.moment", narrow}}, [](EngineOptions& o) { o.precision.moment = kNarrow; }});
   }
   if (now.master != kNarrow && now.param == kNarrow) {  // float32 parameters are the master themselves
     changes.push_back(
-        {"optimizer.master_dtype = bfloat16", [](EngineOptions& o) { o.precision.master = kNarrow; }});
+        {{{"precision.master", narrow}}, [](EngineOptions& o) { o.precision.master = kNarrow; }});
   }
   if (now.gradient_shard == DType::float32 && now.reduce != DType::float16) {
-    changes.push_back({fmt::format("optimizer.gradient_dtype = bfloat16{}",
-                                   now.reduce == kNarrow ? "" : " and fsdp.reduce_dtype = bfloat16"),
-                       [](EngineOptions& o) { o.precision.gradient_shard = o.precision.reduce = kNarrow; }});
+    std::vector<OptionValue> values = {{"precision.gradient_shard", narrow}};
+    if (now.reduce != kNarrow) values.push_back({"precision.reduce", narrow});
+    changes.push_back(
+        {values, [](EngineOptions& o) { o.precision.gradient_shard = o.precision.reduce = kNarrow; }});
   }
   return changes;
 }
@@ -91,20 +95,26 @@ RankGroups groups_for(const FitQuestion& q, const EngineOptions& options, int ra
                      is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
 }
 
-bool fits_with(const FitQuestion& q, const EngineOptions& options, int ranks) {
-  const RankGroups groups = groups_for(q, options, ranks);
-  return q.fits(compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes, groups);
+/// What several changes are together: the later of two of one option says all.
+std::vector<OptionValue> together(const Changes& changes) {
+  std::vector<OptionValue> values;
+  for (const auto& change : changes) {
+    for (const auto& value : change.values) {
+      std::erase_if(values, [&](const OptionValue& before) { return before.field == value.field; });
+      values.push_back(value);
+    }
+  }
+  return values;
 }
 
-/// What several changes are called together: the later of two of one key says all.
-std::string together(const Changes& changes) {
-  std::vector<std::string> words;
-  for (const auto& change : changes) {
-    const std::string key = change.words.substr(0, change.words.find(" = "));
-    std::erase_if(words, [&](const auto& before) { return before.starts_with(key); });
-    words.push_back(change.words);
-  }
-  return fmt::format("{}", fmt::join(words, " and "));
+/// With these changes on so many ranks, if it fits then.
+std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes, int ranks) {
+  EngineOptions options = q.options;
+  for (const auto& change : changes) change.apply(options);
+  const RankGroups groups = groups_for(q, options, ranks);
+  const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
+  if (!q.fits(arena_bytes, groups)) return std::nullopt;
+  return FittingRun{together(changes), ranks, arena_bytes};
 }
 
 Changes joined(Changes first, const Changes& second) {
@@ -112,24 +122,18 @@ Changes joined(Changes first, const Changes& second) {
   return first;
 }
 
-/// The words of `base` with the fewest of `more`, in their order, with which `fits` holds; empty if it does
-/// with none.
-std::string as_many_as_needed(Changes base, const Changes& more,
-                              const std::function<bool(const Changes&)>& fits) {
+/// `base` with the fewest of `more`, in their order, with which it fits.
+std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, const Changes& more,
+                                            int ranks) {
   for (const auto& change : more) {
     base.push_back(change);
-    if (fits(base)) return together(base);
+    if (auto fit = fit_with(q, base, ranks)) return fit;
   }
-  return "";
+  return std::nullopt;
 }
 
-/// The words of the first that fits, in the order that advice_to_fit() promises; empty if none does.
-std::string fitting_change(const FitQuestion& q, int ranks) {
-  const auto fits = [&](const Changes& changes) {
-    EngineOptions options = q.options;
-    for (const auto& change : changes) change.apply(options);
-    return fits_with(q, options, ranks);
-  };
+/// The first that fits, in the order that find_fit() promises.
+std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options), others = other_changes(q.options),
                 narrow = narrower_state(q.options);
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
@@ -139,57 +143,78 @@ std::string fitting_change(const FitQuestion& q, int ranks) {
   const Changes most = joined(smallest, others), most_on_device = joined(smallest, on_device);
   // Compiling takes a while: where not even everything helps, with as much in the host's memory as goes
   // there, its parts are not tried.
-  bool some_fits = fits(joined(most_on_device, narrow));
+  bool some_fits = fit_with(q, joined(most_on_device, narrow), ranks).has_value();
   for (const auto& change : others) {
-    if (!some_fits && change.to_host) some_fits = fits(joined(joined(most_on_device, {change}), narrow));
+    if (!some_fits && change.to_host)
+      some_fits = fit_with(q, joined(joined(most_on_device, {change}), narrow), ranks).has_value();
   }
-  if (!some_fits) return "";
+  if (!some_fits) return std::nullopt;
 
   for (const auto& changes : {batches, others}) {
     for (const auto& change : changes) {
-      if (fits({change})) return change.words;
+      if (auto fit = fit_with(q, {change}, ranks)) return fit;
     }
   }
   for (const auto& [base, more] :
        {std::pair(smallest, on_device), std::pair(smallest, others), std::pair(Changes(), narrow),
         std::pair(most_on_device, narrow), std::pair(most, narrow)}) {
-    if (const std::string words = as_many_as_needed(base, more, fits); !words.empty()) return words;
+    if (auto fit = as_many_as_needed(q, base, more, ranks)) return fit;
   }
-  return "";
+  return std::nullopt;
+}
+
+int ranks_of(const RankGroups& groups) { return groups.shard_count() * groups.replica_count(); }
+
+/// What to do, with options as ConfigError::Parts::remedy has them.
+std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
+  if (!fit) {
+    return fmt::format(
+        "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations, offload or "
+        "state in bfloat16 would make it fit; use a smaller model or {{batch.seq_len}}",
+        kMostTimesRanks);
+  }
+  std::vector<std::string> words;
+  for (const auto& [field, value] : fit->changes) {
+    const bool of_evaluation = !q.options.training && field == "batch.sequences";
+    words.push_back(of_evaluation ? "a micro-batch of " + value : fmt::format("{{{}}} = {}", field, value));
+  }
+  const std::string changes = fmt::format("{}", fmt::join(words, " and "));
+  if (fit->ranks == ranks_of(q.groups)) return "it would fit with " + changes;
+  return fmt::format("it would fit on {} ranks, with no more of them on a node{}{}", fit->ranks,
+                     changes.empty() ? "" : ", and ", changes);
+}
+
+/// The largest buffers of an arena, or of both, at the busiest moment: "saved activation 1.50 MiB, ...".
+std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena) {
+  const Program& program = compiled.step.empty() ? compiled.evaluation : compiled.step;
+  auto rows = bytes_alive_at(program, peak_action(program).value_or(0));
+  std::erase_if(rows, [&](const PurposeBytes& row) { return arena && row.arena != *arena; });
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  if (rows.size() > kNamedItems) rows.erase(rows.begin() + kNamedItems, rows.end());
+  std::vector<std::string> items;
+  for (const auto& row : rows)
+    items.push_back(fmt::format("{} {}", to_string(row.purpose), format_bytes(row.bytes)));
+  return fmt::format("{}", fmt::join(items, ", "));
 }
 
 }  // namespace
 
-std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena) {
-  const bool trains = !compiled.step.empty();
-  const auto& plan = trains ? compiled.step_plan : compiled.evaluation_plan;
-  const auto& actions = trains ? compiled.step : compiled.evaluation;
-  auto rows = bytes_alive_at(plan, busiest_action(plan, actions.size()).value_or(0));
-  std::erase_if(rows, [&](const RoleBytes& row) { return arena && row.arena != *arena; });
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  if (rows.size() > kNamedItems) rows.resize(kNamedItems);
-  std::vector<std::string> items;
-  for (const auto& row : rows)
-    items.push_back(fmt::format("{} {}", to_string(row.role), format_bytes(row.bytes)));
-  return fmt::format("{}", fmt::join(items, ", "));
+std::optional<FittingRun> find_fit(const FitQuestion& q) {
+  const int ranks = ranks_of(q.groups);
+  if (auto fit = fitting_change(q, ranks)) return fit;
+  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+    if (auto fit = fit_with(q, {}, times * ranks)) return fit;
+  }
+  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
+    if (auto fit = fitting_change(q, times * ranks)) return fit;
+  }
+  return std::nullopt;
 }
 
-std::string advice_to_fit(const FitQuestion& q) {
-  const int ranks = q.groups.shard_count() * q.groups.replica_count();
-  if (const std::string words = fitting_change(q, ranks); !words.empty()) return "it would fit with " + words;
-  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
-    if (fits_with(q, q.options, times * ranks))
-      return fmt::format("it would fit on {} ranks, with no more of them on a node", times * ranks);
-  }
-  for (int times = 2; times <= kMostTimesRanks; times *= 2) {
-    if (const std::string words = fitting_change(q, times * ranks); !words.empty())
-      return fmt::format("it would fit on {} ranks, with no more of them on a node, and {}", times * ranks,
-                         words);
-  }
-  return fmt::format(
-      "neither {} times as many ranks nor smaller micro-batches, checkpointing of activations, offload or "
-      "state in bfloat16 would make it fit; use a smaller model or data.seq_len",
-      kMostTimesRanks);
+ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
+                         const FitQuestion& question) {
+  return ConfigError({.problem = fmt::format("{}; largest items: {}", lack, largest_items(compiled, arena)),
+                      .remedy = advice(find_fit(question), question)});
 }
 
 }  // namespace llampi::fsdp

@@ -1,34 +1,35 @@
 #include "llampi/fsdp/groups.hpp"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <numeric>
 
+#include "llampi/comm/exchange.hpp"
+#include "llampi/core/config_error.hpp"
+
 namespace llampi::fsdp {
 namespace {
-
-constexpr std::array kStrategies = {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
-                                    "hybrid_shard_zero2"};
 
 std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_rank) {
   std::map<int, std::vector<int>> nodes;
   for (int rank = 0; rank < static_cast<int>(node_of_rank.size()); ++rank)
     nodes[node_of_rank[rank]].push_back(rank);
   if (nodes.size() == 1) {
-    throw_user_error(
-        "a hybrid fsdp.strategy with fsdp.shard_group_size = node needs several nodes, and all {} ranks are "
-        "on "
-        "one; use full_shard, or give a number of ranks",
-        node_of_rank.size());
+    throw ConfigError(
+        {.field = "shard_group_size",
+         .value = "node",
+         .problem = fmt::format("needs several nodes, and all {} ranks are on one", node_of_rank.size()),
+         .remedy = "use {strategy} = full_shard, or give a number of ranks"});
   }
   std::vector<std::vector<int>> groups;
   for (auto& [node, ranks] : nodes) {
     if (!groups.empty() && ranks.size() != groups.front().size()) {
-      throw_user_error(
-          "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has {} and "
-          "another {}; start as many on each",
-          groups.front().size(), ranks.size());
+      throw ConfigError({.field = "shard_group_size",
+                         .value = "node",
+                         .problem = fmt::format(
+                             "needs the same number of ranks on every node, but one has {} and another {}",
+                             groups.front().size(), ranks.size()),
+                         .remedy = "start as many on each"});
     }
     groups.push_back(std::move(ranks));
   }
@@ -37,11 +38,10 @@ std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_ran
 
 std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
   if (ranks % size != 0 || ranks == size) {
-    throw_user_error(
-        "fsdp.shard_group_size = {} does not divide {} ranks into several equal groups; use a smaller "
-        "divisor of "
-        "the number of ranks, or full_shard",
-        size, ranks);
+    throw ConfigError({.field = "shard_group_size",
+                       .value = std::to_string(size),
+                       .problem = fmt::format("does not divide {} ranks into several equal groups", ranks),
+                       .remedy = "use a smaller divisor of the number of ranks, or {strategy} = full_shard"});
   }
   std::vector<std::vector<int>> groups;
   for (int first = 0; first < ranks; first += size) {
@@ -52,16 +52,6 @@ std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
 }
 
 }  // namespace
-
-const char* to_string(Strategy strategy) { return kStrategies.at(static_cast<std::size_t>(strategy)); }
-
-Strategy strategy_from(const std::string& name) {
-  const auto found = std::find(kStrategies.begin(), kStrategies.end(), name);
-  if (found == kStrategies.end()) {
-    throw_user_error("fsdp.strategy = {} is none of {}", name, fmt::join(kStrategies, ", "));
-  }
-  return static_cast<Strategy>(found - kStrategies.begin());
-}
 
 const std::vector<int>& RankGroups::shards_of(int rank) const {
   const auto group = std::find_if(shards.begin(), shards.end(), [&](const auto& ranks) {
@@ -95,10 +85,7 @@ RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
 }
 
 std::vector<int> nodes_of_ranks(comm::World& world) {
-  std::vector<int> nodes;
-  for (const auto& text : world.all_gather(std::to_string(world.topology().node)))
-    nodes.push_back(std::stoi(text));
-  return nodes;
+  return comm::all_gather_value(world, world.topology().node);
 }
 
 constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out

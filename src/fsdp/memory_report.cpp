@@ -1,73 +1,73 @@
 #include "llampi/fsdp/memory_report.hpp"
 
 #include <algorithm>
-#include <tuple>
 
 #include "llampi/core/text.hpp"
 
 namespace llampi::fsdp {
 namespace {
 
-void add(std::vector<RoleBytes>& rows, const Buffer& buffer) {
-  const auto key = std::make_tuple(buffer.role, buffer.arena, buffer.persistent());
-  auto row = std::find_if(rows.begin(), rows.end(),
-                          [&](const auto& r) { return std::tie(r.role, r.arena, r.persistent) == key; });
-  if (row == rows.end()) row = rows.insert(row, {buffer.role, buffer.arena, buffer.persistent()});
+void add(std::vector<PurposeBytes>& rows, const Buffer& buffer) {
+  auto row = std::find_if(rows.begin(), rows.end(), [&](const PurposeBytes& r) {
+    return r.purpose == buffer.purpose && r.arena == buffer.arena && r.persistent == buffer.persistent;
+  });
+  if (row == rows.end()) row = rows.insert(row, {buffer.purpose, buffer.arena, buffer.persistent});
   ++row->buffers;
   row->bytes += buffer.bytes;
 }
 
 bool alive_at(const Buffer& buffer, int action) {
-  return buffer.persistent() || std::any_of(buffer.lives.begin(), buffer.lives.end(), [&](const Life& life) {
-           return life.first <= action && action <= life.last;
-         });
+  return buffer.persistent ||
+         std::any_of(buffer.live.begin(), buffer.live.end(),
+                     [&](const LiveRange& range) { return range.first <= action && action <= range.last; });
 }
 
 }  // namespace
 
-std::vector<RoleBytes> bytes_by_role(const MemoryPlan& plan) {
-  std::vector<RoleBytes> rows;
-  for (const auto& buffer : plan.buffers) add(rows, buffer);
+std::vector<PurposeBytes> bytes_by_purpose(const Program& program) {
+  std::vector<PurposeBytes> rows;
+  for (const auto& buffer : program.buffers) add(rows, buffer);
   return rows;
 }
 
-std::vector<RoleBytes> bytes_alive_at(const MemoryPlan& plan, int action) {
-  std::vector<RoleBytes> rows;
-  for (const auto& buffer : plan.buffers) {
+std::vector<PurposeBytes> bytes_alive_at(const Program& program, int action) {
+  std::vector<PurposeBytes> rows;
+  for (const auto& buffer : program.buffers) {
     if (alive_at(buffer, action)) add(rows, buffer);
   }
   return rows;
 }
 
-std::optional<int> busiest_action(const MemoryPlan& plan, std::size_t actions) {
-  if (actions == 0) return std::nullopt;
-  std::vector<std::int64_t> change(actions + 1);  // of the live bytes, at the beginning of each action
-  for (const auto& buffer : plan.buffers) {
-    for (const auto& life : buffer.lives) {
-      change.at(life.first) += buffer.bytes;
-      change.at(life.last + 1) -= buffer.bytes;
+std::optional<int> peak_action(const Program& program) {
+  if (program.empty()) return std::nullopt;
+  std::vector<std::int64_t> change(program.actions.size() +
+                                   1);  // of the live bytes, at the beginning of each action
+  for (const auto& buffer : program.buffers) {
+    for (const auto& range : buffer.live) {
+      change.at(static_cast<std::size_t>(range.first)) += buffer.bytes;
+      change.at(static_cast<std::size_t>(range.last) + 1) -= buffer.bytes;
     }
   }
-  int busiest = 0;
+  int peak = 0;
   std::int64_t live = 0, most = 0;
-  for (int i = 0; i < static_cast<int>(actions); ++i) {
-    live += change[i];
-    if (live > most) busiest = i, most = live;
+  for (int i = 0; i < program.size(); ++i) {
+    live += change[static_cast<std::size_t>(i)];
+    if (live > most) peak = i, most = live;
   }
-  return busiest;
+  return peak;
 }
 
-std::string format_plan(const MemoryPlan& plan) {
+std::string format_memory(const Program& program) {
   std::string text;
   for (const bool persistent : {true, false}) {
     text += persistent ? "kept for the whole run\n" : "for a part of each step, sharing memory\n";
-    for (const auto& row : bytes_by_role(plan)) {
+    for (const auto& row : bytes_by_purpose(program)) {
       if (row.persistent != persistent) continue;
-      text += fmt::format("  {:<22} {:>5} x {:>12}{}\n", to_string(row.role), row.buffers,
+      text += fmt::format("  {:<22} {:>5} x {:>12}{}\n", to_string(row.purpose), row.buffers,
                           format_bytes(row.bytes), row.arena == Arena::host ? "  in host memory" : "");
     }
   }
-  const auto bytes_of = [&](Arena arena) { return plan.arena_bytes[static_cast<int>(arena)]; };
+  const auto bytes_of = [&](Arena arena) { return program.arena_bytes[static_cast<std::size_t>(arena)]; };
   text += fmt::format("arena: {} on the device", format_bytes(bytes_of(Arena::device)));
   if (bytes_of(Arena::host) > 0)
     text += fmt::format(", {} in host memory", format_bytes(bytes_of(Arena::host)));

@@ -38,4 +38,12 @@ std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard) {
   return pieces;
 }
 
+std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters) {
+  std::vector<int> result(parameters, -1);
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (const auto& p : units[u].parameters) result[p.parameter] = static_cast<int>(u);
+  }
+  return result;
+}
+
 }  // namespace llampi::fsdp

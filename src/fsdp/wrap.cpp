@@ -8,7 +8,7 @@
 #include <regex>
 #include <set>
 
-#include "llampi/core/error.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::fsdp {
@@ -25,7 +25,10 @@ Flags select_modules(const Modules& modules, const std::function<bool(const mode
 
 /// PyTorch's recursion as three passes over the tree, whose parents stand before their children.
 Flags select_by_size(const model::Model& model, std::int64_t min_params) {
-  if (min_params < 0) throw_user_error("fsdp.wrap_min_params = {} is negative", min_params);
+  if (min_params < 0) {
+    throw ConfigError(
+        {.field = "wrap.min_params", .value = std::to_string(min_params), .problem = "is negative"});
+  }
   const auto& modules = model.modules();
   std::vector<std::int64_t> elements(modules.size(), 0), wrapped_inside(modules.size(), 0);
   for (const auto& parameter : model.parameters()) {
@@ -58,32 +61,33 @@ std::string known_types(const Modules& modules) {
 }
 
 Flags select_by_entry(const Modules& modules, const std::string& entry) {
-  if (entry.empty()) throw_user_error("fsdp.wrap_modules has an empty entry");
+  if (entry.empty()) throw ConfigError({.field = "wrap.modules", .problem = "has an empty entry"});
   std::regex expression;
   try {
     expression.assign(entry);
   } catch (const std::regex_error&) {
-    throw_user_error("'{}' of fsdp.wrap_modules is not a regular expression (.* matches anything, \\. a dot)",
-                     entry);
+    throw ConfigError({.field = "wrap.modules",
+                       .entry = entry,
+                       .problem = "is not a regular expression (.* matches anything, \\. a dot)"});
   }
   const auto chosen = select_modules(modules, [&](const model::Module& module) {
     return module.type == entry || std::regex_search(module.name, expression);
   });
   if (std::find(chosen.begin(), chosen.end(), true) == chosen.end()) {
-    throw_user_error(
-        "'{}' of fsdp.wrap_modules is neither the class nor a pattern in the name of any module; the classes "
-        "are {}",
-        entry, known_types(modules));
+    throw ConfigError({.field = "wrap.modules",
+                       .entry = entry,
+                       .problem = "is neither the class nor a pattern in the name of any module",
+                       .remedy = "the classes are " + known_types(modules)});
   }
   return chosen;
 }
 
 Flags select_by_entries(const Modules& modules, const std::vector<std::string>& entries) {
   if (entries.empty()) {
-    throw_user_error(
-        "fsdp.wrap = modules needs fsdp.wrap_modules: class names or patterns of module names; the classes "
-        "are {}",
-        known_types(modules));
+    throw ConfigError({.field = "wrap.policy",
+                       .value = word_of(WrapPolicy::modules),
+                       .problem = "needs class names or patterns of module names",
+                       .remedy = "give some as {wrap.modules}; the classes are " + known_types(modules)});
   }
   Flags wrapped(modules.size(), false);
   for (const auto& entry : entries) {
@@ -170,11 +174,6 @@ std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::siz
 }
 
 }  // namespace
-
-const char* to_string(WrapPolicy policy) {
-  constexpr std::array kNames = {"transformer", "size", "modules", "none"};
-  return kNames.at(static_cast<std::size_t>(policy));
-}
 
 std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
                        const WrapOptions& options, int shards, const std::vector<bool>& frozen) {

@@ -14,10 +14,10 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 
 namespace llampi::health {
@@ -103,13 +103,11 @@ ProcessLinks::ProcessLinks(comm::World& world, const std::vector<RankProcess>& r
     missing_.insert(rank);
     if (listener_ < 0) listen_for_links();
   }
-  const nlohmann::json own = {{"token", token_}, {"port", port_}, {"addresses", own_addresses()}};
-  const auto all = world.all_gather(own.dump());
+  const auto all = comm::all_gather_value<Monitor>(world, {token_, port_, own_addresses()});
   for (const auto& [rank, monitor] : pairs) {
     if (rank != rank_) continue;
     missing_.insert(monitor);
-    const auto json = nlohmann::json::parse(all[static_cast<std::size_t>(monitor)]);
-    monitors_[monitor] = {json["token"], json["port"], json["addresses"]};
+    monitors_[monitor] = all[static_cast<std::size_t>(monitor)];
     connect_to_next(monitor);
   }
   const double latest = steady_seconds() + kSetUpSeconds;

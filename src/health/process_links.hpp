@@ -10,6 +10,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,8 +57,10 @@ class ProcessLinks {
   struct Monitor {
     std::uint64_t token = 0;
     std::uint16_t port = 0;
-    std::vector<std::uint32_t>
-        addresses;  ///< that have not been tried, in network byte order, the next one last
+    /// That have not been tried, in network byte order, the next one last.
+    std::vector<std::uint32_t> addresses;
+
+    auto members() { return std::tie(token, port, addresses); }
   };
 
   void listen_for_links();

@@ -4,26 +4,31 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <tuple>
 
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/process.hpp"
 
 namespace llampi::health {
 
+namespace {
+
+/// What the ranks tell each other.
+struct Introduction {
+  std::string host, process_namespace;
+  std::int64_t pid = 0;
+  int node = 0;
+
+  auto members() { return std::tie(host, process_namespace, pid, node); }
+};
+
+}  // namespace
+
 std::vector<RankProcess> exchange_processes(comm::World& world) {
-  const nlohmann::json own = {{"host", world.topology().host},
-                              {"ns", process_namespace()},
-                              {"pid", ::getpid()},
-                              {"node", world.topology().node}};
+  const Introduction own{world.topology().host, process_namespace(), ::getpid(), world.topology().node};
   std::vector<RankProcess> processes;
-  for (const auto& text :
-       world.all_gather(own.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))) {
-    const auto json = nlohmann::json::parse(text);
-    const std::string host = json["host"], space = json["ns"];
-    const int node = json["node"];
-    processes.push_back(
-        {host, space.empty() ? "" : fmt::format("{} {} {}", host, node, space), json["pid"], node});
-  }
+  for (const auto& [host, space, pid, node] : comm::all_gather_value(world, own))
+    processes.push_back({host, space.empty() ? "" : fmt::format("{} {} {}", host, node, space), pid, node});
   return processes;
 }
 

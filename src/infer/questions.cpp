@@ -7,7 +7,6 @@
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
 #include "infer/text_model.hpp"
-#include "llampi/comm/from_rank_0.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/data/json_lines.hpp"
 #include "llampi/infer/generate.hpp"
@@ -87,12 +86,11 @@ class AnswersFile {
         output_{io::follow_links(options.answers), "a file of answers", is_file_of_answers,
                 options.overwrite} {
     if (output_.path.empty()) return;
-    comm::from_rank_0(world_, [&] {
+    comm::on_rank_0(world_, [&] {
       output_.check();
       io::clear_leftovers(output_.path, log);
       temporary_.emplace(io::temporary_beside(output_.path));
       file_ = io::PosixFile::create(temporary_->path());
-      return std::string();
     });
   }
   /// Lines of all ranks, in their order. Collective.

@@ -6,6 +6,8 @@
 #include <regex>
 #include <sstream>
 
+#include "llampi/core/config_error.hpp"
+
 namespace llampi::optim {
 namespace {
 
@@ -15,7 +17,9 @@ std::regex compile(const std::string& text, const char* option) {
   try {
     return std::regex(text);
   } catch (const std::regex_error&) {
-    throw_user_error("'{}' of {} is not a regular expression (.* matches anything, \\. a dot)", text, option);
+    throw ConfigError({.field = option,
+                       .entry = text,
+                       .problem = "is not a regular expression (.* matches anything, \\. a dot)"});
   }
 }
 
@@ -28,8 +32,12 @@ std::regex compile_used(const std::string& text, const char* option, const Param
   auto expression = compile(text, option);
   const auto used = [&](const model::Parameter& parameter) { return matches(parameter, expression); };
   if (std::none_of(parameters.begin(), parameters.end(), used)) {
-    throw_user_error("'{}' of {} matches no parameter; correct it or leave it out{}", text, option,
-                     parameters.empty() ? "" : " (a name is for example " + parameters.back().name + ")");
+    const std::string example =
+        parameters.empty() ? "" : " (a name is for example " + parameters.back().name + ")";
+    throw ConfigError({.field = option,
+                       .entry = text,
+                       .problem = "matches no parameter",
+                       .remedy = "correct it or leave it out" + example});
   }
   return expression;
 }
@@ -42,15 +50,20 @@ struct Entry {
 Entry parse_entry(const std::string& entry, const char* option, const Parameters& parameters) {
   const auto divider = entry.rfind('=');
   if (divider == std::string::npos || divider == 0) {
-    throw_user_error("'{}' of {} is not EXPRESSION=NUMBER, for example lm_head=0.5", entry, option);
+    throw ConfigError(
+        {.field = option, .entry = entry, .problem = "is not EXPRESSION=NUMBER, for example lm_head=0.5"});
   }
   double number = 0;
   const char* const end = entry.data() + entry.size();
   const auto [stopped, error] = std::from_chars(entry.data() + divider + 1, end, number);
   if (error != std::errc() || stopped != end || !std::isfinite(number)) {
-    throw_user_error("'{}' of {} does not end in a number, as lm_head=0.5 does", entry, option);
+    throw ConfigError(
+        {.field = option, .entry = entry, .problem = "does not end in a number, as lm_head=0.5 does"});
   }
-  if (number < 0) throw_user_error("'{}' of {} has a negative number; use 0 or more", entry, option);
+  if (number < 0) {
+    throw ConfigError(
+        {.field = option, .entry = entry, .problem = "has a negative number", .remedy = "use 0 or more"});
+  }
   return {compile_used(entry.substr(0, divider), option, parameters), number};
 }
 
@@ -71,11 +84,11 @@ double first_match(const std::vector<Entry>& entries, const model::Parameter& pa
 }  // namespace
 
 std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const GroupRules& rules) {
-  const auto no_decay = compile(rules.no_decay, "optimizer.no_decay");
-  const auto weight_decays = parse_list(rules.weight_decays, "optimizer.weight_decays", parameters);
-  const auto lr_factors = parse_list(rules.lr_factors, "optimizer.lr_factors", parameters);
+  const auto no_decay = compile(rules.no_decay, "no_decay");
+  const auto weight_decays = parse_list(rules.weight_decays, "weight_decays", parameters);
+  const auto lr_factors = parse_list(rules.lr_factors, "lr_factors", parameters);
   std::regex frozen;
-  if (!rules.frozen.empty()) frozen = compile_used(rules.frozen, "optimizer.frozen", parameters);
+  if (!rules.frozen.empty()) frozen = compile_used(rules.frozen, "frozen", parameters);
 
   std::vector<ParameterGroup> groups;
   for (const auto& p : parameters) {
@@ -86,8 +99,9 @@ std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const
   }
   const auto is_frozen = [](const ParameterGroup& group) { return group.frozen; };
   if (!groups.empty() && std::all_of(groups.begin(), groups.end(), is_frozen)) {
-    throw_user_error("optimizer.frozen = '{}' matches every parameter, so that nothing would be trained",
-                     rules.frozen);
+    throw ConfigError({.field = "frozen",
+                       .entry = rules.frozen,
+                       .problem = "matches every parameter, so that nothing would be trained"});
   }
   return groups;
 }

@@ -2,65 +2,51 @@
 #include "llampi/plan/report.hpp"
 
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/fit.hpp"
 
 namespace llampi::plan {
 namespace {
 
-Traffic traffic_of(const std::vector<fsdp::Action>& actions) {
+Traffic traffic_of(const fsdp::Program& program) {
   Traffic traffic;
-  for (const auto& action : actions) {
-    switch (action.op) {
-      case fsdp::Op::unshard:
-        traffic.gathered += action.bytes;
-        break;
-      case fsdp::Op::reduce:
-        traffic.reduced += action.bytes;
-        break;
-      case fsdp::Op::replica_reduce:
-        traffic.replica_reduced += action.bytes;
-        break;
-      case fsdp::Op::copy_in:
-        traffic.host_to_device += action.bytes;
-        break;
-      case fsdp::Op::copy_out:
-        traffic.device_to_host += action.bytes;
-        break;
-      default:
-        break;  // moves nothing between ranks or memories
-    }
+  for (const auto& action : program.actions) {
+    if (action.op == fsdp::Op::unshard) traffic.gathered += action.bytes;
+    if (action.op == fsdp::Op::reduce) traffic.reduced += action.bytes;
+    if (action.op == fsdp::Op::all_reduce) traffic.replica_reduced += action.bytes;
+    if (action.op == fsdp::Op::h2d) traffic.host_to_device += action.bytes;
+    if (action.op == fsdp::Op::d2h) traffic.device_to_host += action.bytes;
   }
   return traffic;
 }
 
-std::int64_t kept_bytes(const std::vector<fsdp::RoleBytes>& roles, fsdp::Arena arena) {
+std::int64_t kept_bytes(const std::vector<fsdp::PurposeBytes>& rows, fsdp::Arena arena) {
   std::int64_t bytes = 0;
-  for (const auto& row : roles) {
+  for (const auto& row : rows) {
     if (row.persistent && row.arena == arena) bytes += row.bytes;
   }
   return bytes;
 }
 
-std::array<CategoryReport, kCategories> categories_of(const std::vector<fsdp::RoleBytes>& busiest) {
-  std::array<CategoryReport, kCategories> categories{};
-  for (const auto& row : busiest) {
-    auto& category = categories[static_cast<std::size_t>(category_of(row.role))];
-    category.busiest += row.bytes;
+std::array<CategoryReport, fsdp::kCategories> categories_of(const std::vector<fsdp::PurposeBytes>& peak) {
+  std::array<CategoryReport, fsdp::kCategories> categories{};
+  for (const auto& row : peak) {
+    auto& category = categories[static_cast<std::size_t>(row.purpose.category())];
+    category.peak += row.bytes;
     if (row.persistent) category.kept += row.bytes;
   }
   return categories;
 }
 
-void describe_busiest(PlanReport& report, const fsdp::CompiledModel& compiled) {
-  report.busiest_action = fsdp::busiest_action(compiled.step_plan, compiled.step.size()).value();
-  fsdp::Action action = compiled.step[report.busiest_action];
-  action.waits.clear();  // numbers that say nothing here
-  report.busiest_description = fsdp::to_string(action, compiled.specs, compiled.units);
-  report.busiest_roles = fsdp::bytes_alive_at(compiled.step_plan, report.busiest_action);
-  for (const auto& row : report.busiest_roles) {
-    if (!row.persistent) report.busiest_transient += row.bytes;
+void describe_peak(PlanReport& report, const fsdp::CompiledModel& compiled) {
+  report.peak_action = fsdp::peak_action(compiled.step).value();
+  const fsdp::Action& action = compiled.step.actions[static_cast<std::size_t>(report.peak_action)];
+  report.peak_description = fsdp::to_string(action, compiled.specs, compiled.units);
+  report.peak_purposes = fsdp::bytes_alive_at(compiled.step, report.peak_action);
+  for (const auto& row : report.peak_purposes) {
+    if (!row.persistent) report.peak_transient += row.bytes;
   }
-  report.categories = categories_of(report.busiest_roles);
+  report.categories = categories_of(report.peak_purposes);
 }
 
 }  // namespace
@@ -71,50 +57,6 @@ std::string Machine::device_in_words() const {
   const bool vowel =
       std::string_view("ahlr").find(device.front()) != std::string_view::npos;  // as it is spoken
   return (vowel ? "an " : "a ") + device;
-}
-
-const char* to_string(Category category) {
-  constexpr std::array kNames = {"parameters", "gradients", "optimizer", "activations", "other"};
-  return kNames.at(static_cast<std::size_t>(category));
-}
-
-Category category_of(fsdp::Role role) {
-  switch (role) {
-    case fsdp::Role::parameter_shard:
-    case fsdp::Role::gathered:
-    case fsdp::Role::widened:
-    case fsdp::Role::host_shard:
-      return Category::parameters;
-    case fsdp::Role::travelling_gradient:
-    case fsdp::Role::whole_gradient:
-    case fsdp::Role::sharded_gradient:
-    case fsdp::Role::host_gradient:
-      return Category::gradients;
-    case fsdp::Role::master:
-    case fsdp::Role::exp_avg:
-    case fsdp::Role::exp_avg_sq:
-    case fsdp::Role::staged:
-      return Category::optimizer;
-    case fsdp::Role::activation:
-    case fsdp::Role::residual_gradient:
-    case fsdp::Role::saved:
-      return Category::activations;
-    case fsdp::Role::constant:
-    case fsdp::Role::kept:
-    case fsdp::Role::step_scalars:
-    case fsdp::Role::norm_scalars:
-    case fsdp::Role::shared_workspace:
-    case fsdp::Role::inputs:
-    case fsdp::Role::logits:
-    case fsdp::Role::forward_scratch:
-    case fsdp::Role::backward_scratch:
-    case fsdp::Role::collective_workspace:
-    case fsdp::Role::host_scalars:
-    case fsdp::Role::host_inputs:
-    case fsdp::Role::snapshot:
-      return Category::other;
-  }
-  throw Error("internal error: a role without a category");
 }
 
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
@@ -131,7 +73,7 @@ std::int64_t host_needed_bytes(const Machine& machine,
   return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(fsdp::Arena::host)] + kProcessBytes);
 }
 
-std::string does_not_fit(const PlanReport& report, const model::Model& model,
+ConfigError does_not_fit(const PlanReport& report, const model::Model& model,
                          const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
                          const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes) {
   const Machine& machine = report.machine;
@@ -151,8 +93,7 @@ std::string does_not_fit(const PlanReport& report, const model::Model& model,
   const std::optional<fsdp::Arena> arena =
       report.on_gpu() ? std::optional(device_is_full ? fsdp::Arena::device : fsdp::Arena::host)
                       : std::nullopt;
-  return fmt::format("{}; largest items: {}; {}", lack, fsdp::largest_items(compiled, arena),
-                     fsdp::advice_to_fit({model, options, groups, sizes, machine.backend, fits}));
+  return fsdp::does_not_fit(lack, compiled, arena, {model, options, groups, sizes, machine.backend, fits});
 }
 
 std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,
@@ -199,11 +140,11 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.shards = groups.shard_count();
   report.replicas = groups.replica_count();
   report.groups = fsdp::format_groups(groups);
-  report.roles = fsdp::bytes_by_role(compiled.step_plan);
+  report.purposes = fsdp::bytes_by_purpose(compiled.step);
   for (int a = 0; a < fsdp::kArenas; ++a) {
-    report.arenas[a] = {.kept = kept_bytes(report.roles, static_cast<fsdp::Arena>(a)),
-                        .step = compiled.step_plan.arena_bytes[a],
-                        .evaluation = compiled.evaluation_plan.arena_bytes[a],
+    report.arenas[a] = {.kept = kept_bytes(report.purposes, static_cast<fsdp::Arena>(a)),
+                        .step = compiled.step.arena_bytes[a],
+                        .evaluation = compiled.evaluation.arena_bytes[a],
                         .planned = compiled.arena_bytes[a]};
   }
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
@@ -211,8 +152,8 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups);
   report.host_needed_bytes = host_needed_bytes(machine, compiled.arena_bytes);
   report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups);
-  report.step_plan = fsdp::format_plan(compiled.step_plan);
-  describe_busiest(report, compiled);
+  report.step_plan = fsdp::format_memory(compiled.step);
+  describe_peak(report, compiled);
   report.traffic = traffic_of(compiled.step);
   report.step_actions = static_cast<std::int64_t>(compiled.step.size());
   report.evaluation_actions = static_cast<std::int64_t>(compiled.evaluation.size());

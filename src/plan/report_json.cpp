@@ -1,6 +1,7 @@
 // The report for programs.
 #include <nlohmann/json.hpp>
 
+#include "llampi/fsdp/dump.hpp"
 #include "llampi/plan/report.hpp"
 
 namespace llampi::plan {
@@ -20,10 +21,10 @@ Json arenas_json(const PlanReport& report) {
   return json;
 }
 
-Json roles_json(const std::vector<fsdp::RoleBytes>& roles) {
+Json roles_json(const std::vector<fsdp::PurposeBytes>& roles) {
   Json list = Json::array();
   for (const auto& row : roles) {
-    list.push_back({{"role", fsdp::to_string(row.role)},
+    list.push_back({{"role", fsdp::to_string(row.purpose)},
                     {"arena", fsdp::to_string(row.arena)},
                     {"kept", row.persistent},
                     {"buffers", row.buffers},
@@ -32,19 +33,19 @@ Json roles_json(const std::vector<fsdp::RoleBytes>& roles) {
   return list;
 }
 
-Json busiest_json(const PlanReport& report) {
-  return {{"action", report.busiest_action},
+Json peak_json(const PlanReport& report) {
+  return {{"action", report.peak_action},
           {"actions", report.step_actions},
-          {"description", report.busiest_description},
-          {"transient_bytes", report.busiest_transient},
-          {"roles", roles_json(report.busiest_roles)}};
+          {"description", report.peak_description},
+          {"transient_bytes", report.peak_transient},
+          {"roles", roles_json(report.peak_purposes)}};
 }
 
 Json categories_json(const PlanReport& report) {
   Json json;
-  for (int c = 0; c < kCategories; ++c) {
-    json[to_string(static_cast<Category>(c))] = {{"kept_bytes", report.categories[c].kept},
-                                                 {"busiest_bytes", report.categories[c].busiest}};
+  for (int c = 0; c < fsdp::kCategories; ++c) {
+    json[fsdp::to_string(static_cast<fsdp::Category>(c))] = {{"kept_bytes", report.categories[c].kept},
+                                                             {"busiest_bytes", report.categories[c].peak}};
   }
   return json;
 }
@@ -68,51 +69,106 @@ Json units_json(const std::vector<UnitReport>& units) {
 
 std::string to_json(const std::vector<UnitReport>& units) { return units_json(units).dump(); }
 
-std::string to_json(const PlanReport& r) {
-  const Json json = {
-      {"device", r.machine.device},
-      {"ranks", r.machine.ranks},
-      {"ranks_per_node", r.machine.ranks_per_node},
-      {"nodes", r.machine.nodes()},
-      {"threads_per_rank", r.machine.threads},
-      {"strategy", fsdp::to_string(r.strategy)},
-      {"shard_ranks", r.shards},
-      {"replicas", r.replicas},
-      {"groups", r.groups},
-      {"micro_batch", r.batch.sequences},
-      {"seq_len", r.batch.seq_len},
-      {"micro_batches", r.micro_batches},
-      {"param_dtype", to_string(r.precision.param)},
-      {"compute_dtype", to_string(r.precision.compute)},
-      {"reduce_dtype", to_string(r.precision.reduce)},
-      {"gradient_dtype", to_string(r.precision.gradient_shard)},
-      {"master_dtype", to_string(r.precision.master)},
-      {"moment_dtype", to_string(r.precision.moment)},
-      {"parameters", r.parameters},
-      {"trained_parameters", r.trained_parameters},
-      {"planned_bytes", r.total().planned},
-      {"process_bytes", kProcessBytes},
-      {"context_bytes", r.context_bytes},
-      {"loaded_later_bytes", r.later_bytes},
-      {"communicator_bytes", r.communicator_bytes},
-      {"needed_bytes", r.needed_bytes},
-      {"device_memory_bytes", r.knows_memory() ? Json(r.machine.memory_bytes) : Json()},
-      {"host_needed_bytes", r.host_needed_bytes},
-      {"host_memory_bytes", r.knows_host_memory() ? Json(r.machine.host_memory_bytes) : Json()},
-      {"fits", r.knows_memory() ? Json(r.fits()) : Json()},
-      {"arenas", arenas_json(r)},
-      {"roles", roles_json(r.roles)},
-      {"busiest", busiest_json(r)},
-      {"categories", categories_json(r)},
-      {"traffic",
-       {{"gathered_bytes", r.traffic.gathered},
-        {"reduced_bytes", r.traffic.reduced},
-        {"replica_reduced_bytes", r.traffic.replica_reduced},
-        {"host_to_device_bytes", r.traffic.host_to_device},
-        {"device_to_host_bytes", r.traffic.device_to_host}}},
-      {"step_actions", r.step_actions},
-      {"evaluation_actions", r.evaluation_actions},
-      {"units", units_json(r.units)}};
+namespace {
+
+Json action_json(const fsdp::CompiledModel& compiled, const fsdp::Action& action) {
+  Json json = {{"op", fsdp::to_string(action.op)},
+               {"stream", device::to_string(action.stream)},
+               {"waits", action.waits}};
+  if (action.stage >= 0) {
+    json["stage"] = action.stage;
+    json["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
+  }
+  if (action.unit >= 0) {
+    json["unit"] = action.unit;
+    json["unit_name"] = compiled.units[static_cast<std::size_t>(action.unit)].name;
+  }
+  if (action.micro_batch >= 0) json["micro_batch"] = action.micro_batch;
+  if (action.pass) json["pass"] = *action.pass == fsdp::Pass::forward ? "forward" : "backward";
+  if (action.payload != fsdp::CopyPayload::none) json["cargo"] = fsdp::to_string(action.payload);
+  if (action.ranks != fsdp::Ranks::self) json["ranks"] = fsdp::to_string(action.ranks);
+  if (action.bytes > 0) json["bytes"] = action.bytes;
+  json["operands"] = Json::array();
+  for (const auto& line : fsdp::operand_lines(compiled.step, action)) {
+    json["operands"].push_back({{"buffer", static_cast<int>(line.buffer)},
+                                {"slot", fsdp::to_string(line.slot)},
+                                {"access", fsdp::to_string(line.access)},
+                                {"bytes", line.bytes}});
+  }
+  return json;
+}
+
+Json buffer_json(const fsdp::Buffer& buffer) {
+  Json live = Json::array();
+  for (const auto& range : buffer.live) live.push_back({range.first, range.last});
+  return {{"purpose", fsdp::to_string(buffer.purpose)},
+          {"name", buffer.name},
+          {"arena", fsdp::to_string(buffer.arena)},
+          {"dtype", to_string(buffer.dtype)},
+          {"rows", buffer.rows},
+          {"cols", buffer.cols},
+          {"bytes", buffer.bytes},
+          {"kept", buffer.persistent},
+          {"offset", buffer.offset},
+          {"live", live}};
+}
+
+Json report_json(const PlanReport& r) {
+  return {{"device", r.machine.device},
+          {"ranks", r.machine.ranks},
+          {"ranks_per_node", r.machine.ranks_per_node},
+          {"nodes", r.machine.nodes()},
+          {"threads_per_rank", r.machine.threads},
+          {"strategy", fsdp::to_string(r.strategy)},
+          {"shard_ranks", r.shards},
+          {"replicas", r.replicas},
+          {"groups", r.groups},
+          {"micro_batch", r.batch.sequences},
+          {"seq_len", r.batch.seq_len},
+          {"micro_batches", r.micro_batches},
+          {"param_dtype", to_string(r.precision.param)},
+          {"compute_dtype", to_string(r.precision.compute)},
+          {"reduce_dtype", to_string(r.precision.reduce)},
+          {"gradient_dtype", to_string(r.precision.gradient_shard)},
+          {"master_dtype", to_string(r.precision.master)},
+          {"moment_dtype", to_string(r.precision.moment)},
+          {"parameters", r.parameters},
+          {"trained_parameters", r.trained_parameters},
+          {"planned_bytes", r.total().planned},
+          {"process_bytes", kProcessBytes},
+          {"context_bytes", r.context_bytes},
+          {"loaded_later_bytes", r.later_bytes},
+          {"communicator_bytes", r.communicator_bytes},
+          {"needed_bytes", r.needed_bytes},
+          {"device_memory_bytes", r.knows_memory() ? Json(r.machine.memory_bytes) : Json()},
+          {"host_needed_bytes", r.host_needed_bytes},
+          {"host_memory_bytes", r.knows_host_memory() ? Json(r.machine.host_memory_bytes) : Json()},
+          {"fits", r.knows_memory() ? Json(r.fits()) : Json()},
+          {"arenas", arenas_json(r)},
+          {"roles", roles_json(r.purposes)},
+          {"busiest", peak_json(r)},
+          {"categories", categories_json(r)},
+          {"traffic",
+           {{"gathered_bytes", r.traffic.gathered},
+            {"reduced_bytes", r.traffic.reduced},
+            {"replica_reduced_bytes", r.traffic.replica_reduced},
+            {"host_to_device_bytes", r.traffic.host_to_device},
+            {"device_to_host_bytes", r.traffic.device_to_host}}},
+          {"step_actions", r.step_actions},
+          {"evaluation_actions", r.evaluation_actions},
+          {"units", units_json(r.units)}};
+}
+
+}  // namespace
+
+std::string to_json(const PlanReport& report) { return report_json(report).dump(); }
+
+std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compiled) {
+  Json json = report_json(report);
+  json["actions"] = Json::array();
+  for (const auto& action : compiled.step.actions) json["actions"].push_back(action_json(compiled, action));
+  json["buffers"] = Json::array();
+  for (const auto& buffer : compiled.step.buffers) json["buffers"].push_back(buffer_json(buffer));
   return json.dump();
 }
 

@@ -80,31 +80,30 @@ std::string format_fit(const PlanReport& r) {
                      format_bytes(r.host_needed_bytes), format_bytes(m.host_memory_bytes));
 }
 
-std::string format_busiest(const PlanReport& r) {
-  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.busiest_action,
-                                 r.step_actions, r.busiest_description);
-  auto rows = r.busiest_roles;
+std::string format_peak(const PlanReport& r) {
+  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.peak_action,
+                                 r.step_actions, r.peak_description);
+  auto rows = r.peak_purposes;
   std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   for (const auto& row : rows) {
     if (row.persistent) continue;
-    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.role), row.buffers,
+    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.purpose), row.buffers,
                         format_bytes(row.bytes));
   }
   text += fmt::format("  {:<30}{:>15}{:>15}\n", "in all", "kept", "then");
   CategoryReport sum;
   const auto add_line = [&](const char* name, const CategoryReport& bytes) {
-    text +=
-        fmt::format("  {:<30}{:>15}{:>15}\n", name, format_bytes(bytes.kept), format_bytes(bytes.busiest));
+    text += fmt::format("  {:<30}{:>15}{:>15}\n", name, format_bytes(bytes.kept), format_bytes(bytes.peak));
   };
-  for (int c = 0; c < kCategories; ++c) {
+  for (int c = 0; c < fsdp::kCategories; ++c) {
     const auto& category = r.categories[c];
-    add_line(to_string(static_cast<Category>(c)), category);
+    add_line(fsdp::to_string(static_cast<fsdp::Category>(c)), category);
     sum.kept += category.kept;
-    sum.busiest += category.busiest;
+    sum.peak += category.peak;
   }
   add_line("sum", sum);
   return text + fmt::format("  {:<45}{:>15}\n", "gaps, and arenas that are fuller at other times",
-                            format_bytes(r.total().step - sum.busiest));
+                            format_bytes(r.total().step - sum.peak));
 }
 
 std::string format_traffic(const PlanReport& r) {
@@ -128,7 +127,7 @@ std::string format_traffic(const PlanReport& r) {
 
 std::string format_report(const PlanReport& report) {
   return describe_job(report) + "\nmemory per rank, planned for a step:\n" + indented(report.step_plan) +
-         "\n" + format_arenas(report) + format_fit(report) + "\n" + format_busiest(report) + "\n" +
+         "\n" + format_arenas(report) + format_fit(report) + "\n" + format_peak(report) + "\n" +
          format_traffic(report);
 }
 

@@ -61,7 +61,9 @@ Bpe::Bpe(BpeModel model) : model_(std::move(model)) {
   cut_at_newlines_ = cut_before_spaces_ && may_cut_at_newlines();
 }
 
-void Bpe::mark_special(std::int32_t id) { model_.special[static_cast<std::size_t>(id)] = true; }
+void Bpe::mark_special(std::int32_t id, bool special) {
+  model_.special[static_cast<std::size_t>(id)] = special;
+}
 
 std::int32_t Bpe::id_of(std::string_view entry) const {
   const auto found = model_.vocabulary.find(entry);

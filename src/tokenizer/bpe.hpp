@@ -115,7 +115,7 @@ class Bpe {
                    std::vector<std::int32_t>& ids) const;
 
   const BpeModel& model() const { return model_; }
-  void mark_special(std::int32_t id);
+  void mark_special(std::int32_t id, bool special = true);
 
  private:
   void merge_word(std::string_view word, bool no_special, Workspace& workspace) const;

@@ -1,16 +1,16 @@
-// tokenizer.model, by the SentencePiece library. Texts are cut at control symbols first, and each piece
-// between them is a text of its own: what Hugging Face's LlamaTokenizer does with legacy=True, as Llama 2 was
-// trained. Then a BPE text is cut into words, where no token of the model can cross: the library works on a
-// word in far less time and memory than on a whole text, and most words are known already.
-#include <sentencepiece_processor.h>
-
+// tokenizer.model, a BPE model of SentencePiece. Its pieces and scores say the same as merges and ranks: two
+// neighbours are merged where they make a piece, the piece of the highest score first, of equal ones the
+// leftmost. Texts are cut at control symbols first, and each part between them is a text of its own: what
+// Hugging Face's LlamaTokenizer does with legacy=True, as Llama 2 was trained.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "llampi/core/error.hpp"
 #include "llampi/tokenizer/utf8.hpp"
 #include "tokenizer/added.hpp"
 #include "tokenizer/bpe.hpp"
+#include "tokenizer/fields.hpp"
 #include "tokenizer/files.hpp"
 #include "tokenizer/sentencepiece_file.hpp"
 #include "tokenizer/steps.hpp"
@@ -18,67 +18,128 @@
 namespace llampi::tokenizer {
 namespace {
 
-using Processor = sentencepiece::SentencePieceProcessor;
+using Kind = SentencePieceFile::Kind;
 
 constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581, which stands for a space
+constexpr std::size_t kMaxPieceBytes = 2048;             // each is looked at in all its halves
 
-void load(Processor& processor, std::string_view bytes, const std::string& source) {
-  std::string reason;
-  try {
-    const auto status = processor.LoadFromSerializedProto(bytes);
-    if (status.ok()) return;
-    reason = status.ToString();
-  } catch (const std::exception& error) {
-    reason = error.what();
-  }
-  throw_user_error("{}: the SentencePiece library does not accept this model: {}", source, reason);
+/// A piece that text can be merged to.
+bool is_merged(const SentencePieceFile::Piece& piece) {
+  return (piece.kind == Kind::normal || piece.kind == Kind::unused) && is_well_formed(piece.text);
 }
+
+class ModelBuilder {
+ public:
+  ModelBuilder(const SentencePieceFile& file, const std::string& source) : file_(file), source_(source) {
+    for (const auto& piece : file.pieces) ranks_.push_back(piece.score);
+    std::ranges::sort(ranks_, std::greater<>());
+    ranks_.erase(std::unique(ranks_.begin(), ranks_.end()), ranks_.end());
+  }
+
+  /// Ids from the number of pieces on are characters that are part of a piece without being one.
+  BpeModel build() {
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
+      const auto& piece = file_.pieces[id];
+      if (is_merged(piece)) model_.vocabulary.emplace(piece.text, id);
+      if (piece.kind == Kind::unknown) model_.unknown = static_cast<std::int32_t>(id);
+    }
+    for (const auto& piece : file_.pieces) {
+      if (is_merged(piece)) add_characters(piece.text);
+    }
+    model_.fuse_unknown = true;
+    if (file_.byte_fallback) add_bytes();
+    add_merges();
+    model_.special.resize(next_);
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
+      const auto kind = file_.pieces[id].kind;
+      model_.special[id] = kind == Kind::control || kind == Kind::unknown;
+    }
+    return std::move(model_);
+  }
+
+ private:
+  void add_characters(std::string_view text) {
+    if (text.size() > kMaxPieceBytes) {
+      throw_user_error("{}: the piece {} has {} bytes; at most {} are supported", source_, in_quotes(text),
+                       text.size(), kMaxPieceBytes);
+    }
+    for (std::size_t at = 0; at < text.size(); at += character_bytes(text[at])) {
+      const auto character = text.substr(at, character_bytes(text[at]));
+      if (!model_.vocabulary.contains(character)) model_.vocabulary.emplace(character, next_++);
+    }
+  }
+
+  void add_bytes() {
+    auto& ids = model_.byte_tokens.emplace();
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
+      const auto& piece = file_.pieces[id];
+      if (piece.kind != Kind::byte) continue;
+      ids[static_cast<unsigned char>(*fallback_byte(piece.text))] = static_cast<std::int32_t>(id);
+    }
+  }
+
+  void add_merges() {
+    struct Entry {
+      std::int32_t left, right;
+      MergeTable::Merge merge;
+    };
+    std::vector<Entry> entries;
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) {
+      const auto& piece = file_.pieces[id];
+      if (!is_merged(piece)) continue;
+      const std::string_view text = piece.text;
+      const auto rank = std::ranges::lower_bound(ranks_, piece.score, std::greater<>()) - ranks_.begin();
+      for (std::size_t at = character_bytes(text[0]); at < text.size(); at += character_bytes(text[at])) {
+        const auto left = model_.vocabulary.find(text.substr(0, at));
+        const auto right = model_.vocabulary.find(text.substr(at));
+        if (left == model_.vocabulary.end() || right == model_.vocabulary.end()) continue;
+        entries.push_back(
+            {left->second, right->second, {static_cast<std::uint32_t>(rank), static_cast<std::int32_t>(id)}});
+      }
+    }
+    model_.merges = MergeTable(entries.size());
+    for (const auto& entry : entries) model_.merges.put(entry.left, entry.right, entry.merge);
+  }
+
+  const SentencePieceFile& file_;
+  const std::string& source_;
+  std::vector<float> ranks_;  // the different scores, the highest first
+  BpeModel model_;
+  std::size_t next_ = file_.pieces.size();
+};
 
 class SentencePieceTokenizer : public FileTokenizer {
  public:
-  SentencePieceTokenizer(std::string_view bytes, const std::string& source)
-      : file_(read_sentencepiece_file(bytes, source)) {
-    check_support(source);
-    load(library_, bytes, source);
-    special_.resize(static_cast<std::size_t>(vocabulary()));
-    for (std::int32_t id = 0; id < vocabulary(); ++id) {
-      if (comes_from_text(id)) continue;
-      special_[static_cast<std::size_t>(id)] = true;
-      names_.push_back({.id = id, .content = library_.IdToPiece(id), .special = true});
-    }
-    symbols_ = AddedTokens(names_);
-    cut_into_words_ = may_cut_into_words();
-    cut_at_newlines_ = may_cut_at_newlines();
-    if (cut_into_words_) load(words_, without_dummy_prefix(bytes), source);
-    if (library_.bos_id() >= 0) set_begin(library_.bos_id());
-    if (library_.eos_id() >= 0) set_end(library_.eos_id());
+  SentencePieceTokenizer(SentencePieceFile file, const std::string& source)
+      : file_(std::move(file)), bpe_(ModelBuilder(file_, source).build()) {
+    for (std::size_t id = 0; id < file_.pieces.size(); ++id) ids_.emplace(file_.pieces[id].text, id);
+    make_added();
+    make_replacements();
+    const auto control = [&](const std::string& name) -> std::optional<std::int32_t> {
+      const auto id = find(name);
+      return id && piece(*id).kind == Kind::control ? id : std::nullopt;
+    };
+    set_begin(control(file_.begin));
+    set_end(control(file_.end));
   }
 
   std::string name() const override {
     return fmt::format("tokenizer.model (SentencePiece BPE, {})", vocabulary());
   }
-  std::int64_t vocabulary() const override { return library_.GetPieceSize(); }
+  std::int64_t vocabulary() const override { return std::ssize(file_.pieces); }
   bool begins_by_default() const override { return true; }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialText special, TextStart) const override {
     const auto lease = workspaces_.take();
+    const bool special_is_text = special == SpecialText::text;
     std::string storage;
-    text = well_formed(text, storage);
     std::vector<std::int32_t> ids;
-    if (text.empty()) return ids;
-    if (special == SpecialText::text) {
-      encode_piece(text, *lease, ids);
-      const bool good =
-          std::ranges::none_of(ids, [&](auto id) { return is_special(id) && comes_from_text(id); });
-      if (!good) encode_cut(text, *lease, ids);
-      return ids;
-    }
-    AddedTokens::Pieces pieces(symbols_, (*lease).matcher, text, false);
-    while (const auto piece = pieces.next()) {
-      if (piece->token) {
-        ids.push_back(piece->token->id);
+    AddedTokens::Pieces pieces(symbols_, (*lease).matcher, well_formed(text, storage), special_is_text);
+    while (const auto part = pieces.next()) {
+      if (part->token) {
+        ids.push_back(part->token->id);
       } else {
-        encode_piece(piece->text, *lease, ids);
+        encode_part(normalized(part->text, special_is_text, (*lease).matcher), special_is_text, *lease, ids);
       }
     }
     return ids;
@@ -86,76 +147,79 @@ class SentencePieceTokenizer : public FileTokenizer {
 
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
-    std::vector<int> run;
-    const auto end_run = [&] {
-      if (!run.empty()) text += decode_run(run, text.empty());
-      run.clear();
-    };
+    std::string bytes;  // of byte pieces, which follow each other
+    // The space before a text is dropped, spaces behind a special token but for one.
+    const bool drops_spaces = file_.add_dummy_prefix || file_.remove_extra_whitespaces;
+    bool drops_next = drops_spaces;
+    bool behind_special = false;
     for (const auto id : ids) {
-      check(id);
-      if (special_[static_cast<std::size_t>(id)]) {
-        end_run();
-        text += library_.IdToPiece(id);
-      } else {
-        run.push_back(id);
+      const auto& next = checked_piece(id);
+      if (is_special(id)) {
+        append_characters(text, std::exchange(bytes, {}));
+        text += next.text;
+        drops_next = drops_spaces;
+        behind_special = true;
+        continue;
       }
+      const bool keeps_one = std::exchange(behind_special, false);
+      if (next.kind == Kind::byte) {
+        bytes.push_back(*fallback_byte(next.text));
+        drops_next = false;
+        continue;
+      }
+      append_characters(text, std::exchange(bytes, {}));
+      std::string_view rest = next.text;
+      if (drops_next && rest.starts_with(kMetaSpace)) {
+        rest.remove_prefix(kMetaSpace.size());
+        if (keeps_one) text.push_back(' ');
+      }
+      drops_next = drops_next && file_.remove_extra_whitespaces && rest.empty();
+      text += with_spaces(rest);
     }
-    end_run();
+    append_characters(text, bytes);
     return text;
   }
 
   std::string bytes_of(std::int32_t id) const override {
-    check(id);
-    const std::string& piece = library_.IdToPiece(id);
-    if (library_.IsByte(id)) return std::string(1, fallback_byte(piece).value_or('?'));
-    if (special_[static_cast<std::size_t>(id)]) return piece;
-    return with_spaces(piece);
+    const auto& token = checked_piece(id);
+    if (token.kind == Kind::byte) return std::string(1, *fallback_byte(token.text));
+    return is_special(id) ? token.text : with_spaces(token.text);
   }
 
   std::optional<std::int32_t> find(std::string_view token) const override {
-    const int id = library_.PieceToId(token);
-    if (id < 0 || id >= vocabulary() || library_.IdToPiece(id) != token) return std::nullopt;
-    return id;
+    const auto found = ids_.find(token);
+    if (found == ids_.end()) return std::nullopt;
+    return found->second;
   }
 
   bool is_special(std::int32_t id) const override {
-    return id >= 0 && id < vocabulary() && special_[static_cast<std::size_t>(id)];
+    return id >= 0 && id < vocabulary() && bpe_.model().special[static_cast<std::size_t>(id)];
   }
 
  protected:
   void mark_special(std::int32_t id) override {
     if (is_special(id)) return;
-    special_[static_cast<std::size_t>(id)] = true;
-    names_.push_back({.id = id, .content = library_.IdToPiece(id), .special = true});
-    symbols_ = AddedTokens(names_);
+    bpe_.mark_special(id);
+    make_added();
   }
 
  private:
   struct Workspace {
     Matcher matcher;
-    WordCache cache;
-    std::vector<int> ids;
+    Bpe::Workspace bpe;
+    std::vector<std::int32_t> ids;
   };
 
-  void check_support(const std::string& source) const {
-    if (!file_.is_bpe) throw_user_error("{}: only BPE models are supported, as Llama 2's is", source);
-    if (file_.has_character_map) {
-      throw_user_error(
-          "{}: the model normalizes texts (its normalization rule is not \"identity\"), which is not "
-          "supported",
-          source);
-    }
-    if (file_.whitespace_is_suffix || !file_.escape_whitespaces) {
-      throw_user_error("{}: treat_whitespace_as_suffix and escape_whitespaces=false are not supported",
-                       source);
-    }
+  const SentencePieceFile::Piece& piece(std::int32_t id) const {
+    return file_.pieces[static_cast<std::size_t>(id)];
   }
 
-  void check(std::int32_t id) const {
+  const SentencePieceFile::Piece& checked_piece(std::int32_t id) const {
     if (id < 0 || id >= vocabulary()) {
       throw_user_error("token {} cannot be turned into text: the tokenizer has the ids 0 to {}", id,
                        vocabulary() - 1);
     }
+    return piece(id);
   }
 
   static std::string with_spaces(std::string_view piece) {
@@ -170,121 +234,119 @@ class SentencePieceTokenizer : public FileTokenizer {
     return text;
   }
 
-  /// Whether no token has a space behind anything else, and spaces stay as they are.
-  bool may_cut_into_words() const {
-    if (file_.remove_extra_whitespaces) return false;
-    for (std::int32_t id = 0; id < vocabulary(); ++id) {
-      const std::string text = with_spaces(library_.IdToPiece(id));
-      const auto first = text.find_first_not_of(' ');
-      if (first != std::string::npos && text.find(' ', first) != std::string::npos && !is_special(id))
-        return false;
-    }
-    return find(kMetaSpace).has_value();
-  }
-
-  /// Whether the library gives this id when the token's name stands in a text.
-  bool comes_from_text(std::int32_t id) const { return !library_.IsControl(id) && !library_.IsUnknown(id); }
-
-  /// Whether a newline becomes a byte token: no other token has one.
-  bool may_cut_at_newlines() const {
-    for (std::int32_t id = 0; id < vocabulary(); ++id) {
-      if (library_.IdToPiece(id).find('\n') != std::string::npos) return false;
-    }
-    const auto byte = find("<0x0A>");
-    return byte && library_.IsByte(*byte);
-  }
-
-  void encode_piece(std::string_view text, Workspace& workspace, std::vector<std::int32_t>& ids) const {
-    if (!cut_into_words_ || !file_.add_dummy_prefix) return encode_rest(text, workspace, ids);
-    encode_rest(std::string(" ").append(text), workspace, ids);
-  }
-
-  void encode_rest(std::string_view text, Workspace& workspace, std::vector<std::int32_t>& ids) const {
-    if (!cut_into_words_) return encode_word(text, workspace, ids);
-    for (std::size_t begin = 0; begin < text.size();) {
-      const std::size_t end = word_end(text, begin);
-      encode_word(text.substr(begin, end - begin), workspace, ids);
-      begin = end;
-    }
-  }
-
-  /// Cuts the names of special tokens behind their first character, so that they do not come out as tokens.
-  void encode_cut(std::string_view text, Workspace& workspace, std::vector<std::int32_t>& ids) const {
-    ids.clear();
-    std::size_t begin = 0;
-    const auto encode_to = [&](std::size_t end) {
-      const auto part = text.substr(begin, end - begin);
-      if (begin == 0) {
-        encode_piece(part, workspace, ids);
+  /// Each byte that belongs to no character becomes U+FFFD.
+  static void append_characters(std::string& text, std::string_view bytes) {
+    while (!bytes.empty()) {
+      const auto character = bytes.substr(0, character_bytes(bytes[0]));
+      const bool good = is_well_formed(character);
+      if (good) {
+        text += character;
       } else {
-        encode_rest(part, workspace, ids);
+        append_character(text, 0xFFFD);
       }
-      begin = end;
-    };
-    AddedTokens::Pieces pieces(symbols_, workspace.matcher, text, false);
-    while (const auto piece = pieces.next()) {
-      const auto at = static_cast<std::size_t>(piece->text.data() - text.data());
-      if (piece->token) encode_to(at + character_bytes(text[at]));
+      bytes.remove_prefix(good ? character.size() : 1);
     }
-    if (begin < text.size()) encode_to(text.size());
   }
 
-  /// Spaces and what stands before the next ones, or a newline. A "▁" of the text itself is a space to the
-  /// model.
-  std::size_t word_end(std::string_view text, std::size_t at) const {
-    const auto space_at = [&](std::size_t i) -> std::size_t {
-      if (text[i] == ' ') return 1;
-      return text[i] == kMetaSpace[0] && text.substr(i).starts_with(kMetaSpace) ? kMetaSpace.size() : 0;
-    };
-    const auto newline_at = [&](std::size_t i) { return cut_at_newlines_ && text[i] == '\n'; };
-    if (newline_at(at)) return at + 1;
-    while (at < text.size() && space_at(at) > 0) at += space_at(at);
-    while (at < text.size() && space_at(at) == 0 && !newline_at(at)) ++at;
-    return at;
-  }
-
-  void encode_word(std::string_view word, Workspace& workspace, std::vector<std::int32_t>& ids) const {
-    WordCache::Word* place = word.size() <= WordCache::kMaxBytes ? &workspace.cache.place(word) : nullptr;
-    if (place && WordCache::holds(*place, word)) {
-      ids.insert(ids.end(), place->ids.begin(), place->ids.begin() + place->count);
-      return;
+  void make_added() {
+    std::vector<AddedToken> symbols, user_defined;
+    for (std::int32_t id = 0; id < vocabulary(); ++id) {
+      const AddedToken token{.id = id, .content = piece(id).text, .special = is_special(id)};
+      if (!is_well_formed(token.content)) continue;  // stands in no text
+      if (token.special) symbols.push_back(token);
+      if (piece(id).kind == Kind::user_defined) user_defined.push_back(token);
     }
-    const auto status = (cut_into_words_ ? words_ : library_).Encode(word, &workspace.ids);
-    if (!status.ok()) refuse_to("encode a text", status.ToString());
-    if (place) WordCache::put(*place, word, workspace.ids.data(), workspace.ids.size());
-    ids.insert(ids.end(), workspace.ids.begin(), workspace.ids.end());
+    symbols_ = AddedTokens(std::move(symbols));
+    user_defined_ = AddedTokens(std::move(user_defined));
   }
 
-  /// Models that the library accepts may still contradict themselves: a control symbol of one character.
-  [[noreturn]] static void refuse_to(const char* what, const std::string& reason) {
-    throw_user_error("the SentencePiece library cannot {} with this tokenizer.model: {}", what, reason);
+  /// Characters that are no pieces of their own are bytes, or unknown. Unused pieces are merged to like
+  /// others, but in the end the two that they were merged from take their place.
+  void make_replacements() {
+    const auto& model = bpe_.model();
+    for (const auto& [text, id] : model.vocabulary) {
+      if (id < vocabulary()) continue;
+      auto& ids = replacements_[id];
+      if (!model.byte_tokens) ids.push_back(*model.unknown);
+      for (std::size_t i = 0; model.byte_tokens && i < text.size(); ++i)
+        ids.push_back((*model.byte_tokens)[static_cast<unsigned char>(text[i])]);
+    }
+    Bpe::Workspace workspace;
+    for (std::int32_t id = 0; id < vocabulary(); ++id) {
+      if (piece(id).kind != Kind::unused || !is_merged(piece(id))) continue;
+      bpe_.mark_special(id);
+      bpe_.encode(piece(id).text, true, workspace, replacements_[id]);
+      bpe_.mark_special(id, false);
+    }
   }
 
-  /// Tokens without special ones. The library drops the space before a text; within one it stays.
-  std::string decode_run(const std::vector<int>& ids, bool is_first) const {
-    const bool drops_space = file_.add_dummy_prefix || file_.remove_extra_whitespaces;
-    const bool keep_space = !is_first && drops_space && library_.IdToPiece(ids[0]).starts_with(kMetaSpace);
-    std::string text;
-    const auto status = library_.Decode(ids, &text);
-    if (!status.ok()) refuse_to("decode tokens", status.ToString());
-    return keep_space ? " " + text : text;
+  /// With "▁" for spaces. Where spaces are removed, those of user-defined pieces stay.
+  std::string normalized(std::string_view text, bool special_is_text, Matcher& matcher) const {
+    std::string result;
+    if (file_.add_dummy_prefix && !text.empty()) result = kMetaSpace;
+    const auto append = [&](std::string_view part) {
+      for (const char c : part) c == ' ' ? void(result += kMetaSpace) : result.push_back(c);
+    };
+    if (!file_.remove_extra_whitespaces) {
+      append(text);
+      return result;
+    }
+    bool behind_space = true;
+    AddedTokens::Pieces pieces(user_defined_, matcher, text, special_is_text);
+    while (const auto part = pieces.next()) {
+      for (std::string_view rest = part->text; !rest.empty();) {
+        auto next = rest.substr(0, part->token ? rest.size() : 1);
+        rest.remove_prefix(next.size());
+        while (behind_space && next.starts_with(' ')) next.remove_prefix(1);
+        append(next);
+        if (!next.empty()) behind_space = next.ends_with(' ');
+      }
+    }
+    while (result.ends_with(kMetaSpace)) result.resize(result.size() - kMetaSpace.size());
+    return result;
+  }
+
+  void encode_part(std::string_view text, bool special_is_text, Workspace& workspace,
+                   std::vector<std::int32_t>& ids) const {
+    AddedTokens::Pieces pieces(user_defined_, workspace.matcher, text, special_is_text);
+    while (const auto part = pieces.next()) {
+      if (part->token) {
+        ids.push_back(part->token->id);
+      } else if (replacements_.empty()) {
+        bpe_.encode_text(part->text, special_is_text, workspace.bpe, ids);
+      } else {
+        workspace.ids.clear();
+        bpe_.encode_text(part->text, special_is_text, workspace.bpe, workspace.ids);
+        append(workspace.ids, ids.size(), ids);
+      }
+    }
+  }
+
+  /// What is unknown is one token, however long it is.
+  void append(const std::vector<std::int32_t>& merged, std::size_t begin,
+              std::vector<std::int32_t>& ids) const {
+    for (const auto id : merged) {
+      if (const auto other = replacements_.find(id); other != replacements_.end()) {
+        append(other->second, begin, ids);
+      } else if (id != bpe_.model().unknown || ids.size() == begin || ids.back() != id) {
+        ids.push_back(id);
+      }
+    }
   }
 
   SentencePieceFile file_;
-  Processor library_;
-  Processor words_;                // adds no space before a word; only where texts are cut
-  std::vector<AddedToken> names_;  // of special tokens
-  AddedTokens symbols_;
-  std::vector<bool> special_;
-  bool cut_into_words_ = false;
-  bool cut_at_newlines_ = false;
+  Bpe bpe_;
+  Vocabulary ids_;
+  AddedTokens symbols_;       // looked for in the text
+  AddedTokens user_defined_;  // looked for behind the cut at symbols
+  std::unordered_map<std::int32_t, std::vector<std::int32_t>> replacements_;  // of what merges may leave
   mutable Workspaces<Workspace> workspaces_;
 };
 
 }  // namespace
 
 std::unique_ptr<FileTokenizer> parse_sentencepiece(std::string_view bytes, const std::string& source) {
-  return std::make_unique<SentencePieceTokenizer>(bytes, source);
+  return std::make_unique<SentencePieceTokenizer>(read_sentencepiece_file(bytes, source), source);
 }
 
 }  // namespace llampi::tokenizer

@@ -1,26 +1,31 @@
-// What a tokenizer.model says besides what the SentencePiece library tells. Private to the library.
+// The contents of a tokenizer.model. Private to the library.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace llampi::tokenizer {
 
-/// Of sentencepiece_model.proto: TrainerSpec and NormalizerSpec.
+/// What sentencepiece_model.proto's ModelProto says, as far as texts and ids depend on it.
 struct SentencePieceFile {
-  bool is_bpe = false;
-  bool whitespace_is_suffix = false;
-  bool has_character_map = false;  ///< texts are normalized, other than in their white space
+  enum class Kind : std::uint8_t { normal = 1, unknown, control, user_defined, unused, byte };
+  struct Piece {
+    std::string text;  ///< "▁" stands for a space
+    float score = 0;   ///< the highest first
+    Kind kind = Kind::normal;
+  };
+  std::vector<Piece> pieces;  ///< by id
+  std::string begin = "<s>";
+  std::string end = "</s>";
+  bool byte_fallback = false;  ///< there are all 256 byte pieces
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
-  bool escape_whitespaces = true;
 };
 
-/// @throws UserError that names `source` if these are no fields of Protocol Buffers
+/// Pieces are there once each and not empty, scores are numbers, exactly one piece is for what is unknown.
+/// @throws UserError that names `source` for what is no such file, and for what is not supported
 SentencePieceFile read_sentencepiece_file(std::string_view bytes, const std::string& source);
-
-/// The same model without the space before a text. (Where a message of Protocol Buffers holds a field twice,
-/// the last counts.)
-std::string without_dummy_prefix(std::string_view bytes);
 
 }  // namespace llampi::tokenizer

@@ -160,11 +160,12 @@ std::optional<optim::LearningRateSchedule> schedule_then(const Continuing& run, 
   const auto lr = number("optimizer.lr"), min_lr = number("optimizer.min_lr"),
              warmup_steps = number("optimizer.warmup_steps"), steps = number("train.steps"),
              epochs = number("train.epochs");
-  if (!lr || !min_lr || !warmup_steps || !steps || !epochs) return std::nullopt;
+  const auto schedule = from_word<optim::Decay>(then.value("optimizer.schedule"));
+  if (!schedule || !lr || !min_lr || !warmup_steps || !steps || !epochs) return std::nullopt;
   Config c;
   c.optimizer.lr = *lr;
   c.optimizer.min_lr = *min_lr;
-  c.optimizer.schedule = then.value("optimizer.schedule");
+  c.optimizer.schedule = *schedule;
   c.optimizer.warmup_steps = static_cast<std::int64_t>(*warmup_steps);
   c.train.steps = static_cast<std::int64_t>(*steps);
   c.train.epochs = *epochs;
@@ -190,7 +191,8 @@ Effect effect_here(const Continuing& run, const Sides& sides, const Change& chan
   const Effect effect = effect_of(change.key).value_or(Effect::free);
   if (effect == Effect::length) return effect_of_length(run, sides.then);
   // A checkpoint that is given has its own weights, whatever else is.
-  if (change.key == "model.weights" && run.config.run.resume != "auto") return Effect::free;
+  if (change.key == "model.weights" && run.config.run.resume.mode != ResumeFrom::Mode::automatic)
+    return Effect::free;
   // Where no loss is scaled, or none was, it is not the checkpoint's.
   if (change.key == "optimizer.loss_scale" && (run.fresh.loss_scale <= 0 || run.saved.state.loss_scale <= 0))
     return Effect::free;
@@ -281,7 +283,7 @@ std::string recorded_text(const Continuing& run) {
     if (then.values.contains(key)) text = with_value(text, key, then.value(key));
   };
   // A checkpoint that is given has its own weights: the values of the run that wrote it are not this one's.
-  if (run.config.run.resume == "auto") {
+  if (run.config.run.resume.mode == ResumeFrom::Mode::automatic) {
     keep("model.weights");
     if (const auto weights = then.note("model.weights"); !weights.empty())
       text = with_note(text, "model.weights", weights);

@@ -17,7 +17,6 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   run.shape.threads = comm::threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads,
                                              run.shape.ranks_per_node);
 
-  steps_to_trace(config.log.trace);  // refuses what a run would
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
   run.model = model::make_llama(read_model_config(config));
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);

@@ -1,9 +1,7 @@
-// The words of the configuration as the engine's options.
+// The configuration as the engine's options.
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <utility>
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/optim/schedule.hpp"
@@ -23,8 +21,5 @@ optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total
 
 /// True if gradients or parameters are float16 on their way, so that small gradients would vanish unscaled.
 bool scales_loss(const Config& config);
-
-/// The first and last step that log.trace asks for; 0, 0 for none. @throws UserError
-std::pair<std::int64_t, std::int64_t> steps_to_trace(const std::string& text);
 
 }  // namespace llampi::train

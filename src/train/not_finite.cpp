@@ -1,15 +1,13 @@
 #include "train/not_finite.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <string_view>
 #include <tuple>
 #include <vector>
 
+#include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
@@ -17,8 +15,6 @@
 
 namespace llampi::train {
 namespace {
-
-using Json = nlohmann::json;
 
 constexpr std::int64_t kChunk = std::int64_t{1} << 20;  // elements
 
@@ -77,20 +73,9 @@ struct Finding {
   bool loss = false;  ///< is not finite
   int unit = -1;      ///< of whose gradient it holds a bad number
   std::string host;
-};
 
-std::vector<Finding> exchange(comm::World& world, const Finding& own) {
-  Json json = {{"loss", own.loss}, {"unit", own.unit}, {"host", own.host}};
-  if (own.parameter) json["parameter"] = {own.parameter->parameter, own.parameter->element};
-  std::vector<Finding> findings;
-  for (const auto& text : world.all_gather(json.dump(-1, ' ', false, Json::error_handler_t::replace))) {
-    const Json heard = Json::parse(text);
-    Finding finding{{}, heard["loss"], heard["unit"], heard["host"]};
-    if (heard.contains("parameter")) finding.parameter = {heard["parameter"][0], heard["parameter"][1]};
-    findings.push_back(finding);
-  }
-  return findings;
-}
+  auto members() { return std::tie(parameter, loss, unit, host); }
+};
 
 std::string where(const std::vector<Finding>& findings, const std::vector<int>& ranks) {
   const std::string& host = findings[static_cast<std::size_t>(ranks[0])].host;
@@ -108,22 +93,11 @@ std::vector<int> ranks_with(const std::vector<Finding>& findings, const auto& pr
 
 }  // namespace
 
-NotFinitePolicy NotFinitePolicy::parse(const std::string& text) {
-  constexpr std::string_view kSkip = "skip ";
-  NotFinitePolicy policy;
-  if (text == "stop") return policy;
-  if (text.starts_with(kSkip)) {
-    const char* const end = text.data() + text.size();
-    const auto [stopped, error] = std::from_chars(text.data() + kSkip.size(), end, policy.skip);
-    if (error == std::errc() && stopped == end && policy.skip > 0) return policy;
-  }
-  throw_user_error("train.not_finite = {}: use stop, or skip and a number of steps, as in skip 3", text);
-}
-
 std::string find_not_finite(comm::World& world, device::Device& device, fsdp::Engine& engine,
                             double own_loss) {
-  const auto findings = exchange(world, {bad_parameter(device, engine), !std::isfinite(own_loss),
-                                         engine.unit_of_bad_gradient(), world.topology().host});
+  const auto findings =
+      comm::all_gather_value<Finding>(world, {bad_parameter(device, engine), !std::isfinite(own_loss),
+                                              engine.unit_of_bad_gradient(), world.topology().host});
   const auto first = std::min_element(findings.begin(), findings.end(), [](const auto& a, const auto& b) {
     return a.parameter.value_or(BadElement{}) < b.parameter.value_or(BadElement{});
   });

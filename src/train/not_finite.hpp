@@ -1,4 +1,4 @@
-// Steps whose loss or gradient is not finite: what is done about them, and where the first such number is.
+// Steps whose loss or gradient is not finite: where the first such number is.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,6 @@
 #include "llampi/fsdp/engine.hpp"
 
 namespace llampi::train {
-
-/// train.not_finite.
-struct NotFinitePolicy {
-  std::int64_t skip = 0;  ///< so many steps in a row are left out; 0: the first ends the run
-
-  /// Of "stop" or "skip N". @throws UserError
-  static NotFinitePolicy parse(const std::string& text);
-};
 
 /// Where it came from, after a step whose loss or gradient is not finite. In words, the same on all ranks:
 /// parameters that hold such a number already (name, element, unit, rank), else the ranks whose own loss is

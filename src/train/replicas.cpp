@@ -65,7 +65,7 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   if (groups.replica_count() == 1) return {};
   Sums own;
   comm::agree(world, [&] { own = sums_of(device, engine); });
-  const auto sums = comm::all_gather_values(world, own);
+  const auto sums = comm::all_gather_value(world, own);
   const auto hosts = world.all_gather(world.topology().host);
   std::string text;
   for (const int rank : groups.shards.front()) {

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <sstream>
 
-#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/train/run_text.hpp"
@@ -24,7 +23,7 @@ using Checkpoint = checkpoint::FoundCheckpoint;
 /// @param problem "is gone" @param error is thrown if it did not, or has not
 Checkpoint newest_that_began_from(const Config& config, std::vector<checkpoint::Refused>& refused,
                                   const Log& log, const std::string& problem, const std::string& error) {
-  const std::string& file = config.run.resume;
+  const std::string& file = config.run.resume.file;
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || !same_place(read_run_text(own->summary.texts.run_config).value("run.resume"), file))
     throw UserError(error);
@@ -47,7 +46,7 @@ std::optional<std::string> read_or_reason(Checkpoint& checkpoint,
 
 /// run.resume = FILE. What the run itself has saved after it goes first: the same command continues.
 Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>& refused, const Log& log) {
-  const fs::path file = config.run.resume;
+  const fs::path file = config.run.resume.file;
   std::error_code ignored;
   if (!fs::exists(file, ignored)) {
     return newest_that_began_from(
@@ -66,9 +65,9 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
 
 std::optional<Checkpoint> find_checkpoint(const Config& config, std::vector<checkpoint::Refused>& refused,
                                           const Log& log) {
-  if (config.run.resume == "auto")
+  if (config.run.resume.mode == ResumeFrom::Mode::automatic)
     return checkpoint::newest_or_none(run_checkpoints(config), config.run.dir, refused, log);
-  if (config.run.resume != "never") return given_or_newer(config, refused, log);
+  if (config.run.resume.mode == ResumeFrom::Mode::file) return given_or_newer(config, refused, log);
   const auto existing = run_checkpoints(config);
   if (existing.empty()) return std::nullopt;
   throw_user_error(
@@ -154,10 +153,10 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
   const Config defaults;
   if (same_place(config.run.dir, defaults.run.dir))
     log.info("run.dir is not given: the run is kept in {}", config.run.dir);
-  Start start{.weights = config.model.weights, .run_text = texts.resolved + "\n"};
-  if (config.model.weights != "random") {
-    start.weights = checkpoint::resolve_weights(config.model.weights, log);
-    if (start.weights != config.model.weights)
+  Start start{.run_text = texts.resolved + "\n"};
+  if (config.model.weights) {
+    start.weights = checkpoint::resolve_weights(*config.model.weights, log);
+    if (start.weights != *config.model.weights)
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
   start.run_text = with_note(start.run_text, "data.train", data);
@@ -206,19 +205,7 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
 
 Start choose_start(comm::World& world, const Config& config, const ConfigTexts& texts, const Inputs& inputs,
                    std::vector<checkpoint::Refused>& refused, const Log& log) {
-  constexpr char kEnd = '\0';  // of a field, in none of which there is one
-  const std::string answer = comm::from_rank_0(world, [&] {
-    const Start start = decide(config, texts, inputs, refused, log);
-    return fmt::format("{}{}{}{}{}{}{}", start.checkpoint.string(), kEnd, start.finished ? "finished" : "",
-                       kEnd, start.weights.string(), kEnd, start.run_text);
-  });
-  std::istringstream fields(answer);
-  std::string checkpoint, finished, weights, run_text;
-  std::getline(fields, checkpoint, kEnd);
-  std::getline(fields, finished, kEnd);
-  std::getline(fields, weights, kEnd);
-  std::getline(fields, run_text, kEnd);
-  return {checkpoint, !finished.empty(), weights, run_text};
+  return comm::from_rank_0(world, [&] { return decide(config, texts, inputs, refused, log); });
 }
 
 std::string model_of_begun_run(const Config& config, const Log& log) {

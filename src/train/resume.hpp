@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -31,8 +32,10 @@ void check_same_model(const model::LlamaConfig& run, const std::string& run_sour
 struct Start {
   std::filesystem::path checkpoint = {};  ///< empty: from the beginning
   bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so
-  std::filesystem::path weights = {};     ///< from the beginning: what model.weights names, or "random"
+  std::filesystem::path weights = {};     ///< from the beginning: what model.weights names; empty: random
   std::string run_text = {};              ///< the configuration to record: as it really is
+
+  auto members() { return std::tie(checkpoint, finished, weights, run_text); }
 };
 
 /// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.

@@ -43,12 +43,12 @@ void RunReport::describe(std::int64_t total_steps) {
             inputs_.llama.vocab_size);
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   describe_device();
-  log_.info("fsdp: {}, {}; {}", config_.fsdp.strategy, count(std::ssize(compiled.units), "unit"),
+  log_.info("fsdp: {}, {}; {}", word_of(config_.fsdp.strategy), count(std::ssize(compiled.units), "unit"),
             fsdp::format_groups(engine_.groups()));
   if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
     log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
   log_.info("memory per rank, planned for a step:");
-  std::istringstream plan(fsdp::format_plan(compiled.step_plan));
+  std::istringstream plan(fsdp::format_memory(compiled.step));
   for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
   log_.info("data: {} tokens, {} samples of {}, {} steps per epoch; {} steps in all",
             inputs_.train_file->tokens(), inputs_.train_file->samples(config_.data.seq_len),
@@ -57,7 +57,7 @@ void RunReport::describe(std::int64_t total_steps) {
 
 void RunReport::describe_memory() {
   const auto& planned = engine_.compiled().arena_bytes;
-  const auto used = engine_.high_water();
+  const auto used = engine_.memory().used();
   std::int64_t resident = peak_resident_bytes();
   world_.max(std::span(&resident, 1));
   const auto sum = [](const auto& bytes) {
@@ -79,7 +79,7 @@ void RunReport::describe_gpu_memory() {
   log_.info(
       "GPU memory per rank: CUDA context and libraries {}, arena planned {} and used {}, NCCL's "
       "communicators and what was loaded since {}; in all {} of {} (of all that use it){}",
-      format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_.high_water()[device]),
+      format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_.memory().used()[device]),
       format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
       bytes[4] > 0 ? fmt::format(", of which this process has {}", format_bytes(bytes[4])) : "");
 }

@@ -35,10 +35,10 @@ bool works(const auto& work) try {
   return false;
 }
 
-std::string message_of(const std::exception_ptr& failure) try {
+std::string message_of(const std::exception_ptr& failure, const ConfigError::Naming& name_of) try {
   std::rethrow_exception(failure);
 } catch (const std::exception& error) {
-  return error.what();
+  return sentence_of(error, name_of);
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ void Saver::sync_metrics() {
 bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) {
   const fs::path& folder = run_.room.fallback();
   if (folder.empty()) return false;
-  run_.log.warning("{}", message_of(failure));
+  run_.log.warning("{}", message_of(failure, run_.name_of));
   Job elsewhere = job;
   elsewhere.run_dir = folder;
   elsewhere.file = checkpoint::checkpoint_path(folder, job.state.step);
@@ -179,7 +179,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
     saved(elsewhere.file, job.state.step, elsewhere.write(run_.world, run_.device));
   });
   if (second) {
-    run_.log.warning("{}", message_of(second));
+    run_.log.warning("{}", message_of(second, run_.name_of));
     return false;
   }
   run_.log.warning(
@@ -222,7 +222,7 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
   run_.log.warning(
       "{}. The state stays in memory and is saved as soon as that works; waiting up to {} "
       "(checkpoint.wait_minutes, run.max_hours; a signal or the file {}/stop ends the wait and the run)",
-      message_of(failure), format_duration(left), run_.config.run.dir);
+      message_of(failure, run_.name_of), format_duration(left), run_.config.run.dir);
 }
 
 void Saver::start(const checkpoint::TrainingState& state) {

@@ -29,6 +29,7 @@ class Saver {
     fsdp::Engine& engine;
     const Config& config;
     checkpoint::CheckpointTexts texts;
+    ConfigError::Naming name_of;  ///< of options, in what is logged
     health::FlightRecord& record;
     const Log& log;
     const Stopping& stopping;

@@ -6,13 +6,7 @@
 #include "llampi/train/stop.hpp"
 
 namespace llampi::train {
-namespace {
-
 namespace fs = std::filesystem;
-
-constexpr int kBits = 20;  // for the number of ranks with a reason: below 2^20
-
-}  // namespace
 
 Stopping::Stopping(const fs::path& run_dir, double max_hours, int rank)
     : file_(run_dir / "stop"),
@@ -32,21 +26,16 @@ bool Stopping::file_is_there() const {
   return looks_for_file_ && fs::exists(file_, ignored);
 }
 
-std::int64_t Stopping::vote(double seconds_to_go_on) {
-  auto reason = StopReason::none;
-  if (max_seconds_ > 0 && seconds_since_start() + seconds_to_go_on > max_seconds_)
-    reason = StopReason::max_hours;
-  if (take_stop_request()) reason = StopReason::signal;
-  if (file_is_there()) reason = StopReason::file;
-  return reason == StopReason::none ? 0 : std::int64_t{1} << (kBits * (static_cast<int>(reason) - 1));
+StopVotes Stopping::vote(double seconds_to_go_on) {
+  const bool late = max_seconds_ > 0 && seconds_since_start() + seconds_to_go_on > max_seconds_;
+  return {.max_hours = late ? 1 : 0, .signal = take_stop_request() ? 1 : 0, .file = file_is_there() ? 1 : 0};
 }
 
-bool Stopping::decide(std::int64_t votes) {
+bool Stopping::decide(const StopVotes& votes) {
   reason_ = StopReason::none;
-  for (const auto reason : {StopReason::max_hours, StopReason::signal, StopReason::file}) {
-    if (votes != 0) reason_ = reason;
-    votes >>= kBits;
-  }
+  if (votes.max_hours > 0) reason_ = StopReason::max_hours;
+  if (votes.signal > 0) reason_ = StopReason::signal;
+  if (votes.file > 0) reason_ = StopReason::file;
   return reason_ != StopReason::none;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <tuple>
 
 #include "llampi/core/log.hpp"
 
@@ -11,6 +12,13 @@ namespace llampi::train {
 
 /// Of several ranks' reasons the largest is told.
 enum class StopReason : std::uint8_t { none, max_hours, signal, file };
+
+/// Ranks with each reason to stop.
+struct StopVotes {
+  std::int64_t max_hours = 0, signal = 0, file = 0;
+
+  auto members() { return std::tie(max_hours, signal, file); }
+};
 
 class Stopping {
  public:
@@ -20,9 +28,9 @@ class Stopping {
 
   /// What this rank has to say, to be summed over the ranks and given to decide(). A signal is said once.
   /// @param seconds_to_go_on until the run could stop the next time, with everything saved
-  std::int64_t vote(double seconds_to_go_on);
+  StopVotes vote(double seconds_to_go_on);
   /// Whether the run stops.
-  bool decide(std::int64_t votes);
+  bool decide(const StopVotes& votes);
 
   StopReason reason() const { return reason_; }
   /// "by a signal"

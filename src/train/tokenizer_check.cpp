@@ -108,7 +108,7 @@ void check_tokenizers(const Config& config, const Inputs& inputs, const fs::path
   const Speaker train = file_speaker("data.train", inputs.train_file.get());
   const Speaker eval = file_speaker("data.eval", inputs.eval_file.get());
   compare(eval, train, Mismatch::refused_if_sure, log);
-  const Speaker model = weights == "random" ? Speaker() : weights_speaker("model.weights", weights, log);
+  const Speaker model = weights.empty() ? Speaker() : weights_speaker("model.weights", weights, log);
   if (!model.tokenizer.empty()) return compare(train, model, Mismatch::refused_if_sure, log);
   std::error_code ignored;
   const fs::path path = config.model.config;

@@ -1,5 +1,6 @@
 #include "train/trace.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/fsdp/dump.hpp"
 
 #include <algorithm>
 #include <array>
@@ -21,14 +22,11 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
     arguments["unit"] = action.unit;
     arguments["unit_name"] = compiled.units[static_cast<std::size_t>(action.unit)].name;
   }
-  const bool gathered = action.op == fsdp::Op::unshard || action.op == fsdp::Op::widen ||
-                        action.op == fsdp::Op::reshard || action.cargo == fsdp::Cargo::shard;
-  if (gathered) arguments["pass"] = action.pass == fsdp::Pass::forward ? "forward" : "backward";
-  if (action.cargo != fsdp::Cargo::none) arguments["cargo"] = fsdp::to_string(action.cargo);
+  if (action.pass) arguments["pass"] = *action.pass == fsdp::Pass::forward ? "forward" : "backward";
+  if (action.payload != fsdp::CopyPayload::none) arguments["cargo"] = fsdp::to_string(action.payload);
   if (action.bytes > 0) arguments["bytes"] = action.bytes;
-  if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::reduce || action.op == fsdp::Op::norm)
-    arguments["ranks"] = engine.groups().shards_of(rank);
-  if (action.op == fsdp::Op::replica_reduce) arguments["ranks"] = engine.groups().replicas_of(rank);
+  if (action.ranks == fsdp::Ranks::shard_group) arguments["ranks"] = engine.groups().shards_of(rank);
+  if (action.ranks == fsdp::Ranks::replicate_group) arguments["ranks"] = engine.groups().replicas_of(rank);
   return arguments;
 }
 
@@ -40,7 +38,7 @@ fsdp::Observer Trace::observer(std::int64_t step) {
       const double time = steady_seconds();
       open_.resize(std::max(open_.size(), static_cast<std::size_t>(index) + 1));
       open_[static_cast<std::size_t>(index)] = records_.size();
-      records_.push_back({step, action, time, time});
+      records_.push_back({step, &action, time, time});
     } else {
       records_[open_[static_cast<std::size_t>(index)]].end = steady_seconds();
     }
@@ -63,21 +61,21 @@ void Trace::write(const std::filesystem::path& file) {
   std::array<double, device::kStreams>
       free{};  // per stream: the end of the event before; rows must not overlap
   for (const auto& r : records_) {
-    auto arguments = arguments_of(r.action, engine_, rank_);
+    auto arguments = arguments_of(*r.action, engine_, rank_);
     arguments["step"] = r.step;
     arguments["issued"] = r.begin * 1e6;
-    auto& last_end = free.at(static_cast<std::size_t>(r.action.stream));
+    auto& last_end = free.at(static_cast<std::size_t>(r.action->stream));
     const double begin = std::max(r.begin, last_end);
     last_end = std::max(r.end, begin);
-    std::string name = fsdp::to_string(r.action.op);
+    std::string name = fsdp::to_string(r.action->op);
     for (const auto* key : {"cargo", "stage_name", "unit_name"}) {
       if (arguments.contains(key)) name += " " + arguments[key].get<std::string>();
     }
     events.push_back({{"name", name},
-                      {"cat", fsdp::to_string(r.action.op)},
+                      {"cat", fsdp::to_string(r.action->op)},
                       {"ph", "X"},
                       {"pid", rank_},
-                      {"tid", static_cast<int>(r.action.stream)},
+                      {"tid", static_cast<int>(r.action->stream)},
                       {"ts", begin * 1e6},
                       {"dur", (last_end - begin) * 1e6},
                       {"args", arguments}});

@@ -11,9 +11,10 @@ namespace llampi::train {
 
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
-/// step, micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of a gathered
-/// copy: forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a collective), and
-/// issued: when the engine gave it to its stream, on which it begins behind the event before it.
+/// step, micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of
+/// unsharded parameters: forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a
+/// collective), and issued: when the engine gave it to its stream, on which it begins behind the event before
+/// it.
 class Trace {
  public:
   /// `engine` must outlive it.
@@ -27,8 +28,8 @@ class Trace {
  private:
   struct Record {
     std::int64_t step;
-    fsdp::Action action;
-    double begin = 0, end = 0;  ///< seconds
+    const fsdp::Action* action;  ///< of the engine's programs
+    double begin = 0, end = 0;   ///< seconds
   };
   const fsdp::Engine& engine_;
   int rank_;

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <tuple>
 #include <utility>
 
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
-#include "llampi/comm/from_rank_0.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"
@@ -40,6 +42,23 @@ namespace fs = std::filesystem;
 /// That another job may keep the run's folder besides what a save takes: a job that was killed may need some
 /// time to die; file servers keep the lock of a node that was lost for a minute or two.
 constexpr double kLockSeconds = 120;
+
+/// What the ranks say before a step, summed over them.
+struct StepVote {
+  std::int64_t valid_labels = 0;  ///< of the batch
+  std::int64_t failed_ranks = 0;
+  StopVotes stop = {};
+
+  auto members() { return std::tie(valid_labels, failed_ranks, stop); }
+};
+
+/// Bytes, the most of any rank.
+struct MemoryFigures {
+  std::int64_t planned_and_used = 0;  ///< RunReport::memory_bytes()
+  std::int64_t gpu_process = 0;       ///< RunReport::gpu_process_bytes()
+
+  auto members() { return std::tie(planned_and_used, gpu_process); }
+};
 
 class Trainer {
  public:
@@ -115,9 +134,7 @@ class Trainer {
   bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
   double step_seconds_sum_ = 0;
-  std::pair<std::int64_t, std::int64_t> traced_;  ///< first and last step to trace
   std::unique_ptr<Trace> trace_;
-  NotFinitePolicy not_finite_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
   double own_loss_ = 0;                                ///< of the last step, the sum of this rank
   std::unique_ptr<Room> room_;
@@ -153,12 +170,11 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
   std::int64_t saved_step = -1;
   if (!begins) {
     saved_step = resume(refused);
-  } else if (config_.model.weights == "random") {
+  } else if (!config_.model.weights) {
     engine_->initialise(config_.run.seed);
   } else {
     infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
-                        config_.fsdp.sync_init == "broadcast" ? checkpoint::WeightsReading::broadcast
-                                                              : checkpoint::WeightsReading::each);
+                        config_.fsdp.sync_init);
   }
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
@@ -167,6 +183,7 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
                        *engine_,
                        config_,
                        checkpoint_texts(),
+                       texts_.name_of,
                        record_,
                        log_,
                        stopping_,
@@ -180,14 +197,11 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
 void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
   std::vector<fs::path> damaged;
   for (const auto& file : refused) damaged.push_back(file.file);
-  const fs::path fallback = comm::from_rank_0(world_, [&] { return fallback_folder(config_).string(); });
+  const fs::path fallback = comm::from_rank_0(world_, [&] { return fallback_folder(config_); });
   room_ = std::make_unique<Room>(
       config_, checkpoint::checkpoint_bytes(infer::tensor_infos(*engine_), checkpoint_texts()), log_,
       fallback, damaged);
-  comm::from_rank_0(world_, [&] {
-    room_->require_next();
-    return std::string();
-  });
+  comm::on_rank_0(world_, [&] { room_->require_next(); });
 }
 
 checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
@@ -195,13 +209,13 @@ checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
 }
 
 void Trainer::open_run_folder() {
-  const std::string owes = comm::from_rank_0(world_, [&] {
-    folder_->open(start_.run_text, traced_.first > 0, state_.step);
+  owes_evaluation_ = comm::from_rank_0(world_, [&] {
+    folder_->open(start_.run_text, config_.log.trace.has_value(), state_.step);
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
-    return folder_->metrics().ends_with_step(state_.step) ? "evaluation" : "";
+    return folder_->metrics().ends_with_step(state_.step);
   });
   stopping_.forget_last_stop();
-  owes_evaluation_ = !owes.empty() && due(config_.train.eval_every, state_.step);
+  owes_evaluation_ = owes_evaluation_ && due(config_.train.eval_every, state_.step);
 }
 
 Outcome Trainer::run(const Complain& complain) {
@@ -237,14 +251,14 @@ bool Trainer::take_folder() {
     record_.act("waiting for the run folder");
     if (take_stop_request()) throw ToldToStop();
   };
-  return comm::from_rank_0(world_, [&]() -> std::string {
-           try {
-             folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait);
-             return "taken";
-           } catch (const ToldToStop&) {
-             return "";
-           }
-         }) == "taken";
+  return comm::from_rank_0(world_, [&] {
+    try {
+      folder_ = std::make_unique<RunFolder>(config_.run.dir, log_, patience, wait);
+      return true;
+    } catch (const ToldToStop&) {
+      return false;
+    }
+  });
 }
 
 Outcome Trainer::run_watched() {
@@ -262,7 +276,7 @@ Outcome Trainer::run_watched() {
   std::vector<checkpoint::Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;
-  if (start_.checkpoint.empty() && config_.model.weights != "random") {
+  if (start_.checkpoint.empty() && config_.model.weights) {
     comm::agree(world_, [&] {
       check_same_model(inputs_.llama, config_.model.config, infer::config_of_weights(start_.weights),
                        start_.weights.string(), "give the model.config that belongs to the weights");
@@ -274,15 +288,14 @@ Outcome Trainer::run_watched() {
                                  .share_gpu = config_.run.share_gpu,
                                  .deterministic = config_.run.deterministic,
                                  .tf32 = config_.run.tf32,
-                                 .attention = config_.run.attention},
+                                 .attention = config_.run.attention,
+                                 .name_of = texts_.name_of},
                                 log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());
   fsdp::EngineOptions options;
   comm::agree(world_, [&] {
     options = engine_options(config_, *inputs_.model, micro_batches,
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
-    traced_ = steps_to_trace(config_.log.trace);
-    not_finite_ = NotFinitePolicy::parse(config_.train.not_finite);
   });
   selfcheck::check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim,
                         log_);
@@ -292,9 +305,9 @@ Outcome Trainer::run_watched() {
   look_for_room(refused);
   fill_engine(std::move(refused));
   open_run_folder();
-  if (traced_.first > total_steps_)
-    log_.warning("log.trace = {} is behind the last step {}: there will be no trace", config_.log.trace,
-                 total_steps_);
+  if (config_.log.trace && config_.log.trace->first > total_steps_)
+    log_.warning("log.trace begins at step {}, after the last step {}: there will be no trace",
+                 config_.log.trace->first, total_steps_);
   report_ = std::make_unique<RunReport>(world_, config_, inputs_, compute_, *engine_, log_);
   report_->describe(total_steps_);
   warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
@@ -303,9 +316,9 @@ Outcome Trainer::run_watched() {
 
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
-  std::int64_t votes = stopping_.vote(seconds_to_go_on(0));
+  StopVotes votes = stopping_.vote(seconds_to_go_on(0));
   const health::FlightScope scope(record_, {"agreement on stopping"});
-  world_.sum(std::span(&votes, 1));
+  comm::sum_members(world_, votes);
   return stopping_.decide(votes);
 }
 
@@ -380,20 +393,19 @@ Outcome Trainer::loop() {
     notice_save();
     const double data_seconds = steady_seconds() - begin;
 
-    // Valid labels of the global batch; ranks that failed; votes for stopping.
-    std::int64_t counts[] = {0, failure_ ? 1 : 0, stopping_.vote(seconds_to_go_on(last_seconds))};
-    for (const auto& batch : batches) counts[0] += batch.valid_labels;
+    StepVote vote{.failed_ranks = failure_ ? 1 : 0, .stop = stopping_.vote(seconds_to_go_on(last_seconds))};
+    for (const auto& batch : batches) vote.valid_labels += batch.valid_labels;
     {
       const health::FlightScope scope(record_, {"agreement on the step"});
-      world_.sum(counts);
+      comm::sum_members(world_, vote);
     }
-    if (counts[1] > 0) {
+    if (vote.failed_ranks > 0) {
       finish_saving();  // a save that failed there fails here
       settle();
     }
-    if (stopping_.decide(counts[2])) return stop();
+    if (stopping_.decide(vote.stop)) return stop();
 
-    StepMetrics metrics = one_step(state_.step + 1, batches, counts[0]);
+    StepMetrics metrics = one_step(state_.step + 1, batches, vote.valid_labels);
     if (dropped_) return stop();
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = steady_seconds() - begin;
@@ -401,13 +413,13 @@ Outcome Trainer::loop() {
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
-    std::int64_t memory[] = {report_->memory_bytes(), report_->gpu_process_bytes()};
+    MemoryFigures memory{report_->memory_bytes(), report_->gpu_process_bytes()};
     {
       const health::FlightScope scope(record_, {"gathering of memory figures"});
-      world_.max(memory);
+      comm::max_members(world_, memory);
     }
-    metrics.memory_bytes = memory[0];
-    metrics.gpu_process_bytes = memory[1];
+    metrics.memory_bytes = memory.planned_and_used;
+    metrics.gpu_process_bytes = memory.gpu_process;
     record_.act("reporting the step");
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     step_seconds_sum_ += last_seconds;
@@ -440,7 +452,7 @@ void Trainer::check_finite(const StepMetrics& metrics) {
   const health::FlightPhase phase(record_, "looks for what is not finite");
   const std::string where = find_not_finite(world_, compute_.device(), *engine_, own_loss_);
   ++left_out_, ++left_out_in_a_row_;
-  if (left_out_in_a_row_ <= not_finite_.skip) {
+  if (left_out_in_a_row_ <= config_.train.not_finite.skip) {
     log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
                  std::isfinite(metrics.grad_norm)
                      ? "counts as left out, but its gradient was finite and applied"
@@ -516,7 +528,7 @@ void Trainer::scale_loss(std::int64_t step, bool overflow) {
 
 /// Switches the trace on and off, and writes one file per rank once the last traced step is done.
 void Trainer::trace_step(std::int64_t step) {
-  const bool wanted = traced_.first <= step && step <= traced_.second;
+  const bool wanted = config_.log.trace && config_.log.trace->contains(step);
   if (wanted && !trace_) {
     trace_ = std::make_unique<Trace>(*engine_, world_.rank());
   } else if (!wanted && trace_) {

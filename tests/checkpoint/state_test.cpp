@@ -125,7 +125,7 @@ TEST_F(State, MissingMomentsAreRefusedOrZero) {
     };
     EXPECT_THAT(refusal(some({})), AllOf(HasSubstr(file().string()),
                                          HasSubstr("no optimizer state of model.embed_tokens.weight, row,"),
-                                         HasSubstr("frozen"), HasSubstr("run.resume_with_changes = true")));
+                                         HasSubstr("frozen"), HasSubstr("moments_may_be_missing = true")));
     EXPECT_THAT(refusal(some(frozen({0}))), Not(HasSubstr("embed_tokens")));
     for (const DType moment : {DType::float32, DType::bfloat16}) {
       const auto pieces = some({.moment = moment});

@@ -138,11 +138,11 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                         "--run.verify_replicas_every=50",
                                                         "--log.every=6"}));
   EXPECT_EQ(c.run.dir, "d");
-  EXPECT_EQ(c.run.device, "cpu");
+  EXPECT_EQ(c.run.device, device::DeviceChoice::cpu);
   EXPECT_EQ(c.run.threads, 3);
   EXPECT_TRUE(c.run.share_gpu);
   EXPECT_EQ(c.run.seed, 5U);
-  EXPECT_EQ(c.run.resume, "never");
+  EXPECT_EQ(c.run.resume.mode, train::ResumeFrom::Mode::never);
   EXPECT_TRUE(c.run.resume_with_changes);
   EXPECT_EQ(c.run.max_hours, 1.5);
   EXPECT_EQ(c.model.weights, "w");
@@ -155,7 +155,7 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.train.eval_every, 7);
   EXPECT_EQ(c.optimizer.lr, 0.5);
   EXPECT_EQ(c.optimizer.min_lr, 0.25);
-  EXPECT_EQ(c.optimizer.schedule, "linear");
+  EXPECT_EQ(c.optimizer.schedule, optim::Decay::linear);
   EXPECT_EQ(c.optimizer.warmup_steps, 4);
   EXPECT_EQ(c.optimizer.beta1, 0.5);
   EXPECT_EQ(c.optimizer.beta2, 0.75);
@@ -167,16 +167,16 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.optimizer.lr_factors, "head=2");
   EXPECT_EQ(c.optimizer.frozen, "layers.0");
   EXPECT_EQ(c.optimizer.loss_scale, 128);
-  EXPECT_EQ(c.optimizer.master_dtype, "bfloat16");
-  EXPECT_EQ(c.optimizer.moment_dtype, "bfloat16");
-  EXPECT_EQ(c.fsdp.strategy, "no_shard");
-  EXPECT_EQ(c.fsdp.backward_prefetch, "post");
+  EXPECT_EQ(c.optimizer.master_dtype, DType::bfloat16);
+  EXPECT_EQ(c.optimizer.moment_dtype, DType::bfloat16);
+  EXPECT_EQ(c.fsdp.strategy, fsdp::Strategy::no_shard);
+  EXPECT_EQ(c.fsdp.backward_prefetch, fsdp::Prefetch::post);
   EXPECT_FALSE(c.fsdp.forward_prefetch);
   EXPECT_EQ(c.fsdp.limit_all_gathers, 1);
-  EXPECT_EQ(c.fsdp.param_dtype, "float16");
-  EXPECT_EQ(c.fsdp.reduce_dtype, "bfloat16");
-  EXPECT_EQ(c.fsdp.cpu_offload, "params");
-  EXPECT_EQ(c.fsdp.offload_step, "host");
+  EXPECT_EQ(c.fsdp.param_dtype, DType::float16);
+  EXPECT_EQ(c.fsdp.reduce_dtype, DType::bfloat16);
+  EXPECT_EQ(c.fsdp.cpu_offload, train::CpuOffload::params);
+  EXPECT_EQ(c.fsdp.offload_step, train::OffloadStep::host);
   EXPECT_EQ(c.checkpoint.every, 11);
   EXPECT_EQ(c.checkpoint.keep, 1);
   EXPECT_EQ(c.checkpoint.keep_every, 100);
@@ -193,12 +193,7 @@ TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
   train::Config back = parse_ini(ini, "x");
   const auto table = option_table(c), table_back = option_table(back);
   for (std::size_t i = 0; i < table.size(); ++i) {
-    std::visit(
-        [&](const auto* value) {
-          using Pointer = std::remove_const_t<std::remove_pointer_t<decltype(value)>>*;
-          EXPECT_EQ(*std::get<Pointer>(table_back[i].target), *value) << table[i].key;
-        },
-        table[i].target);
+    EXPECT_EQ(value_text(table_back[i]), value_text(table[i])) << table[i].key;
   }
   write_file(ini);
   EXPECT_EQ(to_ini(resolve_config({"--config=" + kFile})), ini);
@@ -341,14 +336,15 @@ TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
   const train::Config c =
       resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
                                     "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
-  EXPECT_EQ(c.fsdp.cpu_offload, "none");
+  EXPECT_EQ(c.fsdp.cpu_offload, train::CpuOffload::none);
 }
 
 TEST_F(OptionsTest, TheConfigurationsThatComeWithTheProgramCanBeTrained) {
   for (const std::string name :
        {"small", "sums-base", "sums-chat", "llama3-8b", "llama3-8b-chat", "llama3-70b"}) {
     const std::string file = LLAMPI_TEST_DATA "/../input/" + name + ".ini";
-    EXPECT_EQ(resolve_config({"--config=" + file}).run.device, name.starts_with("llama3") ? "cuda" : "auto")
+    EXPECT_EQ(resolve_config({"--config=" + file}).run.device,
+              name.starts_with("llama3") ? device::DeviceChoice::cuda : device::DeviceChoice::automatic)
         << name;
   }
 }
@@ -385,7 +381,7 @@ TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
   };
   EXPECT_TRUE(not_built(plan({})).empty());
   const train::Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
-  EXPECT_EQ(c.run.device, "cuda");
+  EXPECT_EQ(c.run.device, device::DeviceChoice::cuda);
   EXPECT_EQ(not_built(c), (std::vector<std::string>{"log.tensorboard = true"}));
   // What is left is as strict as ever.
   expect_user_error([&] { resolve_config({}, Purpose::plan); },

@@ -107,6 +107,37 @@ TEST_F(Plan, TakesThreadsAsARunDoes) {
   EXPECT_LT(json("--threads 1")["planned_bytes"], json("--threads 64")["planned_bytes"]);
 }
 
+// With one unit gathered at a time, unit 1 (block 0) is gathered again for its backward pass.
+TEST_F(Plan, ListsActionsWithTheirOperands) {
+  const std::string options = "--ranks 2 --per-node 2 --threads 1 --fsdp.limit_all_gathers=1 ";
+  const Ending ending = plan(options + "--actions");
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_THAT(ending.out, ::testing::StartsWith(plan(options).out));
+  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy     h2d inputs mb0\n"
+                                    "        write   output             inputs #"));
+  EXPECT_THAT(ending.out, HasSubstr("unshard  unshard mb0 unit 1 (model.layers.0) bwd, after "));
+  EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));
+  EXPECT_THAT(ending.out, HasSubstr("backward mb0 stage 1 (model.layers.0.self_attn)"));
+  EXPECT_THAT(ending.out, ::testing::ContainsRegex("write   parameter_gradient unsharded gradient #[0-9]+ "
+                                                   "model.layers.0, 5 parts, [0-9.]+ KiB\n"));
+  EXPECT_THAT(ending.out, HasSubstr("  compute  norm, after "));
+
+  EXPECT_FALSE(json(options).contains("actions"));
+  const auto listed = json(options + "--actions");
+  ASSERT_EQ(listed["actions"].size(), listed["step_actions"]);
+  std::int64_t gathered = 0;
+  for (const auto& action : listed["actions"]) {
+    if (action["op"] == "unshard") gathered += action["bytes"].get<std::int64_t>();
+    for (const auto& operand : action["operands"]) {
+      const auto& buffer = listed["buffers"].at(operand["buffer"].get<std::size_t>());
+      EXPECT_LE(buffer["offset"].get<std::int64_t>() + buffer["bytes"].get<std::int64_t>(),
+                listed["arenas"][buffer["arena"].get<std::string>()]["step_bytes"]);
+      EXPECT_TRUE(buffer["kept"].get<bool>() || !buffer["live"].empty()) << buffer;
+    }
+  }
+  EXPECT_EQ(gathered, listed["traffic"]["gathered_bytes"]);
+}
+
 TEST_F(Plan, ListsUnits) {
   EXPECT_THAT(plan("").out, Not(HasSubstr("shard elements")));
   const Ending units = plan("--units --ranks 3 --fsdp.wrap=modules --fsdp.wrap_modules=LlamaMLP");

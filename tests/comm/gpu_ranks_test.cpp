@@ -74,7 +74,7 @@ TEST(GpuOfRank, SharingIsRefusedUnlessAskedFor) {
   const std::string text = refusal(world, gpus(1), false);
   EXPECT_NE(text.find("would share GPU 0000:00:00.0"), std::string::npos) << text;
   EXPECT_NE(text.find("ranks 0 and 1 on " + world.topology().host), std::string::npos) << text;
-  EXPECT_NE(text.find("run.share_gpu"), std::string::npos) << text;
+  EXPECT_NE(text.find("share_gpu = true"), std::string::npos) << text;
   EXPECT_EQ(refusal(world, gpus(1), true), "nothing");
 }
 

@@ -107,7 +107,7 @@ TEST(Sampler, ShufflesEachEpochAnew) {
 TEST(Sampler, RefusesTooFewSamples) {
   const auto message = user_error([] { data::Sampler(7, 8, 0, true); });
   EXPECT_THAT(message, ::testing::HasSubstr("7 samples"));
-  EXPECT_THAT(message, ::testing::HasSubstr("train.global_batch = 8"));
+  EXPECT_THAT(message, ::testing::HasSubstr("global_batch = 8"));
   EXPECT_EQ(data::Sampler(8, 8, 0, true).steps_per_epoch(), 1);
 }
 

@@ -1,4 +1,4 @@
-// What a tokenizer.json, a tokenizer.model and the files beside them may say, and what is refused.
+// What a tokenizer.json and the files beside it may say, and what is refused.
 #include <nlohmann/json.hpp>
 
 #include "data_testing.hpp"
@@ -238,58 +238,6 @@ TEST_F(TokenizerFolder, RefusesOtherNames) {
   EXPECT_THAT(message((folder_ / "vocab.txt").string()), HasSubstr("tokenizer.json or tokenizer.model"));
   const TemporaryFolder empty;
   EXPECT_THAT(message(empty.path().string()), HasSubstr("neither tokenizer.json nor tokenizer.model"));
-}
-
-std::string sentencepiece_fixture() {
-  return read_text(std::filesystem::path(LLAMPI_TEST_DATA) / "data" / "tokenizers" / "sentencepiece" /
-                   "tokenizer.model");
-}
-
-TEST(TokenizerSentencePiece, RefusesDamagedFiles) {
-  const std::string good = sentencepiece_fixture();
-  const auto message = [](const std::string& bytes) {
-    return user_error([&] { tokenizer::parse_sentencepiece(bytes, "t.model"); });
-  };
-  EXPECT_THAT(message(""), StartsWith("t.model: "));
-  EXPECT_THAT(message("{}"), StartsWith("t.model: "));
-  EXPECT_THAT(message(std::string(1000, '\xFF')), StartsWith("t.model: "));
-  EXPECT_THAT(message(good.substr(0, good.size() / 2)), StartsWith("t.model: "));
-  EXPECT_THAT(message(good.substr(2)), StartsWith("t.model: "));
-  // The piece of a space, U+2581, once more.
-  EXPECT_THAT(message(good + "\x0A\x05\x0A\x03\xE2\x96\x81"),
-              AllOf(StartsWith("t.model: "), HasSubstr("already defined")));
-  // trainer_spec { model_type: UNIGRAM }, normalizer_spec { precompiled_charsmap: "x" }
-  EXPECT_THAT(message(good + std::string("\x12\x02\x18\x01", 4)), HasSubstr("only BPE"));
-  EXPECT_THAT(message(good + std::string("\x1A\x03\x12\x01x", 5)), HasSubstr("normalizes"));
-}
-
-TEST(TokenizerSentencePiece, DamagedFilesAreNoCrash) {
-  const std::string good = sentencepiece_fixture();
-  for (std::size_t at = 0; at < good.size(); at += 97) {
-    std::string bytes = good;
-    bytes[at] = static_cast<char>(bytes[at] ^ 0x81);
-    try {
-      tokenizer::parse_sentencepiece(bytes, "t.model")->encode("Hello <s> world");
-    } catch (const Error& error) {
-      EXPECT_STRNE(error.what(), "");
-    }
-  }
-}
-
-TEST(TokenizerSentencePiece, SpecialTokensDoNotComeOutOfText) {
-  // A user-defined piece that tokenizer_config.json makes the end: "xyzzy", type USER_DEFINED.
-  const TemporaryFolder folder;
-  write_text(folder / "tokenizer.model",
-             sentencepiece_fixture() + std::string("\x0A\x0E\x0A\x05xyzzy\x15\0\0\0\0\x18\x04", 16));
-  const auto plain = tokenizer::make_tokenizer((folder / "tokenizer.model").string());
-  EXPECT_THAT(plain->encode("a xyzzy"), ::testing::Contains(1200));
-  write_text(folder / "tokenizer_config.json", R"({"eos_token": "xyzzy"})");
-  const auto tokenizer = tokenizer::make_tokenizer(folder.path().string());
-  EXPECT_EQ(tokenizer->end(), 1200);
-  EXPECT_THAT(tokenizer->encode("a xyzzy"), ::testing::Contains(1200));
-  const auto ids = tokenizer->encode("a xyzzyb", tokenizer::SpecialText::text);
-  EXPECT_THAT(ids, ::testing::Not(::testing::Contains(1200)));
-  EXPECT_EQ(tokenizer->decode(ids), "a xyzzyb");
 }
 
 }  // namespace

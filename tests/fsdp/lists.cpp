@@ -150,21 +150,7 @@ std::vector<ListCase> list_cases() {
   return cases;
 }
 
-PlanInput Lists::plan_input() const {
-  return {.specs = specs,
-          .units = units,
-          .constants = constants,
-          .batch = {2, 16},
-          .precision = options.precision(),
-          .offload = options.offload,
-          .shards = options.shard_count(),
-          .replicas = options.ranks / options.shard_count(),
-          .checkpointing = options.checkpointing,
-          .micro_batches = options.micro_batches,
-          .vocabulary = 101};
-}
-
-Lists make_lists(const ListCase& options) {
+Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)>& change) {
   model::LlamaConfig config;
   config.vocab_size = 101;
   config.hidden_size = 24;
@@ -186,26 +172,41 @@ Lists make_lists(const ListCase& options) {
   lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
                      options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>());
   lists.constants = lists.model->constants(16, DType::float32);
-  ScheduleOptions schedule{.micro_batches = options.micro_batches,
-                           .replicas = options.ranks / shards,
-                           .reshard_after_forward = options.reshard_after_forward,
-                           .backward_prefetch = options.backward_prefetch,
-                           .forward_prefetch = options.forward_prefetch,
-                           .limit_all_gathers = options.limit,
-                           .accumulate_unsharded = options.unsharded,
-                           .precision = options.precision(),
-                           .offload = options.offload,
-                           .checkpointing = options.checkpointing,
-                           .blocks = {}};
+  ProgramSpec spec{.parameters = lists.model->parameters(),
+                   .specs = lists.specs,
+                   .units = lists.units,
+                   .constants = lists.constants,
+                   .batch = {2, 16},
+                   .vocabulary = 101,
+                   .micro_batches = options.micro_batches,
+                   .reshard_after_forward = options.reshard_after_forward,
+                   .backward_prefetch = options.backward_prefetch,
+                   .forward_prefetch = options.forward_prefetch,
+                   .limit_all_gathers = options.limit,
+                   .accumulate_unsharded = options.unsharded,
+                   .precision = options.precision(),
+                   .offload = options.offload,
+                   .checkpointing = options.checkpointing,
+                   .shards = shards,
+                   .replicas = options.ranks / shards,
+                   .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
     const bool block = s > 0 && !lists.last_stage(s);
-    schedule.blocks.push_back(block ? (s - 1) / 2 : -1);
+    spec.blocks.push_back(block ? (s - 1) / 2 : -1);
   }
-  lists.step = compile(lists.specs, lists.units, schedule);
-  schedule.forward_only = true;
-  schedule.micro_batches = 1;
-  lists.evaluation = compile(lists.specs, lists.units, schedule);
+  if (change) change(spec);
+  lists.step = build(spec);
+  spec.forward_only = true;
+  spec.micro_batches = 1;
+  lists.evaluation = build(spec);
   lists.unit_of = unit_of_parameter(lists.units, lists.model->parameters().size());
+  return lists;
+}
+
+Lists make_placed_lists(const ListCase& options) {
+  Lists lists = make_lists(options);
+  place(lists.step);
+  place(lists.evaluation);
   return lists;
 }
 

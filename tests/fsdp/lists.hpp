@@ -1,12 +1,15 @@
 // Small Llamas and their compiled lists, for tests that run nothing.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/placement.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::fsdp {
@@ -52,15 +55,17 @@ struct Lists {
   std::vector<model::StageSpec> specs;
   std::vector<Unit> units;
   std::vector<model::BufferSpec> constants;
-  std::vector<Action> step, evaluation;
+  Program step, evaluation;
   std::vector<int> unit_of;
 
-  PlanInput plan_input() const;
   bool trained(int parameter) const {
     return !units[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(parameter)])].frozen;
   }
   bool last_stage(int stage) const { return stage + 1 == static_cast<int>(specs.size()); }
 };
-Lists make_lists(const ListCase& options);
+/// @param change of what the case says, before the programs are built
+Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)>& change = {});
+/// Likewise, with the programs' buffers in their places.
+Lists make_placed_lists(const ListCase& options);
 
 }  // namespace llampi::fsdp

@@ -164,11 +164,11 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
   const std::vector<std::int64_t> samples = {0, 1};
   const std::vector<device::HostBatch> batches = {fixture.batch(samples), fixture.batch(samples)};
   engine.step(batches, {1e-3, 1, 4 * world.size() * fixture.seq_len});
-  EXPECT_EQ(seen, engine.compiled().step);
+  EXPECT_EQ(seen, engine.compiled().step.actions);
   EXPECT_EQ(ended, static_cast<int>(seen.size()));
   seen.clear();
   engine.evaluate(batches[0]);
-  EXPECT_EQ(seen, engine.compiled().evaluation);
+  EXPECT_EQ(seen, engine.compiled().evaluation.actions);
 }
 
 TEST(Engine, InitialValuesDoNotDependOnRanksOrStrategy) {

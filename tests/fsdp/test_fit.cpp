@@ -76,7 +76,7 @@ TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
   EXPECT_THAT(text,
               ContainsRegex("^needs [0-9.]+ MiB of memory per rank, but .+ has about [0-9.]+ MiB for each of "
                             "its [0-9]+ ranks?; largest items: saved activation [0-9.]+ MiB, "));
-  EXPECT_THAT(text, HasSubstr("; it would fit with train.micro_batch = 4"));
+  EXPECT_THAT(text, HasSubstr("; it would fit with batch.sequences = 4"));
   options_ = smaller;
   EXPECT_EQ(refusal(device, device), "");
 }
@@ -91,14 +91,13 @@ TEST_F(Fit, LooksAtBothMemories) {
   SmallDevice device(on_device), host(on_host), small_host(on_host - 1);
   const std::string text = refusal(device, host);
   EXPECT_THAT(text, HasSubstr(" of GPU memory per rank"));
-  EXPECT_THAT(text, HasSubstr("; it would fit with fsdp.cpu_offload = optimizer"));
+  EXPECT_THAT(text, HasSubstr("; it would fit with offload = optimizer"));
   EXPECT_THAT(refusal(device, small_host), HasSubstr("; it would fit on "));
   EngineOptions narrow = options_;
   narrow.precision.moment = DType::bfloat16;
   SmallDevice larger(arenas(narrow)[0]);
-  EXPECT_THAT(refusal(larger, host), HasSubstr("; it would fit with fsdp.cpu_offload = optimizer"));
-  EXPECT_THAT(refusal(larger, small_host),
-              HasSubstr("; it would fit with optimizer.moment_dtype = bfloat16"));
+  EXPECT_THAT(refusal(larger, host), HasSubstr("; it would fit with offload = optimizer"));
+  EXPECT_THAT(refusal(larger, small_host), HasSubstr("; it would fit with precision.moment = bfloat16"));
   options_ = offloaded;
   EXPECT_EQ(refusal(device, host), "");
   EXPECT_THAT(refusal(device, small_host), HasSubstr(" of host memory per rank"));
@@ -115,8 +114,8 @@ TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
   master.precision.master = DType::bfloat16;
   gradients = master;
   gradients.precision.gradient_shard = gradients.precision.reduce = DType::bfloat16;
-  const std::string words[] = {"optimizer.moment_dtype = bfloat16", " and optimizer.master_dtype = bfloat16",
-                               " and optimizer.gradient_dtype = bfloat16 and fsdp.reduce_dtype = bfloat16"};
+  const std::string words[] = {"precision.moment = bfloat16", " and precision.master = bfloat16",
+                               " and precision.gradient_shard = bfloat16 and precision.reduce = bfloat16"};
   const EngineOptions original = options_;
   std::string advised;
   int i = 0;
@@ -135,9 +134,8 @@ TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
   options_.micro_batches = 1;
   options_.batch.sequences = 8;
   options_.checkpointing = Checkpointing::none;
-  EXPECT_THAT(
-      refusal(device, device),
-      ::testing::EndsWith("; it would fit with train.micro_batch = 1 and activation.checkpointing = full"));
+  EXPECT_THAT(refusal(device, device),
+              ::testing::EndsWith("; it would fit with batch.sequences = 1 and checkpointing = full"));
 }
 
 TEST_F(Fit, AdvisesNoCombinationThatIsRefused) {
@@ -147,8 +145,8 @@ TEST_F(Fit, AdvisesNoCombinationThatIsRefused) {
   EngineOptions moments = options_;
   moments.precision.moment = DType::bfloat16;
   SmallDevice device(sum(arenas(moments)) - 1);
-  EXPECT_THAT(refusal(device, device), Not(HasSubstr("master_dtype")));
-  EXPECT_THAT(refusal(device, device), Not(HasSubstr("gradient_dtype")));
+  EXPECT_THAT(refusal(device, device), Not(HasSubstr("precision.master")));
+  EXPECT_THAT(refusal(device, device), Not(HasSubstr("precision.gradient_shard")));
 }
 
 // Parameters that are gathered in float32 are the master themselves: another one would only be added.
@@ -159,8 +157,8 @@ TEST_F(Fit, ABfloat16MasterIsAdvisedBesideBfloat16ParametersOnly) {
   narrow.precision.moment = narrow.precision.gradient_shard = narrow.precision.reduce = DType::bfloat16;
   SmallDevice device(sum(arenas(narrow)));
   EXPECT_THAT(refusal(device, device),
-              ::testing::EndsWith("; it would fit with optimizer.moment_dtype = bfloat16 and "
-                                  "optimizer.gradient_dtype = bfloat16 and fsdp.reduce_dtype = bfloat16"));
+              ::testing::EndsWith("; it would fit with precision.moment = bfloat16 and "
+                                  "precision.gradient_shard = bfloat16 and precision.reduce = bfloat16"));
 }
 
 // A list grows with the micro-batches of a step: one of a million is not tried.

@@ -11,13 +11,19 @@
 namespace llampi::fsdp {
 namespace {
 
-using Key = std::pair<int, Pass>;  // unit and gathered copy
+using Key = std::pair<int, Pass>;  // unit and unsharded copy
 
 class EveryList : public ::testing::TestWithParam<ListCase> {
  protected:
-  EveryList() : lists_(make_lists(GetParam())), happens_before_(lists_.step) {}
+  EveryList() : lists_(make_lists(GetParam())), happens_before_(lists_.step.actions) {
+    for (const auto& action : step()) {
+      if (!action.pass || action.op == Op::reshard) continue;
+      const Key key{action.unit, *action.pass};
+      EXPECT_EQ(copies_.emplace(action.find(Slot::output)->buffer, key).first->second, key);
+    }
+  }
 
-  const std::vector<Action>& step() const { return lists_.step; }
+  const std::vector<Action>& step() const { return lists_.step.actions; }
   int size() const { return static_cast<int>(step().size()); }
   const Action& at(int i) const { return step()[static_cast<std::size_t>(i)]; }
   const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
@@ -25,7 +31,7 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   bool gathered_at_all(int u) const { return sharded(u) || GetParam().mixed || GetParam().offload.params; }
   /// The action puts a unit's parameters where kernels read them, or the widening does.
   bool gathers(const Action& action) const {
-    return action.op == Op::unshard || (action.cargo == Cargo::shard && !sharded(action.unit));
+    return action.op == Op::unshard || (action.payload == CopyPayload::shard && !sharded(action.unit));
   }
   /// The unit that another one is gathered with.
   int leader(int u) const {
@@ -53,19 +59,36 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
     return false;
   }
 
+  int unit_of(int parameter) const { return lists_.unit_of[static_cast<std::size_t>(parameter)]; }
+  /// The operand of this slot for a parameter of the stage.
+  const Operand& operand(const Action& action, Slot slot, std::size_t use) const {
+    const auto first = action.find(slot) - action.operands.data();
+    const Operand& found = action.operands.at(static_cast<std::size_t>(first) + use);
+    EXPECT_EQ(found.slot, slot);
+    return found;
+  }
+  /// Which unsharded copy a stage reads a parameter from: the one that is made in the same buffer.
+  Key copy_of(const Action& action, std::size_t use) const {
+    const BufferId buffer = operand(action, Slot::parameter, use).buffer;
+    const auto made = copies_.find(buffer);
+    return made == copies_.end() ? Key{-1, Pass::forward} : made->second;
+  }
+
   /// Of the unit or of what follows it.
   bool reads_copy(const Action& action, int unit, Pass pass) const {
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const bool same = leader(lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)]) == unit;
-      if (same && reads(action, u) && action.copies[u] == pass) return true;
+      if (same && reads(action, u) && copy_of(action, u) == Key{unit_of(uses[u].parameter), pass})
+        return true;
     }
     return false;
   }
 
   Lists lists_;
   HappensBefore happens_before_;
+  std::map<BufferId, Key> copies_;  // what is in the buffers of unsharded parameters
 };
 
 TEST_P(EveryList, StagesRunInOrder) {
@@ -85,12 +108,12 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
   std::map<Key, int> gathered;  // to the action that gathered it
   for (int i = 0; i < size(); ++i) {
     const auto& action = at(i);
-    const Key key{action.unit, action.pass};
+    const Key key{action.unit, action.pass.value_or(Pass::forward)};
     if (gathers(action)) {
       EXPECT_TRUE(gathered.emplace(key, i).second)
           << "gathered twice: " << to_string(action, lists_.specs, lists_.units);
     }
-    if (action.op == Op::widen) {
+    if (action.op == Op::cast_params) {
       if (sharded(action.unit) || GetParam().offload.params) {
         ASSERT_TRUE(gathered.count(key));
         EXPECT_TRUE(happens_before_(gathered[key], i));
@@ -102,11 +125,10 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
     }
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) continue;
     const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
-    ASSERT_EQ(action.copies.size(), uses.size());
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
       if (!gathered_at_all(unit) || !reads(action, u)) continue;
-      const auto source = gathered.find({unit, action.copies[u]});
+      const auto source = gathered.find(copy_of(action, u));
       ASSERT_NE(source, gathered.end()) << to_string(action, lists_.specs, lists_.units);
       EXPECT_TRUE(happens_before_(source->second, i));
     }
@@ -139,7 +161,7 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
   std::vector<Gathered> all;
   for (int i = size() - 1; i >= 0; --i) {  // backwards: the first use of a gather is the last one seen
     if (at(i).op == Op::reshard && !unit(at(i).unit).follows)
-      all.push_back({at(i).unit, at(i).pass, -1, -1, i});
+      all.push_back({at(i).unit, *at(i).pass, -1, -1, i});
     for (auto& g : all) {
       if (g.issued >= 0) continue;
       if (reads_copy(at(i), g.unit, g.pass)) g.first_use = i;
@@ -177,7 +199,7 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       for (int i = 0; i < size(); ++i) {
         if (at(i).micro_batch != m) continue;
         if (at(i).op == Op::backward && uses_unit(at(i), u)) last_write = i;
-        if ((at(i).op == Op::reduce || at(i).op == Op::replica_reduce) && at(i).unit == u)
+        if ((at(i).op == Op::reduce || at(i).op == Op::all_reduce) && at(i).unit == u)
           reductions.push_back(i);
       }
       ASSERT_GE(last_write, 0);
@@ -188,14 +210,16 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       if (!now) continue;
       const auto& reduction = at(reductions.front());
       EXPECT_TRUE(happens_before_(last_write, reductions.front()));
-      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::replica_reduce);
+      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::all_reduce);
       const bool adds = m > 0 && !GetParam().unsharded;
-      EXPECT_EQ(reduction.accumulate.front(), adds ? device::Accumulate::yes : device::Accumulate::no);
+      EXPECT_EQ(reduction.find(Slot::output)->access, adds ? Access::both : Access::write);
       if (!hybrid || !last) continue;
       const auto& join = at(reductions.back());  // of the shards, in place, behind the group's own reduction
-      EXPECT_EQ(join.op, Op::replica_reduce);
-      EXPECT_EQ(join.elements, lists_.units[static_cast<std::size_t>(u)].shard_elements);
-      EXPECT_EQ(join.accumulate.front(), device::Accumulate::no);
+      EXPECT_EQ(join.op, Op::all_reduce);
+      EXPECT_EQ(join.find(Slot::input)->buffer, join.find(Slot::output)->buffer);
+      EXPECT_EQ(lists_.step[join.find(Slot::output)->buffer].elements(),
+                lists_.units[static_cast<std::size_t>(u)].shard_elements);
+      EXPECT_EQ(join.find(Slot::output)->access, Access::write);
       EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
     }
   }
@@ -212,7 +236,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
       const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
       const int epoch = reduced && !GetParam().unsharded ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
-      EXPECT_EQ(action.accumulate[u], first ? device::Accumulate::no : device::Accumulate::yes);
+      EXPECT_EQ(operand(action, Slot::parameter_gradient, u).access, first ? Access::write : Access::both);
     }
   }
 }
@@ -230,7 +254,7 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
     }
     if (i > n) {
       EXPECT_TRUE(happens_before_(n, i)) << to_string(at(i), lists_.specs, lists_.units);
-    } else if (i < n && at(i).op != Op::reshard && at(i).cargo != Cargo::state) {
+    } else if (i < n && at(i).op != Op::reshard && at(i).payload != CopyPayload::state) {
       EXPECT_TRUE(happens_before_(i, n)) << to_string(at(i), lists_.specs, lists_.units);
     }
   }
@@ -251,8 +275,8 @@ TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATi
       EXPECT_TRUE(happens_before_(in[u], i));
       updated[u] = i;
     }
-    if (at(i).cargo != Cargo::state) continue;
-    if (at(i).op == Op::copy_in) {
+    if (at(i).payload != CopyPayload::state) continue;
+    if (at(i).op == Op::h2d) {
       in[u] = i;
       on_device.insert(u);
       EXPECT_LE(on_device.size(), 2U);
@@ -272,9 +296,9 @@ TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack
   std::map<int, int> gradient, updated, back;
   int scalars = -1;
   for (int i = 0; i < size(); ++i) {
-    if (at(i).cargo == Cargo::scalars) scalars = i;
-    if (at(i).cargo == Cargo::gradient) gradient[at(i).unit] = i;
-    if (at(i).cargo == Cargo::new_shard) back[at(i).unit] = i;
+    if (at(i).payload == CopyPayload::scalars) scalars = i;
+    if (at(i).payload == CopyPayload::gradient) gradient[at(i).unit] = i;
+    if (at(i).payload == CopyPayload::new_shard) back[at(i).unit] = i;
     if (at(i).op == Op::update) updated[at(i).unit] = i;
   }
   ASSERT_GE(scalars, 0);
@@ -293,8 +317,8 @@ TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack
 TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
   std::map<Key, int> copied;
   for (int i = 0; i < size(); ++i) {
-    const Key key{at(i).unit, at(i).pass};
-    if (at(i).cargo == Cargo::shard) copied[key] = i;
+    const Key key{at(i).unit, at(i).pass.value_or(Pass::forward)};
+    if (at(i).payload == CopyPayload::shard) copied[key] = i;
     if (at(i).op != Op::unshard || !GetParam().offload.params) continue;
     ASSERT_TRUE(copied.count(key)) << "a copy for each gather";
     EXPECT_TRUE(happens_before_(copied[key], i));
@@ -308,9 +332,9 @@ TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
 TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
   for (const auto& action : step()) {
     if (action.unit < 0 || !unit(action.unit).frozen) continue;
-    const std::set<Op> allowed = {Op::copy_in, Op::unshard, Op::widen, Op::reshard};
+    const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard};
     EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
-    EXPECT_NE(action.cargo, Cargo::state);
+    EXPECT_NE(action.payload, CopyPayload::state);
   }
 }
 
@@ -350,9 +374,10 @@ TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
 }
 
 TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
-  const std::set<Op> allowed = {Op::copy_in, Op::unshard, Op::widen, Op::forward, Op::reshard};
-  for (const auto& action : lists_.evaluation) EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
-  const auto forwards = std::count_if(lists_.evaluation.begin(), lists_.evaluation.end(),
+  const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
+  for (const auto& action : lists_.evaluation.actions)
+    EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
+  const auto forwards = std::count_if(lists_.evaluation.actions.begin(), lists_.evaluation.actions.end(),
                                       [](const auto& a) { return a.op == Op::forward; });
   EXPECT_EQ(static_cast<std::size_t>(forwards), lists_.specs.size());
 }
@@ -362,7 +387,7 @@ INSTANTIATE_TEST_SUITE_P(Schedule, EveryList, ::testing::ValuesIn(list_cases()))
 TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
   const auto lists = make_lists({.layers = 2});
   std::vector<std::string> lines;
-  for (const auto& a : lists.step) {
+  for (const auto& a : lists.step.actions) {
     std::string line = to_string(a.op);
     if (a.stage >= 0) line += fmt::format(" s{}", a.stage);
     if (a.unit >= 0) line += fmt::format(" u{}", a.unit);
@@ -370,7 +395,7 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
   }
   // Stages: 0 embedding, 1 and 2 block 0, 3 and 4 block 1, 5 norm, head and loss. Units: 0 embedding, 1, 2
   // blocks, 3 head.
-  const std::vector<std::string> expected = {"copy_in",     "unshard u0",  "unshard u1",                //
+  const std::vector<std::string> expected = {"h2d",         "unshard u0",  "unshard u1",                //
                                              "forward s0",  "reshard u0",  "unshard u2",                //
                                              "forward s1",  "forward s2",  "reshard u1", "unshard u3",  //
                                              "forward s3",  "forward s4",  "reshard u2", "unshard u2",  //

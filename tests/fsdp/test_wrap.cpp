@@ -359,12 +359,12 @@ std::string message_of(const WrapOptions& options) {
 
 TEST(Wrap, MistakesAreAnsweredWithWhatIsKnown) {
   const auto unknown = message_of(by_modules({"LlamaMLP", "LlamaMlp"}));
-  EXPECT_THAT(unknown, HasSubstr("'LlamaMlp' of fsdp.wrap_modules"));
+  EXPECT_THAT(unknown, HasSubstr("'LlamaMlp' of wrap.modules"));
   EXPECT_THAT(unknown, HasSubstr("LlamaDecoderLayer, LlamaRMSNorm, LlamaAttention, Linear, LlamaMLP"));
-  EXPECT_THAT(message_of(by_modules({})), HasSubstr("needs fsdp.wrap_modules"));
+  EXPECT_THAT(message_of(by_modules({})), HasSubstr("needs class names"));
   EXPECT_THAT(message_of(by_modules({"LlamaMLP", ""})), HasSubstr("empty entry"));
   EXPECT_THAT(message_of(by_modules({"layers\\.(0"})), HasSubstr("not a regular expression"));
-  EXPECT_THAT(message_of(by_size(-1)), HasSubstr("fsdp.wrap_min_params = -1 is negative"));
+  EXPECT_THAT(message_of(by_size(-1)), HasSubstr("wrap.min_params = -1 is negative"));
 }
 
 // none

@@ -116,6 +116,19 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   return result;
 }
 
+/// Overwrites everything that is not persistent with bytes of NaN.
+void poison_transients(device::Device& device, const Engine& engine) {
+  for (const Program* program : {&engine.compiled().step, &engine.compiled().evaluation}) {
+    for (const auto& buffer : program->buffers) {
+      if (buffer.persistent) continue;
+      const Tensor memory = engine.memory().at(buffer);
+      const std::vector<unsigned char> ones(static_cast<std::size_t>(buffer.bytes), 0xFF);
+      device.upload({memory.data, DType::int32, 1, buffer.bytes / 4}, ones.data(), device::Stream::compute);
+      device.synchronize(device::Stream::compute);
+    }
+  }
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<double>> whole_parameters(comm::World& world, device::Device& device,
@@ -177,7 +190,7 @@ TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
     EXPECT_EQ(asked, options_.drop);
     engine_->ask_before_micro_batches({});
   }
-  if (options_.poison) engine_->poison_transients();
+  if (options_.poison) poison_transients(device(), *engine_);
   const auto result = engine_->step(inputs.micro_batches, inputs.step);
   double loss = result.loss_sum;
   world_.sum(std::span(&loss, 1));
@@ -194,7 +207,7 @@ Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,
     trajectory.grad_norms.push_back(result.grad_norm);
   }
   trajectory.final_parameters = whole_parameters(world, run.device(), run.engine());
-  EXPECT_EQ(run.engine().high_water(), run.engine().compiled().arena_bytes) << "the plan is exact";
+  EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
   EXPECT_EQ(run.observed() > 0, options.observed);
   return trajectory;
 }

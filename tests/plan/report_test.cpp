@@ -88,7 +88,7 @@ std::vector<Case> cases() {
 
 /// Bytes of the buffers for which `chosen`.
 template <class Chosen>
-std::int64_t bytes_of(const fsdp::MemoryPlan& plan, const Chosen& chosen) {
+std::int64_t bytes_of(const fsdp::Program& plan, const Chosen& chosen) {
   std::int64_t bytes = 0;
   for (const auto& buffer : plan.buffers) {
     if (chosen(buffer)) bytes += buffer.bytes;
@@ -96,16 +96,16 @@ std::int64_t bytes_of(const fsdp::MemoryPlan& plan, const Chosen& chosen) {
   return bytes;
 }
 
-std::int64_t bytes_of(const std::vector<fsdp::RoleBytes>& rows) {
+std::int64_t bytes_of(const std::vector<fsdp::PurposeBytes>& rows) {
   return std::accumulate(rows.begin(), rows.end(), std::int64_t{0},
                          [](std::int64_t sum, const auto& row) { return sum + row.bytes; });
 }
 
 bool alive(const fsdp::Buffer& buffer, int action) {
-  for (const auto& life : buffer.lives) {
-    if (life.first <= action && action <= life.last) return true;
+  for (const auto& range : buffer.live) {
+    if (range.first <= action && action <= range.last) return true;
   }
-  return buffer.persistent();
+  return buffer.persistent;
 }
 
 TEST(Report, HasTheCompiledArenas) {
@@ -114,17 +114,17 @@ TEST(Report, HasTheCompiledArenas) {
     const auto [model, options, groups, compiled, report] = compile(c);
     for (int a = 0; a < fsdp::kArenas; ++a) {
       EXPECT_EQ(report.arenas[a].planned, compiled.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].step, compiled.step_plan.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].evaluation, compiled.evaluation_plan.arena_bytes[a]);
-      EXPECT_EQ(report.arenas[a].kept, bytes_of(compiled.step_plan, [&](const fsdp::Buffer& b) {
-                  return b.persistent() && static_cast<int>(b.arena) == a;
+      EXPECT_EQ(report.arenas[a].step, compiled.step.arena_bytes[a]);
+      EXPECT_EQ(report.arenas[a].evaluation, compiled.evaluation.arena_bytes[a]);
+      EXPECT_EQ(report.arenas[a].kept, bytes_of(compiled.step, [&](const fsdp::Buffer& b) {
+                  return b.persistent && static_cast<int>(b.arena) == a;
                 }));
     }
     EXPECT_EQ(report.total().planned, compiled.arena_bytes[0] + compiled.arena_bytes[1]);
-    EXPECT_EQ(report.total().step, compiled.step_plan.total_bytes());
-    EXPECT_EQ(bytes_of(report.roles), bytes_of(compiled.step_plan, [](const fsdp::Buffer&) { return true; }));
-    EXPECT_EQ(report.step_actions, std::ssize(compiled.step));
-    EXPECT_EQ(report.evaluation_actions, std::ssize(compiled.evaluation));
+    EXPECT_EQ(report.total().step, compiled.step.total_bytes());
+    EXPECT_EQ(bytes_of(report.purposes), bytes_of(compiled.step, [](const fsdp::Buffer&) { return true; }));
+    EXPECT_EQ(report.step_actions, compiled.step.size());
+    EXPECT_EQ(report.evaluation_actions, compiled.evaluation.size());
   }
 }
 
@@ -134,24 +134,24 @@ TEST(Report, TheBusiestMomentIsTheBusiest) {
     const auto [model, options, groups, compiled, report] = compile(c);
     std::int64_t most = -1;
     int busiest = -1;
-    for (int i = 0; i < static_cast<int>(compiled.step.size()); ++i) {
+    for (int i = 0; i < compiled.step.size(); ++i) {
       const auto live =
-          bytes_of(compiled.step_plan, [&](const fsdp::Buffer& b) { return !b.persistent() && alive(b, i); });
+          bytes_of(compiled.step, [&](const fsdp::Buffer& b) { return !b.persistent && alive(b, i); });
       if (live > most) most = live, busiest = i;
     }
-    EXPECT_EQ(report.busiest_transient, most);
-    EXPECT_EQ(report.busiest_action, busiest);
-    EXPECT_EQ(bytes_of(report.busiest_roles), most + report.total().kept);
-    EXPECT_LE(bytes_of(report.busiest_roles), report.total().step);
-    EXPECT_THAT(report.busiest_description,
-                ::testing::StartsWith(fsdp::to_string(compiled.step[busiest].op)));
+    EXPECT_EQ(report.peak_transient, most);
+    EXPECT_EQ(report.peak_action, busiest);
+    EXPECT_EQ(bytes_of(report.peak_purposes), most + report.total().kept);
+    EXPECT_LE(bytes_of(report.peak_purposes), report.total().step);
+    EXPECT_THAT(report.peak_description,
+                ::testing::StartsWith(fsdp::to_string(compiled.step.actions[busiest].op)));
     CategoryReport sum;
     for (const auto& category : report.categories) {
       sum.kept += category.kept;
-      sum.busiest += category.busiest;
+      sum.peak += category.peak;
     }
     EXPECT_EQ(sum.kept, report.total().kept);
-    EXPECT_EQ(sum.busiest, bytes_of(report.busiest_roles));
+    EXPECT_EQ(sum.peak, bytes_of(report.peak_purposes));
   }
 }
 
@@ -160,8 +160,8 @@ TEST(Report, TheBusiestMomentIsTheBusiest) {
 TEST(Report, ShardsShrinkWithTheRanks) {
   const auto kept = [](int ranks) {
     const auto report = compile({"", ranks}).report;
-    return report.categories[static_cast<int>(Category::parameters)].kept +
-           report.categories[static_cast<int>(Category::optimizer)].kept;
+    return report.categories[static_cast<int>(fsdp::Category::parameters)].kept +
+           report.categories[static_cast<int>(fsdp::Category::optimizer)].kept;
   };
   const std::int64_t one = kept(1);
   EXPECT_GE(one, 12 * compile({}).report.parameters);
@@ -232,10 +232,12 @@ TEST(Report, ListsUnits) {
   EXPECT_EQ(report.trained_parameters, report.parameters - frozen);
 }
 
-TEST(Report, EveryRoleHasACategory) {
-  for (int role = 0; role <= static_cast<int>(fsdp::Role::snapshot); ++role) {
-    EXPECT_NO_THROW(to_string(category_of(static_cast<fsdp::Role>(role)))) << role;
-  }
+TEST(Report, MemoryIsSpentOnWhatItsPurposeSays) {
+  EXPECT_EQ(fsdp::Purpose::unsharded_params.category(), fsdp::Category::parameters);
+  EXPECT_EQ(fsdp::Purpose::sharded_gradient.category(), fsdp::Category::gradients);
+  EXPECT_EQ(fsdp::Purpose::exp_avg.category(), fsdp::Category::optimizer);
+  EXPECT_EQ(fsdp::Purpose::saved.category(), fsdp::Category::activations);
+  EXPECT_EQ(fsdp::Purpose::forward_scratch.category(), fsdp::Category::other);
 }
 
 TEST(Report, JsonHoldsEveryNumber) {
@@ -281,11 +283,11 @@ TEST(Report, JsonHoldsEveryNumber) {
     if (role["kept"].get<bool>()) kept += role["bytes"].get<std::int64_t>();
   }
   EXPECT_EQ(kept, report.total().kept);
-  EXPECT_EQ(json["busiest"]["action"], report.busiest_action);
+  EXPECT_EQ(json["busiest"]["action"], report.peak_action);
   EXPECT_EQ(json["busiest"]["actions"], compiled.step.size());
-  EXPECT_EQ(json["busiest"]["description"], report.busiest_description);
-  EXPECT_EQ(json["busiest"]["transient_bytes"], report.busiest_transient);
-  EXPECT_EQ(json["busiest"]["roles"].size(), report.busiest_roles.size());
+  EXPECT_EQ(json["busiest"]["description"], report.peak_description);
+  EXPECT_EQ(json["busiest"]["transient_bytes"], report.peak_transient);
+  EXPECT_EQ(json["busiest"]["roles"].size(), report.peak_purposes.size());
   for (const char* category : {"parameters", "gradients", "optimizer", "activations", "other"}) {
     EXPECT_TRUE(json["categories"][category]["kept_bytes"].is_number_integer()) << category;
     EXPECT_TRUE(json["categories"][category]["busiest_bytes"].is_number_integer()) << category;
@@ -312,41 +314,46 @@ TEST(Report, TablesHoldWhatARunPrintsAndMore) {
   const auto [model, options, groups, compiled, report] =
       compile({"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })});
   const std::string text = format_report(report);
-  std::istringstream plan(fsdp::format_plan(compiled.step_plan));
+  std::istringstream plan(fsdp::format_memory(compiled.step));
   for (std::string line; std::getline(plan, line);) EXPECT_THAT(text, HasSubstr("  " + line + "\n"));
   EXPECT_THAT(text, HasSubstr("hybrid_shard on 4 ranks, 1 node\nshards 0 1 | 2 3; replicas 0 2 | 1 3\n"));
   EXPECT_THAT(text, HasSubstr(fmt::format(" = {} bytes\n", report.total().planned)));
   EXPECT_THAT(text, HasSubstr("64.00 MiB, not part of what is planned\n"));
-  EXPECT_THAT(text, HasSubstr(report.busiest_description));
+  EXPECT_THAT(text, HasSubstr(report.peak_description));
   EXPECT_THAT(text, HasSubstr("a rank sends 2 x 1/2 of it\n"));
   EXPECT_THAT(text, HasSubstr("\n  device to host                  0 B\n"));
 }
 
-// A role may be kept by some units and not by others, and lie in two arenas.
-TEST(MemoryReport, AddsUpByRoleArenaAndLife) {
-  const fsdp::MemoryPlan plan{
-      .buffers =
-          {{.role = fsdp::Role::inputs, .arena = fsdp::Arena::device, .bytes = 1},
-           {.role = fsdp::Role::inputs, .arena = fsdp::Arena::host, .bytes = 10},
-           {.role = fsdp::Role::inputs, .arena = fsdp::Arena::device, .bytes = 100, .lives = {{0, 1, 1}}},
-           {.role = fsdp::Role::saved, .arena = fsdp::Arena::device, .bytes = 1000, .lives = {{1, 2, 2}}},
-           {.role = fsdp::Role::inputs,
-            .arena = fsdp::Arena::device,
-            .bytes = 5,
-            .lives = {{0, 0, 0}, {2, 2, 2}}}},
-      .index = {}};
-  const auto rows = fsdp::bytes_by_role(plan);
+// A purpose may be kept by some units and not by others, and lie in two arenas.
+TEST(MemoryReport, AddsUpByPurposeArenaAndLife) {
+  fsdp::Program program;
+  const auto add = [&](fsdp::Purpose purpose, fsdp::Arena arena, std::int64_t bytes,
+                       std::vector<fsdp::LiveRange> live) {
+    const bool persistent = live.empty();
+    program.add({.purpose = purpose,
+                 .arena = arena,
+                 .bytes = bytes,
+                 .persistent = persistent,
+                 .live = std::move(live)});
+  };
+  add(fsdp::Purpose::inputs, fsdp::Arena::device, 1, {});
+  add(fsdp::Purpose::inputs, fsdp::Arena::host, 10, {});
+  add(fsdp::Purpose::inputs, fsdp::Arena::device, 100, {{0, 1, 1}});
+  add(fsdp::Purpose::saved, fsdp::Arena::device, 1000, {{1, 2, 2}});
+  add(fsdp::Purpose::inputs, fsdp::Arena::device, 5, {{0, 0, 0}, {2, 2, 2}});
+  EXPECT_EQ(fsdp::peak_action(program), std::nullopt) << "no actions yet";
+  for (int i = 0; i < 3; ++i) program.actions.push_back({.op = fsdp::Op::forward});
+  const auto rows = fsdp::bytes_by_purpose(program);
   ASSERT_EQ(rows.size(), 4U);
   EXPECT_EQ(rows[0].bytes, 1);
   EXPECT_EQ(rows[1].bytes, 10);
   EXPECT_EQ(rows[2].bytes, 105);
   EXPECT_EQ(rows[2].buffers, 2);
   EXPECT_EQ(rows[3].bytes, 1000);
-  EXPECT_EQ(fsdp::busiest_action(plan, 3), 1);
-  EXPECT_EQ(fsdp::busiest_action(plan, 0), std::nullopt);
-  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 0)), 116);
-  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 1)), 1111);
-  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(plan, 2)), 1016);
+  EXPECT_EQ(fsdp::peak_action(program), 1);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(program, 0)), 116);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(program, 1)), 1111);
+  EXPECT_EQ(bytes_of(fsdp::bytes_alive_at(program, 2)), 1016);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct TraceEvent {
   double begin = 0, end = 0;  // microseconds
 
   bool computes() const { return op == "forward" || op == "recompute" || op == "backward"; }
-  bool reduces() const { return op == "reduce" || op == "replica_reduce"; }
+  bool reduces() const { return op == "reduce" || op == "all_reduce"; }
 };
 using Events = std::vector<TraceEvent>;
 
@@ -93,9 +93,8 @@ struct Recorded {
   // Expected groups: consecutive ranks shard, those with the same place in their groups are replicas.
   int world_size() const { return static_cast<int>(ranks.size()); }
   int group_size() const {
-    if (config.fsdp.strategy == "no_shard") return 1;
-    return config.fsdp.strategy.starts_with("hybrid") ? std::stoi(config.fsdp.shard_group_size)
-                                                      : world_size();
+    if (config.fsdp.strategy == fsdp::Strategy::no_shard) return 1;
+    return config.fsdp.shard_group_size.value_or(world_size());
   }
   std::vector<int> shard_group(int rank) const {
     std::vector<int> group(group_size());
@@ -117,7 +116,7 @@ inline std::vector<Stay> stays(const Recorded& recorded, const Events& events) {
     const TraceEvent& e = events[i];
     const int unit = e.unit < 0 ? -1 : recorded.leader(e.unit);
     const std::tuple key{unit, e.pass, e.micro_batch};
-    if (e.op == "unshard" || e.op == "widen" || e.cargo == "shard") {
+    if (e.op == "unshard" || e.op == "cast_params" || e.cargo == "shard") {
       if (open.emplace(key, all.size()).second) all.push_back({.unit = unit, .issued = i});
     } else if (e.op == "reshard") {
       EXPECT_TRUE(open.count(key)) << e.name << " of what is not gathered";

@@ -29,7 +29,7 @@ inline std::string model_json(const std::string& more = "") {
 }
 
 /// On a machine with GPUs, too.
-inline const comm::DeviceOptions kOnCpu = {.device = "cpu", .threads = 1};
+inline const comm::DeviceOptions kOnCpu = {.device = device::DeviceChoice::cpu, .threads = 1};
 
 class Train : public ::testing::Test {
  protected:

@@ -1,5 +1,7 @@
 // Checkpoints that are written while training goes on.
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/groups.hpp"
 #include "llampi/train/stop.hpp"
 #include "run_fixture.hpp"
 #include "support/world_over.hpp"
@@ -8,15 +10,15 @@ namespace llampi::train {
 namespace {
 
 TEST_F(Train, SavesTheSameBitsInTheBackground) {
-  for (const auto* strategy : {"full_shard", "no_shard", "hybrid_shard"}) {
-    for (const auto* dtype : {"float32", "bfloat16"}) {
-      if (std::string(strategy) == "hybrid_shard" && world().size() == 1) continue;  // needs replicas
-      const std::string name = fmt::format("{}-{}", strategy, dtype);
+  for (const auto strategy :
+       {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard, fsdp::Strategy::hybrid_shard}) {
+    for (const auto dtype : {DType::float32, DType::bfloat16}) {
+      if (fsdp::is_hybrid(strategy) && world().size() == 1) continue;  // needs replicas
+      const std::string name = fmt::format("{}-{}", fsdp::to_string(strategy), to_string(dtype));
       SCOPED_TRACE(name);
       Config c = config(name);
       c.fsdp.strategy = strategy;
-      if (std::string(strategy) == "hybrid_shard")
-        c.fsdp.shard_group_size = std::to_string(world().size() / 2);
+      if (fsdp::is_hybrid(strategy)) c.fsdp.shard_group_size = world().size() / 2;
       c.fsdp.param_dtype = c.optimizer.moment_dtype = dtype;
       c.optimizer.frozen = "layers.0.mlp";
       ASSERT_EQ(run(c), Outcome::done);

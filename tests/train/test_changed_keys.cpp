@@ -142,7 +142,7 @@ TEST_F(ChangedKeys, ARunMayGrowAndSaysWhereItsScheduleBends) {
                                 HasSubstr("(of 24 steps, formerly of 12)"))));
   const std::string constant = "[optimizer]\nschedule = constant\n";
   saved_.texts.run_config = text(constant);
-  config_.optimizer.schedule = "constant";
+  config_.optimizer.schedule = optim::Decay::constant;
   EXPECT_THAT(report(longer + constant), ElementsAre("changed since step 8: train.steps = 24, was 12"));
 }
 
@@ -193,7 +193,7 @@ TEST_F(ChangedKeys, WhatBendsTheCurveOrHasNoEffectIsRefusedByName) {
 }
 
 TEST_F(ChangedKeys, AGivenCheckpointHasItsOwnWeights) {
-  config_.run.resume = "other/step-8.h5";
+  config_.run.resume = {ResumeFrom::Mode::file, "other/step-8.h5"};
   EXPECT_THAT(changes(text("[model]\nweights = random\n")), ElementsAre("model.weights hf -> random free"));
 }
 
@@ -208,7 +208,7 @@ TEST_F(ChangedKeys, WhatIsRecordedIsWhatIsTrue) {
   EXPECT_EQ(recorded.note("data.train"), data_);
 
   // Of a run that begins from a checkpoint, the command is what later runs are compared with.
-  config_.run.resume = "other/step-8.h5";
+  config_.run.resume = {ResumeFrom::Mode::file, "other/step-8.h5"};
   const auto own = read_run_text(recorded_text(continuing(resolved)));
   EXPECT_EQ(own.value("model.weights"), "other");
   EXPECT_EQ(own.note("model.weights"), "");

@@ -15,34 +15,40 @@ struct Choice {
 
 std::vector<Choice> choices() {
   return {
-      {"shard_grad_op", [](Config& c) { c.fsdp.strategy = "shard_grad_op"; }},
-      {"hybrid", [](Config& c) { c.fsdp.strategy = "hybrid_shard", c.fsdp.shard_group_size = "2"; }},
+      {"shard_grad_op", [](Config& c) { c.fsdp.strategy = fsdp::Strategy::shard_grad_op; }},
+      {"hybrid",
+       [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard, c.fsdp.shard_group_size = 2; }},
       {"hybrid_zero2",
-       [](Config& c) { c.fsdp.strategy = "hybrid_shard_zero2", c.fsdp.shard_group_size = "1"; }},
-      {"wrap_size", [](Config& c) { c.fsdp.wrap = "size", c.fsdp.wrap_min_params = 1000; }},
+       [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 1; }},
+      {"wrap_size", [](Config& c) { c.fsdp.wrap = fsdp::WrapPolicy::size, c.fsdp.wrap_min_params = 1000; }},
       {"wrap_modules",
-       [](Config& c) { c.fsdp.wrap = "modules", c.fsdp.wrap_modules = "LlamaAttention \\.mlp$"; }},
-      {"wrap_none", [](Config& c) { c.fsdp.wrap = "none"; }},
-      {"unsharded", [](Config& c) { c.fsdp.accumulate = "unsharded"; }},
-      {"bfloat16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = "bfloat16"; }},
-      {"float16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = "float16"; }},
+       [](Config& c) {
+         c.fsdp.wrap = fsdp::WrapPolicy::modules, c.fsdp.wrap_modules = {"LlamaAttention", "\\.mlp$"};
+       }},
+      {"wrap_none", [](Config& c) { c.fsdp.wrap = fsdp::WrapPolicy::none; }},
+      {"unsharded", [](Config& c) { c.fsdp.accumulate = GradientAccumulation::unsharded; }},
+      {"bfloat16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = DType::bfloat16; }},
+      {"float16", [](Config& c) { c.fsdp.param_dtype = c.fsdp.reduce_dtype = DType::float16; }},
       {"short_state",
        [](Config& c) {
-         c.optimizer.master_dtype = c.optimizer.moment_dtype = c.fsdp.param_dtype = "bfloat16";
+         c.fsdp.param_dtype = c.optimizer.master_dtype = c.optimizer.moment_dtype = DType::bfloat16;
        }},
-      {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = "optimizer"; }},
+      {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = CpuOffload::optimizer; }},
       {"offload_optimizer_host",
-       [](Config& c) { c.fsdp.cpu_offload = "optimizer", c.fsdp.offload_step = "host"; }},
-      {"offload_params", [](Config& c) { c.fsdp.cpu_offload = "params"; }},
-      {"offload_params_host", [](Config& c) { c.fsdp.cpu_offload = "params", c.fsdp.offload_step = "host"; }},
+       [](Config& c) {
+         c.fsdp.cpu_offload = CpuOffload::optimizer, c.fsdp.offload_step = OffloadStep::host;
+       }},
+      {"offload_params", [](Config& c) { c.fsdp.cpu_offload = CpuOffload::params; }},
+      {"offload_params_host",
+       [](Config& c) { c.fsdp.cpu_offload = CpuOffload::params, c.fsdp.offload_step = OffloadStep::host; }},
       {"frozen",
        [](Config& c) {
          c.optimizer.frozen = "embed_tokens|layers\\.0\\.|k_proj|norm";
          c.optimizer.lr_factors = "lm_head=0.5 mlp=2";
          c.optimizer.weight_decays = "lm_head=0";
        }},
-      {"full", [](Config& c) { c.activation.checkpointing = "full"; }},
-      {"selective", [](Config& c) { c.activation.checkpointing = "selective"; }},
+      {"full", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::full; }},
+      {"selective", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::selective; }},
   };
 }
 
@@ -90,12 +96,12 @@ TEST_F(Train, SchedulingAloneDoesNotChangeTheRun) {
 
 TEST_F(Train, ACheckpointOfOneStrategyContinuesInAnother) {
   auto first = config("first");
-  first.fsdp.wrap = "none";
+  first.fsdp.wrap = fsdp::WrapPolicy::none;
   run(first);
   copy_checkpoint("first", "second", 8);
   auto second = config("second");
-  second.fsdp.strategy = "no_shard";
-  second.activation.checkpointing = "full";
+  second.fsdp.strategy = fsdp::Strategy::no_shard;
+  second.activation.checkpointing = fsdp::Checkpointing::full;
   EXPECT_EQ(run(second), Outcome::done);
   EXPECT_EQ(tensors("second", 12), tensors("first", 12));
 }
@@ -129,7 +135,7 @@ TEST_F(Train, WhatWasFrozenIsTrainedLaterOnlyIfThatIsMeant) {
   auto first = config("a");
   first.optimizer.frozen = "embed_tokens";
   first.train.steps = 8;
-  first.optimizer.schedule = "constant";
+  first.optimizer.schedule = optim::Decay::constant;
   run(first);
   auto second = first;
   second.optimizer.frozen = "";
@@ -141,8 +147,8 @@ TEST_F(Train, WhatWasFrozenIsTrainedLaterOnlyIfThatIsMeant) {
 
 TEST_F(Train, AnOverflowLeavesTheStepOutOnAllRanksHalvesTheScaleAndTrainingGoesOn) {
   auto c = config("a");
-  c.fsdp.param_dtype = "float16";
-  c.fsdp.reduce_dtype = "float16";
+  c.fsdp.param_dtype = DType::float16;
+  c.fsdp.reduce_dtype = DType::float16;
   const double far = 0x1p26;
   c.optimizer.loss_scale = far;
   EXPECT_EQ(run(c), Outcome::done);
@@ -180,33 +186,28 @@ TEST_F(Train, AnOverflowLeavesTheStepOutOnAllRanksHalvesTheScaleAndTrainingGoesO
 
 TEST_F(Train, RefusesWhatItCannotDoAsAsked) {
   auto c = config("a");
-  c.fsdp.strategy = "hybrid_shard";
+  c.fsdp.strategy = fsdp::Strategy::hybrid_shard;
   EXPECT_THROW(run(c), UserError) << "all ranks are on one node";
-  c.fsdp.shard_group_size = "two";
-  EXPECT_THROW(run(c), UserError);
   c = config("a");
-  c.fsdp.wrap = "modules";
+  c.fsdp.wrap = fsdp::WrapPolicy::modules;
   EXPECT_THROW(run(c), UserError) << "names no modules";
-  c.fsdp.wrap_modules = "NoSuchModule";
+  c.fsdp.wrap_modules = {"NoSuchModule"};
   EXPECT_THROW(run(c), UserError);
   for (const auto& [apply, says] : std::vector<std::pair<void (*)(Config&), const char*>>{
-           {[](Config& o) { o.fsdp.offload_step = "host"; }, "fsdp.cpu_offload"},
-           {[](Config& o) { o.fsdp.shard_group_size = "2"; }, "hybrid"},
-           {[](Config& o) { o.fsdp.wrap_modules = "LlamaMLP"; }, "fsdp.wrap = modules"},
-           {[](Config& o) { o.fsdp.param_dtype = "float16", o.optimizer.master_dtype = "bfloat16"; },
+           {[](Config& o) { o.fsdp.offload_step = OffloadStep::host; }, "fsdp.cpu_offload"},
+           {[](Config& o) { o.fsdp.shard_group_size = 2; }, "hybrid"},
+           {[](Config& o) { o.fsdp.wrap_modules = {"LlamaMLP"}; }, "fsdp.wrap = modules"},
+           {[](Config& o) {
+              o.fsdp.param_dtype = DType::float16, o.optimizer.master_dtype = DType::bfloat16;
+            },
             "master_dtype"},
-           {[](Config& o) { o.optimizer.gradient_dtype = "bfloat16"; }, "reduce_dtype"},
-           {[](Config& o) { o.optimizer.frozen = "no such parameter"; }, "optimizer.frozen"},
-           {[](Config& o) { o.optimizer.frozen = "."; }, "optimizer.frozen"},
-           {[](Config& o) { o.optimizer.lr_factors = "lm_head"; }, "optimizer.lr_factors"}}) {
+           {[](Config& o) { o.optimizer.gradient_dtype = DType::bfloat16; }, "reduce_dtype"},
+           {[](Config& o) { o.optimizer.frozen = "no such parameter"; }, "of frozen matches no"},
+           {[](Config& o) { o.optimizer.frozen = "."; }, "of frozen matches every"},
+           {[](Config& o) { o.optimizer.lr_factors = "lm_head"; }, "of lr_factors is not"}}) {
     auto wrong = config("a");
     apply(wrong);
     EXPECT_THAT(refusal(wrong), ::testing::HasSubstr(says));
-  }
-  for (const auto* steps : {"x", "4-2", "-3", "1-"}) {
-    c = config("a");
-    c.log.trace = steps;
-    EXPECT_THROW(run(c), UserError) << steps;
   }
 }
 

@@ -178,7 +178,8 @@ class Generate : public ::testing::Test {
   }
 
   static GenerateOptions greedy(const std::string& prompt) {
-    return {.prompt = prompt, .temperature = 0, .compute = {.device = "cpu", .threads = 1}};
+    return {
+        .prompt = prompt, .temperature = 0, .compute = {.device = device::DeviceChoice::cpu, .threads = 1}};
   }
   Generation run(const GenerateOptions& options) const { return generate(world(), folder_, options, {}, {}); }
   std::string refused(const GenerateOptions& options) const {
@@ -194,7 +195,7 @@ class Generate : public ::testing::Test {
     if (world().rank() == 0) write("questions.jsonl", lines);
     world().barrier();
     QuestionOptions options{.questions = folder_ / "questions.jsonl",
-                            .compute = {.device = "cpu", .threads = 1}};
+                            .compute = {.device = device::DeviceChoice::cpu, .threads = 1}};
     if (!answers.empty()) options.answers = folder_ / answers;
     return answer_questions(world(), folder_, options, {});
   }

@@ -162,17 +162,10 @@ TEST_F(NotFinite, TheRankWhoseLossIsNotFiniteIsNamed) {
             "the loss is not finite on " + on_rank(last) + ", all gradients are finite");
 }
 
-TEST_F(NotFinite, PoliciesAreRead) {
-  EXPECT_EQ(NotFinitePolicy::parse("stop").skip, 0);
-  EXPECT_EQ(NotFinitePolicy::parse("skip 12").skip, 12);
-  for (const char* text : {"", "skip", "skip 0", "skip -1", "skip 3 times", "go"})
-    EXPECT_THROW(NotFinitePolicy::parse(text), UserError) << text;
-}
-
 class Overflow : public Train {
  protected:
   /// A learning rate with which the first update throws the weights out of float32's range.
-  Config diverging(const std::string& run, const std::string& policy) const {
+  Config diverging(const std::string& run, NotFinitePolicy policy) const {
     auto c = config(run);
     c.optimizer.lr = 1e38;
     c.optimizer.warmup_steps = 0;
@@ -190,26 +183,28 @@ class Overflow : public Train {
 };
 
 TEST_F(Overflow, EndsTheRun) {
-  for (const char* strategy : {"full_shard", "shard_grad_op", "no_shard"}) {
-    auto c = diverging(strategy, "stop");
+  for (const auto strategy :
+       {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op, fsdp::Strategy::no_shard}) {
+    auto c = diverging(fsdp::to_string(strategy), {});
     c.fsdp.strategy = strategy;
     EXPECT_THAT(
         failure(c),
         MatchesRegex(
             "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"))
-        << strategy;
+        << fsdp::to_string(strategy);
   }
 }
 
 TEST_F(Overflow, LeavesStepsOutWhileItMay) {
-  for (const char* strategy : {"full_shard", "no_shard"}) {
-    auto c = diverging(strategy, "skip 2");
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto c = diverging(fsdp::to_string(strategy), {.skip = 2});
     c.fsdp.strategy = strategy;
     const auto message = failure(c, keeping_log());
-    EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*")) << strategy;
-    EXPECT_TRUE(logged("1 in a row, 1 so far")) << strategy;
-    EXPECT_TRUE(logged("2 in a row, 2 so far")) << strategy;
-    EXPECT_FALSE(world().rank() == 0 && logged("3 in a row")) << strategy;
+    EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*"))
+        << fsdp::to_string(strategy);
+    EXPECT_TRUE(logged("1 in a row, 1 so far")) << fsdp::to_string(strategy);
+    EXPECT_TRUE(logged("2 in a row, 2 so far")) << fsdp::to_string(strategy);
+    EXPECT_FALSE(world().rank() == 0 && logged("3 in a row")) << fsdp::to_string(strategy);
   }
 }
 

@@ -75,7 +75,7 @@ TEST_F(Replicas, TwoThatDifferAreBothNamed) {
 // Comparing changes nothing.
 TEST_F(Replicas, ARunThatComparesIsTheSameRun) {
   auto plain = config("plain");
-  plain.fsdp.strategy = "no_shard";
+  plain.fsdp.strategy = fsdp::Strategy::no_shard;
   auto compared = plain;
   compared.run.dir = (folder_ / "compared").string();
   compared.run.verify_replicas_every = 2;
@@ -91,7 +91,7 @@ TEST_F(Replicas, ARunWithADifferentOneEndsBeforeItIsSaved) {
   if (world().size() < 3) GTEST_SKIP() << "two ranks cannot tell which of them is right";
   for (const auto& [every, step] : {std::pair(2, 2), {100, 4}}) {  // 4: the first save
     auto c = config("differs");
-    c.fsdp.strategy = "no_shard";
+    c.fsdp.strategy = fsdp::Strategy::no_shard;
     c.run.verify_replicas_every = every;
     c.run.seed = world().rank() == 1 ? 1 : 0;
     std::string message = "it did not end";

@@ -12,18 +12,18 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST_F(Train, AResumedRunHasTheBitsOfAnUninterruptedOne) {
-  for (const auto* strategy : {"full_shard", "no_shard"}) {
-    auto whole = config(std::string("whole-") + strategy);
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto whole = config(std::string("whole-") + fsdp::to_string(strategy));
     whole.fsdp.strategy = strategy;
     run(whole);
     for (const std::int64_t step : {4, 8}) {
-      const std::string name = fmt::format("resumed-{}-{}", strategy, step);
-      copy_checkpoint(std::string("whole-") + strategy, name, step);
+      const std::string name = fmt::format("resumed-{}-{}", fsdp::to_string(strategy), step);
+      copy_checkpoint(std::string("whole-") + fsdp::to_string(strategy), name, step);
       auto resumed = whole;
       resumed.run.dir = (folder_ / name).string();
       EXPECT_EQ(run(resumed), Outcome::done);
-      EXPECT_EQ(curve(name), curve(std::string("whole-") + strategy));
-      EXPECT_EQ(tensors(name, 12), tensors(std::string("whole-") + strategy, 12));
+      EXPECT_EQ(curve(name), curve(std::string("whole-") + fsdp::to_string(strategy)));
+      EXPECT_EQ(tensors(name, 12), tensors(std::string("whole-") + fsdp::to_string(strategy), 12));
     }
   }
 }
@@ -55,7 +55,7 @@ TEST_F(Train, AFinishedRunSaysSoAndChangesNothing) {
 TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
   run(config("a"));
   auto other = config("b");
-  other.run.resume = checkpoint::checkpoint_path(folder_ / "a", 8).string();
+  other.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 8).string()};
   EXPECT_EQ(run(other), Outcome::done);
   const auto lines = metrics("b");
   ASSERT_EQ(lines.size(), 4U);
@@ -66,7 +66,7 @@ TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
 TEST_F(Train, RefusesWhatWouldMixRuns) {
   run(config("a"));
   auto never = config("a");
-  never.run.resume = "never";
+  never.run.resume = {ResumeFrom::Mode::never};
   EXPECT_THROW(run(never), UserError);
 
   auto longer = config("a");
@@ -80,8 +80,9 @@ TEST_F(Train, RefusesWhatWouldMixRuns) {
 }
 
 TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
-  for (const auto* strategy : {"full_shard", "no_shard"}) {
-    const std::string whole = std::string("whole-") + strategy, name = std::string("stopped-") + strategy;
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    const std::string whole = std::string("whole-") + fsdp::to_string(strategy),
+                      name = std::string("stopped-") + fsdp::to_string(strategy);
     auto c = config(whole);
     c.fsdp.strategy = strategy;
     run(c);
@@ -143,7 +144,8 @@ TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 
   c = config("b");
-  if (world().rank() == 0) c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 8).string();
+  if (world().rank() == 0)
+    c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 8).string()};
   EXPECT_EQ(run(c), Outcome::done);
   EXPECT_EQ(metrics("b").size(), 4U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
@@ -152,7 +154,7 @@ TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
 TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   run(config("a"));
   auto c = config("b");
-  c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 4).string();
+  c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 4).string()};
   EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 10).string()));
@@ -166,7 +168,7 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
 TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
   run(config("a"));
   auto c = config("b");
-  c.run.resume = checkpoint::checkpoint_path(folder_ / "a", 12).string();
+  c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 12).string()};
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("run already complete"));
   EXPECT_FALSE(fs::exists(folder_ / "b"));
@@ -239,7 +241,7 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}));
 
   c = config("b");
-  c.run.resume = file(12).string();
+  c.run.resume = {ResumeFrom::Mode::file, file(12).string()};
   c.train.steps = 16;
   EXPECT_THAT(refusal(c), AllOf(HasSubstr("is damaged"), Not(HasSubstr("no checkpoint of"))));
 }

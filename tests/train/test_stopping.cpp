@@ -49,10 +49,10 @@ TEST_F(StoppingTest, TellsWhatIsLeftOfTheTime) {
 TEST_F(StoppingTest, RankZeroLooksForTheFile) {
   std::ofstream(folder_ / "stop") << "";
   auto first = stopping(), second = stopping(0, 1);
-  EXPECT_EQ(second.vote(0), 0);
+  EXPECT_EQ(second.vote(0).file, 0);
   EXPECT_TRUE(first.file_is_there());
   EXPECT_FALSE(second.file_is_there());
-  EXPECT_TRUE(second.decide(first.vote(0) + second.vote(0)));
+  EXPECT_TRUE(second.decide(first.vote(0)));
   EXPECT_EQ(second.text(), "because of the file " + (folder_ / "stop").string());
   second.remove_file(Log());
   EXPECT_TRUE(std::filesystem::exists(folder_ / "stop"));
@@ -83,12 +83,14 @@ TEST_F(StoppingTest, TheLargestReasonOfManyRanksIsTold) {
   std::ofstream(folder_ / "stop") << "";
   const auto file = stopping().vote(0);
   auto s = stopping();
-  constexpr std::int64_t kRanks = 1'000'000;
-  EXPECT_TRUE(s.decide(kRanks * out_of_time));
+  StopVotes votes{.max_hours = 1'000'000 * out_of_time.max_hours};
+  EXPECT_TRUE(s.decide(votes));
   EXPECT_EQ(s.reason(), StopReason::max_hours);
-  EXPECT_TRUE(s.decide(kRanks * out_of_time + signalled));
+  votes.signal += signalled.signal;
+  EXPECT_TRUE(s.decide(votes));
   EXPECT_EQ(s.reason(), StopReason::signal);
-  EXPECT_TRUE(s.decide(kRanks * (out_of_time + signalled) + file));
+  votes.file += file.file;
+  EXPECT_TRUE(s.decide(votes));
   EXPECT_EQ(s.reason(), StopReason::file);
 }
 

@@ -23,90 +23,115 @@ const std::set<std::string> kBlocks = {"model.layers.0", "model.layers.1", "mode
 const std::vector<Case>& cases() {
   static const std::vector<Case> kCases = {
       {"plain", [](Config&) {}},
-      {"limit_1_full", [](Config& c) { c.fsdp.limit_all_gathers = 1, c.activation.checkpointing = "full"; }},
-      {"limit_3", [](Config& c) { c.fsdp.limit_all_gathers = 3, c.fsdp.accumulate = "unsharded"; }},
-      {"no_prefetch", [](Config& c) { c.fsdp.backward_prefetch = "none", c.fsdp.forward_prefetch = false; }},
+      {"limit_1_full",
+       [](Config& c) {
+         c.fsdp.limit_all_gathers = 1, c.activation.checkpointing = fsdp::Checkpointing::full;
+       }},
+      {"limit_3",
+       [](Config& c) { c.fsdp.limit_all_gathers = 3, c.fsdp.accumulate = GradientAccumulation::unsharded; }},
+      {"no_prefetch",
+       [](Config& c) { c.fsdp.backward_prefetch = fsdp::Prefetch::none, c.fsdp.forward_prefetch = false; }},
       {"post_full",
        [](Config& c) {
-         c.fsdp.backward_prefetch = "post", c.fsdp.limit_all_gathers = 3;
-         c.activation.checkpointing = "full";
+         c.fsdp.backward_prefetch = fsdp::Prefetch::post, c.fsdp.limit_all_gathers = 3;
+         c.activation.checkpointing = fsdp::Checkpointing::full;
        }},
-      {"selective", [](Config& c) { c.activation.checkpointing = "selective"; }},
+      {"selective", [](Config& c) { c.activation.checkpointing = fsdp::Checkpointing::selective; }},
       {"narrow_full",
        [](Config& c) {
-         c.fsdp.param_dtype = c.fsdp.reduce_dtype = "bfloat16";
-         c.activation.checkpointing = "full";
+         c.fsdp.param_dtype = c.fsdp.reduce_dtype = DType::bfloat16;
+         c.activation.checkpointing = fsdp::Checkpointing::full;
        }},
       {"narrow_reduce",
-       [](Config& c) { c.fsdp.reduce_dtype = "bfloat16", c.fsdp.backward_prefetch = "none"; }},
+       [](Config& c) {
+         c.fsdp.reduce_dtype = DType::bfloat16, c.fsdp.backward_prefetch = fsdp::Prefetch::none;
+       }},
       {"shard_grad_op_full",
-       [](Config& c) { c.fsdp.strategy = "shard_grad_op", c.activation.checkpointing = "full"; }, kBlocks},
-      {"no_shard", [](Config& c) { c.fsdp.strategy = "no_shard"; }},
+       [](Config& c) {
+         c.fsdp.strategy = fsdp::Strategy::shard_grad_op,
+         c.activation.checkpointing = fsdp::Checkpointing::full;
+       },
+       kBlocks},
+      {"no_shard", [](Config& c) { c.fsdp.strategy = fsdp::Strategy::no_shard; }},
       {"modules",
-       [](Config& c) { c.fsdp.wrap = "modules", c.fsdp.wrap_modules = "LlamaAttention \\.mlp$"; },
+       [](Config& c) {
+         c.fsdp.wrap = fsdp::WrapPolicy::modules, c.fsdp.wrap_modules = {"LlamaAttention", "\\.mlp$"};
+       },
        {"root"}},
       {"modules_full",  // attention runs again before the MLP, and its backward behind the MLP's
        [](Config& c) {
-         c.fsdp.wrap = "modules", c.fsdp.wrap_modules = "LlamaAttention \\.mlp$";
-         c.activation.checkpointing = "full";
+         c.fsdp.wrap = fsdp::WrapPolicy::modules, c.fsdp.wrap_modules = {"LlamaAttention", "\\.mlp$"};
+         c.activation.checkpointing = fsdp::Checkpointing::full;
        },
        {"root", "model.layers.0.self_attn", "model.layers.1.self_attn", "model.layers.2.self_attn"}},
       {"size",
        [](Config& c) {
-         c.fsdp.wrap = "size", c.fsdp.wrap_min_params = 1000, c.fsdp.limit_all_gathers = 3;
-         c.activation.checkpointing = "selective";
+         c.fsdp.wrap = fsdp::WrapPolicy::size, c.fsdp.wrap_min_params = 1000, c.fsdp.limit_all_gathers = 3;
+         c.activation.checkpointing = fsdp::Checkpointing::selective;
        },
        {"root"}},
-      {"one_unit", [](Config& c) { c.fsdp.wrap = "none", c.activation.checkpointing = "full"; }},
-      {"hybrid", [](Config& c) { c.fsdp.strategy = "hybrid_shard", c.fsdp.shard_group_size = "2"; }, {}, {4}},
+      {"one_unit",
+       [](Config& c) {
+         c.fsdp.wrap = fsdp::WrapPolicy::none, c.activation.checkpointing = fsdp::Checkpointing::full;
+       }},
+      {"hybrid",
+       [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard, c.fsdp.shard_group_size = 2; },
+       {},
+       {4}},
       {"hybrid_zero2_unsharded",
        [](Config& c) {
-         c.fsdp.strategy = "hybrid_shard_zero2", c.fsdp.shard_group_size = "2";
-         c.fsdp.accumulate = "unsharded", c.fsdp.reduce_dtype = c.optimizer.gradient_dtype = "bfloat16";
+         c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 2;
+         c.fsdp.accumulate = GradientAccumulation::unsharded,
+         c.fsdp.reduce_dtype = c.optimizer.gradient_dtype = DType::bfloat16;
        },
        kBlocks,
        {4}},
       {"hybrid_of_one",
-       [](Config& c) { c.fsdp.strategy = "hybrid_shard", c.fsdp.shard_group_size = "1"; },
+       [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard, c.fsdp.shard_group_size = 1; },
        {},
        {2, 4}},
       {"hybrid_of_one_unsharded",
        [](Config& c) {
-         c.fsdp.strategy = "hybrid_shard_zero2", c.fsdp.shard_group_size = "1",
-         c.fsdp.accumulate = "unsharded";
+         c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 1,
+         c.fsdp.accumulate = GradientAccumulation::unsharded;
        },
        {},
        {2, 4}},
       {"frozen",
        [](Config& c) {
          c.optimizer.frozen = "embed_tokens|layers\\.0\\.|k_proj|norm";
-         c.activation.checkpointing = "full";
+         c.activation.checkpointing = fsdp::Checkpointing::full;
        }},
-      {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = "optimizer"; }},
+      {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = CpuOffload::optimizer; }},
       {"offload_optimizer_narrow",
        [](Config& c) {
-         c.fsdp.cpu_offload = "optimizer", c.fsdp.param_dtype = c.optimizer.moment_dtype = "bfloat16";
+         c.fsdp.cpu_offload = CpuOffload::optimizer,
+         c.fsdp.param_dtype = c.optimizer.moment_dtype = DType::bfloat16;
        }},
       {"offload_optimizer_host",
        [](Config& c) {
-         c.fsdp.cpu_offload = "optimizer", c.fsdp.offload_step = "host";
+         c.fsdp.cpu_offload = CpuOffload::optimizer, c.fsdp.offload_step = OffloadStep::host;
          c.optimizer.frozen = "q_proj|norm";
        }},
       {"offload_params_full",
-       [](Config& c) { c.fsdp.cpu_offload = "params", c.activation.checkpointing = "full"; }},
+       [](Config& c) {
+         c.fsdp.cpu_offload = CpuOffload::params, c.activation.checkpointing = fsdp::Checkpointing::full;
+       }},
       {"offload_params_narrow",
        [](Config& c) {
-         c.fsdp.cpu_offload = "params", c.fsdp.param_dtype = "bfloat16";
-         c.fsdp.backward_prefetch = "post", c.fsdp.forward_prefetch = false;
+         c.fsdp.cpu_offload = CpuOffload::params, c.fsdp.param_dtype = DType::bfloat16;
+         c.fsdp.backward_prefetch = fsdp::Prefetch::post, c.fsdp.forward_prefetch = false;
        }},
       {"offload_params_host",
        [](Config& c) {
-         c.fsdp.cpu_offload = "params", c.fsdp.offload_step = "host", c.fsdp.limit_all_gathers = 1;
+         c.fsdp.cpu_offload = CpuOffload::params, c.fsdp.offload_step = OffloadStep::host,
+         c.fsdp.limit_all_gathers = 1;
        }},
       {"offload_hybrid_host",
        [](Config& c) {
-         c.fsdp.strategy = "hybrid_shard", c.fsdp.shard_group_size = "2";
-         c.fsdp.cpu_offload = "optimizer", c.fsdp.offload_step = "host", c.fsdp.param_dtype = "bfloat16";
+         c.fsdp.strategy = fsdp::Strategy::hybrid_shard, c.fsdp.shard_group_size = 2;
+         c.fsdp.cpu_offload = CpuOffload::optimizer, c.fsdp.offload_step = OffloadStep::host,
+         c.fsdp.param_dtype = DType::bfloat16;
        },
        {},
        {4}},
@@ -130,7 +155,7 @@ class Traces : public Train {
     c.train.steps = 2;
     c.train.global_batch = kMicroBatches * world().size();
     c.checkpoint.every = 0;
-    c.log.trace = "2";
+    c.log.trace = {2, 2};
     choice.apply(c);
     return c;
   }
@@ -201,20 +226,21 @@ TEST_F(Traces, TheNextGatherIsIssuedWhereThePrefetchModeSays) {
     const auto all = stays(recorded, events);
     for (std::size_t k = 1; k < all.size(); ++k) {
       const Stay &next = all[k], &current = all[k - 1];
-      if (events[next.issued].op == "widen" || next.first_use == current.first_use) continue;
+      if (events[next.issued].op == "cast_params" || next.first_use == current.first_use) continue;
       SCOPED_TRACE(events[next.issued].name);
       int before = next.first_use - 1;  // the computation before the one that needs it
       while (!events[before].computes()) --before;
-      const std::string mode =
-          next.in_backward ? fsdp.backward_prefetch : (fsdp.forward_prefetch ? "pre" : "none");
-      if (mode != "pre") {
+      const fsdp::Prefetch mode = next.in_backward
+                                      ? fsdp.backward_prefetch
+                                      : (fsdp.forward_prefetch ? fsdp::Prefetch::pre : fsdp::Prefetch::none);
+      if (mode != fsdp::Prefetch::pre) {
         EXPECT_EQ(count(events, next.issued, next.first_use, computes), 0);
         EXPECT_LE(events[before].end, events[next.issued].begin);
         const int reduced_first = count(events, before, next.issued, reduces);
         const int reduced_later = count(events, next.issued, next.first_use, reduces);
-        EXPECT_EQ(mode == "post" ? reduced_first : reduced_later, 0);
-        ++seen[mode];
-        seen[mode + " beside a reduction"] += reduced_first + reduced_later > 0 ? 1 : 0;
+        EXPECT_EQ(mode == fsdp::Prefetch::post ? reduced_first : reduced_later, 0);
+        ++seen[word_of(mode)];
+        seen[std::string(word_of(mode)) + " beside a reduction"] += reduced_first + reduced_later > 0 ? 1 : 0;
       } else if (fsdp.limit_all_gathers == 1) {
         if (!current.extra) {
           EXPECT_GT(next.issued, current.given_up);
@@ -269,7 +295,7 @@ TEST_F(Traces, NeverAreMoreUnitsGatheredThanTheLimit) {
       EXPECT_LE(most, fsdp.limit_all_gathers);
       const bool gathers =
           std::any_of(events.begin(), events.end(), [](const TraceEvent& e) { return e.op == "unshard"; });
-      if (gathers && fsdp.wrap == "transformer") {
+      if (gathers && fsdp.wrap == fsdp::WrapPolicy::transformer) {
         EXPECT_EQ(most, fsdp.forward_prefetch ? fsdp.limit_all_gathers : 1) << "the limit is made use of";
       }
     }
@@ -280,7 +306,8 @@ TEST_F(Traces, GradientsAreReducedInTheRightGroupsAndOrder) {
   for_each_trace([](const Recorded& recorded, const Events& events, int rank) {
     const auto shards = recorded.shard_group(rank), replicas = recorded.replicas(rank);
     const bool sharded = shards.size() > 1, replicated = replicas.size() > 1;
-    const int per_step = recorded.config.fsdp.accumulate == "unsharded" ? 1 : kMicroBatches;
+    const int per_step =
+        recorded.config.fsdp.accumulate == GradientAccumulation::unsharded ? 1 : kMicroBatches;
     std::map<int, std::vector<const TraceEvent*>> reductions, joins;  // per unit
     const TraceEvent* norm = nullptr;
     std::vector<const TraceEvent*> all_reductions;
@@ -288,11 +315,11 @@ TEST_F(Traces, GradientsAreReducedInTheRightGroupsAndOrder) {
       if (e.op == "unshard" || e.op == "reduce" || e.op == "norm") {
         EXPECT_EQ(e.ranks, shards) << e.name;
       }
-      if (e.op == "replica_reduce") {
+      if (e.op == "all_reduce") {
         EXPECT_EQ(e.ranks, replicas) << e.name;
       }
       if (e.op == "reduce") reductions[e.unit].push_back(&e);
-      if (e.op == "replica_reduce") joins[e.unit].push_back(&e);
+      if (e.op == "all_reduce") joins[e.unit].push_back(&e);
       if (e.reduces()) {
         EXPECT_EQ(norm, nullptr) << e.name << " behind the norm";
         all_reductions.push_back(&e);
@@ -349,8 +376,9 @@ TEST_F(Traces, RecomputationRepeatsNoGather) {
   std::map<std::string, Recorded> keeping;  // the same runs without recomputation
   for (const auto& choice : cases()) {
     auto c = config_of(choice, "keeping-" + choice.name);
-    if (c.activation.checkpointing == "none" || !choice.ranks.count(world().size())) continue;
-    c.activation.checkpointing = "none";
+    if (c.activation.checkpointing == fsdp::Checkpointing::none || !choice.ranks.count(world().size()))
+      continue;
+    c.activation.checkpointing = fsdp::Checkpointing::none;
     keeping.emplace(choice.name, record(c));
   }
   for_each_case([&](const Case& choice, const Recorded& recorded) {
@@ -384,8 +412,7 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-/// On CPUs auto is float32.
-int bytes_of(const std::string& dtype) { return dtype == "float32" || dtype == "auto" ? 4 : 2; }
+int bytes_of(DType dtype) { return static_cast<int>(size_of(dtype)); }
 
 /// What the header of units says, counted again: parameters start at multiples of 64 elements unless they
 /// join the one before them, and so do shards.
@@ -403,10 +430,10 @@ std::int64_t shard_elements(const Recorded& recorded, int unit) {
 /// Per element of a shard, the bytes of an optimizer's state that are in host memory and pass through the
 /// device.
 int state_bytes(const Config& c, bool out) {
-  const int param = bytes_of(c.fsdp.param_dtype), master = bytes_of(c.optimizer.master_dtype);
-  const std::string param_dtype = c.fsdp.param_dtype == "auto" ? "float32" : c.fsdp.param_dtype;
+  const DType param_dtype = c.fsdp.param_dtype.value_or(DType::float32);
+  const int param = bytes_of(param_dtype), master = bytes_of(c.optimizer.master_dtype);
   const bool shard_is_master = param_dtype == c.optimizer.master_dtype,
-             params = c.fsdp.cpu_offload == "params";
+             params = c.fsdp.cpu_offload == CpuOffload::params;
   const int moments = 2 * bytes_of(c.optimizer.moment_dtype);
   if (shard_is_master) return moments + (params ? param : 0);
   return moments + master + (params && out ? param : 0);
@@ -416,8 +443,8 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
   std::map<std::string, int> seen;
   for_each_trace([&](const Recorded& recorded, const Events& events, int) {
     const auto& c = recorded.config;
-    const int param = bytes_of(c.fsdp.param_dtype), reduce = bytes_of(c.fsdp.reduce_dtype),
-              gradient = bytes_of(c.optimizer.gradient_dtype);
+    const int param = bytes_of(c.fsdp.param_dtype.value_or(DType::float32)),
+              reduce = bytes_of(c.fsdp.reduce_dtype), gradient = bytes_of(c.optimizer.gradient_dtype);
     const int shards = recorded.group_size();
     for (const auto& e : events) {
       const std::int64_t shard = e.unit < 0 ? 0 : shard_elements(recorded, e.unit);
@@ -425,18 +452,18 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
       if (e.cargo == "inputs") expected = (4 * c.train.micro_batch * c.data.seq_len + 1) * 4;  // a HostBatch
       if (e.op == "unshard") expected = shards * shard * param;
       if (e.op == "reduce") expected = shards * shard * reduce;
-      if (e.op == "replica_reduce") expected = shard * (shards > 1 ? gradient : reduce);
+      if (e.op == "all_reduce") expected = shard * (shards > 1 ? gradient : reduce);
       if (e.cargo == "shard" || e.cargo == "new_shard") expected = shard * param;
       if (e.cargo == "gradient") expected = shard * gradient;
       if (e.cargo == "scalars") expected = sizeof(device::StepScalars);
-      if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "copy_out");
+      if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "d2h");
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];
     }
   });
   if (world().rank() != 0) return;
   std::vector<std::string> all = {"inputs", "shard", "new_shard", "gradient", "scalars", "state"};
-  if (world().size() > 1) all.insert(all.end(), {"unshard", "reduce", "replica_reduce"});
+  if (world().size() > 1) all.insert(all.end(), {"unshard", "reduce", "all_reduce"});
   for (const auto& what : all) EXPECT_GT(seen[what], 0) << what;
 }
 
@@ -444,12 +471,13 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
   std::map<std::string, int> seen;
   for_each_trace([&](const Recorded& recorded, const Events& events, int) {
     const auto& fsdp = recorded.config.fsdp;
-    const bool on_host = fsdp.cpu_offload != "none" && fsdp.offload_step == "host";
-    const bool streamed = fsdp.cpu_offload != "none" && !on_host, params = fsdp.cpu_offload == "params";
+    const bool on_host = fsdp.cpu_offload != CpuOffload::none && fsdp.offload_step == OffloadStep::host;
+    const bool streamed = fsdp.cpu_offload != CpuOffload::none && !on_host,
+               params = fsdp.cpu_offload == CpuOffload::params;
     std::map<std::string, std::vector<const TraceEvent*>> of_step;  // by operation and cargo
     std::map<std::pair<std::string, int>, const TraceEvent*> by_unit;
     for (const auto& e : events) {
-      if (e.op != "update" && e.op != "norm" && !e.op.starts_with("copy")) continue;
+      if (e.op != "update" && e.op != "norm" && e.op != "h2d" && e.op != "d2h") continue;
       const auto key = e.op + (e.cargo.empty() ? "" : " " + e.cargo);
       of_step[key].push_back(&e);
       by_unit[{key, e.unit}] = &e;
@@ -461,11 +489,11 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
     }
     const auto n = trained.size();
     ASSERT_EQ(of_step["update"].size(), n);
-    ASSERT_EQ(of_step["copy_in state"].size(), streamed ? n : 0);
-    ASSERT_EQ(of_step["copy_out state"].size(), streamed ? n : 0);
-    ASSERT_EQ(of_step["copy_out gradient"].size(), on_host ? n : 0);
-    ASSERT_EQ(of_step["copy_out scalars"].size(), on_host ? 1 : 0);
-    ASSERT_EQ(of_step["copy_in new_shard"].size(), on_host && !params ? n : 0);
+    ASSERT_EQ(of_step["h2d state"].size(), streamed ? n : 0);
+    ASSERT_EQ(of_step["d2h state"].size(), streamed ? n : 0);
+    ASSERT_EQ(of_step["d2h gradient"].size(), on_host ? n : 0);
+    ASSERT_EQ(of_step["d2h scalars"].size(), on_host ? 1 : 0);
+    ASSERT_EQ(of_step["h2d new_shard"].size(), on_host && !params ? n : 0);
     const auto in_this_order = [&](const TraceEvent* earlier, const TraceEvent* later) {
       ASSERT_TRUE(earlier != nullptr && later != nullptr);
       EXPECT_LE(earlier->end, later->begin) << earlier->name << ", " << later->name;
@@ -478,15 +506,15 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
       ASSERT_NE(update, nullptr);
       EXPECT_EQ(update->stream, static_cast<int>(on_host ? device::Stream::host : device::Stream::compute));
       if (streamed) {
-        in_this_order(by_unit[{"copy_in state", u}], update);
-        in_this_order(update, by_unit[{"copy_out state", u}]);
-        if (k >= 2) in_this_order(by_unit[{"copy_out state", trained[k - 2]}], by_unit[{"copy_in state", u}]);
+        in_this_order(by_unit[{"h2d state", u}], update);
+        in_this_order(update, by_unit[{"d2h state", u}]);
+        if (k >= 2) in_this_order(by_unit[{"d2h state", trained[k - 2]}], by_unit[{"h2d state", u}]);
       }
       if (!on_host) continue;
-      in_this_order(norm, by_unit[{"copy_out gradient", u}]);
-      in_this_order(of_step["copy_out scalars"].front(), update);
-      in_this_order(by_unit[{"copy_out gradient", u}], update);
-      if (!params) in_this_order(update, by_unit[{"copy_in new_shard", u}]);
+      in_this_order(norm, by_unit[{"d2h gradient", u}]);
+      in_this_order(of_step["d2h scalars"].front(), update);
+      in_this_order(by_unit[{"d2h gradient", u}], update);
+      if (!params) in_this_order(update, by_unit[{"h2d new_shard", u}]);
     }
     // A shard in host memory comes to the device once for each gather, and before it.
     std::map<std::tuple<int, std::string, int>, const TraceEvent*> came;
@@ -500,8 +528,8 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
     EXPECT_EQ(came.empty(), !params);
   });
   if (world().rank() != 0) return;
-  for (const auto* what : {"copy_in state", "copy_out state", "copy_out gradient", "copy_out scalars",
-                           "copy_in new_shard", "copy_in shard"})
+  for (const auto* what :
+       {"h2d state", "d2h state", "d2h gradient", "d2h scalars", "h2d new_shard", "h2d shard"})
     EXPECT_GT(seen[what], 0) << what;
 }
 
@@ -514,10 +542,10 @@ TEST_F(Traces, RecordingDoesNotChangeTheRun) {
     SCOPED_TRACE(choice.name);
     const auto traced = "traced-" + choice.name, plain = "plain-" + choice.name;
     auto c = config_of(choice, traced);
-    c.log.trace = "1-2";
+    c.log.trace = {1, 2};
     EXPECT_EQ(run(c), Outcome::done);
     c = config_of(choice, plain);
-    c.log.trace = "";
+    c.log.trace.reset();
     EXPECT_EQ(run(c), Outcome::done);
     EXPECT_TRUE(fs::exists(folder_ / traced / "trace"));
     EXPECT_FALSE(fs::exists(folder_ / plain / "trace"));
@@ -528,7 +556,7 @@ TEST_F(Traces, RecordingDoesNotChangeTheRun) {
 
 TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
   auto c = config("a");
-  c.log.trace = "3-4";
+  c.log.trace = {3, 4};
   run(c);
   world().barrier();
   for (int rank = 0; rank < world().size(); ++rank) {

@@ -10,6 +10,7 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/log.hpp"
+#include "llampi/core/words.hpp"
 
 namespace llampi::checkpoint {
 
@@ -39,6 +40,10 @@ void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& e
 /// Who reads: every rank what it needs, or rank 0 everything, which it sends to all; for file systems that do
 /// not like many readers.
 enum class WeightsReading : std::uint8_t { each, broadcast };
+constexpr auto word_table(WeightsReading) {
+  return std::to_array<Word<WeightsReading>>(
+      {{WeightsReading::each, "read"}, {WeightsReading::broadcast, "broadcast"}});
+}
 
 /// Fills the `model` member of each piece, rounded to nearest even where it is narrower than the file. Strict
 /// as check_tensors(). Collective.

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
@@ -13,18 +14,19 @@ namespace llampi::comm {
 
 /// What computes, of commands that have no configuration.
 struct DeviceOptions {
-  std::string device = "auto";  ///< auto, cpu or cuda, as run.device; GPUs compute in bfloat16
-  int threads = 0;              ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
+  device::DeviceChoice device = device::DeviceChoice::automatic;  ///< GPUs compute in bfloat16
+  int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
 };
 
 struct ComputeChoice {
-  std::string device = "auto";  ///< cuda: GPUs; cpu; auto: GPUs where every rank can have one, else CPUs
-  int threads = 1;              ///< of the CPU, whoever computes
-  bool share_gpu = false;       ///< several ranks may have one GPU
+  device::DeviceChoice device = device::DeviceChoice::automatic;
+  int threads = 1;         ///< of the CPU, whoever computes
+  bool share_gpu = false;  ///< several ranks may have one GPU
   bool deterministic = true;
   bool tf32 = false;
-  std::string attention = "auto";     ///< of GPUs: auto, cudnn, own
+  device::GpuAttention attention = device::GpuAttention::automatic;
   std::string option = "run.device";  ///< by which the user chose, for messages
+  ConfigError::Naming name_of = {};   ///< of other options, in what is logged
 };
 
 struct Compute {

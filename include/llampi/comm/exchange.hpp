@@ -1,8 +1,19 @@
-// Numbers, and structures of numbers, between all ranks.
+// Values between all ranks. What travels is a number, a structure of numbers, a text, a path, a vector of
+// these, or a structure that lists its members, which are any of these:
+//
+//   struct Seat {
+//     int gpus = 0;
+//     std::string host;
+//     auto members() { return std::tie(gpus, host); }
+//   };
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <string>
+#include <tuple>
 #include <type_traits>
 #include <vector>
 
@@ -11,29 +22,133 @@
 namespace llampi::comm {
 
 template <class T>
-std::string as_text(const std::vector<T>& values) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+concept ListsMembers = requires(T value) {
+  value.members();
+};
+
+template <class T>
+inline constexpr bool kIsVector = false;
+template <class T>
+inline constexpr bool kIsVector<std::vector<T>> = true;
+
+/// Numbers as they lie in memory; texts and vectors begin with their length.
+class Packer {
+ public:
+  template <class T>
+  void put(T& value) {
+    if constexpr (ListsMembers<T>) {
+      std::apply([this](auto&... member) { (put(member), ...); }, value.members());
+    } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
+      std::string text = value.string();
+      put(text);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      put_bytes(value);
+    } else if constexpr (kIsVector<T>) {
+      put_vector(value);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      bytes_.append(reinterpret_cast<const char*>(&value), sizeof(T));
+    }
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void put_length(std::uint64_t length) { put(length); }
+  void put_bytes(const std::string& text) {
+    put_length(text.size());
+    bytes_ += text;
+  }
+  template <class T>
+  void put_vector(std::vector<T>& values) {
+    put_length(values.size());
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      bytes_.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+    } else {
+      for (auto& value : values) put(value);
+    }
+  }
+
+  std::string bytes_;
+};
+
+/// Takes the values in the order in which they were put. @throws Error if there are none left
+class Unpacker {
+ public:
+  /// @param bytes must outlive this
+  explicit Unpacker(const std::string& bytes) : bytes_(bytes) {}
+
+  template <class T>
+  void take(T& value) {
+    if constexpr (ListsMembers<T>) {
+      std::apply([this](auto&... member) { (take(member), ...); }, value.members());
+    } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
+      std::string text;
+      take(text);
+      value = text;
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      const std::size_t length = take_length();
+      value.assign(next(length), length);
+    } else if constexpr (kIsVector<T>) {
+      take_vector(value);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T>);
+      std::memcpy(&value, next(sizeof(T)), sizeof(T));
+    }
+  }
+
+ private:
+  const char* next(std::size_t length) {
+    require(length <= bytes_.size() - position_, "a message between ranks is too short");
+    const char* const begin = bytes_.data() + position_;
+    position_ += length;
+    return begin;
+  }
+  std::size_t take_length() {
+    std::uint64_t length = 0;
+    take(length);
+    require(length <= bytes_.size(), "a message between ranks is too short");
+    return static_cast<std::size_t>(length);
+  }
+  template <class T>
+  void take_vector(std::vector<T>& values) {
+    values.assign(take_length(), T{});
+    if constexpr (std::is_trivially_copyable_v<T>) {
+      const std::size_t length = values.size() * sizeof(T);
+      if (length > 0) std::memcpy(values.data(), next(length), length);
+    } else {
+      for (auto& value : values) take(value);
+    }
+  }
+
+  const std::string& bytes_;
+  std::size_t position_ = 0;
+};
+
+template <class T>
+std::string packed(T value) {
+  Packer packer;
+  packer.put(value);
+  return packer.bytes();
 }
 
 template <class T>
-std::vector<T> from_text(const std::string& bytes) {
-  std::vector<T> values(bytes.size() / sizeof(T));
-  if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
-  return values;
+T unpacked(const std::string& bytes) {
+  T value{};
+  Unpacker(bytes).take(value);
+  return value;
 }
 
-/// Collective. Rank 0's values, on every rank.
+/// Collective. Rank 0's value, on every rank.
 template <class T>
-std::vector<T> broadcast_values(World& world, const std::vector<T>& values) {
-  return from_text<T>(world.broadcast(as_text(values), 0));
+T broadcast_value(World& world, const T& value) {
+  return unpacked<T>(world.broadcast(world.rank() == 0 ? packed(value) : std::string(), 0));
 }
 
-/// Collective. Every rank's values, by rank, on every rank.
+/// Collective. Every rank's value, by rank, on every rank.
 template <class T>
-std::vector<std::vector<T>> all_gather_values(World& world, const std::vector<T>& values) {
-  std::vector<std::vector<T>> all;
-  for (const auto& bytes : world.all_gather(as_text(values))) all.push_back(from_text<T>(bytes));
+std::vector<T> all_gather_value(World& world, const T& value) {
+  std::vector<T> all;
+  for (const auto& bytes : world.all_gather(packed(value))) all.push_back(unpacked<T>(bytes));
   return all;
 }
 
@@ -41,11 +156,47 @@ std::vector<std::vector<T>> all_gather_values(World& world, const std::vector<T>
 template <class T>
 std::vector<T> gather_values(World& world, const std::vector<T>& values) {
   std::vector<T> all;
-  for (const auto& bytes : world.gather(as_text(values), 0)) {
-    const auto some = from_text<T>(bytes);
+  for (const auto& bytes : world.gather(packed(values), 0)) {
+    const auto some = unpacked<std::vector<T>>(bytes);
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
+}
+
+/// The std::int64_t that a structure, with the structures in it, is made of.
+template <ListsMembers Counts>
+void list_counts(Counts& counts, std::vector<std::int64_t*>& list) {
+  const auto add = [&](auto& member) {
+    if constexpr (ListsMembers<std::decay_t<decltype(member)>>) {
+      list_counts(member, list);
+    } else {
+      static_assert(std::is_same_v<decltype(member), std::int64_t&>);
+      list.push_back(&member);
+    }
+  };
+  std::apply([&](auto&... member) { (add(member), ...); }, counts.members());
+}
+
+/// Collective. Every member of a structure of std::int64_t summed over the ranks.
+template <ListsMembers Counts>
+void sum_members(World& world, Counts& counts) {
+  std::vector<std::int64_t*> members;
+  list_counts(counts, members);
+  std::vector<std::int64_t> values;
+  for (const auto* member : members) values.push_back(*member);
+  world.sum(values);
+  for (std::size_t i = 0; i < members.size(); ++i) *members[i] = values[i];
+}
+
+/// Collective. The largest of every member over the ranks.
+template <ListsMembers Counts>
+void max_members(World& world, Counts& counts) {
+  std::vector<std::int64_t*> members;
+  list_counts(counts, members);
+  std::vector<std::int64_t> values;
+  for (const auto* member : members) values.push_back(*member);
+  world.max(values);
+  for (std::size_t i = 0; i < members.size(); ++i) *members[i] = values[i];
 }
 
 }  // namespace llampi::comm

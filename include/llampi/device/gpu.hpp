@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "llampi/core/words.hpp"
 #include "llampi/device/device.hpp"
 
 namespace llampi::device {
@@ -30,15 +31,26 @@ struct GpuProperties {
   const std::string& identity() const { return uuid.empty() ? bus_id : uuid; }
 };
 
-/// Which attention kernels a GPU uses.
+/// What computes. automatic: GPUs where every rank can have one of its own, else CPUs.
+enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
+constexpr auto word_table(DeviceChoice) {
+  return std::to_array<Word<DeviceChoice>>(
+      {{DeviceChoice::automatic, "auto"}, {DeviceChoice::cpu, "cpu"}, {DeviceChoice::cuda, "cuda"}});
+}
+
+/// Which attention kernels a GPU uses. automatic: cuDNN's where they can do it, else the program's own.
 enum class GpuAttention : std::uint8_t { automatic, cudnn, own };
+constexpr auto word_table(GpuAttention) {
+  return std::to_array<Word<GpuAttention>>(
+      {{GpuAttention::automatic, "auto"}, {GpuAttention::cudnn, "cudnn"}, {GpuAttention::own, "own"}});
+}
 
 struct GpuOptions {
-  int gpu = 0;                                       ///< index among the visible ones
-  bool deterministic = true;                         ///< the same bits in repeated runs
-  bool tf32 = false;                                 ///< float32 matrix products in TF32
-  GpuAttention attention = GpuAttention::automatic;  ///< cudnn where it can, else own
-  int ranks = 1;                                     ///< that have this GPU and share its memory
+  int gpu = 0;                ///< index among the visible ones
+  bool deterministic = true;  ///< the same bits in repeated runs
+  bool tf32 = false;          ///< float32 matrix products in TF32
+  GpuAttention attention = GpuAttention::automatic;
+  int ranks = 1;  ///< that have this GPU and share its memory
 };
 
 class GpuLibrary {

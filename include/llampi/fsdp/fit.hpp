@@ -6,15 +6,12 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
-#include "llampi/fsdp/engine.hpp"
+#include "llampi/core/config_error.hpp"
+#include "llampi/fsdp/compiled_model.hpp"
 
 namespace llampi::fsdp {
-
-/// The three largest items that are there at the busiest moment of a step: "saved activation 61.25 GiB,
-/// exp_avg 3.74 GiB, exp_avg_sq 3.74 GiB".
-/// @param arena none: both
-std::string largest_items(const CompiledModel& compiled, std::optional<Arena> arena);
 
 /// What CUDA loads on a rank's GPU after a run has opened and checked it: kernels of the step's own shapes,
 /// and the libraries' memory for them. 2 to 180 MiB on one H100 (driver 580, CUDA 13.0); 0 on CPUs.
@@ -32,12 +29,29 @@ struct FitQuestion {
   std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& groups)> fits;
 };
 
-/// The first of these that fits, in the words of a configuration. What changes no numbers but for rounding
-/// comes first: a smaller micro-batch, checkpointing of activations, offload of the optimizer, of the
-/// parameters, fsdp.strategy = full_shard, and as many of them together as are needed. Then the state in
-/// bfloat16, by itself and with all of those: the moments, the master, the gradients (with
-/// fsdp.reduce_dtype). Then up to 64 times as many ranks. "it would fit with activation.checkpointing =
-/// full"; or that none of them does.
-std::string advice_to_fit(const FitQuestion& question);
+/// An option of EngineOptions with another value: "batch.sequences", "4".
+struct OptionValue {
+  std::string field, value;
+};
+
+/// What would make a run fit.
+struct FittingRun {
+  std::vector<OptionValue> changes;                 ///< all of them together; empty: more ranks are enough
+  int ranks = 1;                                    ///< on so many, with no more of them on a node
+  std::array<std::int64_t, kArenas> arena_bytes{};  ///< of each rank then
+};
+
+/// The first of these that fits. What changes no numbers but for rounding comes first: a smaller micro-batch,
+/// checkpointing of activations, offload of the optimizer, of the parameters, full_shard, and as many of them
+/// together as are needed. Then the state in bfloat16, by itself and with all of those: the moments, the
+/// master, the gradients (with what they are reduced in). Then up to 64 times as many ranks. None if none
+/// does.
+std::optional<FittingRun> find_fit(const FitQuestion& question);
+
+/// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
+/// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
+/// @param arena whose three largest items at the busiest moment of a step are named; none: both
+ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled, std::optional<Arena> arena,
+                         const FitQuestion& question);
 
 }  // namespace llampi::fsdp

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/words.hpp"
 
 namespace llampi::fsdp {
 
@@ -16,9 +17,14 @@ enum class Strategy : std::uint8_t {
   hybrid_shard,        ///< full_shard inside groups, replicas across them
   hybrid_shard_zero2,  ///< shard_grad_op inside groups, replicas across them
 };
-const char* to_string(Strategy strategy);
-/// @throws UserError for another word
-Strategy strategy_from(const std::string& name);
+constexpr auto word_table(Strategy) {
+  return std::to_array<Word<Strategy>>({{Strategy::full_shard, "full_shard"},
+                                        {Strategy::shard_grad_op, "shard_grad_op"},
+                                        {Strategy::no_shard, "no_shard"},
+                                        {Strategy::hybrid_shard, "hybrid_shard"},
+                                        {Strategy::hybrid_shard_zero2, "hybrid_shard_zero2"}});
+}
+inline const char* to_string(Strategy strategy) { return word_of(strategy); }
 inline bool is_hybrid(Strategy s) { return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2; }
 inline bool reshards_after_forward(Strategy s) {
   return s == Strategy::full_shard || s == Strategy::hybrid_shard;

@@ -1,4 +1,4 @@
-// The memory plan of one list of actions, added up by role.
+// The memory of a placed program, added up by purpose.
 #pragma once
 
 #include <cstdint>
@@ -6,32 +6,32 @@
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/memory_plan.hpp"
+#include "llampi/fsdp/program.hpp"
 
 namespace llampi::fsdp {
 
-/// Bytes of all buffers of one role in one arena. Transient buffers share memory, so their sums exceed what
-/// they need of the arena.
-struct RoleBytes {
-  Role role = Role::inputs;
+/// Bytes of all buffers of one purpose in one arena. Transient buffers share memory, so their sums exceed
+/// what they need of the arena.
+struct PurposeBytes {
+  Purpose purpose;
   Arena arena = Arena::device;
   bool persistent = false;  ///< kept for the whole run
   std::int64_t buffers = 0;
   std::int64_t bytes = 0;
 };
 
-/// In the order in which the plan names them.
-std::vector<RoleBytes> bytes_by_role(const MemoryPlan& plan);
+/// In the order of the buffers.
+std::vector<PurposeBytes> bytes_by_purpose(const Program& program);
 
 /// Only what is alive during the action with this index: the persistent ones, and of the others those that
 /// then hold something.
-std::vector<RoleBytes> bytes_alive_at(const MemoryPlan& plan, int action);
+std::vector<PurposeBytes> bytes_alive_at(const Program& program, int action);
 
-/// The first of `actions` actions during which the transient buffers hold the most bytes, over all arenas;
-/// none if there are no actions.
-std::optional<int> busiest_action(const MemoryPlan& plan, std::size_t actions);
+/// The first action during which the transient buffers hold the most bytes, over all arenas; none if there
+/// are no actions.
+std::optional<int> peak_action(const Program& program);
 
-/// A table, one line per role and the arenas' sizes last.
-std::string format_plan(const MemoryPlan& plan);
+/// A table, one line per purpose and the arenas' sizes last.
+std::string format_memory(const Program& program);
 
 }  // namespace llampi::fsdp

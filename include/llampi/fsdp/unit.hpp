@@ -51,4 +51,7 @@ Unit make_unit(std::string name, const std::vector<int>& parameters, const std::
 /// The pieces of shard `shard`, in order; none if it is all padding.
 std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard);
 
+/// The unit of each parameter.
+std::vector<int> unit_of_parameter(const std::vector<Unit>& units, std::size_t parameters);
+
 }  // namespace llampi::fsdp

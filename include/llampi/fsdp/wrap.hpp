@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/core/words.hpp"
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
@@ -33,7 +34,13 @@ enum class WrapPolicy : std::uint8_t {
   /// One unit with all parameters.
   none,
 };
-const char* to_string(WrapPolicy policy);
+constexpr auto word_table(WrapPolicy) {
+  return std::to_array<Word<WrapPolicy>>({{WrapPolicy::transformer, "transformer"},
+                                          {WrapPolicy::size, "size"},
+                                          {WrapPolicy::modules, "modules"},
+                                          {WrapPolicy::none, "none"}});
+}
+inline const char* to_string(WrapPolicy policy) { return word_of(policy); }
 
 struct WrapOptions {
   WrapPolicy policy = WrapPolicy::transformer;

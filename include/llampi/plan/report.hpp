@@ -40,6 +40,19 @@
 //   step_actions, evaluation_actions
 //   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
 //                                                                  see UnitReport
+//
+// and, of `llampi plan --actions`, the step's program:
+//
+//   actions [{op, stream, waits, operands [{buffer, slot, access, bytes}], ...}]
+//                                                                  in order, their numbers count from 0;
+//                                                                  `waits` are numbers of actions, `buffer`
+//                                                                  an index into buffers, `access` one of
+//                                                                  read, write, both, reserve. As far as they
+//                                                                  apply: stage, stage_name, unit, unit_name,
+//                                                                  micro_batch, pass, cargo, ranks, bytes
+//   buffers [{purpose, name, arena, dtype, rows, cols, bytes, kept, offset, live [[first, last]]}]
+//                                                                  `live` are actions during which a buffer
+//                                                                  that is not kept holds something
 #pragma once
 
 #include <array>
@@ -47,7 +60,8 @@
 #include <string>
 #include <vector>
 
-#include "llampi/fsdp/engine.hpp"
+#include "llampi/core/config_error.hpp"
+#include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
 namespace llampi::plan {
@@ -74,13 +88,6 @@ struct Machine {
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
 };
 
-enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, other };
-inline constexpr int kCategories = 5;
-const char* to_string(Category category);
-/// `parameters`: shards and gathered copies; `optimizer`: masters of their own and moments; `activations`:
-/// what lives between stages, with its gradient; `other`: workspaces, inputs, tables.
-Category category_of(fsdp::Role role);
-
 struct ArenaReport {
   std::int64_t kept = 0;        ///< persistent buffers
   std::int64_t step = 0;        ///< with what is kept
@@ -90,7 +97,7 @@ struct ArenaReport {
 
 struct CategoryReport {
   std::int64_t kept = 0;
-  std::int64_t busiest = 0;  ///< with what is kept
+  std::int64_t peak = 0;  ///< with what is kept
 };
 
 /// Bytes that the operations of a step cover, summed. What a rank sends and receives is less, or more:
@@ -133,13 +140,13 @@ struct PlanReport {
   std::int64_t trained_parameters = 0;
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
-  std::string step_plan;               ///< format_plan() of the step, which a run prints
-  std::vector<fsdp::RoleBytes> roles;  ///< of the step
-  int busiest_action = 0;
-  std::string busiest_description;
-  std::int64_t busiest_transient = 0;          ///< bytes
-  std::vector<fsdp::RoleBytes> busiest_roles;  ///< with what is kept
-  std::array<CategoryReport, kCategories> categories{};
+  std::string step_plan;                     ///< format_memory() of the step, which a run prints
+  std::vector<fsdp::PurposeBytes> purposes;  ///< of the step
+  int peak_action = 0;
+  std::string peak_description;
+  std::int64_t peak_transient = 0;                ///< bytes
+  std::vector<fsdp::PurposeBytes> peak_purposes;  ///< with what is kept
+  std::array<CategoryReport, fsdp::kCategories> categories{};
   Traffic traffic;
   std::int64_t step_actions = 0;
   std::int64_t evaluation_actions = 0;
@@ -175,7 +182,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
                        const Machine& machine);
 
 /// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.
-std::string does_not_fit(const PlanReport& report, const model::Model& model,
+ConfigError does_not_fit(const PlanReport& report, const model::Model& model,
                          const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
                          const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes);
 
@@ -184,6 +191,8 @@ std::string format_report(const PlanReport& report);
 
 /// One line of JSON without its end.
 std::string to_json(const PlanReport& report);
+/// Likewise, with the actions of the step and their buffers.
+std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compiled);
 std::string to_json(const std::vector<UnitReport>& units);
 
 }  // namespace llampi::plan

@@ -1,102 +1,179 @@
 // The resolved configuration of a run: one member per key of the contract, `section.key` in `section.key`.
-// What the keys mean and which values they take is said in one place, the option table
+// What the keys mean and how their values are written is said in one place, the option table
 // (src/cli/option_table.cpp). Members whose only value is the default belong to features that are not built
 // yet.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "llampi/checkpoint/weights.hpp"
+#include "llampi/core/config_error.hpp"
+#include "llampi/core/dtype_words.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/core/words.hpp"
+#include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/wrap.hpp"
+#include "llampi/optim/schedule.hpp"
 
 namespace llampi::train {
+
+/// What a run continues from.
+struct ResumeFrom {
+  enum class Mode : std::uint8_t {
+    automatic,  ///< the newest whole checkpoint of the run, if there is one
+    never,      ///< nothing; a folder with checkpoints is refused
+    file,       ///< `file`, unless the run has newer ones of its own
+  };
+  Mode mode = Mode::automatic;
+  std::string file = {};  ///< a checkpoint
+
+  bool operator==(const ResumeFrom&) const = default;
+};
+
+/// Whether a step whose like has run before is captured and replayed. automatic: on GPUs.
+enum class StepGraph : std::uint8_t { automatic, off };
+constexpr auto word_table(StepGraph) {
+  return std::to_array<Word<StepGraph>>({{StepGraph::automatic, "auto"}, {StepGraph::off, "off"}});
+}
+
+/// When the loss or a gradient is not finite.
+struct NotFinitePolicy {
+  std::int64_t skip = 0;  ///< so many steps in a row are left out; 0: the first ends the run
+
+  bool operator==(const NotFinitePolicy&) const = default;
+};
+
+/// Where the gradients of micro-batches add up.
+enum class GradientAccumulation : std::uint8_t {
+  sharded,    ///< each is reduced into the sharded gradient: little memory
+  unsharded,  ///< in the whole gradient, which is reduced once: little communication
+};
+constexpr auto word_table(GradientAccumulation) {
+  return std::to_array<Word<GradientAccumulation>>(
+      {{GradientAccumulation::sharded, "sharded"}, {GradientAccumulation::unsharded, "unsharded"}});
+}
+
+/// What is kept in host memory.
+enum class CpuOffload : std::uint8_t {
+  none,
+  optimizer,  ///< moments and master parameters
+  params,     ///< these and the sharded parameters
+};
+constexpr auto word_table(CpuOffload) {
+  return std::to_array<Word<CpuOffload>>(
+      {{CpuOffload::none, "none"}, {CpuOffload::optimizer, "optimizer"}, {CpuOffload::params, "params"}});
+}
+
+/// Where AdamW runs on what is offloaded.
+enum class OffloadStep : std::uint8_t { device, host };
+constexpr auto word_table(OffloadStep) {
+  return std::to_array<Word<OffloadStep>>({{OffloadStep::device, "device"}, {OffloadStep::host, "host"}});
+}
+
+/// Optimizer steps, from 1.
+struct StepRange {
+  std::int64_t first = 1, last = 1;
+
+  bool contains(std::int64_t step) const { return first <= step && step <= last; }
+  bool operator==(const StepRange&) const = default;
+};
 
 struct Config {
   struct {
     std::string dir = "runs/default";
-    std::string device = "auto";
+    device::DeviceChoice device = device::DeviceChoice::automatic;
     std::uint64_t seed = 0;
-    std::string resume = "auto";
+    ResumeFrom resume;
     bool resume_with_changes = false;
-    double max_hours = 0;                    ///< 0: none
+    double max_hours = 0;                    ///< 0: no limit
     double watchdog_seconds = 600;           ///< 0: off
-    std::int64_t verify_replicas_every = 0;  ///< 0: never
+    std::int64_t verify_replicas_every = 0;  ///< steps; 0: never
     bool share_gpu = false;
     bool deterministic = true;
     bool tf32 = false;
-    std::string attention = "auto";
-    std::string cuda_graph = "auto";
+    device::GpuAttention attention = device::GpuAttention::automatic;
+    StepGraph cuda_graph = StepGraph::automatic;
     int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;
   struct {
-    std::string config;
-    std::string weights = "random";
+    std::string config;                  ///< config.json, or the folder that holds it
+    std::optional<std::string> weights;  ///< file or folder; none: random
   } model;
   struct {
-    std::string train, eval;
-    std::int64_t seq_len = 1024;
+    std::string train, eval;      ///< token files
+    std::int64_t seq_len = 1024;  ///< tokens
     bool shuffle = true;
     bool document_mask = true;
   } data;
   struct {
     std::int64_t steps = 0;  ///< 0: from epochs; exactly one of the two is positive
     double epochs = 0;
-    std::int64_t micro_batch = 1;
-    std::int64_t global_batch = 8;
-    std::int64_t eval_every = 0;
-    std::string not_finite = "stop";
+    std::int64_t micro_batch = 1;   ///< sequences per rank and forward pass
+    std::int64_t global_batch = 8;  ///< sequences per step over all ranks
+    std::int64_t eval_every = 0;    ///< steps; 0: never
+    NotFinitePolicy not_finite;
   } train;
   struct {
     double lr = 3e-4, min_lr = 0;
-    std::string schedule = "cosine";
+    optim::Decay schedule = optim::Decay::cosine;
     std::int64_t warmup_steps = 0;
-    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, clip_grad_norm = 1.0;
-    std::string no_decay;  ///< regular expression; empty: every 1-D tensor
-    std::string weight_decays, lr_factors, frozen;
-    double loss_scale = 65536;  ///< float16: of the first step
-    std::string master_dtype = "float32", moment_dtype = "float32", gradient_dtype = "float32";
+    double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1;
+    double clip_grad_norm = 1.0;  ///< 0: no clipping
+    std::string no_decay;         ///< regular expression; empty: every 1-D tensor
+    std::string weight_decays;    ///< EXPRESSION=NUMBER, separated by spaces
+    std::string lr_factors;       ///< likewise
+    std::string frozen;           ///< regular expression; empty: none
+    double loss_scale = 65536;    ///< float16: of the first step
+    DType master_dtype = DType::float32, moment_dtype = DType::float32, gradient_dtype = DType::float32;
   } optimizer;
   struct {
-    std::string strategy = "full_shard";
-    std::string wrap = "transformer";
+    fsdp::Strategy strategy = fsdp::Strategy::full_shard;
+    fsdp::WrapPolicy wrap = fsdp::WrapPolicy::transformer;
     std::int64_t wrap_min_params = 100'000'000;
-    std::string wrap_modules;  ///< names or expressions, separated by spaces
-    std::string accumulate = "sharded";
-    std::string shard_group_size = "node";
-    std::string backward_prefetch = "pre";
+    std::vector<std::string> wrap_modules;  ///< names or expressions
+    GradientAccumulation accumulate = GradientAccumulation::sharded;
+    std::optional<int> shard_group_size;  ///< ranks; none: those of a node
+    fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;
     bool forward_prefetch = true;
     int limit_all_gathers = 2;
-    std::string param_dtype = "auto", reduce_dtype = "float32";
-    std::string cpu_offload = "none";
-    std::string offload_step = "device";
-    std::string sync_init = "read";
+    std::optional<DType> param_dtype;  ///< none: bfloat16 on GPUs, float32 on CPUs
+    DType reduce_dtype = DType::float32;
+    CpuOffload cpu_offload = CpuOffload::none;
+    OffloadStep offload_step = OffloadStep::device;
+    checkpoint::WeightsReading sync_init = checkpoint::WeightsReading::each;
   } fsdp;
   struct {
-    std::string checkpointing = "none";
+    fsdp::Checkpointing checkpointing = fsdp::Checkpointing::none;
   } activation;
   struct {
-    std::int64_t every = 0;  ///< 0: only at the end
+    std::int64_t every = 0;  ///< steps; 0: only at the end
     int keep = 3;
-    std::int64_t keep_every = 0;  ///< 0: none
+    std::int64_t keep_every = 0;  ///< steps; 0: none
     bool async = false;
     std::string fallback_dir;  ///< empty: none
-    double wait_minutes = 60;
+    double wait_minutes = 60;  ///< 0: not at all
     std::int64_t stripes = 0;  ///< 0: as the folder says
   } checkpoint;
   struct {
-    std::int64_t every = 1;
-    std::string trace;  ///< steps to trace
+    std::int64_t every = 1;          ///< steps
+    std::optional<StepRange> trace;  ///< none: no trace
     bool tensorboard = false;
   } log;
 };
 
 enum class Hardware : std::uint8_t { cpu, gpu };
 
-/// The configuration as ini files, which those know how to write who know the keys by name.
+/// The configuration as ini files, and what its keys are called, by those who know the keys by name.
 struct ConfigTexts {
   std::string resolved;  ///< of the run
-  std::string defaults =
-      {};  ///< of one for which nothing was given: what an older run did, that had no such key
+  /// Of a configuration for which nothing was given: what an older run did, that had no such key.
+  std::string defaults = {};
+  ConfigError::Naming name_of = {};  ///< of errors that are logged; empty: the library's own names
 };
 
 }  // namespace llampi::train

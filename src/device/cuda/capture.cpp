@@ -59,8 +59,8 @@ Graph CudaDevice::end_capture() {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();       // or the next check would report it again
     throw Error(fmt::format(  // of this rank alone
-        "out of memory: GPU {} has none left for the graph of a captured step; use run.cuda_graph = off, "
-        "more ranks, or a smaller model or batch",
+        "out of memory: GPU {} has none left for the graph of a captured step; do without "
+        "it (cuda_graph = off), use more ranks, or a smaller model or batch",
         options_.gpu));
   }
   check(status, "cudaGraphInstantiate");

@@ -45,9 +45,8 @@ CudaDevice::CudaDevice(const GpuOptions& options)
   check(cudaSetDevice(options.gpu), "cudaSetDevice");
   check(cudaGetDeviceProperties(&properties_, options.gpu), "cudaGetDeviceProperties");
   if (properties_.major < kOldestGpu) {
-    throw_user_error(
-        "{} has compute capability {}.{}, but the kernels need {}.0 or newer; use run.device = cpu",
-        name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldestGpu);
+    throw_user_error("{} has compute capability {}.{}, but the kernels need {}.0 or newer; compute on CPUs",
+                     name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldestGpu);
   }
   gemm_ = std::make_unique<Gemm>(options.deterministic, options.tf32);
   if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);

@@ -4,8 +4,8 @@
 #include "fsdp/documents_apart.hpp"
 #include "fsdp/expect_trajectory.hpp"
 #include "gpu/nccl/nccl_test.hpp"
+#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
-#include "llampi/fsdp/schedule.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
 

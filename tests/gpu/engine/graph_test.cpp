@@ -8,7 +8,7 @@
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/groups.hpp"
-#include "llampi/fsdp/schedule.hpp"
+#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/storage.hpp"
 
 namespace llampi::test {
@@ -60,7 +60,7 @@ class GpuGraph : public ::testing::Test {
       trajectory.grad_norms.push_back(result.grad_norm);
     }
     EXPECT_EQ(run.engine().replays(), options.graph ? replays : 0);
-    EXPECT_EQ(run.engine().high_water(), run.engine().compiled().arena_bytes) << "the plan is exact";
+    EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
     trajectory.final_parameters = fsdp::whole_parameters(test_world(), run.device(), run.engine());
     return trajectory;
   }

@@ -6,7 +6,7 @@
 #include "gpu/nccl/nccl_test.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/groups.hpp"
-#include "llampi/fsdp/schedule.hpp"
+#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/storage.hpp"
 
 namespace llampi::test {
@@ -84,7 +84,7 @@ class GpuSnapshot : public ::testing::Test {
       EXPECT_FALSE(state_of(engine) == expected) << "the step has changed it since";
     }
     EXPECT_EQ(engine.replays(), replays);
-    EXPECT_EQ(engine.high_water(), engine.compiled().arena_bytes) << "the plan is exact";
+    EXPECT_EQ(engine.memory().used(), engine.compiled().arena_bytes) << "the plan is exact";
   }
 
   oracle::Fixture fixture_ = oracle::load("one_layer_one_head");

@@ -130,7 +130,7 @@ PLANTED = [  # kind of fault, file that gets a line, the line
     ("public", "include/llampi/io/hdf5.hpp", "#include <hdf5.h>"),
     ("public", "include/llampi/comm/comm.hpp", "#include <mpi.h>"),
     ("circle", "include/llampi/model/model.hpp", '#include "llampi/model/llama.hpp"'),
-    ("circle", "src/core/tensor.cpp", '#include "llampi/core/philox.hpp"\n'),
+    ("circle", "src/core/text.cpp", '#include "llampi/core/philox.hpp"\n'),
     ("outside", "src/device/device.cpp", '#include "emulation/emulation.hpp"'),
     ("outside", "src/device/device.cpp", '#include "tests/support/oracle.hpp"'),
     ("includes", "src/device/device.cpp", '#include "../io/spool.hpp"'),
@@ -153,7 +153,7 @@ def plant(root):
             if kind == "circle" and "philox" in line:  # one that needs two planted lines
                 other = copy / "include/llampi/core/philox.hpp"
                 second = other.read_text(encoding="utf-8")
-                other.write_text('#include "llampi/core/tensor.hpp"\n' + second, encoding="utf-8")
+                other.write_text('#include "llampi/core/text.hpp"\n' + second, encoding="utf-8")
             found = list(faults(copy))
             if not any(fault.startswith(kind + ":") for fault in found):
                 missed.append(f"{line!r} in {place}: expected a fault of kind {kind}, found {found}")

@@ -1,0 +1,38 @@
+// The memory in which programs run.
+#pragma once
+
+#include <array>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/program.hpp"
+
+namespace llampi::fsdp {
+
+/// This rank's index among those that have the shards, and their number.
+struct ShardIndex {
+  int index = 0;
+  int count = 1;
+};
+
+class Arenas {
+ public:
+  /// Collective. Filled with zeros.
+  Arenas(comm::World& world, device::Device& device, const ArenaBytes& bytes);
+
+  /// A buffer of a placed program.
+  Tensor at(const Buffer& buffer) const;
+  Tensor at(const Buffer& buffer, const Part& part, ShardIndex shard) const;
+
+  /// Per arena, the end of the farthest memory that has been given to an operation so far: what the program
+  /// says is needed, if it is right.
+  const ArenaBytes& used() const { return used_; }
+  void mark_used(const Buffer& buffer);
+  void mark_used(const ArenaBytes& ends);
+  static void extend(ArenaBytes& ends, const Buffer& buffer);  ///< to the end of the buffer
+
+ private:
+  std::array<device::Memory, kArenas> memory_;
+  ArenaBytes used_{};
+};
+
+}  // namespace llampi::fsdp

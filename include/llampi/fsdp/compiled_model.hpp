@@ -1,0 +1,52 @@
+// Everything that follows from (model, options, ranks) without a device.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/program.hpp"
+#include "llampi/fsdp/wrap.hpp"
+#include "llampi/model/model.hpp"
+#include "llampi/optim/parameter_groups.hpp"
+
+namespace llampi::fsdp {
+
+struct EngineOptions {
+  model::BatchShape batch;  ///< of a micro-batch
+  int micro_batches = 1;    ///< per step
+  bool training = true;     ///< false: forward only, no moments, no gradients
+  Strategy strategy = Strategy::full_shard;
+  WrapOptions wrap;
+  Prefetch backward_prefetch = Prefetch::pre;
+  bool forward_prefetch = true;
+  int limit_all_gathers = 2;
+  int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
+  bool accumulate_unsharded = false;
+  Checkpointing checkpointing = Checkpointing::none;
+  Precision precision;
+  Offload offload;
+  bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
+  bool snapshot = false;   ///< room for Engine::snapshot()
+  std::uint64_t seed = 0;  ///< of stochastic rounding
+  device::AdamWConstants adamw;
+  double clip_grad_norm = 0;                  ///< 0: off
+  std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
+};
+
+struct CompiledModel {
+  std::vector<model::StageSpec> specs;
+  std::vector<Unit> units;
+  std::vector<model::BufferSpec> constants;
+  Program step;        ///< empty if not training
+  Program evaluation;  ///< one micro-batch, forward only; its persistent buffers are those of the step
+  ArenaBytes arena_bytes{};
+
+  const PersistentBuffers& persistent() const { return evaluation.persistent; }
+};
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
+                            const device::OperationSizes& sizes, comm::Backend backend = comm::Backend::mpi);
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,116 @@
+#include "cli/config_values.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <sstream>
+#include <string_view>
+
+namespace llampi::cli {
+namespace {
+
+/// A positive whole number and nothing else.
+template <class Number>
+std::optional<Number> positive(std::string_view text) {
+  Number value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool read = error == std::errc() && end == text.data() + text.size() && value > 0;
+  return read ? std::optional(value) : std::nullopt;
+}
+
+}  // namespace
+
+Spelled spelled_resume(train::ResumeFrom& target) {
+  using Mode = train::ResumeFrom::Mode;
+  return {.write =
+              [&target] {
+                return target.mode == Mode::automatic ? "auto"
+                                                      : (target.mode == Mode::never ? "never" : target.file);
+              },
+          .read =
+              [&target](const std::string& text) {
+                const Mode mode =
+                    text == "auto" ? Mode::automatic : (text == "never" ? Mode::never : Mode::file);
+                target = {mode, mode == Mode::file ? text : ""};
+                return true;
+              }};
+}
+
+Spelled spelled_weights(std::optional<std::string>& target) {
+  static constexpr const char* kRandom = "random";
+  return {.write = [&target] { return target.value_or(kRandom); },
+          .read =
+              [&target](const std::string& text) {
+                target = text == kRandom ? std::nullopt : std::optional(text);
+                return true;
+              }};
+}
+
+Spelled spelled_not_finite(train::NotFinitePolicy& target) {
+  static constexpr std::string_view kStop = "stop", kSkip = "skip ";
+  return {.write =
+              [&target] {
+                return target.skip == 0 ? std::string(kStop) : fmt::format("{}{}", kSkip, target.skip);
+              },
+          .read =
+              [&target](const std::string& text) {
+                const auto skip = text.starts_with(kSkip)
+                                      ? positive<std::int64_t>(std::string_view(text).substr(kSkip.size()))
+                                      : std::nullopt;
+                if (!skip && text != kStop) return false;
+                target = {skip.value_or(0)};
+                return true;
+              },
+          .advice = "use stop, or skip and a number of steps, as in skip 3"};
+}
+
+Spelled spelled_list(std::vector<std::string>& target) {
+  return {.write = [&target] { return fmt::format("{}", fmt::join(target, " ")); },
+          .read =
+              [&target](const std::string& text) {
+                target.clear();
+                std::istringstream words(text);
+                for (std::string word; words >> word;) target.push_back(word);
+                return true;
+              }};
+}
+
+Spelled spelled_group_size(std::optional<int>& target) {
+  static constexpr const char* kNode = "node";
+  return {.write = [&target] { return target ? std::to_string(*target) : kNode; },
+          .read =
+              [&target](const std::string& text) {
+                const auto size = positive<int>(text);
+                if (!size && text != kNode && !text.empty()) return false;
+                target = size;
+                return true;
+              },
+          .advice = "use node or a number of ranks"};
+}
+
+Spelled spelled_steps(std::optional<train::StepRange>& target) {
+  return {.write =
+              [&target] {
+                if (!target) return std::string();
+                return target->first == target->last ? std::to_string(target->first)
+                                                     : fmt::format("{}-{}", target->first, target->last);
+              },
+          .read =
+              [&target](const std::string& text) {
+                if (text.empty() || text == "0") {
+                  target.reset();
+                  return true;
+                }
+                const std::string_view view = text;
+                const auto dash = view.find('-');
+                const auto first = positive<std::int64_t>(view.substr(0, dash));
+                const auto last = dash == view.npos ? first : positive<std::int64_t>(view.substr(dash + 1));
+                if (!first || !last || *last < *first) return false;
+                target = {*first, *last};
+                return true;
+              },
+          .advice = "use a step or a range of steps such as 3-5"};
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,27 @@
+// How those members of the configuration are written that are neither numbers nor words alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/option.hpp"
+#include "llampi/train/config.hpp"
+
+namespace llampi::cli {
+
+/// "auto", "never", or a file.
+Spelled spelled_resume(train::ResumeFrom& target);
+/// "random", a file or a folder.
+Spelled spelled_weights(std::optional<std::string>& target);
+/// "stop", "skip 3".
+Spelled spelled_not_finite(train::NotFinitePolicy& target);
+/// Separated by spaces.
+Spelled spelled_list(std::vector<std::string>& target);
+/// "node" (or empty), "4".
+Spelled spelled_group_size(std::optional<int>& target);
+/// Empty or "0" for none, "3", "3-5".
+Spelled spelled_steps(std::optional<train::StepRange>& target);
+
+}  // namespace llampi::cli

@@ -1,0 +1,7 @@
+#include "llampi/core/dtype_words.hpp"
+
+namespace llampi {
+
+const char* to_string(DType dtype) { return word_of(dtype); }
+
+}  // namespace llampi

@@ -1,0 +1,266 @@
+#include "fsdp/program/buffer_table.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/norm_scalars.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/dump.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+constexpr std::int64_t kScalarCols = sizeof(device::StepScalars) / sizeof(double);
+
+Arena host_or_device(bool host) { return host ? Arena::host : Arena::device; }
+
+/// Bytes that have no shape of their own.
+Buffer untyped(Purpose purpose, std::int64_t bytes) {
+  return {.purpose = purpose, .dtype = DType::int32, .cols = bytes / 4, .bytes = bytes};
+}
+
+Buffer on_host(Buffer buffer) {
+  buffer.arena = Arena::host;
+  return buffer;
+}
+
+Buffer shaped(Buffer buffer) {
+  if (buffer.bytes == 0) buffer.bytes = buffer.elements() * size_of(buffer.dtype);
+  return buffer;
+}
+
+}  // namespace
+
+std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
+  std::vector<UnitPlan> plans;
+  for (const auto& unit : spec.units) {
+    plans.push_back({.trained = !unit.frozen,
+                     .uploaded = state_placement(spec.precision, spec.offload).host_shard,
+                     .gathered = unit.shards > 1,
+                     .cast = spec.precision.widens(),
+                     .reduced = unit.shards > 1 || spec.replicas > 1 || spec.precision.shortens_gradient(),
+                     .cast_gradient = spec.precision.narrows()});
+  }
+  return plans;
+}
+
+BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
+    : spec_(spec), program_(program), placement_(state_placement(spec.precision, spec.offload)) {
+  const std::size_t units = spec.units.size(), stages = spec.specs.size();
+  constexpr std::array kNone = {BufferId::none, BufferId::none};
+  unsharded_.assign(units, kNone);
+  cast_.assign(units, kNone);
+  for (auto* list :
+       {&unsharded_gradient_, &reduce_buffer_, &sharded_gradient_, &host_gradient_, &host_shard_})
+    list->assign(units, BufferId::none);
+  streamed_.resize(units);
+  activation_.assign(stages, BufferId::none);
+  for (const auto& stage : spec.specs) {
+    saved_.emplace_back(stage.saved.size(), BufferId::none);
+    forward_scratch_.emplace_back(stage.forward_scratch.size(), BufferId::none);
+    backward_scratch_.emplace_back(stage.backward_scratch.size(), BufferId::none);
+  }
+
+  add_states();
+  auto& lasting = program.persistent;
+  for (const auto& constant : spec.constants) {
+    lasting.constants.push_back(persistent({.purpose = Purpose::constant,
+                                            .name = constant.name,
+                                            .dtype = constant.dtype,
+                                            .rows = constant.rows,
+                                            .cols = constant.cols}));
+  }
+  for (int s = 0; s < static_cast<int>(stages); ++s) {
+    auto& caches = lasting.kv_cache.emplace_back();
+    for (const auto& item : spec.specs[s].kept)
+      caches.push_back(persistent(of_stage(Purpose::kv_cache, s, item)));
+  }
+  lasting.step_scalars =
+      persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = kScalarCols});
+  lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
+                                     .dtype = DType::int32,
+                                     .cols = kNormScalars + static_cast<std::int64_t>(units)});
+  if (spec.shared_workspace > 0)
+    lasting.shared_workspace = persistent(untyped(Purpose::shared_workspace, spec.shared_workspace));
+  const auto add_inputs = [&](Purpose purpose, Arena arena, std::vector<BufferId>& list) {
+    for (int m = 0; m < spec.input_buffers; ++m) {
+      list.push_back(persistent({.purpose = purpose,
+                                 .name = fmt::format("micro-batch {}", m),
+                                 .arena = arena,
+                                 .dtype = DType::int32,
+                                 .cols = device::HostBatch::elements(spec.batch.tokens())}));
+    }
+  };
+  add_inputs(Purpose::inputs, Arena::device, lasting.inputs);
+  lasting.logits =
+      persistent({.purpose = Purpose::logits, .dtype = spec.precision.compute, .cols = spec.vocabulary});
+  if (spec.offload.host_step) {
+    lasting.host_scalars = persistent({.purpose = Purpose::host_scalars,
+                                       .arena = Arena::host,
+                                       .dtype = DType::float64,
+                                       .cols = kScalarCols});
+  }
+  if (spec.snapshot) add_snapshots();
+  if (spec.stages_inputs) add_inputs(Purpose::host_inputs, Arena::host, lasting.host_inputs);
+}
+
+void BufferTable::add_states() {
+  const auto& precision = spec_.precision;
+  for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+    const std::int64_t n = spec_.units[u].shard_elements;
+    const auto keep = [&](Purpose purpose, DType dtype, bool host) {
+      Buffer buffer = of_unit(purpose, u, dtype, n);
+      buffer.arena = host_or_device(host);
+      return persistent(buffer);
+    };
+    auto& state = program_.persistent.units.emplace_back();
+    state.master = state.shard = keep(Purpose::parameter_shard, precision.param, placement_.host_shard);
+    if (spec_.units[u].frozen) continue;
+    if (placement_.own_master) state.master = keep(Purpose::master, precision.master, placement_.host_master);
+    if (!spec_.optimizer_state) continue;
+    state.exp_avg = keep(Purpose::exp_avg, precision.moment, placement_.host_moments);
+    state.exp_avg_sq = keep(Purpose::exp_avg_sq, precision.moment, placement_.host_moments);
+  }
+}
+
+/// What this rank saves: of what replicas hold alike, its part.
+void BufferTable::add_snapshots() {
+  for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+    auto& state = program_.persistent.units[u];
+    const std::int64_t n = (spec_.units[u].shard_elements + spec_.replicas - 1) / spec_.replicas;
+    const auto copy_of = [&](BufferId kept) {
+      if (kept == BufferId::none) return BufferId::none;
+      return persistent(on_host(of_unit(Purpose::snapshot, u, program_[kept].dtype, n)));
+    };
+    state.saved_master = copy_of(state.master);
+    state.saved_exp_avg = copy_of(state.exp_avg);
+    state.saved_exp_avg_sq = copy_of(state.exp_avg_sq);
+  }
+}
+
+BufferId BufferTable::add(const Buffer& buffer) { return program_.add(shaped(buffer)); }
+
+BufferId BufferTable::persistent(Buffer buffer) {
+  buffer.persistent = true;
+  return add(buffer);
+}
+
+template <class Make>
+BufferId BufferTable::once(BufferId& known, const Make& make) {
+  if (known == BufferId::none) known = add(make());
+  return known;
+}
+
+Buffer BufferTable::of_unit(Purpose purpose, int unit, DType dtype, std::int64_t elements) const {
+  return {.purpose = purpose, .name = spec_.units[unit].name, .dtype = dtype, .cols = elements};
+}
+
+Buffer BufferTable::of_stage(Purpose purpose, int stage, const model::BufferSpec& item) const {
+  return {.purpose = purpose,
+          .name = name_of(spec_.specs[stage]) + "." + item.name,
+          .dtype = item.dtype,
+          .rows = item.rows,
+          .cols = item.cols};
+}
+
+BufferId BufferTable::unsharded(int unit, Pass pass) {
+  return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
+    return of_unit(Purpose::unsharded_params, unit, spec_.precision.param, spec_.units[unit].flat_elements());
+  });
+}
+
+BufferId BufferTable::cast(int unit, Pass pass) {
+  return once(cast_[unit][static_cast<std::size_t>(pass)], [&] {
+    return of_unit(Purpose::cast_params, unit, spec_.precision.compute, spec_.units[unit].flat_elements());
+  });
+}
+
+BufferId BufferTable::unsharded_gradient(int unit) {
+  return once(unsharded_gradient_[unit], [&] {
+    return of_unit(Purpose::unsharded_gradient, unit, spec_.precision.gradient(),
+                   spec_.units[unit].flat_elements());
+  });
+}
+
+BufferId BufferTable::reduce_buffer(int unit) {
+  return once(reduce_buffer_[unit], [&] {
+    return of_unit(Purpose::reduce_buffer, unit, spec_.precision.reduce, spec_.units[unit].flat_elements());
+  });
+}
+
+BufferId BufferTable::sharded_gradient(int unit) {
+  return once(sharded_gradient_[unit], [&] {
+    return of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard,
+                   spec_.units[unit].shard_elements);
+  });
+}
+
+BufferId BufferTable::activation(int stage) {
+  return once(activation_[stage],
+              [&] { return of_stage(Purpose::activation, stage, spec_.specs[stage].output); });
+}
+
+BufferId BufferTable::residual_gradient() {
+  return once(residual_gradient_, [&] {
+    const auto& stream = spec_.specs.front().output;
+    return Buffer{.purpose = Purpose::residual_gradient,
+                  .dtype = stream.dtype,
+                  .rows = stream.rows,
+                  .cols = stream.cols};
+  });
+}
+
+BufferId BufferTable::saved(int stage, int item) {
+  return once(saved_[stage][item],
+              [&] { return of_stage(Purpose::saved, stage, spec_.specs[stage].saved[item]); });
+}
+
+BufferId BufferTable::forward_scratch(int stage, int item) {
+  return once(forward_scratch_[stage][item], [&] {
+    return of_stage(Purpose::forward_scratch, stage, spec_.specs[stage].forward_scratch[item]);
+  });
+}
+
+BufferId BufferTable::backward_scratch(int stage, int item) {
+  return once(backward_scratch_[stage][item], [&] {
+    return of_stage(Purpose::backward_scratch, stage, spec_.specs[stage].backward_scratch[item]);
+  });
+}
+
+BufferId BufferTable::workspace(std::int64_t bytes) {
+  once(workspace_, [&] { return untyped(Purpose::collective_workspace, bytes); });
+  Buffer& buffer = program_[workspace_];
+  buffer.bytes = std::max(buffer.bytes, bytes);
+  buffer.cols = buffer.bytes / 4;
+  return workspace_;
+}
+
+StreamedState BufferTable::streamed(int unit) {
+  StreamedState& known = streamed_[unit];
+  const auto& precision = spec_.precision;
+  const auto make = [&](BufferId& id, DType dtype) {
+    once(id, [&] { return of_unit(Purpose::streamed_state, unit, dtype, spec_.units[unit].shard_elements); });
+  };
+  if (placement_.host_master) make(known.master, placement_.own_master ? precision.master : precision.param);
+  make(known.exp_avg, precision.moment);
+  make(known.exp_avg_sq, precision.moment);
+  if (placement_.host_shard && placement_.own_master) make(known.shard, precision.param);
+  return known;
+}
+
+BufferId BufferTable::host_gradient(int unit) {
+  return once(host_gradient_[unit], [&] {
+    return on_host(of_unit(Purpose::host_gradient, unit, spec_.precision.gradient_shard,
+                           spec_.units[unit].shard_elements));
+  });
+}
+
+BufferId BufferTable::host_shard(int unit) {
+  if (spec_.precision.master == spec_.precision.param) return BufferId::none;
+  return once(host_shard_[unit], [&] {
+    return on_host(
+        of_unit(Purpose::host_shard, unit, spec_.precision.param, spec_.units[unit].shard_elements));
+  });
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,81 @@
+// The buffers of a program, made when the first action needs them, and what is decided about each unit.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "llampi/fsdp/builder.hpp"
+
+namespace llampi::fsdp {
+
+/// What is to be done for a unit's parameters and gradient: decided here and nowhere else.
+struct UnitPlan {
+  bool trained = false;
+  bool uploaded = false;       ///< its shard is in host memory, and copied to the device for each use
+  bool gathered = false;       ///< it is sharded: its parameters are all-gathered for each use
+  bool cast = false;           ///< its parameters are computed with in another dtype than that of the shard
+  bool reduced = false;        ///< its gradient is; else it is written where it is kept
+  bool cast_gradient = false;  ///< to another dtype, before it is reduced
+
+  /// Its parameters are read where they are kept.
+  bool in_place() const { return !uploaded && !gathered && !cast; }
+};
+std::vector<UnitPlan> plan_units(const ProgramSpec& spec);
+
+/// A unit's optimizer state on its way through the device. None: it is not kept in host memory, and does not
+/// travel.
+struct StreamedState {
+  BufferId master = BufferId::none, exp_avg = BufferId::none, exp_avg_sq = BufferId::none;
+  BufferId shard = BufferId::none;  ///< made on the device, so it only goes out
+};
+
+class BufferTable {
+ public:
+  /// Adds the persistent buffers.
+  BufferTable(const ProgramSpec& spec, Program& program);
+
+  BufferId unsharded(int unit, Pass pass);  ///< parameters in the dtype that is gathered
+  BufferId cast(int unit, Pass pass);       ///< in the dtype that is computed with
+  BufferId unsharded_gradient(int unit);
+  BufferId reduce_buffer(int unit);
+  BufferId sharded_gradient(int unit);
+
+  BufferId activation(int stage);
+  BufferId residual_gradient();
+  BufferId saved(int stage, int item);
+  BufferId forward_scratch(int stage, int item);
+  BufferId backward_scratch(int stage, int item);
+
+  /// One for all collectives, as large as the largest need.
+  BufferId workspace(std::int64_t bytes);
+  bool has_workspace() const { return workspace_ != BufferId::none; }
+
+  StreamedState streamed(int unit);
+  BufferId host_gradient(int unit);
+  BufferId host_shard(int unit);  ///< none: the host's master is the shard
+
+  const StatePlacement& placement() const { return placement_; }
+
+ private:
+  void add_states();
+  void add_snapshots();
+  BufferId add(const Buffer& buffer);
+  BufferId persistent(Buffer buffer);
+  /// `known`, or, where that is none, what `make` makes, which it then is.
+  template <class Make>
+  BufferId once(BufferId& known, const Make& make);
+  Buffer of_unit(Purpose purpose, int unit, DType dtype, std::int64_t elements) const;
+  Buffer of_stage(Purpose purpose, int stage, const model::BufferSpec& spec) const;
+
+  const ProgramSpec& spec_;
+  Program& program_;
+  StatePlacement placement_;
+  std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
+  std::vector<BufferId> unsharded_gradient_, reduce_buffer_, sharded_gradient_, host_gradient_, host_shard_;
+  std::vector<StreamedState> streamed_;
+  std::vector<BufferId> activation_;                                               // per stage
+  std::vector<std::vector<BufferId>> saved_, forward_scratch_, backward_scratch_;  // per stage and item
+  BufferId residual_gradient_ = BufferId::none, workspace_ = BufferId::none;
+};
+
+}  // namespace llampi::fsdp

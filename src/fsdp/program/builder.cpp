@@ -1,0 +1,373 @@
+#include "llampi/fsdp/builder.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "fsdp/program/emission.hpp"
+#include "fsdp/program/schedule.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+std::vector<bool> in_place(const std::vector<UnitPlan>& units) {
+  std::vector<bool> result;
+  for (const auto& unit : units) result.push_back(unit.in_place());
+  return result;
+}
+
+/// Forward and backward of all micro-batches, with what moves parameters and gradients.
+class Builder {
+ public:
+  explicit Builder(const ProgramSpec& spec)
+      : spec_(spec),
+        list_(spec),
+        schedule_(make_schedule(spec, in_place(list_.units))),
+        unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
+    index_residencies();
+    find_parts();
+    // Kept where stages can read them, parameters are there from the beginning.
+    for (std::size_t u = 0; u < spec.units.size(); ++u)
+      source_.push_back(list_.units[u].in_place() ? list_.program.persistent.units[u].shard : BufferId::none);
+  }
+
+  Program run() {
+    for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
+    if (!spec_.forward_only) emit_update(list_);
+    return std::move(list_.program);
+  }
+
+ private:
+  void index_residencies() {
+    first_at_.resize(schedule_.events.size());
+    last_at_.resize(schedule_.events.size());
+    issued_at_.resize(2 * schedule_.events.size());
+    for (int i = 0; i < static_cast<int>(schedule_.residencies.size()); ++i) {
+      const auto& r = schedule_.residencies[i];
+      first_at_[r.first].push_back(i);
+      last_at_[r.last].push_back(i);
+      issued_at_[r.issue.index].push_back(i);
+    }
+    arrivals_.resize(schedule_.residencies.size());
+  }
+
+  /// Where each parameter stands in its unit's flat buffer, whatever that holds.
+  void find_parts() {
+    parts_.resize(spec_.parameters.size());
+    for (const auto& unit : spec_.units) {
+      for (const auto& p : unit.parameters) {
+        const auto& shape = spec_.parameters[p.parameter].shape;
+        const bool matrix = shape.size() == 2;
+        parts_[p.parameter] = {
+            .offset = p.offset, .rows = matrix ? shape[0] : 1, .cols = matrix ? shape[1] : p.elements};
+      }
+    }
+  }
+
+  void emit_event(int e) {
+    const ComputeEvent& event = schedule_.events[e];
+    if (e % schedule_.events_per_micro_batch == 0) emit_inputs(event.micro_batch);
+    emit_unshards(IssuePoint::before(e));
+    emit_compute(e);
+    for (const int i : last_at_[e]) {
+      const auto& r = schedule_.residencies[i];
+      for (const int unit : with_followers(spec_.units, r.unit)) {
+        list_.push({.op = Op::reshard,
+                    .unit = unit,
+                    .micro_batch = event.micro_batch,
+                    .pass = r.pass,
+                    .operands = {read_of(readable(unit, r.pass))}});
+      }
+    }
+    emit_unshards(IssuePoint::after(e));
+    emit_reductions(e);
+  }
+
+  void emit_inputs(int m) {
+    const auto& lasting = list_.program.persistent;
+    Action copy{
+        .op = Op::h2d, .stream = device::Stream::copy, .micro_batch = m, .payload = CopyPayload::inputs};
+    if (spec_.stages_inputs) copy.operands.push_back(read_of(lasting.host_inputs.at(m)));
+    copy.operands.push_back(write_of(lasting.inputs.at(m)));
+    copy.bytes = list_.bytes_of(lasting.inputs[m]);
+    inputs_ = list_.push(std::move(copy));
+  }
+
+  void emit_unshards(IssuePoint point) {
+    for (const int i : issued_at_[point.index]) {
+      const auto& r = schedule_.residencies[i];
+      const int m = schedule_.events[r.first].micro_batch;
+      for (const int unit : with_followers(spec_.units, r.unit))
+        arrivals_[i][unit] = emit_unshard(unit, r.pass, m);
+    }
+  }
+
+  /// The action after which the unit's parameters are on the device; -1: they are kept there. The memory of
+  /// unsharded parameters may have been freed by any action on the compute stream before it in the list.
+  int emit_unshard(int unit, Pass pass, int micro_batch) {
+    const UnitPlan& plan = list_.units[unit];
+    const BufferId shard = list_.program.persistent.units[unit].shard;
+    int arrival = -1;
+    std::vector<int> waits;
+    if (list_.last_compute >= 0) waits.push_back(list_.last_compute);
+    Operand source = read_of(shard);
+    if (plan.uploaded) {
+      const BufferId whole = list_.buffers.unsharded(unit, pass);
+      arrival = list_.push({.op = Op::h2d,
+                            .stream = device::Stream::copy,
+                            .unit = unit,
+                            .micro_batch = micro_batch,
+                            .payload = CopyPayload::shard,
+                            .pass = pass,
+                            .operands = {source, write_of(whole, Slot::output, {.own_shard = true})},
+                            .waits = waits,
+                            .bytes = list_.bytes_of(shard)});
+      waits.push_back(arrival);
+      source = read_of(whole, Slot::input, {.own_shard = true});
+    }
+    if (!plan.gathered) return arrival;
+    const BufferId whole = list_.buffers.unsharded(unit, pass);
+    return list_.push({.op = Op::unshard,
+                       .stream = device::Stream::unshard,
+                       .unit = unit,
+                       .micro_batch = micro_batch,
+                       .ranks = Ranks::shard_group,
+                       .pass = pass,
+                       .operands = {source, write_of(whole)},
+                       .waits = std::move(waits),
+                       .bytes = list_.bytes_of(whole)});
+  }
+
+  /// Where stages read a unit's parameters during a residency.
+  BufferId readable(int unit, Pass pass) {
+    return list_.units[unit].cast ? list_.buffers.cast(unit, pass) : list_.buffers.unsharded(unit, pass);
+  }
+
+  /// Waits for the parameters that are first used by this event, and casts them. Returns what is still to be
+  /// waited for.
+  std::vector<int> emit_arrivals(int e) {
+    std::vector<int> arrived;
+    for (const int i : first_at_[e]) {
+      const auto& r = schedule_.residencies[i];
+      for (const auto& [unit, arrival] : arrivals_[i]) {
+        if (arrival >= 0) arrived.push_back(arrival);
+        const UnitPlan& plan = list_.units[unit];
+        if (plan.cast) {
+          const BufferId from = plan.gathered || plan.uploaded ? list_.buffers.unsharded(unit, r.pass)
+                                                               : list_.program.persistent.units[unit].shard;
+          const BufferId to = list_.buffers.cast(unit, r.pass);
+          list_.push({.op = Op::cast_params,
+                      .unit = unit,
+                      .micro_batch = schedule_.events[e].micro_batch,
+                      .pass = r.pass,
+                      .operands = {read_of(from), write_of(to)},
+                      .waits = std::exchange(arrived, {})});
+        }
+        source_[unit] = readable(unit, r.pass);
+      }
+    }
+    return arrived;
+  }
+
+  void emit_compute(int e) {
+    const ComputeEvent& event = schedule_.events[e];
+    std::vector<int> arrived = emit_arrivals(e);
+    Action action{.op = event.op, .stage = event.stage, .micro_batch = event.micro_batch};
+    action.selective = event.op == Op::recompute && spec_.checkpointing == Checkpointing::selective;
+    if (e % schedule_.events_per_micro_batch == 0) {
+      action.waits.push_back(inputs_);
+      action.may_drop_before = event.micro_batch > 0;
+    }
+    action.waits.insert(action.waits.end(), arrived.begin(), arrived.end());
+    if (event.op == Op::backward) {
+      add_backward_operands(action, event);
+    } else {
+      add_forward_operands(action, event);
+    }
+    add_common_operands(action, event);
+    list_.push(std::move(action));
+  }
+
+  /// A recomputation makes again what it makes: all saved tensors and inner outputs of a block, or
+  /// (selective) what is marked.
+  void add_forward_operands(Action& action, const ComputeEvent& event) {
+    const int s = event.stage;
+    const auto& stage = spec_.specs[s];
+    auto& operands = action.operands;
+    if (stage.output.rows > 0 && event.writes_output)
+      operands.push_back(write_of(list_.buffers.activation(s)));
+    if (s > 0) operands.push_back(read_of(list_.buffers.activation(s - 1)));
+    for (int k = 0; k < static_cast<int>(stage.saved.size()); ++k) {
+      const bool made = !action.selective || stage.saved[k].cheap;
+      operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::read});
+    }
+    if (action.selective) return;
+    for (int k = 0; k < static_cast<int>(stage.forward_scratch.size()); ++k)
+      operands.push_back(write_of(list_.buffers.forward_scratch(s, k), Slot::scratch));
+  }
+
+  /// The gradient of the residual stream is that of the output, then that of the input, in place. Saved
+  /// tensors may be overwritten.
+  void add_backward_operands(Action& action, const ComputeEvent& event) {
+    const int s = event.stage;
+    const auto& stage = spec_.specs[s];
+    auto& operands = action.operands;
+    const bool is_loss = s + 1 == static_cast<int>(spec_.specs.size());
+    const BufferId residual = list_.buffers.residual_gradient();
+    operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
+    for (int k = 0; !is_loss && k < static_cast<int>(stage.saved.size()); ++k)
+      operands.push_back(both_of(list_.buffers.saved(s, k), Slot::saved));
+    if (s > 0 && (is_loss || stage.keeps_input)) operands.push_back(read_of(list_.buffers.activation(s - 1)));
+    for (int k = 0; k < static_cast<int>(stage.backward_scratch.size()); ++k)
+      operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));
+    for (const auto& use : stage.parameters)
+      operands.push_back(gradient_operand(use.parameter, event, action.waits));
+  }
+
+  void add_common_operands(Action& action, const ComputeEvent& event) {
+    const auto& stage = spec_.specs[event.stage];
+    const auto& lasting = list_.program.persistent;
+    const bool is_loss = event.stage + 1 == static_cast<int>(spec_.specs.size());
+    auto& operands = action.operands;
+    for (const auto& use : stage.parameters) {
+      const BufferId source =
+          reads_parameter(spec_, event, use) ? source_[unit_of_[use.parameter]] : BufferId::none;
+      operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
+    }
+    for (const BufferId cache : lasting.kv_cache[event.stage])
+      operands.push_back(both_of(cache, Slot::kv_cache));
+    for (const BufferId constant : lasting.constants) operands.push_back(read_of(constant, Slot::constant));
+    operands.push_back(read_of(lasting.inputs.at(event.micro_batch), Slot::batch));
+    operands.push_back({lasting.step_scalars, Slot::scalars, is_loss ? Access::both : Access::read});
+    if (is_loss && event.op == Op::forward) operands.push_back(write_of(lasting.logits, Slot::logits));
+  }
+
+  /// A gradient that is reduced is unsharded from its first write to its reduction; one that is not is
+  /// written where it is kept, and micro-batches add up there. The first write overwrites, others add.
+  Operand gradient_operand(int parameter, const ComputeEvent& event, std::vector<int>& waits) {
+    const int unit = unit_of_[parameter];
+    const UnitPlan& plan = list_.units[unit];
+    if (!plan.trained) return write_of(BufferId::none, Slot::parameter_gradient);
+    const bool travels = plan.reduced && !plan.cast_gradient;  // otherwise its reduce buffer travels
+    if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
+    const bool per_micro_batch = plan.reduced && !spec_.accumulate_unsharded;
+    const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
+    const bool first = written_.insert(key).second;
+    const BufferId gradient =
+        plan.reduced ? list_.buffers.unsharded_gradient(unit) : list_.buffers.sharded_gradient(unit);
+    return {gradient, Slot::parameter_gradient, first ? Access::write : Access::both, parts_[parameter]};
+  }
+
+  /// One gradient may still be travelling while the next is computed, unless it is of the same unit; those
+  /// before it must have left.
+  void wait_for_travelling(int unit, std::vector<int>& waits) {
+    if (travelling_.empty()) return;
+    const auto& latest = list_.program.actions[travelling_.back()];
+    const auto kept = latest.unit == unit ? travelling_.end() : travelling_.end() - 1;
+    if (kept == travelling_.begin()) return;
+    waits.push_back(*(kept - 1));
+    travelling_.erase(travelling_.begin(), kept);
+  }
+
+  bool writes_gradient(const ComputeEvent& event, int unit) const {
+    if (event.op != Op::backward || !list_.units[unit].trained) return false;
+    const auto& uses = spec_.specs[event.stage].parameters;
+    return std::any_of(uses.begin(), uses.end(),
+                       [&](const auto& use) { return unit_of_[use.parameter] == unit; });
+  }
+
+  bool last_write_of_micro_batch(int e, int unit) const {
+    if (!writes_gradient(schedule_.events[e], unit)) return false;
+    const int end = (schedule_.events[e].micro_batch + 1) * schedule_.events_per_micro_batch;
+    for (int later = e + 1; later < end; ++later) {
+      if (writes_gradient(schedule_.events[later], unit)) return false;
+    }
+    return true;
+  }
+
+  void emit_reductions(int e) {
+    const int m = schedule_.events[e].micro_batch;
+    if (spec_.accumulate_unsharded && m + 1 < spec_.micro_batches) return;
+    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+      if (list_.units[u].reduced && last_write_of_micro_batch(e, u)) emit_reduction(u, m);
+    }
+  }
+
+  void emit_reduction(int unit, int m) {
+    live_gradients_.erase(unit);
+    BufferId gradient = list_.buffers.unsharded_gradient(unit);
+    if (list_.units[unit].cast_gradient) {
+      Action cast{.op = Op::cast_grads, .unit = unit, .micro_batch = m};
+      wait_for_travelling(unit, cast.waits);
+      cast.operands = {read_of(gradient), write_of(list_.buffers.reduce_buffer(unit))};
+      list_.push(std::move(cast));
+      gradient = list_.buffers.reduce_buffer(unit);
+    }
+    const bool sharded = spec_.units[unit].shards > 1;
+    const bool adds = m > 0 && !spec_.accumulate_unsharded;
+    const BufferId shard = list_.buffers.sharded_gradient(unit);
+    const std::int64_t elements = spec_.units[unit].flat_elements();
+    const DType dtype = spec_.precision.reduce;
+    const std::int64_t workspace =
+        sharded ? comm::reduce_scatter_workspace(spec_.backend, elements, spec_.units[unit].shards, dtype)
+                : comm::all_reduce_workspace(spec_.backend, elements, spec_.replicas, dtype);
+    list_.last_reduction =
+        list_.push({.op = sharded ? Op::reduce : Op::all_reduce,
+                    .stream = device::Stream::reduce,
+                    .unit = unit,
+                    .micro_batch = m,
+                    .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
+                    .operands = {both_of(gradient, Slot::input),
+                                 {shard, Slot::output, adds ? Access::both : Access::write},
+                                 workspace_operand(list_, workspace)},
+                    .waits = {list_.last_compute},
+                    .bytes = list_.bytes_of(gradient)});
+    travelling_.push_back(list_.last_reduction);
+    if (sharded && spec_.replicas > 1 && m + 1 == spec_.micro_batches) emit_join(unit, m);
+  }
+
+  /// Hybrid: the sharded gradient is complete within the group; one all-reduce of the shard, in place, joins
+  /// the groups.
+  void emit_join(int unit, int m) {
+    const BufferId shard = list_.buffers.sharded_gradient(unit);
+    const std::int64_t workspace = comm::all_reduce_workspace(spec_.backend, spec_.units[unit].shard_elements,
+                                                              spec_.replicas, spec_.precision.gradient_shard);
+    list_.last_reduction =
+        list_.push({.op = Op::all_reduce,
+                    .stream = device::Stream::reduce,
+                    .unit = unit,
+                    .micro_batch = m,
+                    .ranks = Ranks::replicate_group,
+                    .operands = {read_of(shard), write_of(shard), workspace_operand(list_, workspace)},
+                    .bytes = list_.bytes_of(shard)});
+  }
+
+  const ProgramSpec& spec_;
+  Emission list_;
+  Schedule schedule_;
+  std::vector<int> unit_of_;
+  std::vector<Part> parts_;                                       // per parameter
+  std::vector<BufferId> source_;                                  // per unit: where stages read it now
+  std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
+  std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
+  std::set<int> live_gradients_;           // units whose unsharded gradient is being written
+  std::vector<int> travelling_;            // reductions that nothing has waited for yet
+  std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
+  int inputs_ = -1;
+};
+
+}  // namespace
+
+Operand workspace_operand(Emission& list, std::int64_t bytes) {
+  const bool first = !list.buffers.has_workspace();
+  return {list.buffers.workspace(bytes), Slot::workspace, first ? Access::write : Access::both};
+}
+
+Program build(const ProgramSpec& spec) {
+  require(!spec.specs.empty() && spec.micro_batches >= 1 && spec.limit_all_gathers >= 1, "schedule options");
+  require(spec.micro_batches <= spec.input_buffers, "more micro-batches than room for inputs");
+  return Builder(spec).run();
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,98 @@
+// When each buffer holds something: a pass over operands.
+#include <algorithm>
+#include <utility>
+
+#include "llampi/fsdp/placement.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+class Liveness {
+ public:
+  explicit Liveness(Program& program)
+      : program_(program), contents_(program.buffers.size()), takes_memory_(program.actions.size()) {}
+
+  void run() {
+    for (auto& buffer : program_.buffers) buffer.live.clear();
+    for (int i = 0; i < program_.size(); ++i) visit(i);
+    for (auto& buffer : program_.buffers) {
+      for (auto& range : buffer.live) range.last = released_after(range.last_use, buffer.arena);
+    }
+  }
+
+ private:
+  using Extent = std::pair<std::int64_t, std::int64_t>;
+  struct Contents {
+    std::vector<Extent> touched;  ///< since the live range began
+    int action = -1;              ///< the last that was looked at: what it does to the buffer
+    bool read = false;
+    bool overwritten = false;
+  };
+
+  template <class Visit>
+  void for_each_operand(int i, const Visit& visit) {
+    for (const auto& operand : program_.actions[i].operands) {
+      if (operand.buffer == BufferId::none || program_[operand.buffer].persistent) continue;
+      visit(operand, program_[operand.buffer], contents_[static_cast<std::size_t>(operand.buffer)]);
+    }
+  }
+
+  static bool overlaps(const std::vector<Extent>& extents, const Extent& other) {
+    return std::any_of(extents.begin(), extents.end(),
+                       [&](const Extent& e) { return e.first < other.second && other.first < e.second; });
+  }
+
+  void visit(int i) {
+    for_each_operand(i, [&](const Operand& operand, const Buffer& buffer, Contents& contents) {
+      if (std::exchange(contents.action, i) != i) contents.read = contents.overwritten = false;
+      contents.read = contents.read || reads(operand.access);
+      const bool dead = buffer.live.empty() || operand.access == Access::reserve ||
+                        overlaps(contents.touched, extent(buffer, operand.part));
+      contents.overwritten = contents.overwritten || (!reads(operand.access) && dead);
+    });
+    for_each_operand(i, [&](const Operand&, Buffer& buffer, Contents& contents) {
+      if (std::exchange(contents.action, -1) != i) return;  // seen before, as another operand of this action
+      if (contents.overwritten && !contents.read) {
+        buffer.live.push_back({i, i, i});
+        contents.touched.clear();
+        takes_memory_[i][static_cast<std::size_t>(buffer.arena)] = true;
+      } else {
+        require(!buffer.live.empty(), "an action reads a buffer that none has written");
+        buffer.live.back().last_use = i;
+      }
+    });
+    for_each_operand(i, [&](const Operand& operand, const Buffer& buffer, Contents& contents) {
+      const Extent part = extent(buffer, operand.part);
+      if (operand.access == Access::write && !overlaps(contents.touched, part))
+        contents.touched.push_back(part);
+    });
+  }
+
+  /// The last action during which the memory is not yet free.
+  int released_after(int use, Arena arena) {
+    const auto& actions = program_.actions;
+    if (actions[use].stream == device::Stream::compute) return use;
+    if (!happens_before_) happens_before_.emplace(actions);
+    // The end of a collective is noticed when compute waits for it.
+    const bool collective = actions[use].ranks != Ranks::self;
+    int last = use;
+    for (int j = use + 1; j < program_.size(); ++j) {
+      const bool after = (*happens_before_)(use, j);
+      if (collective && after && actions[j].stream == device::Stream::compute) break;
+      const bool may_meet = takes_memory_[j][static_cast<std::size_t>(arena)] && !after;
+      if (collective || may_meet) last = j;
+    }
+    return last;
+  }
+
+  Program& program_;
+  std::vector<Contents> contents_;                       // per buffer
+  std::vector<std::array<bool, kArenas>> takes_memory_;  // per action: it begins a live range
+  std::optional<HappensBefore> happens_before_;
+};
+
+}  // namespace
+
+void find_live_ranges(Program& program) { Liveness(program).run(); }
+
+}  // namespace llampi::fsdp

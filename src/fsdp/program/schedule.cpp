@@ -1,0 +1,158 @@
+#include "fsdp/program/schedule.hpp"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace llampi::fsdp {
+namespace {
+
+class Scheduler {
+ public:
+  Scheduler(const ProgramSpec& spec, const std::vector<bool>& in_place)
+      : spec_(spec),
+        in_place_(in_place),
+        stages_(static_cast<int>(spec.specs.size())),
+        unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
+    first_trained_ = first_trained_stage();
+  }
+
+  Schedule run() {
+    for (int m = 0; m < spec_.micro_batches; ++m) add_events(m);
+    made_.events_per_micro_batch = static_cast<int>(made_.events.size()) / spec_.micro_batches;
+    for (int m = 0; m < spec_.micro_batches; ++m) add_residencies(m);
+    std::stable_sort(made_.residencies.begin(), made_.residencies.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    choose_issue_points();
+    return std::move(made_);
+  }
+
+ private:
+  /// The backward pass ends with it: nothing before it needs a gradient.
+  int first_trained_stage() const {
+    for (int s = 0; s < stages_; ++s) {
+      const auto& uses = spec_.specs[s].parameters;
+      if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return trained(use.parameter); }))
+        return s;
+    }
+    require(spec_.forward_only, "a step that trains nothing");
+    return stages_;
+  }
+  bool trained(int parameter) const { return !spec_.units[unit_of_[parameter]].frozen; }
+
+  void add_events(int m) {
+    auto& events = made_.events;
+    const int forwards = spec_.forward_only ? stages_ : stages_ - 1;
+    for (int s = 0; s < forwards; ++s) events.push_back({s, m, Op::forward});
+    if (spec_.forward_only) return;
+    for (int s = stages_ - 1; s >= first_trained_; --s) {
+      if (s < stages_ - 1) add_recomputation(s, m);
+      events.push_back({s, m, Op::backward});
+    }
+  }
+
+  /// What must run again before the backward of stage `s`.
+  void add_recomputation(int s, int m) {
+    if (spec_.checkpointing == Checkpointing::selective) {
+      const auto& saved = spec_.specs[s].saved;
+      const bool some = std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.cheap; });
+      if (some) made_.events.push_back({s, m, Op::recompute, false});
+    }
+    if (spec_.checkpointing != Checkpointing::full) return;
+    const int block = spec_.blocks.at(s);
+    if (block < 0 || spec_.blocks.at(s + 1) == block) return;  // not the last stage of a block
+    int first = s;
+    while (first > 0 && spec_.blocks.at(first - 1) == block) --first;
+    for (int r = first; r <= s; ++r) made_.events.push_back({r, m, Op::recompute, r < s});
+  }
+
+  bool reads_unit(const ComputeEvent& event, int unit) const {
+    const auto& uses = spec_.specs[event.stage].parameters;
+    return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
+      return unit_of_[use.parameter] == unit && reads_parameter(spec_, event, use);
+    });
+  }
+
+  /// The loss event stands between forward and backward and belongs to both.
+  void add_residencies(int m) {
+    const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
+    const int loss = begin + stages_ - 1;
+    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+      if (in_place_[u] || spec_.units[u].follows) continue;
+      const auto parts = with_followers(spec_.units, u);
+      std::vector<int> used;
+      for (int e = begin; e < end; ++e) {
+        if (std::any_of(parts.begin(), parts.end(),
+                        [&](int part) { return reads_unit(made_.events[e], part); }))
+          used.push_back(e);
+      }
+      if (used.empty()) continue;
+      // the first use in the backward pass proper
+      const auto split = std::upper_bound(used.begin(), used.end(), loss);
+      const bool spans_loss = split != used.begin() && *(split - 1) == loss;
+      if (!spec_.reshard_after_forward || spans_loss || split == used.begin() || split == used.end()) {
+        made_.residencies.push_back({u, Pass::forward, used.front(), used.back(), used.front() > loss});
+      } else {
+        made_.residencies.push_back({u, Pass::forward, used.front(), *(split - 1), false});
+        made_.residencies.push_back({u, Pass::backward, *split, used.back(), true});
+      }
+    }
+  }
+
+  /// A unit that another one's use begins inside of is extra: the limit counts those in passing use.
+  bool passing(const Residency& r) const {
+    return std::none_of(made_.residencies.begin(), made_.residencies.end(),
+                        [&](const auto& other) { return r.first < other.first && other.first <= r.last; });
+  }
+
+  /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the
+  /// micro-batch before is freed. A stage that needs more units at once than the limit has them
+  /// nevertheless.
+  void choose_issue_points() {
+    IssuePoint earliest;  // gathers are issued in the order of use
+    std::map<std::pair<int, Pass>, IssuePoint> freed;
+    std::vector<int> ends;  // of the passing uses so far, sorted
+    for (auto& r : made_.residencies) {
+      const Prefetch mode =
+          r.in_backward ? spec_.backward_prefetch : (spec_.forward_prefetch ? Prefetch::pre : Prefetch::none);
+      const int ahead = static_cast<int>(ends.size()) - spec_.limit_all_gathers;
+      r.issue = IssuePoint::before(r.first);
+      if (mode == Prefetch::pre)
+        r.issue = std::min(r.issue, ahead >= 0 ? IssuePoint::after(ends[ahead]) : IssuePoint{});
+      if (mode == Prefetch::post && r.first > 0) r.issue = IssuePoint::after(r.first - 1);
+      const auto before = freed.find({r.unit, r.pass});
+      if (before != freed.end()) earliest = std::max(earliest, before->second);
+      earliest = r.issue = std::max(earliest, r.issue);
+      freed[{r.unit, r.pass}] = IssuePoint::after(r.last);
+      if (passing(r)) ends.insert(std::upper_bound(ends.begin(), ends.end(), r.last), r.last);
+    }
+  }
+
+  const ProgramSpec& spec_;
+  const std::vector<bool>& in_place_;
+  int stages_;
+  int first_trained_ = 0;
+  std::vector<int> unit_of_;
+  Schedule made_;
+};
+
+}  // namespace
+
+Schedule make_schedule(const ProgramSpec& spec, const std::vector<bool>& in_place) {
+  return Scheduler(spec, in_place).run();
+}
+
+std::vector<int> with_followers(const std::vector<Unit>& units, int unit) {
+  std::vector<int> result = {unit};
+  for (int u = unit + 1; u < static_cast<int>(units.size()) && units[u].follows; ++u) result.push_back(u);
+  return result;
+}
+
+bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::StageSpec::Use& use) {
+  const bool backward = event.op == Op::backward;
+  const bool is_loss = event.stage + 1 == static_cast<int>(spec.specs.size());
+  if (backward && is_loss) return use.forward || use.backward;
+  return backward ? use.backward : use.forward;
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,51 @@
+// When computations run, and while each of them which units are unsharded: the order behind a list of
+// actions.
+#pragma once
+
+#include <vector>
+
+#include "llampi/fsdp/builder.hpp"
+
+namespace llampi::fsdp {
+
+/// A computation: one stage, forward or backward, in the order in which they run.
+struct ComputeEvent {
+  int stage;
+  int micro_batch;
+  Op op;                      ///< forward, recompute, backward
+  bool writes_output = true;  ///< forward, recompute: false where nobody reads the stage's output
+};
+
+/// A point between computations.
+struct IssuePoint {
+  int index = 0;  ///< even: before event index / 2; odd: after it
+  static IssuePoint before(int event) { return {2 * event}; }
+  static IssuePoint after(int event) { return {2 * event + 1}; }
+  auto operator<=>(const IssuePoint&) const = default;
+};
+
+/// A stretch of events during which a unit is unsharded, with the frozen part that follows it.
+struct Residency {
+  int unit;  ///< the first one
+  Pass pass;
+  int first, last;  ///< events
+  bool in_backward;
+  IssuePoint issue = {};  ///< of the gather
+};
+
+struct Schedule {
+  std::vector<ComputeEvent> events;  ///< as many for each micro-batch
+  std::vector<Residency> residencies;
+  int events_per_micro_batch = 0;
+};
+
+/// @param in_place per unit: its parameters are read where they are kept, and nothing is to be done
+Schedule make_schedule(const ProgramSpec& spec, const std::vector<bool>& in_place);
+
+/// The unit and what follows it.
+std::vector<int> with_followers(const std::vector<Unit>& units, int unit);
+
+/// Whether a stage reads a parameter in this event. The loss's backward is its forward too.
+bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::StageSpec::Use& use);
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,46 @@
+#include "llampi/fsdp/arenas.hpp"
+
+#include <algorithm>
+
+#include "llampi/fsdp/placement.hpp"
+
+namespace llampi::fsdp {
+
+Arenas::Arenas(comm::World& world, device::Device& device, const ArenaBytes& bytes) {
+  comm::agree(world, [&] {
+    memory_[static_cast<int>(Arena::device)] = world.allocate(bytes[static_cast<int>(Arena::device)]);
+    memory_[static_cast<int>(Arena::host)] = device.allocate_host(bytes[static_cast<int>(Arena::host)]);
+  });
+}
+
+Tensor Arenas::at(const Buffer& buffer) const {
+  const device::Memory& memory = memory_[static_cast<std::size_t>(buffer.arena)];
+  require(buffer.offset + buffer.bytes <= memory.bytes(), "a buffer beyond its arena");
+  return {memory.data() + buffer.offset, buffer.dtype, buffer.rows, buffer.cols};
+}
+
+Tensor Arenas::at(const Buffer& buffer, const Part& part, ShardIndex shard) const {
+  const Tensor whole = at(buffer);
+  if (part.whole()) return whole;
+  if (part.own_shard) {
+    const std::int64_t n = whole.elements() / shard.count;
+    return whole.slice(shard.index * n, (shard.index + 1) * n);
+  }
+  require(part.offset + part.rows * part.cols <= whole.elements(), "a part beyond its buffer");
+  Tensor view = whole.slice(part.offset, part.offset + part.rows * part.cols);
+  view.rows = part.rows, view.cols = part.cols;
+  return view;
+}
+
+void Arenas::extend(ArenaBytes& ends, const Buffer& buffer) {
+  auto& end = ends[static_cast<std::size_t>(buffer.arena)];
+  end = std::max(end, buffer.offset + in_arena(buffer.bytes));
+}
+
+void Arenas::mark_used(const Buffer& buffer) { extend(used_, buffer); }
+
+void Arenas::mark_used(const ArenaBytes& ends) {
+  for (std::size_t a = 0; a < ends.size(); ++a) used_[a] = std::max(used_[a], ends[a]);
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,52 @@
+#include "fsdp/runtime/bound_program.hpp"
+
+#include "llampi/fsdp/dump.hpp"
+
+namespace llampi::fsdp {
+
+std::vector<std::string> ActionNames::all() const {
+  std::vector<std::string> names;
+  for (const auto& unit : units) names.push_back(unit.name);
+  for (const auto& stage : stages) names.push_back(name_of(stage));
+  return names;
+}
+
+health::FlightOperation ActionNames::noted(const Action& action) const {
+  const int name = action.stage >= 0 ? static_cast<int>(units.size()) + action.stage : action.unit;
+  return {to_string(action.op), name, action.bytes, action.micro_batch};
+}
+
+std::string ActionNames::range(const Action& action) const {
+  std::string name = to_string(action.op);
+  if (action.payload != CopyPayload::none) name += fmt::format(" {}", to_string(action.payload));
+  if (action.stage >= 0) {
+    name += " " + name_of(stages[static_cast<std::size_t>(action.stage)]);
+  } else if (action.unit >= 0) {
+    name += " " + units[static_cast<std::size_t>(action.unit)].name;
+  }
+  return name;
+}
+
+BoundProgram bind(const Program& program, const Arenas& arenas, ShardIndex shard,
+                  const Operations& operations, const ActionNames& names) {
+  BoundProgram bound{&program, std::vector<BoundAction>(program.actions.size())};
+  for (std::size_t i = 0; i < program.actions.size(); ++i) {
+    const Action& action = program.actions[i];
+    BoundAction& made = bound.actions[i];
+    made.operation = &operations[action.op];
+    made.as_noted = names.noted(action);
+    made.name = names.range(action);
+    for (const auto& operand : action.operands) {
+      made.tensors.emplace_back();
+      if (operand.buffer == BufferId::none) continue;
+      const Buffer& buffer = program[operand.buffer];
+      made.tensors.back() = arenas.at(buffer, operand.part, shard);
+      Arenas::extend(made.reach, buffer);
+    }
+    bound.on_host = bound.on_host || action.stream == device::Stream::host;
+    for (const int w : action.waits) bound.actions[static_cast<std::size_t>(w)].awaited = true;
+  }
+  return bound;
+}
+
+}  // namespace llampi::fsdp

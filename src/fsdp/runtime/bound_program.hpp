@@ -1,0 +1,41 @@
+// A program with its buffers as memory and its operations as code: ready to run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fsdp/runtime/operations.hpp"
+#include "llampi/fsdp/arenas.hpp"
+
+namespace llampi::fsdp {
+
+struct BoundAction {
+  const Operation* operation = nullptr;
+  std::vector<Tensor> tensors;  ///< per operand
+  ArenaBytes reach{};           ///< the ends of its buffers
+  health::FlightOperation as_noted;
+  std::string name;      ///< for profilers: "backward model.layers.3.mlp", "unshard model.layers.4"
+  bool awaited = false;  ///< some action of another stream waits for it
+};
+
+struct BoundProgram {
+  const Program* program = nullptr;
+  std::vector<BoundAction> actions;
+  bool on_host = false;  ///< the host has a part in it
+};
+
+/// By which the flight record and profilers call units and stages. Units, then stages: FlightOperation::name.
+struct ActionNames {
+  const std::vector<Unit>& units;
+  const std::vector<model::StageSpec>& stages;
+
+  std::vector<std::string> all() const;
+  health::FlightOperation noted(const Action& action) const;
+  std::string range(const Action& action) const;
+};
+
+/// @param program placed; must outlive the result, as must `operations`
+BoundProgram bind(const Program& program, const Arenas& arenas, ShardIndex shard,
+                  const Operations& operations, const ActionNames& names);
+
+}  // namespace llampi::fsdp

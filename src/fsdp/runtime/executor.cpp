@@ -1,0 +1,146 @@
+#include "fsdp/runtime/executor.hpp"
+
+#include <utility>
+
+namespace llampi::fsdp {
+namespace {
+
+/// What a device calls while the host waits for it, for as long as this lives.
+class Progress {
+ public:
+  Progress(device::Device& device, std::function<void()> progress) : device_(device) {
+    device.set_progress(std::move(progress));
+  }
+  ~Progress() { device_.set_progress({}); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+ private:
+  device::Device& device_;
+};
+
+}  // namespace
+
+/// The state of one run.
+struct Executor::Running {
+  const BoundProgram& bound;
+  const RunInputs& inputs;
+  Issue how;
+  const Observer& observer;
+  health::FlightRecord* record;  ///< null: what is captured does not happen
+  std::vector<std::unique_ptr<comm::Work>> works =
+      std::vector<std::unique_ptr<comm::Work>>(bound.actions.size());
+  std::vector<device::Event> events =
+      std::vector<device::Event>(bound.actions.size());  ///< where there is no work
+  std::vector<std::uint64_t> sequences = std::vector<std::uint64_t>(bound.actions.size());  ///< of works
+  std::vector<int> in_flight = {};  ///< works not known to be done
+
+  const Action& action(int index) const { return bound.program->actions[static_cast<std::size_t>(index)]; }
+  bool finished(int index) {
+    if (observer) observer(action(index), index, Moment::end);
+    return true;
+  }
+  /// Collectives of a stream end in order: with this one, those before it have. A device's stream that waits
+  /// for it is end enough for the observer.
+  void finished_up_to(int index, bool known) {
+    const device::Stream stream = action(index).stream;
+    std::erase_if(in_flight, [&](int other) {
+      if (other > index || action(other).stream != stream) return false;
+      if (known && record != nullptr) record->complete(sequences[static_cast<std::size_t>(other)]);
+      return finished(other);
+    });
+  }
+  /// What is captured is not under way, and may not be asked.
+  void progress() {
+    if (how == Issue::capture) return;
+    for (std::size_t k = in_flight.size(); k-- > 0;) {
+      if (k < in_flight.size() && works[static_cast<std::size_t>(in_flight[k])]->progress())
+        finished_up_to(in_flight[k], true);
+    }
+  }
+};
+
+bool Executor::run(const BoundProgram& bound, const RunInputs& inputs) {
+  const bool complete = issue_all(bound, inputs, Issue::run);
+  wait_for_device(device::Stream::copy);
+  wait_for_device(device::Stream::copy_out);
+  return complete;
+}
+
+void Executor::capture(const BoundProgram& bound, const RunInputs& inputs) {
+  issue_all(bound, inputs, Issue::capture);
+}
+
+/// Afterwards Stream::compute waits for all collectives.
+bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Issue how) {
+  Running running{bound, inputs, how, observer_, how == Issue::run ? record_ : nullptr};
+  const Progress progress(device_, [&running] { running.progress(); });
+  const int count = static_cast<int>(bound.actions.size());
+  bool dropped = false;
+  try {
+    for (int i = 0; i < count && !dropped; ++i) {
+      dropped = drops_before(running.action(i), how);
+      if (!dropped) issue(running, i);
+    }
+    for (int i = 0; i < count; ++i) {
+      if (running.works[static_cast<std::size_t>(i)]) wait_for(running, i, device::Stream::compute);
+    }
+  } catch (...) {
+    // The job is about to end: waiting for collectives that other ranks may never join would hang it.
+    for (auto& work : running.works) static_cast<void>(work.release());
+    throw;
+  }
+  return !dropped;
+}
+
+/// What a micro-batch leaves behind before the update is overwritten by the next step.
+bool Executor::drops_before(const Action& action, Issue how) const {
+  return action.may_drop_before && how == Issue::run && whether_to_drop_ && whether_to_drop_();
+}
+
+void Executor::wait_for_device(device::Stream stream) {
+  const device::Range range(device_, "wait for the device");
+  record_->wait_for_device();
+  const Progress progress(device_, [this] { world_.check(); });
+  device_.synchronize(stream);
+  record_->act("");
+}
+
+void Executor::wait_for(Running& running, int index, device::Stream stream) {
+  const auto i = static_cast<std::size_t>(index);
+  if (const auto& work = running.works[i]) {
+    if (running.record != nullptr) running.record->wait(running.sequences[i]);
+    work->wait(stream);
+    running.finished_up_to(index, running.record != nullptr && work->progress());
+  } else {
+    device_.wait(stream, running.events[i]);
+  }
+}
+
+void Executor::issue(Running& running, int index) {
+  const auto i = static_cast<std::size_t>(index);
+  const Action& action = running.action(index);
+  const BoundAction& bound = running.bound.actions[i];
+  const device::Range range(device_, bound.name.c_str());
+  for (const int w : action.waits) wait_for(running, w, action.stream);
+  const health::FlightOperation& what = bound.as_noted;
+  if (running.record != nullptr) running.record->act(what.operation, what.name, what.micro_batch);
+  if (observer_) observer_(action, index, Moment::begin);
+  arenas_.mark_used(bound.reach);
+  Call call{.action = action,
+            .tensors = bound.tensors,
+            .run = running.inputs,
+            .record = running.record,
+            .as_noted = what};
+  running.works[i] = (*bound.operation)(call);
+  running.sequences[i] = call.sequence;
+  if (running.works[i]) {
+    running.in_flight.push_back(index);
+  } else {
+    if (bound.awaited) running.events[i] = device_.record(action.stream);
+    running.finished(index);
+  }
+  running.progress();
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,90 @@
+// Operations: how an action is carried out, given its operands as tensors. One handler per operation; nothing
+// else in the runtime knows what an operation does.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/program.hpp"
+#include "llampi/health/flight_record.hpp"
+
+namespace llampi::fsdp {
+
+/// A micro-batch where it lies in host memory.
+struct PlacedInput {
+  std::span<const std::int32_t> values;  ///< as in HostBatch
+  std::int64_t segments;
+  std::int64_t past;
+};
+
+/// What differs from one run of a program to the next.
+struct RunInputs {
+  std::span<const PlacedInput> micro_batches;
+  std::int64_t logits_row = -1;  ///< evaluation: logits of this row instead of the loss; -1: the loss
+};
+
+/// An action that is being issued.
+struct Call {
+  const Action& action;
+  std::span<const Tensor> tensors;  ///< per operand; empty where that has no buffer
+  const RunInputs& run;
+  health::FlightRecord* record;           ///< null while a step is captured: what is captured does not happen
+  health::FlightOperation as_noted = {};  ///< how the record calls this action
+  std::uint64_t sequence = 0;             ///< of announce()
+
+  /// The operand of this slot; empty if there is none.
+  Tensor find(Slot slot) const;
+  /// @throws Error if there is none
+  Tensor operator[](Slot slot) const;
+  /// All of this slot, in order.
+  std::span<const Tensor> all(Slot slot) const;
+  Access access(Slot slot) const;
+  /// Notes in the record that this rank takes part in something between ranks: before it does.
+  void announce();
+};
+
+/// Issues what an action does on its stream. What is between ranks returns its Work, which the executor waits
+/// for where somebody depends on it; anything else is done when the stream is, and returns nothing.
+using Operation = std::function<std::unique_ptr<comm::Work>(Call& call)>;
+
+class Operations {
+ public:
+  void add(Op op, Operation operation);
+  /// @throws Error if there is none
+  const Operation& operator[](Op op) const;
+
+ private:
+  std::map<Op, Operation> operations_;
+};
+
+/// What operations work with. All must outlive them.
+struct RankContext {
+  const model::Model& model;
+  const EngineOptions& options;
+  const std::vector<Unit>& units;
+  device::Device& device;
+  device::Device& host;   ///< computes in host memory
+  comm::Group& shards;    ///< ranks among which a unit is sharded
+  comm::Group& replicas;  ///< ranks that hold the same shard
+  /// Per unit: the real elements of this rank's shard.
+  std::vector<std::vector<device::UpdateRange>> ranges;
+  /// Called before an update is issued on this stream: it overwrites state.
+  std::function<void(device::Stream)> before_update;
+};
+
+void add_compute(Operations& operations, const RankContext& rank);
+void add_collectives(Operations& operations, const RankContext& rank);
+void add_copies(Operations& operations, const RankContext& rank);
+void add_update(Operations& operations, const RankContext& rank);
+
+/// All of a training step.
+Operations all_operations(const RankContext& rank);
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,33 @@
+// Between ranks: parameters are gathered, gradients reduced.
+#include "fsdp/runtime/operations.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+/// In place, the result replaces what it is of.
+device::Accumulate accumulate_of(const Call& call) {
+  const bool in_place = call[Slot::input].data == call[Slot::output].data;
+  return call.access(Slot::output) == Access::both && !in_place ? device::Accumulate::yes
+                                                                : device::Accumulate::no;
+}
+
+}  // namespace
+
+void add_collectives(Operations& operations, const RankContext& rank) {
+  operations.add(Op::unshard, [&rank](Call& call) {
+    call.announce();
+    return rank.shards.all_gather(call[Slot::input], call[Slot::output], call.action.stream);
+  });
+  operations.add(Op::reduce, [&rank](Call& call) {
+    call.announce();
+    return rank.shards.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
+                                      call[Slot::workspace], call.action.stream);
+  });
+  operations.add(Op::all_reduce, [&rank](Call& call) {
+    call.announce();
+    return rank.replicas.all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum,
+                                    accumulate_of(call), call[Slot::workspace], call.action.stream);
+  });
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,82 @@
+// Stages: forward, recompute, backward; and casts.
+#include "fsdp/runtime/operations.hpp"
+#include "llampi/device/host_batch.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+device::Batch batch_of(const Call& call, std::int64_t tokens) {
+  const Tensor inputs = call[Slot::batch];
+  const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
+  return {.tokens = inputs.slice(0, tokens),
+          .labels = inputs.slice(tokens, 2 * tokens),
+          .positions = inputs.slice(2 * tokens, 3 * tokens),
+          .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
+          .segments = placed.segments,
+          .past = placed.past};
+}
+
+/// Per parameter gradient: overwrite or add.
+std::vector<device::Accumulate> accumulate_of(const Action& action) {
+  std::vector<device::Accumulate> result;
+  for (const auto& operand : action.operands) {
+    if (operand.slot == Slot::parameter_gradient)
+      result.push_back(operand.access == Access::both ? device::Accumulate::yes : device::Accumulate::no);
+  }
+  return result;
+}
+
+void run_stage(const RankContext& rank, const Call& call) {
+  const Action& action = call.action;
+  const device::Batch batch = batch_of(call, rank.options.batch.tokens());
+  const auto accumulate = accumulate_of(action);
+  model::StageContext context{.device = rank.device,
+                              .batch = batch,
+                              .seq_len = rank.options.batch.seq_len,
+                              .input = call.find(Slot::input),
+                              .output = call.find(Slot::output),
+                              .gradient = call.find(Slot::residual_gradient),
+                              .parameters = call.all(Slot::parameter),
+                              .parameter_gradients = call.all(Slot::parameter_gradient),
+                              .accumulate = accumulate,
+                              .saved = call.all(Slot::saved),
+                              .scratch = call.all(Slot::scratch),
+                              .kept = call.all(Slot::kv_cache),
+                              .constants = call.all(Slot::constant),
+                              .scalars = static_cast<device::StepScalars*>(call[Slot::scalars].data),
+                              .logits = {},
+                              .logits_row = 0};
+  const model::Stage& stage = *rank.model.stages()[static_cast<std::size_t>(action.stage)];
+  if (action.op == Op::backward) {
+    stage.backward(context);
+  } else if (action.selective) {
+    stage.recompute(context);
+  } else {
+    if (call.run.logits_row >= 0) {
+      context.logits = call.find(Slot::logits);
+      context.logits_row = call.run.logits_row;
+    }
+    stage.forward(context);
+  }
+}
+
+}  // namespace
+
+void add_compute(Operations& operations, const RankContext& rank) {
+  for (const Op op : {Op::forward, Op::recompute, Op::backward}) {
+    operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+      run_stage(rank, call);
+      return nullptr;
+    });
+  }
+  for (const Op op : {Op::cast_params, Op::cast_grads}) {
+    operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+      rank.device.cast(call[Slot::input], call[Slot::output]);
+      return nullptr;
+    });
+  }
+  // The memory belongs to the next live range from here on.
+  operations.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
+}
+
+}  // namespace llampi::fsdp

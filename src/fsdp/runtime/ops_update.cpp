@@ -1,0 +1,72 @@
+// The gradient norm and the optimizer.
+#include "fsdp/norm_scalars.hpp"
+#include "fsdp/runtime/operations.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+/// Squares are summed over the shard group only: replicas hold equal gradients.
+void compute_norm(const RankContext& rank, Call& call) {
+  device::Device& device = rank.device;
+  const Tensor workspace = call[Slot::workspace];
+  const NormScalars norm = norm_scalars(call[Slot::norm_scalars]);
+  const auto over_shards = [&](Tensor values, comm::ReduceOp op) {
+    device.wait(device::Stream::reduce, device.record(device::Stream::compute));
+    const std::uint64_t sequence =
+        call.record == nullptr ? 0 : call.record->issue({to_string(Op::norm), -1, values.bytes()});
+    const auto work =
+        rank.shards.all_reduce(values, values, op, device::Accumulate::no, workspace, device::Stream::reduce);
+    if (call.record != nullptr) call.record->wait(sequence);
+    work->wait(device::Stream::compute);
+    if (call.record == nullptr) return;
+    if (work->progress()) call.record->complete(sequence);
+    call.record->act(to_string(Op::norm));
+  };
+  const auto gradients = call.all(Slot::gradient);
+  std::vector<int> trained;
+  for (int u = 0; u < static_cast<int>(rank.units.size()); ++u) {
+    if (!rank.units[u].frozen) trained.push_back(u);
+  }
+  require(trained.size() == gradients.size(), "the norm is that of all trained units");
+  device.zero(norm.limbs);
+  device.zero(norm.maximum);
+  for (std::size_t k = 0; k < trained.size(); ++k) {
+    const int u = trained[k];
+    device.max_magnitude(gradients[k], rank.ranges[u], norm.maximum);
+    device.copy(norm.maximum, norm.unit_maxima.slice(u, u + 1));
+  }
+  over_shards(norm.maximum, comm::ReduceOp::max);
+  for (std::size_t k = 0; k < trained.size(); ++k)
+    device.sum_squares(gradients[k], rank.ranges[trained[k]], norm.maximum, norm.limbs);
+  over_shards(norm.limbs, comm::ReduceOp::sum);
+  device.finish_norm(norm.maximum, norm.limbs, rank.options.clip_grad_norm,
+                     static_cast<device::StepScalars*>(call[Slot::scalars].data));
+}
+
+void update(const RankContext& rank, const Call& call) {
+  const device::Stream stream = call.action.stream;
+  rank.before_update(stream);
+  device::Device& device = stream == device::Stream::host ? rank.host : rank.device;
+  const Tensor master = call[Slot::master], shard = call[Slot::output];
+  // AdamW leaves out padding, what is frozen, and after an overflow everything: a shard that is made anew has
+  // them too.
+  if (call.access(Slot::output) == Access::write) device.cast(master, shard);
+  device.adamw(call[Slot::gradient], rank.ranges[static_cast<std::size_t>(call.action.unit)],
+               rank.options.adamw, static_cast<const device::StepScalars*>(call[Slot::scalars].data), master,
+               call[Slot::exp_avg], call[Slot::exp_avg_sq], shard);
+}
+
+}  // namespace
+
+void add_update(Operations& operations, const RankContext& rank) {
+  operations.add(Op::norm, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    compute_norm(rank, call);
+    return nullptr;
+  });
+  operations.add(Op::update, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    update(rank, call);
+    return nullptr;
+  });
+}
+
+}  // namespace llampi::fsdp
