@@ -1,4 +1,5 @@
-# What the program is built on; `scripts/setup.sh` installs it. Nothing is downloaded here.
+# What the library is built on; `scripts/setup.sh` installs it. Nothing is downloaded here. This file is installed too: who uses
+# the library finds all of it in the same way (cmake/llampiConfig.cmake.in). So what is defined here is imported.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
 find_package(fmt REQUIRED)
@@ -12,13 +13,11 @@ mark_as_advanced(LLAMPI_DEFLATE_INCLUDE_DIR LLAMPI_DEFLATE_LIBRARY)
 if(NOT LLAMPI_DEFLATE_INCLUDE_DIR OR NOT LLAMPI_DEFLATE_LIBRARY)
   message(FATAL_ERROR "libdeflate was not found (Debian: libdeflate-dev; Fedora: libdeflate-devel).")
 endif()
-add_library(llampi_crc32 INTERFACE)
+add_library(llampi_crc32 INTERFACE IMPORTED)
 target_include_directories(llampi_crc32 SYSTEM INTERFACE ${LLAMPI_DEFLATE_INCLUDE_DIR})
 target_link_libraries(llampi_crc32 INTERFACE ${LLAMPI_DEFLATE_LIBRARY} ZLIB::ZLIB)
 
-find_package(Boost 1.71 REQUIRED COMPONENTS program_options)
-
-# The regular expressions of tokenizer.json; belongs to `data`.
+# The regular expressions of tokenizer.json; belongs to `tokenizer`.
 find_path(LLAMPI_PCRE2_INCLUDE_DIR pcre2.h)
 find_library(LLAMPI_PCRE2_LIBRARY pcre2-8)
 mark_as_advanced(LLAMPI_PCRE2_INCLUDE_DIR LLAMPI_PCRE2_LIBRARY)
@@ -31,27 +30,27 @@ list(JOIN LLAMPI_PCRE2_VERSION "." LLAMPI_PCRE2_VERSION)
 if(LLAMPI_PCRE2_VERSION VERSION_LESS 10.40)
   message(FATAL_ERROR "PCRE2 ${LLAMPI_PCRE2_VERSION} was found; 10.40 or newer is needed, which knows Unicode's properties.")
 endif()
-add_library(llampi_pcre2 INTERFACE)
+add_library(llampi_pcre2 INTERFACE IMPORTED)
 target_include_directories(llampi_pcre2 SYSTEM INTERFACE ${LLAMPI_PCRE2_INCLUDE_DIR})
 target_link_libraries(llampi_pcre2 INTERFACE ${LLAMPI_PCRE2_LIBRARY})
 
 find_package(MPI REQUIRED COMPONENTS C)
-# The C++ bindings of MPI were removed from the standard; these keep their headers out.
-target_compile_definitions(MPI::MPI_C INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
 
 # Its serial build does as well as the parallel one, which may come with the MPI of the job and needs mpi.h: values are
 # written beside it, through MPI-IO.
-set(HDF5_PREFER_PARALLEL ON)
+if(NOT DEFINED HDF5_PREFER_PARALLEL)
+  set(HDF5_PREFER_PARALLEL ON)
+endif()
 find_package(HDF5 COMPONENTS C)
 if(NOT HDF5_FOUND)
   message(FATAL_ERROR "HDF5 was not found. Install it (Debian: libhdf5-openmpi-dev or libhdf5-dev; Fedora: hdf5-devel; a "
                       "cluster: module load hdf5), or set HDF5_ROOT to it.")
 endif()
-add_library(llampi_hdf5 INTERFACE)
+add_library(llampi_hdf5 INTERFACE IMPORTED)
 target_include_directories(llampi_hdf5 SYSTEM INTERFACE ${HDF5_C_INCLUDE_DIRS})
 target_link_libraries(llampi_hdf5 INTERFACE ${HDF5_C_LIBRARIES} MPI::MPI_C)
 
-add_library(llampi_gemm INTERFACE)
+add_library(llampi_gemm INTERFACE IMPORTED)
 if(LLAMPI_GEMM STREQUAL "onednn")
   find_package(dnnl REQUIRED)
   target_link_libraries(llampi_gemm INTERFACE DNNL::dnnl)

@@ -4,7 +4,7 @@ add_custom_target(
   llampi_version
   BYPRODUCTS ${LLAMPI_VERSION_HEADER}
   COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${CMAKE_SOURCE_DIR} -DOUTPUT=${LLAMPI_VERSION_HEADER}
-          -DVERSION=${PROJECT_VERSION} -P ${CMAKE_SOURCE_DIR}/cmake/WriteVersion.cmake
+          -P ${CMAKE_SOURCE_DIR}/cmake/WriteVersion.cmake
   VERBATIM)
 add_library(llampi_version_header INTERFACE)
 target_include_directories(llampi_version_header INTERFACE ${CMAKE_BINARY_DIR}/generated)

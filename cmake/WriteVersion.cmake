@@ -5,6 +5,5 @@ if(NOT sha)
 endif()
 file(CONFIGURE OUTPUT ${OUTPUT} CONTENT [[
 #pragma once
-#define LLAMPI_VERSION "@VERSION@"
 #define LLAMPI_GIT_SHA "@sha@"
 ]] @ONLY)

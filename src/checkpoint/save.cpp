@@ -26,6 +26,7 @@
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/shared_file.hpp"
 #include "llampi/io/temporary_file.hpp"
+#include "llampi/version.hpp"
 
 namespace llampi::checkpoint {
 namespace {
@@ -273,7 +274,7 @@ Job make_job(comm::World& world, const fs::path& file, std::vector<TensorInfo> t
           .temporary = temporary,
           .about = {.state = state,
                     .texts = texts,
-                    .program_version = LLAMPI_VERSION,
+                    .program_version = kVersion,
                     .git_sha = LLAMPI_GIT_SHA,
                     .created = utc_now(),
                     .tensors = std::move(tensors)},

@@ -6,6 +6,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/device/gemm_library.hpp"
 #include "llampi/device/gpu.hpp"
+#include "llampi/version.hpp"
 #include "llampi_version.h"
 
 namespace llampi::cli {
@@ -54,7 +55,7 @@ std::string version_text() {
       "HDF5             {}\n"
       "GPU              {}\n"
       "compiler         {}\n",
-      LLAMPI_VERSION, LLAMPI_GIT_SHA, mpi_version(), gemm.name, gemm.core.empty() ? "" : ", " + gemm.core,
+      kVersion, LLAMPI_GIT_SHA, mpi_version(), gemm.name, gemm.core.empty() ? "" : ", " + gemm.core,
       hdf5_version(), gpu_versions(), compiler());
 }
 

@@ -33,6 +33,8 @@ class Source:
         self.public = self.place.startswith("include/")
         self.name = re.sub(r"^(include|src)/", "", self.place)
         self.part = self.name.split("/")[1 if self.public else 0]
+        if self.name == "llampi/version.hpp":
+            self.part = "core"
         self.module = re.sub(r"^llampi/", "", self.name).rsplit(".", 1)[0]
         text = path.read_text(encoding="utf-8")
         self.includes = [(line, m[1], m[2]) for line, m in
