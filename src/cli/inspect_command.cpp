@@ -113,15 +113,17 @@ Json describe_tensors(const checkpoint::CheckpointSummary& summary) {
 
 Json describe_checkpoint(const fs::path& file) {
   const checkpoint::CheckpointSummary summary = checkpoint::read_checkpoint_summary(file);
-  return {{"kind", "checkpoint"},
-          {"file_bytes", file_bytes(file)},
-          {"created", summary.created},
-          {"program_version", summary.program_version},
-          {"git_sha", summary.git_sha},
-          {"checksums", summary.has_checksums},
-          {"state", describe_state(summary.state)},
-          {"tensors", describe_tensors(summary)},
-          {"model", describe_model(model::LlamaConfig::parse(summary.texts.model_config, file.string()))}};
+  const std::string& config = summary.texts.model_config;
+  return {
+      {"kind", "checkpoint"},
+      {"file_bytes", file_bytes(file)},
+      {"created", summary.created},
+      {"program_version", summary.program_version},
+      {"git_sha", summary.git_sha},
+      {"checksums", summary.has_checksums},
+      {"state", describe_state(summary.state)},
+      {"tensors", describe_tensors(summary)},
+      {"model", config.empty() ? Json() : describe_model(model::LlamaConfig::parse(config, file.string()))}};
 }
 
 /// Tokens that are labels: all but the first of each document, where the mask is not 0.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <future>
+#include <numeric>
 
 #include "llampi/core/error.hpp"
 
@@ -110,6 +111,21 @@ device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
     }
   }
   return builder.finish();
+}
+
+device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len) {
+  const auto row = static_cast<std::size_t>(seq_len) + 1;
+  require(seq_len > 0 && !rows.empty() && rows.size() % row == 0, "rows of seq_len + 1 ids");
+  device::HostBatch batch(static_cast<std::int64_t>(rows.size() / row) * seq_len);
+  for (std::int64_t begin = 0; begin < batch.token_count(); begin += seq_len) {
+    const auto ids = rows.subspan(static_cast<std::size_t>(batch.segments) * row, row);
+    std::copy(ids.begin(), ids.end() - 1, batch.tokens().begin() + begin);
+    std::copy(ids.begin() + 1, ids.end(), batch.labels().begin() + begin);
+    std::iota(batch.positions().begin() + begin, batch.positions().begin() + begin + seq_len, 0);
+    batch.segment_offsets()[++batch.segments] = static_cast<std::int32_t>(begin + seq_len);
+  }
+  batch.valid_labels = batch.token_count();
+  return batch;
 }
 
 class Loader::Impl {

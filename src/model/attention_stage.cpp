@@ -1,8 +1,8 @@
 // out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T
 #include <algorithm>
 
+#include "llampi/model/stage_support.hpp"
 #include "model/llama_stages.hpp"
-#include "model/stage_support.hpp"
 
 namespace llampi::model {
 namespace {

@@ -1,6 +1,6 @@
 // out = table[tokens]
+#include "llampi/model/stage_support.hpp"
 #include "model/llama_stages.hpp"
-#include "model/stage_support.hpp"
 
 namespace llampi::model {
 namespace {

@@ -1,8 +1,8 @@
 // loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
 #include <algorithm>
 
+#include "llampi/model/stage_support.hpp"
 #include "model/llama_stages.hpp"
-#include "model/stage_support.hpp"
 
 namespace llampi::model {
 namespace {

@@ -6,6 +6,12 @@ void Stage::recompute(StageContext&) const {
   throw Error("internal error: this stage has nothing to recompute");
 }
 
+std::vector<BufferSpec> Model::constants(std::int64_t, DType) const { return {}; }
+
+void Model::fill_constant(int, const BufferSpec&, void*) const {
+  throw Error("internal error: this model has constants, but does not fill them");
+}
+
 std::int64_t Model::parameter_elements() const {
   std::int64_t elements = 0;
   for (const auto& parameter : parameters()) elements += parameter.elements();

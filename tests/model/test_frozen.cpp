@@ -8,7 +8,7 @@
 #include <set>
 
 #include "llampi/model/llama.hpp"
-#include "model/stage_support.hpp"
+#include "llampi/model/stage_support.hpp"
 #include "model_runner.hpp"
 #include "support/oracle.hpp"
 

@@ -51,7 +51,7 @@ struct TrainingState {
 };
 
 struct CheckpointTexts {
-  std::string model_config;  ///< JSON
+  std::string model_config;  ///< JSON; empty: not a Llama
   std::string run_config;    ///< ini
   /// Jinja: of the conversations that the run was trained on; empty: none, or the token file does not say
   std::string chat_template = {};

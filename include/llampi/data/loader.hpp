@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "llampi/data/sampler.hpp"
@@ -25,6 +26,11 @@ struct BatchOptions {
 /// @throws UserError for a token outside the vocabulary, with file and position
 device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
                              const std::vector<std::int64_t>& samples);
+
+/// A micro-batch of sequences from elsewhere than a token file. `rows` has seq_len + 1 ids of each: seq_len
+/// that the model is given, and the labels, which are the same shifted by one. Each sequence is a segment, all
+/// labels are valid; ids are not checked.
+device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len);
 
 /// Step by step, the micro-batches of this rank: micro-batch m of rank r holds samples (m * ranks + r) *
 /// micro_batch + i of the step's global batch. The file must outlive the loader.

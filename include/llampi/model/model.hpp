@@ -23,7 +23,7 @@ struct Parameter {
   std::string name;                 ///< Hugging Face's, for example "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< one or two dimensions
   int module = 0;                   ///< index into Model::modules(), of the module that holds it
-  Initializer initializer;
+  Initializer initializer = {};
   /// Stands directly behind the parameter before it, without a gap, so that both are one matrix (q, k, v;
   /// gate, up).
   bool joins_previous = false;
@@ -75,13 +75,13 @@ struct StageSpec {
     bool backward = true;  ///< read by backward(); its gradient is written there in any case, unless frozen
   };
   std::string module;  ///< the module it is part of
-  std::vector<Use> parameters;
-  BufferSpec output;                         ///< [T, H] to the next stage; none (0 rows) for the last
-  bool keeps_input = true;                   ///< backward() reads the input again
-  std::vector<BufferSpec> saved;             ///< written by forward(), read by backward()
-  std::vector<BufferSpec> forward_scratch;   ///< only inside forward()
-  std::vector<BufferSpec> backward_scratch;  ///< only inside backward()
-  std::vector<BufferSpec> kept;              ///< from pass to pass, in generation
+  std::vector<Use> parameters = {};
+  BufferSpec output = {};                         ///< [T, H] to the next stage; none (0 rows) for the last
+  bool keeps_input = true;                        ///< backward() reads the input again
+  std::vector<BufferSpec> saved = {};             ///< written by forward(), read by backward()
+  std::vector<BufferSpec> forward_scratch = {};   ///< only inside forward()
+  std::vector<BufferSpec> backward_scratch = {};  ///< only inside backward()
+  std::vector<BufferSpec> kept = {};              ///< from pass to pass, in generation
 };
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
@@ -128,10 +128,10 @@ class Model {
   virtual const std::vector<Parameter>& parameters() const = 0;
   std::int64_t parameter_elements() const;  ///< of all parameters together
   virtual const std::vector<std::unique_ptr<Stage>>& stages() const = 0;
-  /// Tables that do not change (RoPE), [rows, cols] for sequences up to seq_len.
-  virtual std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const = 0;
-  /// Fills host memory of constant `index` in the dtype of its spec.
-  virtual void fill_constant(int index, const BufferSpec& spec, void* data) const = 0;
+  /// Tables that do not change (RoPE), [rows, cols] for sequences up to seq_len; none if not overridden.
+  virtual std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const;
+  /// Fills host memory of constant `index` in the dtype of its spec. To be overridden where there are any.
+  virtual void fill_constant(int index, const BufferSpec& spec, void* data) const;
   /// Module type that the wrap policy `transformer` wraps.
   virtual std::string block_type() const = 0;
   virtual std::int64_t vocabulary() const = 0;

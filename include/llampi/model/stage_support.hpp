@@ -1,4 +1,4 @@
-// Small helpers with which a stage reads what it is given.
+// Small helpers with which a stage, of Llama or of a model of your own, reads what it is given.
 #pragma once
 
 #include <array>

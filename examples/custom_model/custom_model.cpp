@@ -1,0 +1,148 @@
+// A model of your own, which is not a Llama: sharded over the ranks of MPI, trained, saved, and loaded again.
+//
+//   mpirun -n 2 custom_model [CHECKPOINT.h5]
+//
+// It guesses a byte from the one before it: an embedding, blocks x + W2 swiglu(W1 x), and a linear head with
+// the loss. A stage has a forward pass and its gradient, made of the device's operations, and says what memory
+// they take. All else follows: which rank holds what, when it is gathered and reduced, AdamW, files.
+#include <fmt/format.h>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/compute.hpp"
+#include "llampi/core/philox.hpp"
+#include "llampi/data/loader.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/model/sequential.hpp"
+#include "llampi/model/stage_support.hpp"
+
+using namespace llampi;
+using model::BatchShape, model::StageContext, model::StageSpec, device::OperationSizes;
+
+constexpr std::int64_t kVocabulary = 256, kHidden = 32, kFeedForward = 64;
+constexpr std::int64_t kSequences = 4, kSeqLen = 32;  // of a micro-batch
+
+// ---- the stages: the only lines that call the device ----
+
+struct Embedding final : model::Stage {
+  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
+    return {.module = "embedding",
+            .parameters = {{.parameter = 0, .backward = false}},
+            .output = {"x", batch.tokens(), kHidden, dtype},
+            .keeps_input = false};
+  }
+  void forward(StageContext& c) const override { c.device.embedding(c.batch, c.parameters[0], c.output); }
+  void backward(StageContext& c) const override {
+    c.device.embedding_backward(c.batch, c.gradient, c.parameter_gradients[0], c.accumulate[0]);
+  }
+};
+
+struct Block final : model::Stage {
+  Block(std::string name, int first) : name(std::move(name)), w1(first), w2(first + 1) {}
+  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
+    return {.module = name,
+            .parameters = model::read_in_both({w1, w2}),
+            .output = {"x", batch.tokens(), kHidden, dtype},
+            .saved = {{"gate_up", batch.tokens(), 2 * kFeedForward, dtype},
+                      {"activated", batch.tokens(), kFeedForward, dtype}},
+            .backward_scratch = {{"dactivated", batch.tokens(), kFeedForward, dtype},
+                                 {"dx", batch.tokens(), kHidden, dtype}}};
+  }
+  void forward(StageContext& c) const override {
+    const auto [gate_up, activated] = model::take<2>(c.saved);
+    c.device.gate_up_swiglu(c.input, c.parameters[0], gate_up, activated);
+    if (c.output) c.device.projection_residual(activated, c.parameters[1], c.input, c.output);
+  }
+  void backward(StageContext& c) const override {
+    const auto [dw1, dw2] = model::take<2>(c.parameter_gradients);
+    const auto [gate_up, activated] = model::take<2>(c.saved);
+    const auto [dactivated, dx] = model::take<2>(c.scratch);
+    c.device.projection_backward(c.gradient, activated, c.parameters[1], dactivated, dw2, c.accumulate[1]);
+    c.device.gate_up_swiglu_backward(dactivated, gate_up, c.input, c.parameters[0], dx, dw1, c.accumulate[0]);
+    c.device.add(dx, c.gradient);  // which is that of the residual connection so far
+  }
+  std::string name;
+  int w1, w2;
+};
+
+struct Head final : model::Stage {
+  explicit Head(int weight) : weight(weight) {}
+  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes& sizes) const override {
+    const auto bytes = sizes.head_loss_workspace(batch.tokens(), kHidden, kVocabulary, dtype);
+    const auto workspace = model::workspace_spec(bytes, model::statistics_dtype(dtype));
+    return {.module = "head",
+            .parameters = model::read_in_both({weight}),
+            .forward_scratch = {workspace},
+            .backward_scratch = {workspace}};
+  }
+  void forward(StageContext& c) const override {
+    c.device.head_loss(c.batch, c.input, c.parameters[0], c.scalars, c.scratch[0]);
+  }
+  void backward(StageContext& c) const override {
+    c.device.head_loss_backward(c.batch, c.input, c.parameters[0], c.scalars, c.gradient,
+                                c.parameter_gradients[0], c.accumulate[0], c.scratch[0]);
+  }
+  int weight;
+};
+
+// ---- the program ----
+
+model::Sequential make_model() {
+  model::Sequential model("BytePairs", /*block_type=*/"Block", kVocabulary);
+  model.add("embedding", "Embedding", {{"weight", {kVocabulary, kHidden}}}, std::make_unique<Embedding>());
+  for (const std::string name : {"blocks.0", "blocks.1"})
+    model.add(name, "Block", {{"w1", {2 * kFeedForward, kHidden}}, {"w2", {kHidden, kFeedForward}}},
+              std::make_unique<Block>(name, model.next_parameter()));
+  model.add("head", "Head", {{"weight", {kVocabulary, kHidden}}},
+            std::make_unique<Head>(model.next_parameter()));
+  return model;
+}
+
+/// Pieces of the same sentence over and over, from places that depend on step and rank.
+device::HostBatch make_batch(std::uint64_t step, int rank) {
+  const std::string sentence = "the quick brown fox jumps over the lazy dog. ";
+  const RandomStream random(step, fmt::format("rank {}", rank));
+  std::vector<std::int32_t> rows;
+  for (std::int64_t i = 0; i < kSequences * (kSeqLen + 1); ++i)
+    rows.push_back(sentence[(random.bits(i / (kSeqLen + 1)) + i) % sentence.size()]);
+  return data::make_batch(rows, kSeqLen);
+}
+
+void run(comm::World& world, const std::filesystem::path& file) {
+  const Log log(world.rank() == 0 ? [](const std::string& line) { fmt::print("{}\n", line); } : Log::Sink());
+  const auto model = make_model();
+  const auto compute = comm::open_compute(world, {.device = "auto", .threads = 1}, log);
+  fsdp::EngineOptions options;
+  options.batch = {.sequences = kSequences, .seq_len = kSeqLen};
+  options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.01});
+  fsdp::Engine engine(model, compute.device(), *compute.host, compute.world(), options);
+  engine.initialise(/*seed=*/1);
+
+  const std::int64_t tokens = world.size() * kSequences * kSeqLen;
+  const auto mean = [&](double sum) { return world.sum(std::span(&sum, 1)), sum / double(tokens); };
+  for (std::int64_t step = 1; step <= 100; ++step) {
+    const auto batch = make_batch(step, world.rank());
+    const auto result = engine.step({&batch, 1}, {0.01, step, tokens});
+    const double loss = mean(result.loss_sum);
+    if (step % 20 == 0) log.info("step {}: loss {:.4f}, gradient norm {:.3f}", step, loss, result.grad_norm);
+  }
+  const auto unseen = make_batch(0, world.rank());
+  const double loss = mean(engine.evaluate(unseen));
+  checkpoint::save_checkpoint(world, compute.device(), file, infer::tensor_infos(engine),
+                              infer::tensor_pieces(engine.pieces_to_save()), {.step = 100}, {});
+  fsdp::Engine other(model, compute.device(), *compute.host, compute.world(), options);  // all zero
+  checkpoint::load_checkpoint(world, compute.device(), file, infer::tensor_infos(other),
+                              infer::tensor_pieces(other.pieces_to_load()));
+  const double loaded = mean(other.evaluate(unseen));
+  log.info("loss {:.6f}, and from {} {:.6f}", loss, file.string(), loaded);
+  if (loaded != loss) throw Error("the model that was loaded is not the one that was saved");
+}
+
+int main(int argc, char** argv) {
+  const auto world = comm::World::create();
+  try {
+    run(*world, argc > 1 ? argv[1] : "custom_model.h5");
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: {}\n", world->rank(), error.what());
+    world->abort(1);
+  }
+}

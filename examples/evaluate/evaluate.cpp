@@ -1,0 +1,41 @@
+// The loss of a Llama over a token file, which `llampi tokenize` has written.
+//
+//   [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN      WEIGHTS: a Hugging Face folder or a checkpoint
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/data/token_file.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/train/evaluate.hpp"
+
+using namespace llampi;
+
+void run(comm::World& world, const char* weights, const char* tokens, std::int64_t seq_len) {
+  const Log log;  // silent; with a function it is given what is worth telling
+  const infer::InferenceSession session =
+      infer::open_for_inference(world, weights, {.sequences = 1, .seq_len = seq_len}, {}, log);
+  const data::TokenFile file(tokens);
+  const data::BatchOptions batches{
+      .seq_len = seq_len, .micro_batch = 1, .vocabulary = session.config.vocab_size};
+  const auto evaluation = train::evaluate_file(world, *session.engine, file, batches);
+  if (world.rank() == 0) fmt::print("loss {:.6f} over {} tokens\n", evaluation->loss, evaluation->tokens);
+}
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    fmt::print(stderr, "usage: [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN\n");
+    return 2;
+  }
+  const auto world = comm::World::create();
+  try {
+    run(*world, argv[1], argv[2], std::atoll(argv[3]));
+  } catch (const UserError& error) {  // one sentence, the same on all ranks
+    if (world->rank() == 0) fmt::print(stderr, "evaluate: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "rank {}: {}\n", world->rank(), error.what());
+    world->abort(1);
+  }
+}

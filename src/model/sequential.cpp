@@ -1,0 +1,29 @@
+#include "llampi/model/sequential.hpp"
+
+#include <utility>
+
+namespace llampi::model {
+
+Sequential::Sequential(std::string type, std::string block_type, std::int64_t vocabulary)
+    : block_type_(std::move(block_type)), vocabulary_(vocabulary), modules_{{"", std::move(type), -1}} {}
+
+void Sequential::add(const std::string& name, const std::string& type, std::vector<Parameter> parameters,
+                     std::unique_ptr<Stage> stage) {
+  for (auto& parameter : parameters) {
+    parameter.name = name + "." + parameter.name;
+    parameter.module = static_cast<int>(modules_.size());
+    parameters_.push_back(std::move(parameter));
+  }
+  modules_.push_back({name, type, 0});
+  stages_.push_back(std::move(stage));
+}
+
+double Sequential::flops_per_token(std::int64_t /*seq_len*/) const {
+  std::int64_t elements = 0;
+  for (const auto& parameter : parameters_) {
+    if (parameter.module > 1 && parameter.shape.size() == 2) elements += parameter.elements();
+  }
+  return 6.0 * static_cast<double>(elements);
+}
+
+}  // namespace llampi::model
