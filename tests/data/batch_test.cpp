@@ -57,6 +57,16 @@ TEST(MakeBatch, TakesOneDocumentPerSample) {
   EXPECT_EQ(batch.valid_labels, 6);
 }
 
+TEST(MakeBatch, TakesRowsOfIds) {
+  auto batch = data::make_batch(std::vector<std::int32_t>{1, 2, 3, 4, 5, 6}, 2);
+  EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(1, 2, 4, 5));
+  EXPECT_THAT(to_vector(batch.labels()), ElementsAre(2, 3, 5, 6));
+  EXPECT_THAT(to_vector(batch.positions()), ElementsAre(0, 1, 0, 1));
+  EXPECT_THAT(segments(batch), ElementsAre(0, 2, 4));
+  EXPECT_EQ(batch.valid_labels, 4);
+  EXPECT_THROW(data::make_batch(std::vector<std::int32_t>{1, 2, 3, 4}, 2), Error);  // not whole rows
+}
+
 TEST(MakeBatch, TakesDocumentsOfOneTokenAndSequencesOfOne) {
   const TemporaryFolder folder;
   const data::TokenFile file(write_tokens(folder / "a.h5", 256, {{1}, {2}, {3}}));
