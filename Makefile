@@ -26,12 +26,12 @@ CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
 
 configure_flags = $(if $(BUILD_TYPE),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE)) $(if $(WERROR),-DLLAMPI_WERROR=$(WERROR)) \
                   $(if $(GEMM),-DLLAMPI_GEMM=$(GEMM)) $(if $(CUDA),-DLLAMPI_CUDA=$(CUDA)) $(CMAKE_FLAGS)
-sources = find $(wildcard include src tests bench) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+sources = find $(wildcard include src tests bench examples) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run finetune test fuzz sanitize install bundle format format-check clean
+.PHONY: help setup configure program build run finetune test fuzz sanitize install bundle format format-check tidy docs clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -81,6 +81,14 @@ format: ## format the C++ code
 
 format-check: ## fail where `make format` would change something
 	@$(sources) | xargs -r $(CLANG_FORMAT) --dry-run --Werror
+
+tidy: program ## look for the mistakes that .clang-tidy lists: about two minutes on two cores
+	@scripts/setup.sh --tidy
+	@scripts/tidy.sh $(BUILD) $(JOBS)
+
+docs: ## the library's reference as HTML in build/doxygen; fails where a comment is malformed
+	@scripts/setup.sh --docs
+	@mkdir -p build/doxygen && doxygen docs/Doxyfile
 
 clean: ## remove the build folder; runs/ stays
 	rm -rf $(BUILD)

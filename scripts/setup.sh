@@ -2,9 +2,10 @@
 # Checks that the build finds what it needs. What is missing is installed through apt where that is possible
 # (as root or through sudo); otherwise this prints what to install, exits 2 and has changed nothing.
 #
-#   scripts/setup.sh [--tests] [--format] [--bundle]
+#   scripts/setup.sh [--tests] [--format] [--tidy] [--docs] [--bundle]
 #
-# --tests adds what single tests use (they are skipped without it), --format adds clang-format, --bundle what make-bundle.sh uses.
+# --tests adds what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
+# --docs Doxygen, --bundle what make-bundle.sh uses.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
 set -uo pipefail
 
@@ -30,6 +31,8 @@ gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
 fuzzer   | clang++ with libFuzzer, for the fuzz tests | clang libclang-rt-dev | clang compiler-rt
 format   | clang-format | clang-format | clang-tools-extra
+tidy     | clang-tidy | clang-tidy | clang-tools-extra
+docs     | Doxygen | doxygen | doxygen
 patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py fuzzer "
@@ -40,9 +43,11 @@ for argument in "$@"; do
     case $argument in
         --tests) wanted+=" h5py fuzzer" ;;
         --format) wanted+=" format" ;;
+        --tidy) wanted+=" tidy" ;;
+        --docs) wanted+=" docs" ;;
         --bundle) wanted+=" patchelf" ;;
         *)
-            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--bundle]" >&2
+            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--docs] [--bundle]" >&2
             exit 2
             ;;
     esac
@@ -187,6 +192,8 @@ PROBE
     case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
     case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
+    command -v clang-tidy-14 >/dev/null || command -v clang-tidy >/dev/null || absent+=" tidy"
+    command -v doxygen >/dev/null || absent+=" docs"
     command -v patchelf >/dev/null || absent+=" patchelf"
 
     missing=()
