@@ -193,7 +193,7 @@ struct Decoding {
   void operator()(const DecodeFuse&) {
     std::string whole;
     for (const auto& token : tokens) whole += token;
-    tokens.assign(1, std::move(whole));
+    tokens.assign(1, whole);
   }
 
   void operator()(const DecodeStrip& step) {

@@ -11,6 +11,8 @@ What is checked:
   outside    src/ and include/ include nothing of tests/, bench/, emulator/ or examples/
   namespace  what stands in a part is in llampi::PART; in core, in llampi
   includes   every quoted include of src/ and include/ is a file that is there
+  licence    every source file has an SPDX line at its top (scripts/add-spdx.py adds it)
+  named      files that CONTRIBUTING.md, TESTING.md and docs/library.md name are there
 """
 import pathlib
 import re
@@ -22,6 +24,10 @@ PARTS = ("core io device comm health model optim fsdp tokenizer data checkpoint 
 VENDOR = re.compile(r"^(mpi|hdf5|H5\w*|cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvrtc\w*|nvml)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 NAMESPACE = re.compile(r"^namespace ((?:\w+)(?:::\w+)*) \{")
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+SOURCE_FOLDERS = "include src tests bench emulator examples cmake scripts jobscripts .ci".split()
+SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".c", ".h", ".py", ".sh", ".cmake"}
+DOCUMENTS = ("CONTRIBUTING.md", "TESTING.md", "docs/library.md")
 SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
 
 
@@ -110,6 +116,46 @@ def circles(sources):
     return found
 
 
+def needs_spdx(path):
+    if path.suffix in SOURCE_SUFFIXES or path.name in ("CMakeLists.txt", "Makefile"):
+        return True
+    return path.suffix == "" and path.read_bytes()[:2] == b"#!"
+
+
+def spdx_line(path):
+    return ("// " if path.suffix in SUFFIXES | {".c", ".h"} else "# ") + SPDX
+
+
+def place_of_spdx(lines):
+    return 1 if lines and lines[0].startswith("#!") else 0
+
+
+def without_spdx(root):
+    """Source files of this tree; not what a build or Python has put beside them."""
+    paths = [path for folder in SOURCE_FOLDERS for path in sorted((root / folder).rglob("*"))]
+    for path in paths + [root / "CMakeLists.txt", root / "Makefile"]:
+        if path.is_file() and not path.is_symlink() and needs_spdx(path) and "__pycache__" not in path.parts:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            if lines[place_of_spdx(lines):][:1] != [spdx_line(path)]:
+                yield path
+
+
+def faults_of_documents(root):
+    """Names in backticks that look like files. `x.hpp` after `a/b.hpp` may stand for a neighbour of it."""
+    for document in DOCUMENTS:
+        if not (root / document).exists():
+            continue
+        for number, line in enumerate((root / document).read_text(encoding="utf-8").splitlines(), 1):
+            folder = ""
+            for name in re.findall(r"`([\w./-]+\.(?:hpp|cpp|cu|cuh|py|sh|cmake|md|svg|txt))`", line):
+                places = [root / name, root / "include" / name, root / folder / name]
+                stands_for_any = re.search(r"NAME|\.\.\.|^x_", name)
+                if not stands_for_any and not any(place.exists() for place in places):
+                    yield f"named: {document}:{number} names {name}, which is not there"
+                if "/" in name:
+                    folder = ("include/" if name.startswith("llampi/") else "") + name.rsplit("/", 1)[0]
+
+
 def faults(root):
     sources = read(root)
     if len(sources) < 100:
@@ -122,6 +168,9 @@ def faults(root):
     yield from faults_of_namespaces(sources)
     for members in circles(sources):
         yield f"circle: {' '.join(members)}"
+    for path in without_spdx(root):
+        yield f"licence: {path.relative_to(root)} has no line \"{spdx_line(path)}\""
+    yield from faults_of_documents(root)
 
 
 PLANTED = [  # kind of fault, file that gets a line, the line
@@ -137,6 +186,7 @@ PLANTED = [  # kind of fault, file that gets a line, the line
     ("outside", "src/device/device.cpp", '#include "tests/support/oracle.hpp"'),
     ("includes", "src/device/device.cpp", '#include "../io/spool.hpp"'),
     ("namespace", "src/data/sampler.cpp", "namespace llampi::train {"),
+    ("licence", "src/data/sampler.cpp", "// The licence is on the second line now."),
 ]
 
 
