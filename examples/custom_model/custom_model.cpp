@@ -105,7 +105,7 @@ device::HostBatch make_batch(std::int64_t step, int rank) {
 void run(comm::World& world, const std::filesystem::path& file) {
   const Log log(world.rank() == 0 ? [](const std::string& line) { fmt::print("{}\n", line); } : Log::Sink());
   const auto model = make_model();
-  const auto compute = comm::open_compute(world, {.device = "auto", .threads = 1}, log);
+  const auto compute = comm::open_compute(world, {.threads = 1}, log);
   fsdp::EngineOptions options;
   options.batch = {.sequences = kSequences, .seq_len = kSeqLen};
   options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.01});
