@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # A thin front for CMake; `cmake -B build && cmake --build build && ctest --test-dir build` works by itself.
 #
 # Variables, as in `make test WERROR=ON`:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What saving and loading cost, against copying and plain reads and writes of the same bytes on the same
 // disk:
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time of each operation of the CPU device at the shapes of a training step, and how much of it is not the
 // matrix products:
 //   bench_device [threads] [A|B]

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Speed of Llama-3-8B-shaped blocks on the GPUs of this machine, PyTorch beside it where it is installed, as tables in
 # Markdown with the method:
 #

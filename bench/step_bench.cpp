@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens per second of whole training steps on random tokens, without files:
 //
 //   mpirun -n RANKS build/bench/step_bench a|b THREADS [STEPS]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch at the shapes that gpu_bench measured, as lines of JSON beside its own.
 
     torch_llama.py --like results.jsonl --output results.jsonl [--budget SECONDS]

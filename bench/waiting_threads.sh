@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # waiting_threads.sh STEP_BENCH [PAIRS [THREADS]]: tokens per second of step_bench (a) with OpenMP threads that wait as GNU's library has them by
 # itself, and as llampi has them, in turn; first alone, then beside a program that keeps one core busy. Prints each pair and the medians.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What scripts/make-bundle.sh takes out of the build (docs/bundle.md): programs into libexec/, below which they keep the places
 # that they have in the build folder, and the plugin into lib/. The target bundle_contents builds it all.
 add_custom_target(bundle_contents)

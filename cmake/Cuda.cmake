@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Whether the GPU plugin is built (LLAMPI_CUDA=ON|OFF|AUTO), and from what. Sets LLAMPI_WITH_CUDA and says in one line what was
 # found. Needed: nvcc 12 or newer, cuBLASLt, NCCL; cuDNN with its C++ frontend makes attention faster where it is there.
 # Places to look besides the usual ones: CUDACXX, NCCL_ROOT, CUDNN_ROOT, CUDNN_FRONTEND_ROOT, CUBLAS_ROOT, and the nvidia

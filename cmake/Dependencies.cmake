@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What the library is built on; `scripts/setup.sh` installs it. Nothing is downloaded here. This file is installed too: who uses
 # the library finds all of it in the same way (cmake/llampiConfig.cmake.in). So what is defined here is imported.
 find_package(Threads REQUIRED)

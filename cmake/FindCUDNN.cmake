@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # cuDNN and its C++ frontend, which is header-only. cuDNN from a system package, the CUDA toolkit's folders, CUDNN_ROOT, or
 # the pip package (nvidia/cudnn); the frontend (include/cudnn_frontend.h) from CUDNN_FRONTEND_ROOT, where
 # scripts/fetch-cudnn-frontend.sh puts it, a system package, or the pip package.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # NCCL, from a system package, the CUDA toolkit's folders, NCCL_ROOT, or the pip package (nvidia/nccl).
 # Defines NCCL::nccl, NCCL_VERSION.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS} PATHS ${LLAMPI_PIP_NVIDIA} PATH_SUFFIXES nccl/include)

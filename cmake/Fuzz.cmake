@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Fuzz targets of the parsers (tests/fuzz), built by clang++ whatever compiles the rest; ctest runs each for some seconds.
 # Without a clang++ that has libFuzzer the tests are reported as skipped.
 set(LLAMPI_FUZZ "AUTO" CACHE STRING "Fuzz targets: AUTO (where clang++ has libFuzzer), ON, OFF")

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # llampi_part(NAME USES part... [LIBRARIES lib...] [SOURCES file...]): src/NAME as one static library, llampi_NAME.
 #
 # A part sees its own files, as "NAME/x.hpp", and the public headers, <llampi/USED/x.hpp>, of the parts that it uses and of those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # llampi_test(NAME SOURCES file... USES part... [RANKS n...] [LABELS label...] [TIMEOUT seconds])
 # One executable, which sees the private headers of these parts; one ctest entry, or one per number of ranks. With RANKS the test runs under mpirun, failures of all ranks
 # are printed by rank 0 (tests/support/mpi_main.cpp), and every rank has one thread.

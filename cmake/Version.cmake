@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The git revision, looked up at every build so that it is never stale; the header changes only when the revision does.
 set(LLAMPI_VERSION_HEADER ${CMAKE_BINARY_DIR}/generated/llampi_version.h)
 add_custom_target(

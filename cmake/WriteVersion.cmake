@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 execute_process(COMMAND git -C ${SOURCE_DIR} describe --always --dirty --abbrev=12 --exclude=*
                 OUTPUT_VARIABLE sha OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
 if(NOT sha)

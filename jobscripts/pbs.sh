@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # PBS: trains in as many jobs as it takes. From the folder with build/ and input/:
 #
 #   qsub -v JOB_CONFIG=input/llama3-8b.ini,JOB_SITE=jobscripts/sites/NAME.env jobscripts/pbs.sh

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Slurm: trains in as many jobs as it takes. From the folder with build/ and input/:
 #
 #   JOB_SITE=jobscripts/sites/NAME.env sbatch jobscripts/slurm.sh input/llama3-8b.ini [--section.key=value ...]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Puts the SPDX line with the licence (LICENSE) at the top of each source file that has none, below `#!`.
 
     scripts/add-spdx.py            changes files, and names them

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws docs/architecture.svg: the parts, and which uses which, from the include lines of src/ and include/.
 
     scripts/draw-architecture.py            writes the picture

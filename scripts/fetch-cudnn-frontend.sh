@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Puts the headers of cuDNN's C++ frontend into FOLDER/include, where the build finds them: a part of the set-up, since the
 # build itself downloads nothing. They come out of NVIDIA's Python package, which pip fetches. Does nothing without nvcc, or
 # where they are already; without pip or network GPUs get our own attention kernels, and this says so.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Trains a small Llama on a text of sums, writes it as a Hugging Face folder, fine-tunes that on questions, and counts
 # its right answers to others, before and after. Each command is printed before it runs; everything goes to runs/sums.
 # Running it again continues, or finds that it is done.

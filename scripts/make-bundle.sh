@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes a folder that runs from any place on another x86-64 Linux, and packs it (docs/bundle.md): the program, the GPU plugin,
 # the tests labelled gpu, Open MPI, and every library they need but the C and C++ ones and CUDA's, which are the machine's.
 #

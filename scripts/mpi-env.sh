@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced: lets Open MPI run on any workstation or container, oversubscribed or as root. What is already
 # set stays. Jobs on a cluster do not use this file; their settings belong to jobscripts/sites/.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Trains a small Llama on text that is on this machine, compares it with a unigram model on held-out text,
 # and samples from it. Running it again resumes, or says that it is done.
 #

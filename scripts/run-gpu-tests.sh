@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs everything that needs a GPU, one thing after another whatever fails, and prints a table last. Fails if anything did;
 # a test that is skipped has failed. Only reads the GPU's settings.
 #

@@ -1,4 +1,5 @@
 #!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
 # Builds the tests of threads, messages and checkpoints under sanitizers, and runs them: scripts/sanitize.sh [BUILD [JOBS]].
 # By hand: it takes long. Stops at the first kind of sanitizer that finds something.
 set -euo pipefail

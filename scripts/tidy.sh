@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs clang-tidy (.clang-tidy) over the parts: scripts/tidy.sh [BUILD [JOBS]]. BUILD is configured, with LLAMPI_UNITY, which is the
 # default: files are read a dozen at once, as they are compiled, which takes a tenth of the time. Left out are the kernels
 # (src/device, one file after another) and what is compiled for GPUs.

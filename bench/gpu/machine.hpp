@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What computes: this rank's GPU through the plugin, a CPU, or an emulated GPU. Defined twice, in machine.cpp
 // and machine_emulated.cpp.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The emulated GPU: the program and the kernels are tried out, times mean nothing.
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of training steps of Llama-3-8B-shaped blocks, on GPUs or, to try it out, on CPUs:
 //
 //   build/gpu_bench [--seq-len 4096 ...] [--output results.jsonl]     one configuration

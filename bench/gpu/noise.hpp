@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random numbers on a device, fast: billions of weights would take the host minutes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The limits of a device: its matrix products at the shapes of a step and at a large square, and its copies.
 #pragma once
 

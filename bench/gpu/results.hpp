@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A result as a line of JSON, and a file of them as tables. torch_llama.py reads and writes the same lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training steps on random tokens: how many layers fit, and how long steps take.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Results as Markdown.
 #include <algorithm>
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/timed_device.hpp"
 
 #include "gpu/clock.hpp"

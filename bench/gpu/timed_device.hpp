@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device that times each operation of another one.
 #pragma once
 

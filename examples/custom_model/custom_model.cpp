@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model of your own, which is not a Llama: sharded over the ranks of MPI, trained, saved, and loaded again.
 //
 //   mpirun -n 2 custom_model [CHECKPOINT.h5]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loss of a Llama over a token file, which `llampi tokenize` has written.
 //
 //   [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN      WEIGHTS: a Hugging Face folder or a checkpoint

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The version of this library, for the preprocessor and for the program. CMakeLists.txt reads it here.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced: finds the CUDA libraries that libllampi_cuda.so needs, wherever a machine keeps them: where the loader looks
 # anyway, a CUDA toolkit, or NVIDIA's Python packages (as PyTorch brings them: site-packages/nvidia/*/lib).

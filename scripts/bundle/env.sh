@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by bash: lets the programs of this bundle run from wherever its folder lies. bin/llampi and bin/mpirun do it
 # themselves; in a shell of your own, `source env.sh` puts them first in PATH. Changes nothing but the environment.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes an exported folder chat as the model was trained: the template, and the tokens that end a text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parameters in a checkpoint, for whoever wants them in ranges: each process opens the file by itself.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checksums in a checkpoint: one for each block of each dataset, and one for everything else that is
 // read. See docs/formats.md.
 #pragma once

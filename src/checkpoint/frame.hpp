@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A checkpoint's file without the values of its tensors, as HDF5 makes it.
 #pragma once
 

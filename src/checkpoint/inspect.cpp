@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a file is and what is in it, read by one process.
 #include <hdf5.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading a checkpoint. Rank 0 alone reads what HDF5 has to say of it; every rank reads its values at their
 // places.
 #include <hdf5.h>

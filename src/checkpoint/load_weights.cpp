@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights from files into the ranks' pieces.
 #include <algorithm>
 #include <cstring>

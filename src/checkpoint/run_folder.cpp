@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of checkpoints in a run folder.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing a checkpoint. Rank 0 alone lays the file out with HDF5, which knows then where the values of each
 // tensor belong; all ranks write values to their places, each by itself; rank 0 adds everything else.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // save_checkpoint() with what tests vary.
 #pragma once
 

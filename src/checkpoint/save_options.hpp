@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests vary of a save.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoint file: names of groups, datasets and attributes, and how HDF5 is set up for it. See
 // docs/formats.md.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The attributes of /state, in the order of the documentation, which is also that of the metadata's checksum.
 #pragma once
 

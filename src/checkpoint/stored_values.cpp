@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "checkpoint/stored_values.hpp"
 
 #include <fmt/format.h>

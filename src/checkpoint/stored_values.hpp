@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the values of a checkpoint's tensors lie in the file, and reading them there: each dataset is one run
 // of bytes, so that ranks and threads read at once, without HDF5 and its lock.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the readers of weights share: sizes, and the comparison of a file's tensors with the model's.
 #pragma once
 

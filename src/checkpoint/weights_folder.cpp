@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tensors of a Hugging Face folder: one safetensors file, or several with an index
 //   {"metadata": {...}, "weight_map": {"model.norm.weight": "model-00002-of-00002.safetensors", ...}}
 #include "checkpoint/weights_folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index of a Hugging Face folder with several safetensors files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Command lines of options and arguments, and their help.
 #pragma once
 

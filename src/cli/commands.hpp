@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The subcommands. Each takes what stands behind its name and returns the exit status; what goes wrong is
 // thrown and becomes an exit status in run_program() or run_on_ranks().
 #pragma once

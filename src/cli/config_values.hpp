@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How those members of the configuration are written that are neither numbers nor words alone.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llampi evaluate
 #include <nlohmann/json.hpp>
 

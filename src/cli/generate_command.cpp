@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llampi generate
 #include <nlohmann/json.hpp>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The names that users have for the options of the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the process was started, against what MPI makes of it.
 #pragma once
 

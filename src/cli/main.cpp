@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/commands.hpp"
 #include "llampi/device/cpu_environment.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A setting with a name, a type, the values it may take and a help text: what command lines, configuration
 // files and help texts are made of.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one table of the keys of `llampi train`: command line, environment, configuration file, help and the
 // resolved configuration are all readings of it.
 #pragma once

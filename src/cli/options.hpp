@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration of `llampi train` from its four sources.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llampi plan
 #include "cli/commands.hpp"
 #include "cli/console.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the command, and turns what it throws into an exit status.
 #include "cli/commands.hpp"
 #include "cli/console.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // SIGUSR1, SIGTERM and SIGINT as requests for a clean stop.
 #pragma once
 

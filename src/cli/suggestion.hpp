@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a user may have meant by a name that no option has.
 #pragma once
 

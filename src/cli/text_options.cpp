@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cli/text_options.hpp"
 
 #include "llampi/checkpoint/checkpoint.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options of commands that read and write text: the tokenizer and the chat template.
 #pragma once
 

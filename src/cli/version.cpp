@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llampi --version
 #include <hdf5.h>
 #include <mpi.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/format_ranks.hpp"
 
 #include <fmt/format.h>

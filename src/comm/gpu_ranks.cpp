@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank has which GPU.
 #include <algorithm>
 #include <tuple>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the GPU plugin exports for make_nccl_world().
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl_factory.hpp"
 #include "llampi/comm/nccl.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which dtypes can be reduced to which.
 #pragma once
 

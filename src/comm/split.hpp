@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How an all-reduce is divided over the ranks.
 #pragma once
 

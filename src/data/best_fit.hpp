@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bin packing. Private to the library.
 #pragma once
 

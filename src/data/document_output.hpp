@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One token file that documents are added to. Private to the library.
 #pragma once
 

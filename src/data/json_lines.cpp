@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/json_lines.hpp"
 
 #include <nlohmann/json.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work in parallel whose results are taken in order. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a piece of an input file to token ids. Private to the library.
 #pragma once
 

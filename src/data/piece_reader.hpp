@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Input files in pieces of bounded size. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations, packed into rows of one sequence length. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a file that is to be read as text is one. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Long texts piece by piece: for memory that is bounded, and for several threads. Private to the library.
 #pragma once
 

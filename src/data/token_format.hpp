@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names in a token file, for its reader and its writer.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much memory this process may still take: of the machine, and of each control group around it, in which
 // containers and batch systems put limits.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/device/gemm_library.hpp"
 #include "device/cpu/library_product.hpp"
 

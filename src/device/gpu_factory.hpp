@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the plugin exports for gpu_library(): the one name by which the program enters it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/device/gpu_process.hpp"
 
 #include <dlfcn.h>

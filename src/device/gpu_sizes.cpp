@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the GPU's operations. Each kernel's header of sizes says how it is cut; none of them
 // needs CUDA.
 #include "device/cuda/attention_sizes.hpp"

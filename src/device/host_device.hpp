@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the devices that compute in the caller's thread have in common: streams are the order of the calls,
 // memory is the host's, and the end of the gradient norm is a handful of scalars.
 #pragma once

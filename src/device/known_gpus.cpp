@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Peaks of matrix products as NVIDIA's data sheets state them, without sparsity (half of the figures marked
 // so), and the memory that nvidia-smi shows of these GPUs; that of the GB200 and GH200 is the data sheet's.
 #include "llampi/device/gpu.hpp"

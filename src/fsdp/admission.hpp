@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether what was compiled fits, asked before anything is allocated.
 #pragma once
 

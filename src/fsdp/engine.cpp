@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of an engine, and the order in which they work together.
 #include "llampi/fsdp/engine.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is in the buffer of Purpose::norm_scalars.
 #pragma once
 

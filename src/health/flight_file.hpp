@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank's flight record as a file: RUN_DIR/flight/rank-00003.json.
 #pragma once
 

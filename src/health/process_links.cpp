@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "health/process_links.hpp"
 
 #include <arpa/inet.h>

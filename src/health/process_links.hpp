@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // TCP connections between nodes by which the end of a process is noticed: the kernel closes them at once,
 // however the process has ended, and only then. What happens to a node or the network they do not tell: a
 // connection that is cut stays silent.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is wrong with a job, judged by what its ranks say of themselves, and how a person is told.
 #pragma once
 

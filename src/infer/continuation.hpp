@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A sequence that grows: tokens go in, the logits of the next one come out. Keys and values of what was fed
 // are kept, so that a token costs the same whatever stands before it, but for attention.
 #pragma once

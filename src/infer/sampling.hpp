@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The next token from its logits.
 #pragma once
 

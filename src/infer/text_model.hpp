@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model with the tokenizer and the chat template that belong to it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/io/block_sums.hpp"
 
 #include <libdeflate.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/io/shared_file.hpp"
 
 #include <mpi.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // out = table[tokens]
 #include "llampi/model/stage_support.hpp"
 #include "model/llama_stages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Typed access to the fields of a JSON object that a user wrote: a wrong type or size is a UserError that
 // names the source and the field. A field that is null counts as missing, as in Hugging Face's files.
 #pragma once

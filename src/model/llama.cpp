@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Llama as data: its module tree, parameters and stages, with the names of transformers' LlamaForCausalLM.
 #include "llampi/model/llama.hpp"
 

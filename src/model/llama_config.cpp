@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/model/llama_config.hpp"
 
 // Defaults are those of transformers' LlamaConfig. A setting

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The stages of a Llama: embedding; attention and MLP of each layer; final norm, head and loss.
 //
 // Names: x is the stage's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in device.hpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // out = x + (silu(norm(x) Wgate^T) * (norm(x) Wup^T)) Wdown^T
 #include "llampi/model/stage_support.hpp"
 #include "model/llama_stages.hpp"

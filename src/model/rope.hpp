@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The angles of rotary position embeddings (Su et al., arXiv 2104.09864).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/optim/loss_scaler.hpp"
 
 #include <algorithm>

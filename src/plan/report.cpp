@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report as data.
 #include "llampi/plan/report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report for programs.
 #include <nlohmann/json.hpp>
 

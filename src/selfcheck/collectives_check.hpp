@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether collectives over all ranks bring what they should.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether a device computes what another one does: one step of a small Llama, part by part, on both.
 #pragma once
 

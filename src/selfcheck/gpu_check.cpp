@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/selfcheck/gpu_check.hpp"
 
 #include <algorithm>

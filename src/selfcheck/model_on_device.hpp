@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model's stages on one device, one at a time, with everything in buffers of their own: for comparing
 // devices.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokens that are recognised in a text before it is cut into words: special ones and others that were added
 // to a vocabulary. Private to the library.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte-pair encoding: words to ids by merges. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which chat templates are known, by name and by text, and the text of each for transformers.
 #include <fmt/ranges.h>
 

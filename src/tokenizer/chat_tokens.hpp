@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The special tokens of chat templates, and which texts of them are known. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ids and the loss mask of a conversation, piece by piece. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Access to the JSON files of tokenizers. Private to the library.
 #pragma once
 

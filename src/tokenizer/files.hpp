@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizers that are read from files. Private to the library.
 #pragma once
 

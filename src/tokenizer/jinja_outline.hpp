@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What makes two Jinja texts the same template. Private to the library.
 #pragma once
 

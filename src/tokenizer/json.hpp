@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json taken apart: parse_parts reads it, JsonTokenizer works with it. Private to the library.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: the model and the added tokens.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.json: what stands around the model.
 #include <algorithm>
 #include <array>

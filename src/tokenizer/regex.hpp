@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The regular expressions of tokenizer.json. Hugging Face's library runs them with Oniguruma; here PCRE2
 // does, after a translation of what the two read differently. Oniguruma 6.9.8 was tried instead, with its
 // Ruby syntax as in Hugging Face's library: same ids, but too slow. On prose, source and translations into a

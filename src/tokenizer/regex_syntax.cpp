@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Oniguruma's syntax (Ruby's) as PCRE2's. Known differences that matter to pre-tokenizers: what \s, \w, \d,
 // \h and \v stand for, {,n}, {n}? and {n}+, names of scripts, nested and intersected classes, and letters
 // that stand for two when case is ignored. Everything not known to mean the same in both is refused.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // tokenizer.model, a BPE model of SentencePiece. Its pieces and scores say the same as merges and ranks: two
 // neighbours are merged where they make a piece, the piece of the highest score first, of equal ones the
 // leftmost. Texts are cut at control symbols first, and each part between them is a text of its own: what

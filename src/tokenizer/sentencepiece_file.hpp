@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The contents of a tokenizer.model. Private to the library.
 #pragma once
 

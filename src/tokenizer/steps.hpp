@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The steps of tokenizer.json around the model: normalizers, pre-tokenizers and decoders. Named and defined
 // as in Hugging Face's library. Private to the library.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run that continues is asked to do otherwise than the run that wrote its checkpoint: key by key, and
 // what follows from it. docs/resuming.md is the user's side of it.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/compiled_run.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where in its data a run stands, and how many steps it has.
 //
 // TrainingState::samples_consumed is the place in the sequence of all samples that are drawn: epoch after

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/engine_config.hpp"
 
 #include "llampi/core/error.hpp"

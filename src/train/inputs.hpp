@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run reads, and what must hold of it together with the configuration.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which job has a run folder, for another one that waits for it: a small file beside the lock.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // metrics.jsonl: one JSON object per optimizer step, on disk before the checkpoint of that step gets its
 // name.
 #pragma once

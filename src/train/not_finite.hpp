@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps whose loss or gradient is not finite: where the first such number is.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What several ranks hold of the same shard, compared: a GPU or a link that computes or carries something
 // wrong now and then shows here, and nowhere else.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where a run starts: from which checkpoint, whether it fits, whether the run is finished already, and where
 // its data goes on.
 #pragma once

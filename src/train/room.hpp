@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Room for the checkpoints of a run: whether there is enough, and where else they are.
 #pragma once
 

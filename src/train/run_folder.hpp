@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The folder of a run that is under way, as rank 0 has it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/run_text.hpp"
 
 #include <algorithm>

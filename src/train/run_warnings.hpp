@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run is better told before it has taken its time.
 #pragma once
 

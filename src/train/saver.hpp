@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checkpoints of a run: written at once or while training goes on, and the run's folder kept tidy.
 #pragma once
 

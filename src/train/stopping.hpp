@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When a run ends before its last step: told so by a signal or a file, or because its time is over.
 #pragma once
 

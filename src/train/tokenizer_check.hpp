@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the token files of a run are in the language of its model.
 #pragma once
 

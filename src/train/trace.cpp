@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "train/trace.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/fsdp/dump.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Chrome trace of what the engine did: https://ui.perfetto.dev opens it. A row per stream.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # bundle_test.sh SOURCE BUILD: makes the bundle, moves it into a folder with a space in its name, and uses it there without the
 # environment of this shell. Every library that a process of it loads must be the bundle's own, or one of the few that are
 # the machine's. Exit status 77: there is no patchelf to make it with.

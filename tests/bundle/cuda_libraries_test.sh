@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # cuda_libraries_test.sh SOURCE: the search of scripts/bundle/cuda-libraries.sh, with libraries of names that no machine has.
 set -euo pipefail
 folder=$(mktemp -d)

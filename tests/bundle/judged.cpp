@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that pass, fail, are skipped, crash or hang, for run_gpu_tests_test.sh: GTEST_FILTER says which are
 // run.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checksums of blocks from ranges that are cut and dealt in every way.
 #include "llampi/io/block_sums.hpp"
 

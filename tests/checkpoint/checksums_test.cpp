@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The checksums in files: those of the values, whoever wrote which part.
 #include "checkpoint/checksums.hpp"
 

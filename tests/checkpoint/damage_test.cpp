@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints that were cut off, changed, or mixed with another: refused on all ranks, naming the dataset
 // where it is the values; never loaded as something else, never a crash or a hang.
 #include <hdf5.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Disks that are full, fill up while a checkpoint is written, or are read-only: real ones, small file systems
 // in memory.
 #include <gmock/gmock.h>

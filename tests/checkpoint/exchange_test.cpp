@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files that stay: each number of ranks writes one, and each number of ranks reads all of them. ctest runs
 // `Write` first, on 1, 2, 3 and 4 ranks, then `Read` on as many, and then read_with_h5py.py.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of a checkpoint that rank 0 makes, for a model that is far larger than this machine: a file with
 // holes where its values would be.
 #include "checkpoint/frame.hpp"

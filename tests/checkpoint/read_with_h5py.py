@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opens a checkpoint of exchange_test.cpp with h5py, knowing nothing but docs/formats.md. Exit status 77: no h5py here."""
 import json
 import pathlib

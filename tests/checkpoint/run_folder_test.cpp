@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of checkpoints, pruning, and telling kinds of files apart.
 #include <hdf5.h>
 

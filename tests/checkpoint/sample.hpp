@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small model's tensors with known values, cut into pieces in many ways.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saving and loading, cut and dealt in many ways, and what is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

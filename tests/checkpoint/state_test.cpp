@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a checkpoint keeps of states of other dtypes, of frozen parameters, and of the loss scale.
 #include <hdf5.h>
 

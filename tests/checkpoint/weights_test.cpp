@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights from a checkpoint to Hugging Face folders and back, by every number of ranks; sharded folders.
 #include "llampi/checkpoint/weights.hpp"
 

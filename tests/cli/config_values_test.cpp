@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How members of the configuration are written that are neither numbers nor words alone, and the tables of
 // words.
 #include "cli/config_values.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From a run to a Hugging Face folder and back, as a user does it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

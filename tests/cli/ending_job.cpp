@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job that ends in the way its argument names; ranks_test.cpp runs it under mpirun.
 #include <csignal>
 #include <iostream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Processes that were started together, and a world in which each is alone.
 #include "cli/launch.hpp"
 

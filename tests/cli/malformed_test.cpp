@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Malformed files from elsewhere, given to the program: status 2, one sentence that names the file, and
 // nothing left behind. The files are those from which the fuzz targets start: bad_* is refused, good_* is
 // accepted, found_* is one or the other.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of whole processes with a model of 301 million parameters, against the plan. Needs 6 GiB.
 #include <fmt/format.h>
 #include <gtest/gtest.h>

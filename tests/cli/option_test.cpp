@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One option: what its type and its values accept.
 #include "cli/option.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The configuration of a run: its sources, their precedence, and the file that gives it back.
 #include "cli/options.hpp"
 

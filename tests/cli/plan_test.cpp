@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `llampi plan` and `llampi inspect --units` as a user meets them.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

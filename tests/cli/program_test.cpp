@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The built program as a user meets it, on one process and without MPI.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

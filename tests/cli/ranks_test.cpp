@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The collective exit: status and messages of jobs that end in different ways.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

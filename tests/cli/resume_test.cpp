@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that continues, as a user meets it: what was changed is said, and what would spoil the run is
 // refused; and what a run is warned of when it begins.
 #include <gmock/gmock.h>

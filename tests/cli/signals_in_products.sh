@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # signals_in_products.sh SOURCE LLAMPI: a signal that arrives while matrix products run must stop the run cleanly. With handlers on the
 # computing thread's stack nine of ten of these ended in a corrupted heap, so three are enough to notice.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `llampi train` on two ranks: a user's mistakes, each with status 2 and one sentence, and a run that is
 // stopped.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages between ranks beside everything else.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every collective against what each rank computes by itself from all ranks' numbers. Everything is compared
 // bit by bit.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values between ranks, and what rank 0 does for all.
 #include "llampi/comm/exchange.hpp"
 

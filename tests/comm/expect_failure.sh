@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # expect_failure.sh PATTERN COMMAND...: succeeds if the command fails and one line of its output matches.
 pattern=$1
 shift

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that fail on one of several ranks. Disabled: CMakeLists.txt runs each by name and looks at how the
 // job ends.
 #include <gtest/gtest.h>

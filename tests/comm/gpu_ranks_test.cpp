@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which rank has which GPU, and what is refused. GPUs are only named here: none is needed.
 #include <gtest/gtest.h>
 

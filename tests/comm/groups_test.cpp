@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives of several groups on one stream run in the order in which they were issued.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reductions of bfloat16 and float16: summed in float32 in rank order, rounded once. Everything is compared
 // bit by bit.
 #include <gtest/gtest.h>

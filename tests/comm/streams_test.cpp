@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives in flight at once: order within a stream, independence between streams, and nobody waits for
 // ever.
 #include <gtest/gtest.h>

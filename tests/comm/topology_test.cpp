@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/topology.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that every rank can compute for every other rank.
 #pragma once
 

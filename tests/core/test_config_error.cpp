@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Words of enumerations, and errors about options in the names of whoever reads them.
 #include <gtest/gtest.h>
 

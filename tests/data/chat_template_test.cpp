@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which template belongs to a tokenizer, and what each makes of random conversations.
 #include <algorithm>
 #include <array>

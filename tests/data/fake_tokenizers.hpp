@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizers small enough to be understood at a glance.
 #pragma once
 

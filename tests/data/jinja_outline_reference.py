@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outline of a Jinja text (src/data/jinja_outline.hpp) by Jinja's own lexer: what the C++ one is compared with."""
 import re
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes chat.json: conversations, and what transformers makes of them. Run by hand; tests only read it.
 
 Needs transformers and jinja2 (written with 5.23.0 and 3.1.6), and the tokenizers under tokenizers/. The templates are those of

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes chat_templates.json: random conversations, and digests of what transformers makes of them with the chat templates
 that models were published with. Run by hand; tests only read it.
 

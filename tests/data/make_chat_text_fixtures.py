@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes chat_texts.json: the Jinja texts that llampi exports, once transformers has rendered them as it renders the published
 ones, and outlines of texts by Jinja's own lexer. Run by hand; tests only read it.
 

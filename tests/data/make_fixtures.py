@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the token files under fixtures/ as other programs would, with h5py. Run by hand; tests only read them.
 
 Every token file has 50 tokens in documents that start at 0, 13, 13 (an empty one) and 30. Token i is 7 i mod 331,

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the tokenizers and texts under tokenizers/ and what Hugging Face's libraries make of them. Run by hand; tests
 only read them.
 

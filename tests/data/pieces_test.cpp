@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What lies between files and token ids: reading in pieces, cutting texts, working in parallel.
 #include <atomic>
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations to rows, and what a training run reads of them.
 #include <map>
 #include <nlohmann/json.hpp>

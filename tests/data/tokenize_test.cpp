@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/data/tokenize.hpp"
 #include "llampi/data/token_file.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizers against what Hugging Face's libraries gave for the same files and texts
 // (make_tokenizer_fixtures.py).
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tokenizer.json and the files beside it may say, and what is refused.
 #include <nlohmann/json.hpp>
 

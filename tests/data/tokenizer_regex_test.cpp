@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tokenizer/regex.hpp"
 
 #include "data_testing.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a tokenizer.model may say, what is refused, and which pieces a text becomes.
 #include <cmath>
 #include <cstring>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "llampi/tokenizer/make_tokenizer.hpp"
 
 #include "data_testing.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Limits of control groups, in file systems that are made up as containers and batch systems have them.
 #include <gtest/gtest.h>
 

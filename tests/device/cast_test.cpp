@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16-bit formats: casts and stochastic rounding, against the scalar functions of core/half.hpp and
 // core/philox.hpp.
 #include <bit>

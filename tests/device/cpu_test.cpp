@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU device against the reference, with every variant of its kernels, and against itself.
 #include <cmath>
 #include <set>

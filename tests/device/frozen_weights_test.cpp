@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Backward passes without the gradient of the weight (an empty tensor): all other bits are as with it.
 #include "device/cpu/cpu_device.hpp"
 #include "device/operations.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // With OpenBLAS the environment must be right before the library is loaded: what the program's main() does,
 // before the tests' main().
 #include "device/cpu/gemm_environment.hpp"

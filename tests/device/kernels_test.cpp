@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single kernels, in every variant that this machine can run, and the matrix products.
 #include <omp.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW with operands in 16 bits: the float32 update, and the roundings of its definition around it.
 #include <algorithm>
 #include <bit>

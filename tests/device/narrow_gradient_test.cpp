@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients in bfloat16: the norm is that of the float32 values that they widen to, to the last bit. (AdamW's
 // are in narrow_adamw_test.cpp, the reference device's here.)
 #include <cmath>

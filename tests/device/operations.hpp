@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One definition of each operation with its gradient, for the comparison with the reference and for finite
 // differences.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The reference against its own definition: backward passes against finite differences of the forward passes,
 // in float64.
 #include <cmath>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The definition of stochastic rounding (Device::adamw), one element at a time.
 #pragma once
 

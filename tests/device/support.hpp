@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same data on devices of different precision, and comparisons between them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradient norm and AdamW.
 #include <bit>
 #include <cmath>

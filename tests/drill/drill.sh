@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by the drills: a run that is small enough to be killed often, and what must be true of it in the end.
 #

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # fault_drill.sh SOURCE LLAMPI FAULTY_IO [all | FAULT...]: calls that write, sync and rename fail, or are the last that a rank makes. The run must
 # end with an error (2: the disk is full, or read-only; 1 or a signal: anything else), and the same command must then finish it.
 set -euo pipefail

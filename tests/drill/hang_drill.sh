@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # hang_drill.sh SOURCE LLAMPI FAULTY_IO: a write of rank 1 that never comes back, in a save that training waits for and in one beside
 # training. The watchdog must end the run, as late as it does in a save (600 s), say where the ranks are,
 # and lose no checkpoint.

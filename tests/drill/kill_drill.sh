@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # kill_drill.sh SOURCE LLAMPI TRIALS SEED: kills one rank, or all and mpirun, at random moments of a run of a few seconds, and
 # starts it again by the same command, until it is done. Every run must end like one that nobody disturbed.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # room_drill.sh SOURCE LLAMPI FAULTY_IO: runs on a disk whose free bytes the file `free` tells: refused at the start, warned, a last save that
 # goes elsewhere, and one that waits until there is room.
 set -euo pipefail

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # stop_drill.sh SOURCE LLAMPI RANKS STOPS SEED: SIGUSR1 to mpirun, or the stop file, at random moments of a run of several hundred
 # steps, STOPS times: each time status 75 and a whole checkpoint, and in the end the curve of a run that nobody stopped.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The own attention kernels beyond what every GPU reaches: head sizes and groups, both tiles of keys of the
 // backward pass, segments that begin anywhere.
 #include <algorithm>

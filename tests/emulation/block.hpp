@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads of one block as fibers of one host thread. A fiber runs until it meets others: at a barrier of
 // the block or at an operation of its warp. Blocks run one after another, so only one block exists at a time.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels that are right, and kernels that are wrong in the ways that the emulator is there to find.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

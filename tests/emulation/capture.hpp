@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work that streams record instead of doing it, and the graphs that come of it.
 //
 // The rules are those of the CUDA runtime's reference (stream management, graph management) for

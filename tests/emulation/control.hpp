@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the emulated GPU orders what a real one may order freely. For tests; needs no CUDA header.
 #pragma once
 

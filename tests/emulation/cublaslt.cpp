@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuBLASLt as its documentation has it, for src/device/cuda/gemm.cpp: matrices by columns, sums in float32,
 // one after another. What a real one would refuse, or get wrong without a word, ends with an Error here: an
 // algorithm that was chosen for another problem, pointers that are less aligned than was promised.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tests can ask of the emulated cuBLASLt: which algorithms it offers, and what it was asked for.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA as plain C++, for the .cu files under LLAMPI_EMULATION: the built-in variables, barriers, operations
 // of warps and intrinsics that kernels use, and the two functions of src/device/cuda/launch.cuh.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a wrong access to emulated memory, or one that is not aligned, says before it ends the program.
 #pragma once
 

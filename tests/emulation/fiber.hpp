@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A function that can be left in the middle and entered again: one host thread, many stacks.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture and graphs in the emulated CUDA runtime.
 //
 // A launch puts what was recorded into streams of the graph's own, one for each that was captured: the order

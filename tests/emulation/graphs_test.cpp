@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture into graphs: what is replayed, in which orders, and what is refused.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "emulation/guarded_memory.hpp"
 
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pages with a page behind them that cannot be touched: an access beyond the end ends the program.
 #pragma once
 

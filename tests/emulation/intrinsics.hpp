@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device functions of CUDA that the kernels use, in the global namespace as there. Masks of warp operations
 // name all lanes. Each operation where threads meet knows its place in the source: threads that meet
 // elsewhere are an error.

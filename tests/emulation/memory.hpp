@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of the emulated GPU and page-locked memory: ordinary memory with guards, not zero when it is new.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The tables of packed documents and the orders of log_sum_exp that cuDNN reads.
 #include <gtest/gtest.h>
 

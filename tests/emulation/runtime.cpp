@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of the CUDA runtime that src/device/cuda uses, on host memory and queues: linked instead of
 // cudart.
 //

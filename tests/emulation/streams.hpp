@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams as queues of functions, and the limits of a launch.
 #pragma once
 

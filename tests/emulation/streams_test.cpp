@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams in every order that they allow: what waits is right in all of them, what does not is wrong in some.
 #include <gtest/gtest.h>
 

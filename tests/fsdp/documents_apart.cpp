@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "documents_apart.hpp"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Documents that share a sequence do not feel each other, in a whole step.
 #pragma once
 

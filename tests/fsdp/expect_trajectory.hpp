@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a trajectory is compared with.
 #pragma once
 

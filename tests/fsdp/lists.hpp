@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small Llamas and their compiled lists, for tests that run nothing.
 #pragma once
 

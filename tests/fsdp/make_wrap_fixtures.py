@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes wrap_fixtures.json beside this file: which modules PyTorch FSDP's own wrap policies choose. Run by hand with
 torch 2.6.0 and transformers 4.57.1; the tests only read the file.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Nothing of a tensor's size is allocated inside a step: this program's operator new counts.
 //
 // What MPI and the matrix-product library take with malloc is not seen here.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training on 1, 2, 3, 4 and 8 ranks against ten steps of PyTorch in float64 (tests/oracle).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run that does not fit: what the engine says, and that its advice is right.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring of what a rank did last.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every combination of the engine's options on three small cases: all equal PyTorch within a tolerance, and
 // bit by bit wherever only the schedule or the place in memory differs. Offload, which changes neither sums
 // nor their order, takes turns over the combinations instead of multiplying them, as does whether the engine

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Live ranges never overlap in an arena, neither in the order of the list nor in time.
 #include <gtest/gtest.h>
 

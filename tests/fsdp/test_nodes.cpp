@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // fsdp.shard_group_size = node on several nodes, which here only the world's topology says that there are.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another operation is a constant, an action with operands, and a handler. Live ranges, memory, waits,
 // reports and what is printed follow from the operands.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Mixed precision and short optimizer state on 1, 2, 3 and 4 ranks.
 #include <gtest/gtest.h>
 

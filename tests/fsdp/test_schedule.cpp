@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Properties of the list of actions, for every combination of list_cases(), without running it.
 #include <gtest/gtest.h>
 

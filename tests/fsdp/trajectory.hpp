@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Training of an oracle case on the ranks of the test's world.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all fuzz targets do: a parser either accepts its input or throws a UserError. Anything else - another
 // exception, what the sanitizers find, a broken promise - ends the process, and libFuzzer keeps the input.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The chat template of somebody's folder: known or not, and what stands for a known one is known again.
 #include "fuzz.hpp"
 #include "llampi/tokenizer/chat.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A configuration file; what is accepted is given back by the file that a run writes.
 #include "cli/options.hpp"
 #include "fuzz.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Hugging Face config.json; what is accepted can be written, and is then the same model.
 #include <tuple>
 

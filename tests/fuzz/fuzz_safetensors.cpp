@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole safetensors file: its header is parsed, and every tensor is read that can be.
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index of a folder with several safetensors files.
 #include "checkpoint/weights_folder.hpp"
 #include "fuzz.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A line of JSONL with a text.
 #include "fuzz.hpp"
 #include "llampi/data/json_lines.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A tokenizer.json, read and used.
 #include "tokenizer/files.hpp"
 #include "use_tokenizer.hpp"

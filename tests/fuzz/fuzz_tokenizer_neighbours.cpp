@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The files beside a tokenizer's own: the input is each of them in turn.
 #include "llampi/tokenizer/chat.hpp"
 #include "tokenizer/files.hpp"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs a fuzz target: its corpus, then what the fuzzer makes of it. An input that breaks it is kept beside the target.
 #
 #   run.sh TARGET [libFuzzer's options...], as run.sh build/fuzz/fuzz_chat_line -max_total_time=60

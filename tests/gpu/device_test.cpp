@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory, order, copies and casts of the GPU.
 #include <bit>
 #include <cmath>

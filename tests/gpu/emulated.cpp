@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same device class on the emulated runtime.
 #include "device/cuda/cuda_device.hpp"
 #include "emulation/control.hpp"

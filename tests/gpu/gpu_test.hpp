@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tests that run on a GPU, and on the emulated one where there is none: one source, built twice.
 #pragma once
 

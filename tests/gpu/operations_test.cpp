@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operation of the GPU against the reference, in the three dtypes.
 #include <algorithm>
 #include <cmath>

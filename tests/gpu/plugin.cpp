@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU of this machine, through the plugin as the program loads it.
 #include <cstdlib>
 

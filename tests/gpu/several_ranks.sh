@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Several ranks with NCCL on this machine's GPUs, also on only one: collectives, the engine against its oracle, and
 # whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank.
 #

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The norm of the gradient and AdamW on the GPU. Both are defined to the last bit: the norm by sums of
 // integers, the update by the CPU device's order of roundings, which its own tests compare with the formula.
 #include <cmath>

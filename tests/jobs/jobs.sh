@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by the tests of the job scripts: a folder to submit from, and commands that stand in for the schedulers'. What a command was
 # called with is appended to calls, one line each.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # pbs_test.sh SOURCE LLAMPI: what jobscripts/pbs.sh does with each way in which its ranks can end, and what the next job is submitted with.
 set -uo pipefail
 # shellcheck source=tests/jobs/jobs.sh

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # slurm_test.sh SOURCE LLAMPI: what jobscripts/slurm.sh does with each way in which its ranks can end.
 set -uo pipefail
 # shellcheck source=tests/jobs/jobs.sh

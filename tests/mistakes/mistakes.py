@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A user's mistakes, from the outside: status, one clear sentence, nothing lost.
 
 Usage: mistakes.py PROGRAM SOURCE_FOLDER MPIRUN [PATTERN]

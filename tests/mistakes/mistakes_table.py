@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mistakes: (group, command, exit status, what the sentence holds[, {"writes": patterns of new files}]).
 
 `train` stands for a run of four steps with the model m and the data tokens.h5; `run` is such a run, done.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shortest engine that can run a Model: no units, no schedule, one buffer for everything. For tests of
 // the stages.
 #pragma once

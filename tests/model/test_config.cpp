@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LlamaConfig: what is read, what is refused and in which words.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

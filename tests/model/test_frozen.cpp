@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages that are given empty gradients of some parameters: everything else keeps its bits.
 #include <gtest/gtest.h>
 

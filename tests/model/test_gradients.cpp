@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Gradients of the whole model against central differences of its loss, in float64 on the reference device.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loss, logits and gradients of whole models against PyTorch in float64 (tests/oracle).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A packed row of conversations, as `llampi tokenize` writes it and the loader reads it, against the same
 // conversations one by one.
 #include <gtest/gtest.h>

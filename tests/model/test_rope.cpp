@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RoPE frequencies and table against the formula written in another way, and against transformers' numbers.
 #include "llampi/model/llama.hpp"
 #include "model/rope.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model as data: modules, parameters, what each stage uses, sizes of well-known models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The same rules mean the same to this program and to the script that trained the fixture with PyTorch.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cases: tiny models of awkward sizes which differ in one idea each.
 
 Some sizes are as they are because of AdamW, which divides a gradient by its own magnitude: an element whose true gradient

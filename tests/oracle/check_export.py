@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Do folders that llampi wrote load in transformers, with the same weights and results?
 
     check_export.py LLAMPI      the program; needs torch, transformers and h5py (exit status 77: they are not there)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the reference with transformers' LlamaForCausalLM: logits, loss and every gradient of the first batch.
 
 transformers computes parts of a float64 model in float32: the RoPE frequencies (when the model is built), the RoPE

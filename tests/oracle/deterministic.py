@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights, tokens, documents and masks as pure functions of a name and an index.
 
 Nothing is stored: the C++ tests compute the same bits from the same few lines, so a fixture holds results only.

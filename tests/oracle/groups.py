@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which parameters torch trains how: the rules of `optimizer.frozen`, `.lr_factors` and `.weight_decays`."""
 
 import re

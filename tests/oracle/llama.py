@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Llama from first principles: the slow, obvious reference. Autograd gives the gradients.
 
 Parameters are a dict of the names and layouts of Hugging Face's LlamaForCausalLM (a projection is [out, in]). All

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the fixtures of tests/oracle, or measure how far they can be trusted.
 
     make_fixtures.py                 train every case in float64 and write <case>.json beside this file

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Write the folders of tests/oracle/folders with transformers' save_pretrained, and what LlamaForCausalLM makes of them.
 
     make_folders.py              write the folders of this major version of transformers

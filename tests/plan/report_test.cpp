@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The report of a plan against the compiled model that it reads, and against what can be counted by hand.
 #include "llampi/plan/report.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What crosses the boundary between program and plugin: objects, symbols and exceptions, which keep their
 // types although each side has its own, hidden copy of them.
 #include <gmock/gmock.h>

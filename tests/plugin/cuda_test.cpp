@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The real plugin, on any machine that has the CUDA libraries: with a GPU or, as most often, without.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

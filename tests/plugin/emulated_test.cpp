@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program on GPUs, which here are emulated: a plugin that the program loads as it loads the real one.
 #include <fmt/format.h>
 #include <gmock/gmock.h>

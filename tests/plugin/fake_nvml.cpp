@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NVML of a GPU whose processes the test names: FAKE_NVML="PID:BYTES ..." ("self" for this process).
 #include <unistd.h>
 

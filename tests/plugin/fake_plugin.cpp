@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A plugin that needs no CUDA, in place of libllampi_cuda.so: what the tests of its loading load. Built as
 // the real one is, with its own hidden copies of what it shares with the program.
 #include <dlfcn.h>

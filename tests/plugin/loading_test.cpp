@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program with plugins that it cannot load, and with none: it starts, does what needs no GPU, and says
 // why.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process has of a GPU, by a driver's library that says what the test wants (fake_nvml.cpp).
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is known of GPUs without one: scratch memory and peaks.
 #include <gtest/gtest.h>
 

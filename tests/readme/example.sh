@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # example.sh SOURCE LLAMPI: what `make run` calls, shortened to three steps, twice: the second time there is nothing left to do.
 set -euo pipefail
 source_dir=$1

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # finetune.sh SOURCE LLAMPI [STEPS]: what `make finetune` calls, in an empty folder. What it prints and runs are the commands of
 # the README's "Fine-tuning". With STEPS both trainings are so short, and only 20 questions are asked; without, all of it must
 # bring the right answers from under 5 % to over 90 %.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # own_run.sh SOURCE LLAMPI: runs the block of commands under "Your own run" of the README, word for word, in an empty folder.
 set -euo pipefail
 source_dir=$1 llampi=$2

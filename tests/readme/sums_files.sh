@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # sums_files.sh SOURCE LLAMPI PYTHON: the files of input/sums are what make.py writes, the program reads their tokenizer, and no
 # held-out question is in what is trained on, in any wording or order.
 set -euo pipefail

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the things lie that a test program belongs to.
 #pragma once
 

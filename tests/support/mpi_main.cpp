@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GoogleTest on several ranks: every rank runs every test, rank 0 prints, and a test fails if it fails on any
 // rank.
 //

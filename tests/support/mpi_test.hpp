@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For tests that run on several ranks (llampi_test with RANKS).
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fixtures of tests/oracle: what PyTorch computed in float64, and the deterministic weights, tokens,
 // documents and masks that it computed it from (tests/oracle/README.md says how).
 #pragma once

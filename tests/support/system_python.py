@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packages of the distribution, where python3 on the PATH is another one."""
 
 import importlib.util

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Worlds that differ from the test's own in something.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The traces of a run, read from its files. Nothing here knows the list of actions; units, stages and
 // parameters are asked for, since the trace names them.
 #pragma once

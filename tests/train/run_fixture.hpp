@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A folder with a small model and its data, and whole runs in it.
 #pragma once
 

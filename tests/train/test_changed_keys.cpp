@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run that continues was asked to do otherwise, from the texts of two configurations.
 #include "train/changed_keys.hpp"
 

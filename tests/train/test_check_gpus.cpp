@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a run does about a GPU that computes something else than the CPU. Any device can stand for it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The engine's choices, asked for as a user does: each continues with equal bits and learns.
 #include <gmock/gmock.h>
 

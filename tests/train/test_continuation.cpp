@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Logits of sequences that grow, with keys and values kept, are those of whole sequences.
 #include <gtest/gtest.h>
 

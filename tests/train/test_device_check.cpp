@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The comparison of devices: equal ones pass, and every operation that a step uses is found out when it is
 // broken.
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Folders that transformers wrote (tests/oracle/folders): logits, loss and every gradient of an engine that
 // was loaded from one are those of transformers' LlamaForCausalLM in float64.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generation and accuracy with a model whose answers are known: each token has one successor, whatever stands
 // before it.
 #include "llampi/infer/generate.hpp"

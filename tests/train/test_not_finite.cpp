@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Numbers that are not finite: where they are found, and what is done.
 #include <gmock/gmock.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Replicas that are not equal: found, and named.
 #include <gmock/gmock.h>
 

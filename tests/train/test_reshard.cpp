@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of an engine goes into a file on each number of ranks in each strategy, and from there into
 // engines on each other number in each other strategy. ctest runs `Write` first, on 1, 2, 3 and 4 ranks, then
 // `Read`.

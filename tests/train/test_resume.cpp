@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the data go on, and which models compute alike.
 #include "train/resume.hpp"
 

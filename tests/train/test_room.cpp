@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether the checkpoints of a run fit, and what is said and done where they do not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

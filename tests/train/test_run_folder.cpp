@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who may have a run's folder, and what is done to it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs that stop, continue, or are finished already.
 #include <gmock/gmock.h>
 

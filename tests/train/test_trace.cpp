@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `log.trace` recorded on all ranks: that the engine gathered, reduced and copied when and where it
 // should.
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole runs in a temporary folder: what they write, evaluate and refuse.
 #include <gmock/gmock.h>
 

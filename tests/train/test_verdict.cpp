@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is said of a job by what its ranks say of themselves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks watch which, on machines that are not there.
 #include <gmock/gmock.h>
 #include <sys/wait.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Jobs of which a rank fails: how they end, what is said, and which records are there. Times are bounds far
 // above what these take on a loaded machine; docs/failures.md has what they take.
 #include <fmt/format.h>

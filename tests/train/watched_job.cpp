@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A job that the watchdog watches, for tests/train/watchdog_test.cpp: steps of operations between all ranks,
 // and one rank that fails in the way the arguments name.
 //   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saving while training goes on: on each rank a thread with a world of its own.
 #pragma once
 

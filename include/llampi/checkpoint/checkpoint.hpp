@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checkpoints: one HDF5 file, written by all ranks at once, each its own pieces; logical tensors, so
 // that any number of ranks and any strategy can load them. The schema is fixed in docs/formats.md.
 #pragma once

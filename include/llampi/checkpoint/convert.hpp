@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between checkpoints and Hugging Face folders. Under mpirun every rank does an equal share; nobody holds the
 // model.
 #pragma once

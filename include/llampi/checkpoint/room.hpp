@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How much room a checkpoint takes, and how much there is.
 #pragma once
 

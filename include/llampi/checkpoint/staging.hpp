@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // float32 values on their way between a file and a tensor of 16 or 32 bits in any memory.
 #pragma once
 

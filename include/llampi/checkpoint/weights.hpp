@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights in files - a Hugging Face folder or a checkpoint - and from one to the other. Nobody ever holds the
 // model: what is read and written passes through buffers of a few MiB.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks, nodes, groups and collectives. MPI starts every job; a Group is one interface over MPI (on CPUs) and
 // NCCL.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failures that all ranks throw alike, told from those of one rank.
 #pragma once
 

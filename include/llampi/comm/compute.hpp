@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What computes: the ranks' GPUs, or their CPUs.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Values between all ranks. What travels is a number, a structure of numbers, a text, a path, a vector of
 // these, or a structure that lists its members, which are any of these:
 //

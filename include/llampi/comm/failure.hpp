@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a rank's work threw, as it travels to the others.
 #pragma once
 

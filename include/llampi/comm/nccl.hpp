@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks with a GPU each: which rank has which, and a World whose groups work on the GPUs' memory, over NCCL.
 //
 // How these groups differ from those over MPI:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An option that cannot be used as it is, told by a part that does not know how its user spells options: a
 // library's user sets a member of a structure, a program's user a key of a file. The program says it with its
 // own names.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of DType: those of PyTorch and of the configuration.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors. The library never prints and never exits: it throws one of these, and `cli` turns it into an exit
 // status.
 #pragma once

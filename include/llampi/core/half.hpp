@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The 16-bit floating-point formats, as bits, from and to float32. Without branches, so that loops over these
 // functions vectorise, and without float32 subnormals in float16's conversions, so that a thread that flushes
 // subnormals gets the same.

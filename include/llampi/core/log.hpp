@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where messages go. Parts below `cli` never print: they are given a Log, which on every rank but 0 is
 // silent.
 #pragma once

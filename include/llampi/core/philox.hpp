@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter-based random numbers: every number is a pure function of (seed, purpose, index), so that it does
 // not depend on how many ranks there are, which of them draws it, or what was drawn before.
 //

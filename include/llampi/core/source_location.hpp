@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // std::source_location, also where the compiler has it not: clang++ 14 and 15 with GNU's library.
 #pragma once
 

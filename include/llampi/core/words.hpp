@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The words of an enumeration: one table, from which a value is read, printed, listed in a help text and
 // named in an error. Beside an enumeration, in its namespace, stands
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a token file holds, in one line, so that a run can tell its data wherever the file lies.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of JSONL files: one JSON object per line.
 #pragma once
 

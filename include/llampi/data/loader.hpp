@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Batches for one rank, read one step ahead by a thread of its own.
 #pragma once
 

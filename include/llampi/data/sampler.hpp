@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which sample is read when: a seeded permutation per epoch, computed point by point, so that it can start
 // anywhere in constant time and does not depend on the number of ranks.
 #pragma once

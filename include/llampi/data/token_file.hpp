@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Token files (HDF5): /tokens, /documents, optionally /loss_mask, as the contract in docs describes them.
 #pragma once
 

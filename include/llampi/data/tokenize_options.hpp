@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How texts and conversations become token files, and what came of it.
 #pragma once
 

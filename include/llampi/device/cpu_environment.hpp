@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must be in the environment before the program's libraries are loaded.
 #pragma once
 

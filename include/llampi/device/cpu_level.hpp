@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instruction sets of the processor that the program runs on.
 #pragma once
 

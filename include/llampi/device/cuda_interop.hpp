@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What others need of a CUDA device to put work of their own on its streams, as `comm` does with NCCL: without CUDA's headers.
 #pragma once
 

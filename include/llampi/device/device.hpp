@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device: memory, streams, events, and the numeric operations of a Llama at fusion grain.
 //
 // Conventions

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The matrix-product library that the program was built with: oneDNN or any CBLAS (LLAMPI_GEMM). Only
 // src/device/gemm_library.cpp knows which.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPUs of this machine, through a plugin library that is loaded when it is asked for.
 //
 // The program itself links neither CUDA nor NCCL, so that it starts on a login node. The plugin,

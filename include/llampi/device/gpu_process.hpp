@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this process has of a GPU's memory, as NVIDIA's driver accounts for it: on a GPU that others use too,
 // that is less than what is taken of it. The driver's library (libnvidia-ml.so.1) is opened at run time;
 // nothing is linked.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A micro-batch in host memory, as `data` makes it and the engine uploads it: the counterpart of Batch.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From (model, units, options) to a Program: the only place that decides which actions there are, in which
 // order, and with which operands.
 #pragma once

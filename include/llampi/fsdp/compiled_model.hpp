@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything that follows from (model, options, ranks) without a device.
 #pragma once
 

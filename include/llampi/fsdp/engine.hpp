@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a model: runs the compiled step on this rank's devices, and has its state.
 //
 // What a step does is in its program (program.hpp); memory in which it runs, and code for each of its

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What to tell somebody whose run does not fit: what takes the memory, and what would make it fit. Nothing
 // here needs a device: other options are simply compiled.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which ranks shard a unit among themselves, and which hold the same shard.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The memory of a placed program, added up by purpose.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whoever wants to see what an engine does.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the buffers of a program lie: live ranges read off the operands, placed in one arena per kind of
 // memory. The arenas are allocated once; nothing is allocated inside a step. Nothing here knows an operation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One training step, or one forward pass, as data: a list of actions and the buffers that they work on.
 //
 // The list is the same on every rank. Every action carries its operands: which buffers it reads and writes.

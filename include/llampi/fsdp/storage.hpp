@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // In which dtype and in which memory a rank keeps what.
 #pragma once
 

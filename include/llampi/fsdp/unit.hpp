@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // FSDP units: sets of parameters that are gathered and freed together, and how each lies in one flat buffer.
 //
 // A unit's flat buffer holds its parameters one after another, each aligned to kAlignment elements (128 bytes

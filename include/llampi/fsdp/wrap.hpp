@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Wrap policies: which parameters become one FSDP unit.
 //
 // As in PyTorch, a policy chooses modules to wrap; a parameter belongs to the innermost wrapped module around

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What this rank did last and is doing now, for whoever asks why a job does not move on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a second thread of this rank does beside training, for the watchdog.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends a job in which a rank has died, has stopped, or does something else than the others, and says which.
 //
 // A thread on every rank. Rank 0 and a deputy, on another node if there is one, are told by all ranks every

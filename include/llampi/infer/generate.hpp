@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text out of a model: continuing a prompt, answering a user, and counting right answers.
 #pragma once
 

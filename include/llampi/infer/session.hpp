@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What training, evaluation and generation share: a model with its weights in an engine on a device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which tokenizer and which chat template belong to a model.
 #pragma once
 

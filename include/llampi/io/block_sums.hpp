@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CRC-32 of blocks of values, put together from parts that anybody may have written or read.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // HDF5: the lock, owned handles, errors, and small readers and writers. Identifiers are plain numbers here, so that this header
 // needs none of HDF5; who calls the library directly includes <hdf5.h>.
 //

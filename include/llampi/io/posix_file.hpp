@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plain files by descriptor: reads at an offset from any thread, and writes that end up on disk. Private to
 // the library.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file that all ranks write at once through MPI-IO, each its own bytes.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A temporary file that grows at its end. Private to the library.
 #pragma once
 

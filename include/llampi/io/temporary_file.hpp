@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Files under names of their own while they are written.
 #pragma once
 

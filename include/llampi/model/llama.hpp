@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Llama as a model: its modules, parameters and layers.
 #pragma once
 

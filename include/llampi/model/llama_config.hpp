@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A Llama as a Hugging Face config.json describes it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model as data (modules, parameters, stages) and as arithmetic (forward and backward of each stage).
 // `fsdp` works on these types alone; Llama is one implementation, a user's own model another.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model made of stages that follow each other, each with parameters of its own: what most small models are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small helpers with which a stage, of Llama or of a model of your own, reads what it is given.
 #pragma once
 

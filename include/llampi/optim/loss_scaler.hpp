@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The dynamic loss scale of float16: gradients are multiplied by it while they are float16, so that small
 // ones do not vanish; what overflows is found in the gradient norm, which all ranks share.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a training step will need and move, read off its compiled form: no rank and no device is involved.
 //
 // to_json() gives one object. Sizes are integers, in bytes where the key says so; per rank, and the same on

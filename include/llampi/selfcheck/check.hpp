@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // llampi check: whether the devices and the collectives of a job compute what they should.
 #pragma once
 

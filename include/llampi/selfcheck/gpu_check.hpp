@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The check that a run makes of its GPUs before it depends on them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversations as chat models see them: the templates that are known, and what they make of a conversation.
 #pragma once
 

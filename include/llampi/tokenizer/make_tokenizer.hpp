@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tokenizers by name, and what the files of a model say of them.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // UTF-8, as the tokenizers see it. Private to the library.
 #pragma once
 

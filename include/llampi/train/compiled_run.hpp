@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A training run as it would be compiled, without the ranks, the device and the data that it needs.
 #pragma once
 

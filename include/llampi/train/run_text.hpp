@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The text of a run's configuration, as config.ini and the checkpoints' run_config hold it: an ini file that
 // the command line wrote, with notes on what was read. It is read without knowing its keys, so texts of older
 // and newer programs can be read too.

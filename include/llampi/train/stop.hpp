@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stopping a run from elsewhere: from a signal handler, or another thread.
 #pragma once
 

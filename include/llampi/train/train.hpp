@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The training loop: everything above composed. Knows nothing of command lines.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one place where return codes of MPI are looked at.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Settings of Open MPI that a started rank can still make for itself.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Owners of MPI's handles. Move-only.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives in flight: what each of them does next, in which order they start, and who moves them on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives on the host's memory, over MPI.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The world over MPI, for tests that call MPI themselves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the reductions. MPI's own leaves the order of additions open, and with it the last bits.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A communicator of NCCL, non-blocking: no call of NCCL holds the host up without a limit.
 #pragma once
 

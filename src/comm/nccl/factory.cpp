@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The plugin's way to NCCL; see comm/nccl_factory.hpp.
 #include "comm/nccl/nccl_world.hpp"
 #include "comm/nccl_factory.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The GPU of this process as NCCL uses it: a device, and CUDA's handles of it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives on the GPU's memory, over NCCL. See llampi/comm/nccl.hpp for what is different there.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A collective in flight on a GPU's stream.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The world with groups on GPUs. See llampi/comm/nccl.hpp.
 #pragma once
 

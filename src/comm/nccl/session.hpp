@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What all communicators of NCCL of this process share: they fail together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW over the ranges of a shard. There is one kernel, in float32; what is kept in 16 bits passes through
 // float32 buffers of a piece, which stay in the first cache.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention. The scores of a block of queries with all keys before its end are in memory at a time;
 // the backward pass makes them again from the saved log-sum-exp (Dao et al., arXiv 2205.14135, algorithm 4,
 // with whole rows in place of tiles).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between float32 and the 16-bit formats.
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_device.hpp"
 
 namespace llampi::device {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CPU device: float32, matrix products from a library, everything else from kernels.hpp, over OpenMP
 // threads.
 #pragma once

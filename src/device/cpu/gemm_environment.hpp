@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must be in the environment before the matrix-product library is loaded.
 #pragma once
 

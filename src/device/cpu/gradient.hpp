@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradient of a shard as the kernels of the update read it: in float32, whatever it is kept in.
 #pragma once
 

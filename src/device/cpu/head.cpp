@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The head with its loss: chunks of tokens, so that the logits of one chunk are all that is ever in memory.
 #include <algorithm>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The choice of the variant of the kernels.
 #include "device/cpu/kernels.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The loops of the CPU device over one row or one range, in float32, one thread: everything but the matrix
 // products. They are compiled once per instruction set and chosen at run time; an element's (a row's) result
 // does not depend on its alignment, on its neighbours or on the length of the range that it is part of. None

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels between float32 and the 16-bit formats. Compiled once per instruction set (see simd.hpp). The
 // arithmetic is that of core/half.hpp, which is not included: its inline functions would be compiled for this
 // instruction set.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels over rows of activations. Compiled once per instruction set (see simd.hpp).
 #include "device/cpu/kernels_variant.hpp"
 #include "device/cpu/simd.hpp"

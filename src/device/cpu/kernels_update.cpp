@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kernels over ranges of a shard: gradient norm and AdamW. Compiled once per instruction set (see simd.hpp).
 #include "device/cpu/kernels_variant.hpp"
 #include "device/cpu/simd.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One variant of the kernels: LLAMPI_SIMD is its namespace, and the files that belong to it fill in their
 // pointers.
 #pragma once

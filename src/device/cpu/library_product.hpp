@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Products by the library of llampi/device/gemm_library.hpp. It is called from one thread at a time per product; the threads are
 // ours (gemm.hpp).
 #pragma once

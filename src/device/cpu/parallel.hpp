@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one place where threads are started: OpenMP regions over ranges and over items. Bodies must not throw.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations over rows, without matrix products: embedding, RMSNorm, add, copy, zero.
 #include <cstring>
 

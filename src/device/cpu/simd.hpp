@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of the instruction set that the including file is compiled for: GCC's vector extensions, and
 // intrinsics where those have no word for it (fused multiply-add, square root, masked access).
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the CPU device's operations: how it is cut, for `sizes` and for the operations alike.
 #pragma once
 

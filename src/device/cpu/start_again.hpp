@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program once more, in its own place.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradient norm over the ranges of a shard.
 #include <bit>
 #include <cmath>

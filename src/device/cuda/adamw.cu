@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // AdamW over the ranges of a shard in one pass. Arithmetic and factors are those of the CPU device, operation
 // by operation, so that the bits are those of a CPU with fused multiply-add; beyond fmaf() the compiler has
 // no multiplication and addition to contract.

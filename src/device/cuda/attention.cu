@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of the CUDA device: cuDNN's kernels where they take the problem, else the own ones.
 #include <cmath>
 

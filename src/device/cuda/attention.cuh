@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The own attention kernels: causal inside each segment, grouped queries, memory linear in the tokens.
 //
 //   attention_forward.cu, attention_backward.cu   tensor cores: bfloat16, float16, heads of up to 128

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention backward on tensor cores, after FlashAttention-2 (Dao, arXiv 2307.08691). With P = exp(S -
 // log_sum_exp) and dS = P * (dout V^T - delta):   dV = P^T dout,   dK = scale dS^T Q,   dQ = scale dS K. A
 // kernel over tiles of keys sums dK and dV of a key/value head over all of its queries, a kernel over tiles

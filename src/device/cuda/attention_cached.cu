@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention of the next tokens of a sequence to the keys and values that are kept of it: generation. Few
 // queries meet many keys, so a block has one query of one head, and its warps take the keys by turns.
 #include <cmath>

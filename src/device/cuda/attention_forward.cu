@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention forward on tensor cores, after FlashAttention-2 (Dao, arXiv 2307.08691): a block has 128 queries
 // of one head and walks over the tiles of their keys; softmax is corrected as larger scores turn up. Two
 // tiles are always under way: values arrive during the product of queries and keys, the next keys during that

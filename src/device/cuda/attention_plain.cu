@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention for what the tensor-core kernels do not take: float32, heads of more than 128 or of no multiple
 // of 8. A warp has one query (or key) of one head. Its lanes are 32 keys (queries) while there are scores to
 // compute, and then columns of the head.

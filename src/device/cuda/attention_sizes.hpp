@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the GPU's attention: plain C++, for the plan and for the device alike.
 #pragma once
 

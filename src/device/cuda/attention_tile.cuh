@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tiles in shared memory and what a warp computes with them on tensor cores.
 //
 // A warp has rows of the left operand: kRowTiles times 16. Matrices in registers are arrays of fragments

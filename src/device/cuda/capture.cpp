@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Capture of work into CUDA graphs, and names for profilers.
 #if __has_include(<nvtx3/nvToolsExt.h>)  // some packages of CUDA leave it out
 #include <nvtx3/nvToolsExt.h>

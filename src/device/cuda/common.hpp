@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host code of the CUDA device shares: checked calls, launches, dtypes.
 #pragma once
 

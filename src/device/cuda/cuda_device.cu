@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory, streams, events, copies and casts.
 #include "device/cuda/cuda_device.hpp"
 

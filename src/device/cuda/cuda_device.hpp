@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The CUDA device: one GPU of this process. Host code only; kernels are in the .cu files beside it.
 //
 //   cuda_device.cu    memory, streams, events, copies, casts

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by cuDNN's fused graphs, where the build found its C++ frontend and this GPU and shape are
 // supported; the own kernels (attention.cu) otherwise. The two directions are asked for apart, since what the
 // forward direction leaves (out, log_sum_exp) is the same with either.

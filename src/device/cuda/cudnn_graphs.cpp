@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #ifdef LLAMPI_CUDNN
 #include "device/cuda/cudnn_graphs.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuDNN's graphs of causal attention in our layout: what the frontend is asked to build.
 //
 // q, k, v are columns of the rows of qkv, out and the gradients likewise: 4-D views [batch, heads, longest,

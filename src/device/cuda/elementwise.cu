@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RoPE and SwiGLU. All of it moves bytes: times at 4.8 TB/s are of 8192 tokens in 16 bits.
 #include "device/cuda/elementwise.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RoPE and SwiGLU: what stands between matrix products and attention. Formulas: llampi/device/device.hpp.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of embeddings: gather, and its gradient.
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/sizes.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events, used again: a step records hundreds, and making one costs more than recording it.
 #pragma once
 

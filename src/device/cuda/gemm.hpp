@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Matrix products by cuBLASLt: float32 accumulation, one choice of algorithm per shape, kept.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the matrix products: plain C++, for the plan and for the device alike.
 #pragma once
 

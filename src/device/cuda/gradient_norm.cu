@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The norm of the gradient over the ranges of a shard, exactly (grid.hpp): the bits of the CPU device.
 // Largest magnitudes and sums are of integers, so that the order in which blocks come does not matter.
 //

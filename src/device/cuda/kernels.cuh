@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kernels share: conversions, vectors of 16 bytes, reductions over warps and blocks.
 //
 // Conventions: activations and weights are T = float, __nv_bfloat16 or __half, arithmetic is float32,

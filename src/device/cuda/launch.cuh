@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How kernels are started: by nvcc on a GPU, or by an emulator on the CPU.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The head with its loss: chunks of rows, so that the logits of one chunk are all that is ever in memory.
 //
 // Time of a chunk of Llama-3-8B (V = 128256, H = 4096, 512 rows, bfloat16) on an H200, estimated with 700

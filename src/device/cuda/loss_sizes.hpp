@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How the workspace of head_loss and head_loss_backward is cut: for the plan, which needs no CUDA, and for
 // loss.cu.
 //

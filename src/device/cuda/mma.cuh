@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Instructions of a warp for tensor cores: matrix products, fragments from shared memory, asynchronous
 // copies. PTX on a GPU (sm_80 and later); in the emulator of the tests (LLAMPI_EMULATION), the same step by
 // step.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mma.cuh's instructions step by step, for the emulator of the tests: the same fragments, one lane at a time.
 #pragma once
 

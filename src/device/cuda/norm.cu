@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // RMSNorm. A block has a row at a time, in registers: each tensor is read once. Times at 4.8 TB/s are of 8192
 // tokens of 4096 in 16 bits.
 #include "device/cuda/cuda_device.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // cuDNN's C++ frontend holds an engine of its own, for a normalisation, that compiles kernels at run time
 // with NVRTC. It is never asked for here, so its calls end here: linked with NVRTC, the plugin could not be
 // loaded where that library is missing. cuDNN itself loads NVRTC when it wants it; these are not exported, so

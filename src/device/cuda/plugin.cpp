@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the program sees of the plugin: llampi_gpu_library(), the one way in (see device/gpu_factory.hpp).
 #include <dlfcn.h>
 #include <nccl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations that are a matrix product and a pass over its rows.
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/elementwise.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tables and statistics for cuDNN's attention.
 #include "device/cuda/ragged.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What cuDNN's attention needs beside the operands: tables of the documents that are packed into one row, and
 // log_sum_exp in its own order. Made on the device, since the documents' lengths are known there only.
 #pragma once

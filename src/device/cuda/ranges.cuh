@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ranges of a shard as kernels walk them: each block has a piece of one range. Ranges are passed by
 // value, some at a time, so that a launch needs no memory of the device and can be captured.
 #pragma once

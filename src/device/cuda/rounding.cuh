@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stochastic rounding to bfloat16, as Device::adamw() defines it: the bits of the CPU device.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory of the kernels that gpu_sizes.cpp does not compute itself. Plain C++: a plan needs no CUDA.
 #pragma once
 

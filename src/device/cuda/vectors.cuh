@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Vectors of N elements, read and written at once, for operands of different widths that are walked in step.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every operation as its definition reads, in float64, one loop inside the other. Nothing here is fast.
 #include <algorithm>
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where buffers lie, given when they hold something.
 #include <algorithm>
 #include <numeric>

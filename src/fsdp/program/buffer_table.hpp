@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The buffers of a program, made when the first action needs them, and what is decided about each unit.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the builder's files share: the list so far, and short words for operands.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When each buffer holds something: a pass over operands.
 #include <algorithm>
 #include <utility>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // When computations run, and while each of them which units are unsharded: the order behind a list of
 // actions.
 #pragma once

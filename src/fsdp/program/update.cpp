@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The end of a step: norm and updates. Where optimizer state lies in host memory, it passes through the
 // device, or gradients go to the host and new shards come back.
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/bound_program.hpp"
 
 #include "llampi/fsdp/dump.hpp"

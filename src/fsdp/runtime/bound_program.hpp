@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program with its buffers as memory and its operations as code: ready to run.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs programs: issues one action after another, each after what it waits for. It knows streams, events and
 // collectives under way, and no operation.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Operations: how an action is carried out, given its operands as tensors. One handler per operation; nothing
 // else in the runtime knows what an operation does.
 #pragma once

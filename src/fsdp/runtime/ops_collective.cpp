@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between ranks: parameters are gathered, gradients reduced.
 #include "fsdp/runtime/operations.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages: forward, recompute, backward; and casts.
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/device/host_batch.hpp"

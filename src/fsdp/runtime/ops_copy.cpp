@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Between host memory and the device: as many inputs as outputs, each to its own.
 #include "fsdp/runtime/operations.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The gradient norm and the optimizer.
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"

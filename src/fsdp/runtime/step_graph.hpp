@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps as graphs: a step is run action by action, captured when it comes again, and then replayed.
 //
 // What changes from step to step lies where a graph reads it anew: scalars in device memory, micro-batches in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A copy of the state in host memory, made while training goes on.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The state of training that a rank has, as pieces of parameters.
 #pragma once
 

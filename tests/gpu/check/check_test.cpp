@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The comparison of a GPU with the CPU, which runs begin with.
 #include <algorithm>
 #include <cstring>

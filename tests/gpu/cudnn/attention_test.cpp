@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention where cuDNN may do it, on a GPU: the other tests of operations have the own kernels only.
 #include <cmath>
 

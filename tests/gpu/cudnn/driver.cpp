@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A libcuda.so.1 for tests of what cuDNN builds for GPUs that are not here: the kernels that it compiles can
 // be loaded, and not run. It has what cuDNN 9.19 and NVRTC 13 look up; a version that looks for more does not
 // take it for a driver.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The graphs of attention, built by the real cuDNN for GPUs that are not here: it says whether it has kernels
 // for them, compiles these, and says what workspace they need. What they compute shows on a GPU only
 // (tests/gpu).

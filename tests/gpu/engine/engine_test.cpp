@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whole training steps on a GPU, or on the emulated one: the engine's list on real streams, against PyTorch.
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Steps that are captured and replayed are the steps that are run action by action, bit by bit.
 #include <algorithm>
 #include <bit>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that is lost while the GPU waits for it is noticed by the host that waits for the GPU.
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"

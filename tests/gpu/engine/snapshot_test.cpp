@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Snapshots have the state of their moment, though training goes on before the copies are made.
 #include <cstring>
 #include <thread>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What src/device/cuda/gemm.cpp asks of cuBLASLt, by the emulated one, which refuses what a real one would.
 #include "device/cuda/gemm.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every collective in every dtype, under every order of work, against what each rank computes by itself. The
 // numbers are such that sums are exact, so everything is compared bit by bit.
 #include <algorithm>

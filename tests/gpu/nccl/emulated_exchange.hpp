@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What emulated GPUs send each other: MPI, started and finished when their streams come to it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/nccl/emulated_nccl.hpp"
 
 #include <cuda_runtime.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // NCCL for the emulated GPU: collectives over MPI, done when the emulated stream comes to them. Linked
 // instead of libnccl; here is what tests can make it do.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What goes wrong, as only the emulated NCCL can make it: lost ranks, calls that fail, never end, or leave
 // memory unaligned.
 #include <chrono>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives between GPUs: NCCL on real ones, one rank on each or several on one, and on emulated ones. One
 // source, built twice, as tests/gpu.
 #pragma once

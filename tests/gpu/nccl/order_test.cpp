@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Collectives and the streams that they are on: nothing but streams and events keeps the order.
 #include <algorithm>
 #include <array>

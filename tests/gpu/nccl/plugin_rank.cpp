@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ranks on the GPUs of this machine, several on one where there are too few.
 #include "gpu/nccl/nccl_test.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sums as NCCL forms them: round a ring of ranks, rounded to the numbers' own dtype at every station.
 #pragma once
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # library_test.sh SOURCE BUILD CMAKE MPIEXEC C++: installs llampi into a folder, moves that elsewhere, and there builds and runs what
 # uses the library: both examples, a project of ten lines, and a program that is compiled with pkg-config alone.
 set -euo pipefail

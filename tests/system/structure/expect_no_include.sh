@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # expect_no_include.sh HEADER COMPILER FOLDER...: passes if HEADER cannot be included with these include folders, while
 # llampi/core/error.hpp can.
 set -euo pipefail

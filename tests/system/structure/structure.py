@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The structure of the source tree, read off its include lines (docs/design.md, "The parts").
 
     structure.py ROOT              checks the tree; prints what is wrong, one line each, and exits 1

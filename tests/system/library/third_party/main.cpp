@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <cstdio>
 #include <llampi/core/tensor.hpp>
 #include <llampi/version.hpp>
