@@ -89,12 +89,15 @@ class Bench {
     for (Index i = 0; i < n; ++i) t.as<std::int32_t>()[i] = static_cast<std::int32_t>(value(i));
     return t;
   }
-  llampi::device::Batch batch() {
-    const Index segments = s_.tokens / s_.segment;
-    return {counting(s_.tokens, [&](Index i) { return i * 7919 % s_.vocabulary; }),
-            counting(s_.tokens, [&](Index i) { return i * 104729 % s_.vocabulary; }),
-            counting(s_.tokens, [&](Index i) { return i % s_.segment; }),
-            counting(s_.tokens + 1, [&](Index i) { return i <= segments ? i * s_.segment : -1; }), segments};
+  Tensor ids(Index factor) {
+    return counting(s_.tokens, [&](Index i) { return i * factor % s_.vocabulary; });
+  }
+  llampi::device::Documents documents() {
+    const Index count = s_.tokens / s_.segment;
+    return {.cu_seqlens = counting(s_.tokens + 1, [&](Index i) { return i <= count ? i * s_.segment : -1; }),
+            .positions = counting(s_.tokens, [&](Index i) { return i % s_.segment; }),
+            .count = count,
+            .max_seqlen = s_.segment};
   }
 
   /// Measures an operation that a step has `times` of, and its products alone.
@@ -126,59 +129,128 @@ class Bench {
 
   void layers() {
     const Index t = s_.tokens, h = s_.hidden, f = s_.width, qkv_cols = s_.attention().qkv_cols();
-    const llampi::device::Batch b = batch();
+    const llampi::device::Documents documents = this->documents();
     const Tensor x = random(t, h), y = random(t, h), dx = random(t, h), dy = random(t, h);
     const Tensor norm = random(1, h), dnorm = random(1, h), inverse_rms = random(1, t);
-    const Tensor norm_scratch = workspace(device_->rms_norm_backward_workspace(t, h, DType::float32));
-    row("rms_norm", 2 * s_.layers + 1, 0, [&] { device_->rms_norm(x, norm, 1e-5, y, inverse_rms); });
+    const Tensor norm_scratch = workspace(device_->sizes().rms_norm_backward_workspace(t, h, DType::float32));
+    row("rms_norm", 2 * s_.layers + 1, 0, [&] {
+      device_->run(
+          device::op::RmsNorm{.x = x, .weight = norm, .eps = 1e-5, .y = y, .inverse_rms = inverse_rms});
+    });
     row("rms_norm backward", 2 * s_.layers + 1, 0, [&] {
-      device_->rms_norm_backward(dy, x, norm, inverse_rms, dx, llampi::device::Accumulate::yes, dnorm,
-                                 llampi::device::Accumulate::no, norm_scratch);
+      device_->run(device::op::RmsNormBackward{.dy = dy,
+                                               .x = x,
+                                               .weight = norm,
+                                               .inverse_rms = inverse_rms,
+                                               .dx = dx,
+                                               .accumulate_dx = Accumulate::yes,
+                                               .dweight = dnorm,
+                                               .accumulate_dweight = Accumulate::no,
+                                               .workspace = norm_scratch});
     });
 
     const Tensor rope = random(s_.segment, s_.head_dim());
     const Tensor w_qkv = random(qkv_cols, h, 0.05), dw_qkv = random(qkv_cols, h), qkv = random(t, qkv_cols);
     const Tensor dqkv = random(t, qkv_cols);
     linear_row(
-        "qkv_rope", h, qkv_cols, [&] { device_->qkv_rope(b, x, w_qkv, rope, s_.attention(), qkv); },
+        "qkv_rope", h, qkv_cols,
         [&] {
-          device_->qkv_rope_backward(b, dqkv, x, w_qkv, rope, s_.attention(), dx, dw_qkv,
-                                     llampi::device::Accumulate::no);
+          device_->run(device::op::QkvRope{.positions = documents.positions,
+                                           .x = x,
+                                           .weight = w_qkv,
+                                           .rope = rope,
+                                           .shape = s_.attention(),
+                                           .qkv = qkv});
+        },
+        [&] {
+          device_->run(device::op::QkvRopeBackward{.positions = documents.positions,
+                                                   .dqkv = dqkv,
+                                                   .x = x,
+                                                   .weight = w_qkv,
+                                                   .rope = rope,
+                                                   .shape = s_.attention(),
+                                                   .dx = dx,
+                                                   .dweight = dw_qkv,
+                                                   .accumulate_dweight = Accumulate::no});
         });
-    attention(b, qkv, dqkv);
+    attention(documents, qkv, dqkv);
 
     const Tensor w_o = random(h, h, 0.05), dw_o = random(h, h);
     linear_row(
-        "projection (out)", h, h, [&] { device_->projection_residual(x, w_o, dx, y); },
-        [&] { device_->projection_backward(dy, x, w_o, dx, dw_o, llampi::device::Accumulate::no); });
+        "projection (out)", h, h,
+        [&] { device_->run(device::op::ProjectionResidual{.x = x, .weight = w_o, .residual = dx, .y = y}); },
+        [&] {
+          device_->run(device::op::ProjectionBackward{.dy = dy,
+                                                      .x = x,
+                                                      .weight = w_o,
+                                                      .dx = dx,
+                                                      .dweight = dw_o,
+                                                      .accumulate_dweight = Accumulate::no});
+        });
     const Tensor w_gu = random(2 * f, h, 0.05), dw_gu = random(2 * f, h), gate_up = random(t, 2 * f),
                  act = random(t, f);
     linear_row(
-        "gate_up_swiglu", h, 2 * f, [&] { device_->gate_up_swiglu(x, w_gu, gate_up, act); },
+        "gate_up_swiglu", h, 2 * f,
         [&] {
-          device_->gate_up_swiglu_backward(act, gate_up, x, w_gu, dx, dw_gu, llampi::device::Accumulate::no);
+          device_->run(
+              device::op::GateUpSwiglu{.x = x, .weight = w_gu, .gate_up = gate_up, .activated = act});
+        },
+        [&] {
+          device_->run(device::op::GateUpSwigluBackward{.dactivated = act,
+                                                        .gate_up = gate_up,
+                                                        .x = x,
+                                                        .weight = w_gu,
+                                                        .dx = dx,
+                                                        .dweight = dw_gu,
+                                                        .accumulate_dweight = Accumulate::no});
         });
     const Tensor w_d = random(h, f, 0.05), dw_d = random(h, f), dact = random(t, f);
     linear_row(
-        "projection (down)", f, h, [&] { device_->projection_residual(act, w_d, dx, y); },
-        [&] { device_->projection_backward(dy, act, w_d, dact, dw_d, llampi::device::Accumulate::no); });
+        "projection (down)", f, h,
+        [&] {
+          device_->run(device::op::ProjectionResidual{.x = act, .weight = w_d, .residual = dx, .y = y});
+        },
+        [&] {
+          device_->run(device::op::ProjectionBackward{.dy = dy,
+                                                      .x = act,
+                                                      .weight = w_d,
+                                                      .dx = dact,
+                                                      .dweight = dw_d,
+                                                      .accumulate_dweight = Accumulate::no});
+        });
   }
 
-  void attention(const llampi::device::Batch& b, Tensor qkv, Tensor dqkv) {
+  void attention(const llampi::device::Documents& documents, Tensor qkv, Tensor dqkv) {
     const llampi::device::AttentionShape shape = s_.attention();
     const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden),
                  sums = random(s_.heads, s_.tokens);
-    const Tensor scratch =
-        workspace(device_->attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32));
+    const Tensor scratch = workspace(
+        device_->sizes().attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32));
     const double flops =
         2.0 * static_cast<double>(s_.tokens * s_.segment * s_.hidden);  // the causal half of two products
     row(
         "attention", s_.layers, flops,
-        [&] { device_->attention(b, s_.segment, shape, qkv, out, sums, scratch); },
+        [&] {
+          device_->run(device::op::Attention{.documents = documents,
+                                             .shape = shape,
+                                             .qkv = qkv,
+                                             .out = out,
+                                             .log_sum_exp = sums,
+                                             .workspace = scratch});
+        },
         [&] { attention_products(qkv, out, scratch, 1); });
     row(
         "attention backward", s_.layers, 2.5 * flops,
-        [&] { device_->attention_backward(b, s_.segment, shape, dout, qkv, out, sums, dqkv, scratch); },
+        [&] {
+          device_->run(device::op::AttentionBackward{.documents = documents,
+                                                     .shape = shape,
+                                                     .dout = dout,
+                                                     .qkv = qkv,
+                                                     .out = out,
+                                                     .log_sum_exp = sums,
+                                                     .dqkv = dqkv,
+                                                     .workspace = scratch});
+        },
         [&] { attention_products(qkv, dout, scratch, 2); });
   }
 
@@ -234,19 +306,27 @@ class Bench {
 
   void head() {
     const Index t = s_.tokens, h = s_.hidden, v = s_.vocabulary;
-    const llampi::device::Batch b = batch();
+    const Tensor tokens = ids(7919), labels = ids(104729);
     const Tensor x = random(t, h), dx = random(t, h), table = random(v, h, 0.05), dtable = random(v, h);
-    const Tensor scratch = workspace(device_->head_loss_workspace(t, h, v, DType::float32));
-    llampi::device::StepScalars scalars;
-    scalars.inverse_tokens = 1.0 / static_cast<double>(t);
+    const Tensor scratch =
+        workspace(device_->sizes().linear_cross_entropy_workspace(t, h, v, DType::float32));
+    const double inverse_tokens = 1.0 / static_cast<double>(t);
+    double loss_sum = 0;
     const Index chunk = llampi::device::CpuSizes::head_rows(t, v);
     float* logits = scratch.as<float>() + 2 * chunk;
     const double flops = 6.0 * static_cast<double>(t * h * v);
     row(
         "head_loss backward", 1, flops,
         [&] {
-          device_->head_loss_backward(b, x, table, &scalars, dx, dtable, llampi::device::Accumulate::no,
-                                      scratch);
+          device_->run(device::op::LinearCrossEntropyBackward{.labels = labels,
+                                                              .x = x,
+                                                              .weight = table,
+                                                              .inverse_tokens = &inverse_tokens,
+                                                              .loss_sum = &loss_sum,
+                                                              .dx = dx,
+                                                              .dweight = dtable,
+                                                              .accumulate_dweight = Accumulate::no,
+                                                              .workspace = scratch});
         },
         [&] {
           for (Index begin = 0; begin < t; begin += chunk) {
@@ -261,9 +341,12 @@ class Bench {
             gemm_(dw);
           }
         });
-    row("embedding", 1, 0, [&] { device_->embedding(b, table, x); });
-    row("embedding backward", 1, 0,
-        [&] { device_->embedding_backward(b, dx, dtable, llampi::device::Accumulate::yes); });
+    row("embedding", 1, 0,
+        [&] { device_->run(device::op::Embedding{.tokens = tokens, .table = table, .x = x}); });
+    row("embedding backward", 1, 0, [&] {
+      device_->run(device::op::EmbeddingBackward{
+          .tokens = tokens, .dx = dx, .dtable = dtable, .accumulate_dtable = Accumulate::yes});
+    });
   }
 
   void update() {
@@ -272,11 +355,26 @@ class Bench {
                  v = zeros(1, n, DType::float32);
     const Tensor maximum = zeros(1, 1, DType::int32), limbs = zeros(1, 2, DType::int64);
     const std::vector<llampi::device::UpdateRange> ranges{{0, n, 0.1, 1}};
-    llampi::device::StepScalars scalars;
+    llampi::device::UpdateScalars scalars;
     scalars.learning_rate = 1e-3;
-    row("max_magnitude", 1, 0, [&] { device_->max_magnitude(g, ranges, maximum); });
-    row("sum_squares", 1, 0, [&] { device_->sum_squares(g, ranges, maximum, limbs); });
-    row("adamw", 1, 0, [&] { device_->adamw(g, ranges, {}, &scalars, p, m, v, p); });
+    row("max_magnitude", 1, 0,
+        [&] { device_->run(device::op::MaxMagnitude{.gradient = g, .ranges = ranges, .maximum = maximum}); });
+    row("sum_squares", 1, 0, [&] {
+      device_->run(
+          device::op::SumSquares{.gradient = g, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+    });
+    row("adamw", 1, 0, [&] {
+      device_->run(device::op::AdamW{.gradient = g,
+                                     .ranges = ranges,
+                                     .beta1 = 0.9,
+                                     .beta2 = 0.95,
+                                     .eps = 1e-8,
+                                     .scalars = &scalars,
+                                     .master = p,
+                                     .exp_avg = m,
+                                     .exp_avg_sq = v,
+                                     .shard = p});
+    });
   }
 
   Shape s_;

@@ -2,6 +2,7 @@
 #include "gpu/machine.hpp"
 
 #include "llampi/comm/nccl.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::bench {
 namespace {

@@ -39,7 +39,8 @@ Noise::Noise(device::Device& device, DType dtype)
 void Noise::fill(Tensor tensor) const {
   for (std::int64_t begin = 0; begin < tensor.elements(); begin += kElements) {
     const std::int64_t count = std::min(kElements, tensor.elements() - begin);
-    device_.copy(block_.slice(0, count), tensor.slice(begin, begin + count));
+    device_.run(device::op::Copy{.source = block_.slice(0, count),
+                                 .destination = tensor.slice(begin, begin + count)});
   }
 }
 

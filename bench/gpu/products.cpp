@@ -50,10 +50,16 @@ void measure(device::Device& device, const Noise& noise, DType dtype, int writes
   const Matrix dx(device, nullptr, dtype, product.rows, product.in);
   const Matrix dweight(device, nullptr, DType::float32, product.out, product.in);
   product.backward_seconds = time_call(device, [&](int call) {
-    device.projection_backward(y.view, x.view, weight.view, dx.view, dweight.view,
-                               call % writes == 0 ? device::Accumulate::no : device::Accumulate::yes);
+    device.run(device::op::ProjectionBackward{
+        .dy = y.view,
+        .x = x.view,
+        .weight = weight.view,
+        .dx = dx.view,
+        .dweight = dweight.view,
+        .accumulate_dweight = call % writes == 0 ? Accumulate::no : Accumulate::yes});
   });
-  product.forward_seconds = time_call(device, [&](int) { device.linear(x.view, weight.view, y.view); });
+  product.forward_seconds = time_call(
+      device, [&](int) { device.run(device::op::Linear{.x = x.view, .weight = weight.view, .y = y.view}); });
 }
 
 }  // namespace
@@ -75,7 +81,7 @@ double Limits::product_flops() const {
 }
 
 Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers) {
-  const std::int64_t workspace_bytes = device.shared_workspace();
+  const std::int64_t workspace_bytes = device.sizes().shared_workspace();
   const device::Memory workspace = device.allocate(workspace_bytes);
   if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
   const Noise noise(device, dtype);
@@ -99,12 +105,14 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const Matrix a(device, &noise, dtype, o.square, o.square), b(device, &noise, dtype, o.square, o.square);
   const Matrix c(device, nullptr, dtype, o.square, o.square);
   const auto side = static_cast<double>(o.square);
-  limits.square_flops =
-      2 * side * side * side / time_call(device, [&](int) { device.linear(a.view, b.view, c.view); });
+  limits.square_flops = 2 * side * side * side / time_call(device, [&](int) {
+                          device.run(device::op::Linear{.x = a.view, .weight = b.view, .y = c.view});
+                        });
   const Matrix from(device, nullptr, DType::float32, o.square, o.square);
   const Matrix to(device, nullptr, DType::float32, o.square, o.square);
-  limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) /
-                          time_call(device, [&](int) { device.copy(from.view, to.view); });
+  limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) / time_call(device, [&](int) {
+                            device.run(device::op::Copy{.source = from.view, .destination = to.view});
+                          });
   device.synchronize(device::Stream::compute);
   return limits;
 }

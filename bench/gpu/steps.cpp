@@ -118,7 +118,7 @@ std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const O
   const auto needed = [&](std::int64_t layers) {
     const auto model = make_model(options, layers);
     const auto compiled = fsdp::compile_model(*model, engine_options(*model, machine, options), groups,
-                                              machine.device(), world.backend());
+                                              machine.device().sizes(), world.backend());
     return compiled.arena_bytes[static_cast<std::size_t>(fsdp::Arena::device)];
   };
   std::int64_t layers = 0;
@@ -155,15 +155,15 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
 
 Profile profile_step(const model::Model& model, const Machine& machine, comm::World& world,
                      const Options& options) {
-  TimedDevice device(machine.device());
-  Training training(model, device, machine, world, options);
+  OperationTimer timer(machine.device());
+  Training training(model, machine.device(), machine, world, options);
   Profile profile;
   training.step();
   profile.first_loss = training.result().loss_sum;
   training.step();
-  device.reset();
+  timer.reset();
   profile.seconds = training.step();
-  profile.operations = device.times();
+  profile.operations = timer.times();
   return profile;
 }
 

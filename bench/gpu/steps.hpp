@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpu/machine.hpp"
-#include "gpu/timed_device.hpp"
+#include "gpu/operation_timer.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::bench {

@@ -10,12 +10,14 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/data/loader.hpp"
+#include "llampi/device/operations.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/model/sequential.hpp"
 #include "llampi/model/stage_support.hpp"
 
 using namespace llampi;
 using model::BatchShape, model::StageContext, model::StageSpec, device::OperationSizes;
+namespace op = device::op;
 
 constexpr std::int64_t kVocabulary = 256, kHidden = 32, kFeedForward = 64, kSequences = 4, kSeqLen = 32;
 
@@ -28,9 +30,12 @@ struct Embedding final : model::Stage {
             .output = {"x", batch.tokens(), kHidden, dtype},
             .keeps_input = false};
   }
-  void forward(StageContext& c) const override { c.device.embedding(c.batch, c.parameters[0], c.output); }
+  void forward(StageContext& c) const override {
+    c.operations.run(op::Embedding{c.batch.tokens, c.parameters[0], c.output});
+  }
   void backward(StageContext& c) const override {
-    c.device.embedding_backward(c.batch, c.gradient, c.parameter_gradients[0], c.accumulate[0]);
+    c.operations.run(
+        op::EmbeddingBackward{c.batch.tokens, c.gradient, c.parameter_gradients[0], c.accumulate[0]});
   }
 };
 
@@ -47,16 +52,17 @@ struct Block final : model::Stage {
   }
   void forward(StageContext& c) const override {
     const auto [gate_up, activated] = model::take<2>(c.saved);
-    c.device.gate_up_swiglu(c.input, c.parameters[0], gate_up, activated);
-    if (c.output) c.device.projection_residual(activated, c.parameters[1], c.input, c.output);
+    c.operations.run(op::GateUpSwiglu{c.input, c.parameters[0], gate_up, activated});
+    if (c.output) c.operations.run(op::ProjectionResidual{activated, c.parameters[1], c.input, c.output});
   }
   void backward(StageContext& c) const override {
+    const auto [w1, w2] = model::take<2>(c.parameters);
     const auto [dw1, dw2] = model::take<2>(c.parameter_gradients);
     const auto [gate_up, activated] = model::take<2>(c.saved);
     const auto [dactivated, dx] = model::take<2>(c.scratch);
-    c.device.projection_backward(c.gradient, activated, c.parameters[1], dactivated, dw2, c.accumulate[1]);
-    c.device.gate_up_swiglu_backward(dactivated, gate_up, c.input, c.parameters[0], dx, dw1, c.accumulate[0]);
-    c.device.add(dx, c.gradient);  // which is that of the residual connection so far
+    c.operations.run(op::ProjectionBackward{c.gradient, activated, w2, dactivated, dw2, c.accumulate[1]});
+    c.operations.run(op::GateUpSwigluBackward{dactivated, gate_up, c.input, w1, dx, dw1, c.accumulate[0]});
+    c.operations.run(op::Add{dx, c.gradient});  // which is that of the residual connection so far
   }
   int first;
 };
@@ -64,7 +70,7 @@ struct Block final : model::Stage {
 struct Head final : model::Stage {
   explicit Head(int weight) : weight(weight) {}
   StageSpec spec(BatchShape batch, DType dtype, const OperationSizes& sizes) const override {
-    const auto bytes = sizes.head_loss_workspace(batch.tokens(), kHidden, kVocabulary, dtype);
+    const auto bytes = sizes.linear_cross_entropy_workspace(batch.tokens(), kHidden, kVocabulary, dtype);
     const auto workspace = model::workspace_spec(bytes, model::statistics_dtype(dtype));
     return {.module = "head",
             .parameters = model::read_in_both({weight}),
@@ -72,16 +78,16 @@ struct Head final : model::Stage {
             .backward_scratch = {workspace}};
   }
   void forward(StageContext& c) const override {
-    c.device.head_loss(c.batch, c.input, c.parameters[0], c.scalars, c.scratch[0]);
+    c.operations.run(
+        op::LinearCrossEntropy{c.batch.labels, c.input, c.parameters[0], c.loss_sum, c.scratch[0]});
   }
   void backward(StageContext& c) const override {
-    c.device.head_loss_backward(c.batch, c.input, c.parameters[0], c.scalars, c.gradient,
-                                c.parameter_gradients[0], c.accumulate[0], c.scratch[0]);
+    c.operations.run(op::LinearCrossEntropyBackward{c.batch.labels, c.input, c.parameters[0],
+                                                    c.inverse_tokens, c.loss_sum, c.gradient,
+                                                    c.parameter_gradients[0], c.accumulate[0], c.scratch[0]});
   }
   int weight;
 };
-
-// ---- the program ----
 
 model::Sequential make_model() {
   model::Sequential model("BytePairs", /*block_type=*/"Block", kVocabulary);
@@ -112,7 +118,6 @@ void run(comm::World& world, const std::filesystem::path& file) {
   options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.01});
   fsdp::Engine engine(model, compute.device(), *compute.host, compute.world(), options);
   engine.initialise(/*seed=*/1);
-
   const std::int64_t tokens = world.size() * kSequences * kSeqLen;
   const auto mean = [&](double sum) { return world.sum(std::span(&sum, 1)), sum / double(tokens); };
   for (std::int64_t step = 1; step <= 100; ++step) {

@@ -129,7 +129,7 @@ std::vector<Part> parts_of(const std::vector<TensorPiece>& pieces, const Staging
 }
 
 /// Returns the sums of what was read, if the file has checksums.
-std::vector<io::RangeSum> read_values(device::Device& device, const StoredValues& stored,
+std::vector<io::RangeSum> read_values(device::Runtime& device, const StoredValues& stored,
                                       const Checksums& checksums, const std::vector<TensorPiece>& pieces,
                                       std::size_t tensors) {
   std::vector<io::RangeSum> sums;
@@ -165,7 +165,7 @@ std::vector<io::RangeSum> compare(const fs::path& path, const Checksums& checksu
 
 }  // namespace
 
-TrainingState load_checkpoint(comm::World& world, device::Device& device, const fs::path& path,
+TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const fs::path& path,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                               bool missing_moments_are_zero) {
   comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });

@@ -23,7 +23,7 @@ std::vector<int> places_in(const WeightsSource& source, const std::vector<Tensor
   return places;
 }
 
-void read_pieces(device::Device& device, const WeightsSource& source, const std::vector<int>& places,
+void read_pieces(device::Runtime& device, const WeightsSource& source, const std::vector<int>& places,
                  const std::vector<TensorPiece>& pieces) {
   Staging staging(device, kTransferElements);
   for (const auto& piece : pieces) {
@@ -55,7 +55,7 @@ std::string share_part(comm::World& world, const WeightsSource& source, int tens
 }
 
 /// All ranks walk over all tensors; each keeps what belongs to its pieces.
-void broadcast_pieces(comm::World& world, device::Device& device, const WeightsSource& source,
+void broadcast_pieces(comm::World& world, device::Runtime& device, const WeightsSource& source,
                       const std::vector<int>& places, const std::vector<TensorInfo>& tensors,
                       const std::vector<TensorPiece>& pieces) {
   std::optional<Staging> staging;
@@ -84,7 +84,7 @@ void check_tensors(const WeightsSource& source, const std::vector<TensorInfo>& t
   require_same_tensors(source.path().string(), tensors, source.tensors());
 }
 
-void load_weights(comm::World& world, device::Device& device, const WeightsSource& source,
+void load_weights(comm::World& world, device::Runtime& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                   WeightsReading reading) {
   std::vector<int> places;

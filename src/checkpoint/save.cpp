@@ -80,7 +80,7 @@ void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<c
   unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
   if (unsynced_ >= kSyncBytes) sync();
   io::add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
-           job_.options.block_elements);
+               job_.options.block_elements);
 }
 
 void Values::tell_progress() const {
@@ -170,7 +170,7 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-void write_pieces(const Job& job, Values& values, device::Device& device,
+void write_pieces(const Job& job, Values& values, device::Runtime& device,
                   const std::vector<TensorPiece>& pieces) {
   Staging staging(device, job.options.file.transfer_elements);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
@@ -296,7 +296,7 @@ bool was_imported(const fs::path& file) {
 
 }  // namespace
 
-void save_checkpoint(comm::World& world, device::Device& device, const fs::path& file,
+void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
   comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });
@@ -306,7 +306,7 @@ void save_checkpoint(comm::World& world, device::Device& device, const fs::path&
   save(job);
 }
 
-void save_checkpoint(comm::World& world, device::Device& device, const fs::path& file,
+void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts, const FileSettings& settings) {
   SaveOptions options;

@@ -26,7 +26,7 @@ void narrow(DType dtype, const float* values, std::int64_t elements, std::uint16
 
 }  // namespace
 
-Staging::Staging(device::Device& device, std::int64_t elements)
+Staging::Staging(device::Runtime& device, std::int64_t elements)
     : device_(device),
       elements_(elements),
       memory_(

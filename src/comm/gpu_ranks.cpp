@@ -7,6 +7,7 @@
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/config_error.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::comm {
 namespace {

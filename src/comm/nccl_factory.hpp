@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/device/forward.hpp"
 
 namespace llampi::comm {
 

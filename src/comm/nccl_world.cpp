@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl_factory.hpp"
 #include "llampi/comm/nccl.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::comm {
 

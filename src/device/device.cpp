@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 #include "llampi/core/error.hpp"
 
@@ -27,8 +27,8 @@ namespace {
 [[noreturn]] void refuse_capture() { throw Error("internal error: this device cannot capture work"); }
 }  // namespace
 
-void Device::begin_capture() { refuse_capture(); }
-Graph Device::end_capture() { refuse_capture(); }
-void Device::replay(const Graph&) { refuse_capture(); }
+void Runtime::begin_capture() { refuse_capture(); }
+Graph Runtime::end_capture() { refuse_capture(); }
+void Runtime::replay(const Graph&) { refuse_capture(); }
 
 }  // namespace llampi::device

@@ -5,6 +5,7 @@
 #include "device/cuda/gemm_sizes.hpp"
 #include "device/cuda/loss_sizes.hpp"
 #include "device/cuda/sizes.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device {
@@ -38,8 +39,8 @@ class GpuSizes final : public OperationSizes {
     return cuda::rms_norm_backward_bytes(tokens, hidden);
   }
 
-  std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
-                                   DType dtype) const override {
+  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
+                                              DType dtype) const override {
     require_kernels(dtype);
     return cuda::head_loss_bytes(tokens, vocabulary);
   }

@@ -33,23 +33,23 @@ void HostDevice::wait_in_any_thread(const Event&) const {}
 void HostDevice::synchronize(Stream) {}
 void HostDevice::set_progress(std::function<void()> progress) { progress_ = std::move(progress); }
 
-void HostDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) {
-  const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-  const std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
+void HostDevice::execute(const op::FinishNorm& o) {
+  const std::int32_t bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+  const std::int64_t* sums = elements_of<std::int64_t>(o.limbs, 1, 2, "limbs");
   const float largest = std::bit_cast<float>(bits);
+  UpdateScalars& scalars = *o.scalars;
   if (std::isfinite(largest)) {
     grid::Limbs sum{sums[0], sums[1]};
     grid::normalise(sum);
-    scalars->grad_norm = std::sqrt(grid::value(sum, grid::scale(grid::exponent(bits))));
+    scalars.grad_norm = std::sqrt(grid::value(sum, grid::scale(grid::exponent(bits))));
   } else {
-    scalars->grad_norm = static_cast<double>(largest);
+    scalars.grad_norm = static_cast<double>(largest);
   }
-  scalars->grad_norm /= scalars->loss_scale;
-  const double coefficient = max_norm / (scalars->grad_norm + 1e-6);
+  scalars.grad_norm /= *o.loss_scale;
+  const double coefficient = o.max_norm / (scalars.grad_norm + 1e-6);
   // Written so that a NaN stays a NaN.
-  const double clip = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
-  scalars->clip_coefficient = clip / scalars->loss_scale;
-  progress();
+  const double clip = o.max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
+  scalars.clip_coefficient = clip / *o.loss_scale;
 }
 
 void check_ranges(std::span<const UpdateRange> ranges, std::int64_t elements) {

@@ -22,10 +22,10 @@ class HostDevice : public Device {
   void wait_in_any_thread(const Event& event) const override;
   void synchronize(Stream stream) override;
   void set_progress(std::function<void()> progress) override;
-  void finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) override;
+  void execute(const op::FinishNorm& o);
 
  protected:
-  /// Called at the end of each operation.
+  /// To be called after each operation.
   void progress() const {
     if (progress_) progress_();
   }

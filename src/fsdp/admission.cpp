@@ -37,7 +37,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                        {.model = model,
                         .options = options,
                         .groups = groups,
-                        .sizes = site.device,
+                        .sizes = site.device.sizes(),
                         .backend = backend,
                         .fits = [&](const auto& arenas, const RankGroups& in_groups) {
                           return device_fits(arenas, in_groups) && host_fits(arenas);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <utility>
 
 #include "fsdp/admission.hpp"
@@ -24,7 +23,7 @@ CompiledModel compile_what_fits(const Site& site, const model::Model& model, con
   const auto& precision = options.precision;
   require(!precision.shortens_gradient() || precision.gradient_shard == precision.reduce,
           "sharded gradients are kept in the dtype that stages write or in the one that is reduced in");
-  CompiledModel compiled = compile_model(model, options, groups, site.device, site.world.backend());
+  CompiledModel compiled = compile_model(model, options, groups, site.device.sizes(), site.world.backend());
   check_that_it_fits(site, model, options, groups, compiled);
   return compiled;
 }
@@ -108,14 +107,14 @@ struct Engine::Impl {
     }
   }
 
-  void write_scalars(const device::StepScalars& scalars) {
+  void write_scalars(const optim::StepScalars& scalars) {
     device.upload(at(compiled.persistent().step_scalars), &scalars, device::Stream::compute);
     device.synchronize(device::Stream::compute);
   }
 
   /// A download to memory that is not page-locked holds the host up, so it comes after the wait.
-  device::StepScalars read_scalars() {
-    device::StepScalars scalars;
+  optim::StepScalars read_scalars() {
+    optim::StepScalars scalars;
     executor.wait_for_device(device::Stream::compute);
     device.download(&scalars, at(compiled.persistent().step_scalars), device::Stream::compute);
     device.synchronize(device::Stream::compute);
@@ -131,7 +130,7 @@ struct Engine::Impl {
   bool run_step(std::span<const device::HostBatch> micro_batches) {
     std::int64_t segments = 0;
     bool must_be_issued = true;
-    if (device.stages_inputs()) {
+    if (device.sizes().stages_inputs()) {
       std::int64_t of_all[] = {0, executor.observed() || snapshot.pending() ? 1 : 0};
       for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
       const health::FlightScope scope(executor.record(), {"agreement on the shape of the step"});
@@ -198,17 +197,14 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
   require(static_cast<int>(micro_batches.size()) == options.micro_batches, "number of micro-batches");
   require(inputs.valid_labels > 0, "a step without valid labels");
   const device::Range range(impl_->device, "step");
-  const auto t = static_cast<double>(inputs.optimizer_step);
-  impl_->write_scalars({.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
-                        .loss_scale = inputs.loss_scale,
-                        .step = t,
-                        .learning_rate = inputs.learning_rate,
-                        .bias_correction1 = 1 - std::pow(options.adamw.beta1, t),
-                        .bias_correction2 = 1 - std::pow(options.adamw.beta2, t)});
+  impl_->write_scalars(
+      {.inverse_tokens = inputs.loss_scale / static_cast<double>(inputs.valid_labels),
+       .loss_scale = inputs.loss_scale,
+       .update = optim::scalars_of_update(options.adamw, inputs.optimizer_step, inputs.learning_rate)});
   const bool complete = impl_->run_step(micro_batches);
   const auto scalars = impl_->read_scalars();
   record().end_step();
-  return {scalars.loss_sum, scalars.grad_norm, !complete};
+  return {scalars.loss_sum, scalars.update.grad_norm, !complete};
 }
 
 double Engine::evaluate(const device::HostBatch& batch) {

@@ -16,13 +16,12 @@ class AttentionStage final : public Stage {
         sizes_(sizes),
         shape_(sizes.attention) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
-    const auto forward_bytes = device.attention_workspace(shape_, tokens, longest, compute);
-    const auto backward_bytes =
-        std::max(device.attention_backward_workspace(shape_, tokens, longest, compute),
-                 device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
+    const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
+    const auto backward_bytes = std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute),
+                                         sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
     StageSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
@@ -50,20 +49,39 @@ class AttentionStage final : public Stage {
     const auto [workspace] = take<1>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
-    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
-    c.device.qkv_rope(c.batch, normed, stacked({q, k, v}), rope, shape_, qkv);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::QkvRope{.positions = c.batch.positions,
+                                         .x = normed,
+                                         .weight = stacked({q, k, v}),
+                                         .rope = rope,
+                                         .shape = shape_,
+                                         .qkv = qkv});
     if (c.kept.empty()) {
-      c.device.attention(c.batch, c.seq_len, shape_, qkv, heads, log_sum_exp, workspace);
+      c.operations.run(device::op::Attention{.documents = documents_of(c.batch, c.seq_len),
+                                             .shape = shape_,
+                                             .qkv = qkv,
+                                             .out = heads,
+                                             .log_sum_exp = log_sum_exp,
+                                             .workspace = workspace});
     } else {
-      c.device.attention_cached(c.batch, shape_, qkv, c.kept[0], heads, workspace);
+      c.operations.run(device::op::CachedAttention{.kv_len = c.batch.past,
+                                                   .shape = shape_,
+                                                   .qkv = qkv,
+                                                   .kv_cache = c.kept[0],
+                                                   .out = heads,
+                                                   .workspace = workspace});
     }
-    if (c.output) c.device.projection_residual(heads, o, c.input, c.output);
+    if (c.output)
+      c.operations.run(
+          device::op::ProjectionResidual{.x = heads, .weight = o, .residual = c.input, .y = c.output});
   }
 
   void recompute(StageContext& c) const override {
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
 
-    c.device.rms_norm(c.input, c.parameters[0], sizes_.eps, normed, inverse_rms);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
   }
 
   void backward(StageContext& c) const override {
@@ -74,13 +92,39 @@ class AttentionStage final : public Stage {
     const auto [dheads, dqkv, dnormed, workspace] = take<4>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
-    c.device.projection_backward(c.gradient, heads, o, dheads, do_, add_o);
-    c.device.attention_backward(c.batch, c.seq_len, shape_, dheads, qkv, heads, log_sum_exp, dqkv, workspace);
-    c.device.qkv_rope_backward(c.batch, dqkv, normed, stacked({q, k, v}), rope, shape_, dnormed,
-                               stacked({dq, dk, dv}), alike({add_q, add_k, add_v}));
+    c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
+                                                    .x = heads,
+                                                    .weight = o,
+                                                    .dx = dheads,
+                                                    .dweight = do_,
+                                                    .accumulate_dweight = add_o});
+    c.operations.run(device::op::AttentionBackward{.documents = documents_of(c.batch, c.seq_len),
+                                                   .shape = shape_,
+                                                   .dout = dheads,
+                                                   .qkv = qkv,
+                                                   .out = heads,
+                                                   .log_sum_exp = log_sum_exp,
+                                                   .dqkv = dqkv,
+                                                   .workspace = workspace});
+    c.operations.run(device::op::QkvRopeBackward{.positions = c.batch.positions,
+                                                 .dqkv = dqkv,
+                                                 .x = normed,
+                                                 .weight = stacked({q, k, v}),
+                                                 .rope = rope,
+                                                 .shape = shape_,
+                                                 .dx = dnormed,
+                                                 .dweight = stacked({dq, dk, dv}),
+                                                 .accumulate_dweight = alike({add_q, add_k, add_v})});
     // The gradient already holds that of the residual branch.
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::yes,
-                               dnorm, add_norm, workspace);
+    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
+                                                 .x = c.input,
+                                                 .weight = norm,
+                                                 .inverse_rms = inverse_rms,
+                                                 .dx = c.gradient,
+                                                 .accumulate_dx = Accumulate::yes,
+                                                 .dweight = dnorm,
+                                                 .accumulate_dweight = add_norm,
+                                                 .workspace = workspace});
   }
 
  private:

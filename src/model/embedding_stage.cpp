@@ -22,13 +22,14 @@ class EmbeddingStage final : public Stage {
 
   void forward(StageContext& c) const override {
     const auto [table] = take<1>(c.parameters);
-    c.device.embedding(c.batch, table, c.output);
+    c.operations.run(device::op::Embedding{.tokens = c.batch.tokens, .table = table, .x = c.output});
   }
 
   void backward(StageContext& c) const override {
     const auto [dtable] = take<1>(c.parameter_gradients);
     const auto [add_table] = take<1>(c.accumulate);
-    c.device.embedding_backward(c.batch, c.gradient, dtable, add_table);
+    c.operations.run(device::op::EmbeddingBackward{
+        .tokens = c.batch.tokens, .dx = c.gradient, .dtable = dtable, .accumulate_dtable = add_table});
   }
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stages of a Llama: embedding; attention and MLP of each layer; final norm, head and loss.
 //
-// Names: x is the stage's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in device.hpp.
+// Names: x is the stage's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in
+// operations.hpp.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "llampi/device/device.hpp"
+#include "llampi/device/operation_sizes.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi::model {

@@ -13,12 +13,13 @@ class LossStage final : public Stage {
   LossStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
-    const auto forward_bytes = device.head_loss_workspace(tokens, sizes_.hidden, sizes_.vocabulary, compute);
+    const auto forward_bytes =
+        sizes.linear_cross_entropy_workspace(tokens, sizes_.hidden, sizes_.vocabulary, compute);
     const auto backward_bytes =
-        std::max(forward_bytes, device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
+        std::max(forward_bytes, sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
     const BufferSpec normed = {"normed", tokens, sizes_.hidden, compute};
     const BufferSpec inverse_rms = {"inverse_rms", 1, tokens, statistics};
     StageSpec spec;
@@ -38,13 +39,21 @@ class LossStage final : public Stage {
 
     if (c.logits) {  // of one token
       const Tensor row = normed.slice_rows(0, 1);
-      c.device.rms_norm(c.input.slice_rows(c.logits_row, c.logits_row + 1), norm, sizes_.eps, row,
-                        inverse_rms.slice(0, 1));
-      c.device.linear(row, head, c.logits);
+      c.operations.run(device::op::RmsNorm{.x = c.input.slice_rows(c.logits_row, c.logits_row + 1),
+                                           .weight = norm,
+                                           .eps = sizes_.eps,
+                                           .y = row,
+                                           .inverse_rms = inverse_rms.slice(0, 1)});
+      c.operations.run(device::op::Linear{.x = row, .weight = head, .y = c.logits});
       return;
     }
-    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
-    c.device.head_loss(c.batch, normed, head, c.scalars, workspace);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::LinearCrossEntropy{.labels = c.batch.labels,
+                                                    .x = normed,
+                                                    .weight = head,
+                                                    .loss_sum = c.loss_sum,
+                                                    .workspace = workspace});
   }
 
   void backward(StageContext& c) const override {
@@ -53,10 +62,26 @@ class LossStage final : public Stage {
     const auto [add_norm, add_head] = take<2>(c.accumulate);
     const auto [normed, inverse_rms, dnormed, workspace] = take<4>(c.scratch);
 
-    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
-    c.device.head_loss_backward(c.batch, normed, head, c.scalars, dnormed, dhead, add_head, workspace);
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::no, dnorm,
-                               add_norm, workspace);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::LinearCrossEntropyBackward{.labels = c.batch.labels,
+                                                            .x = normed,
+                                                            .weight = head,
+                                                            .inverse_tokens = c.inverse_tokens,
+                                                            .loss_sum = c.loss_sum,
+                                                            .dx = dnormed,
+                                                            .dweight = dhead,
+                                                            .accumulate_dweight = add_head,
+                                                            .workspace = workspace});
+    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
+                                                 .x = c.input,
+                                                 .weight = norm,
+                                                 .inverse_rms = inverse_rms,
+                                                 .dx = c.gradient,
+                                                 .accumulate_dx = Accumulate::no,
+                                                 .dweight = dnorm,
+                                                 .accumulate_dweight = add_norm,
+                                                 .workspace = workspace});
   }
 
  private:

@@ -11,10 +11,10 @@ class MlpStage final : public Stage {
   MlpStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& device) const override {
+  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
-    const auto backward_bytes = device.rms_norm_backward_workspace(tokens, sizes_.hidden, compute);
+    const auto backward_bytes = sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute);
     StageSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
@@ -33,16 +33,21 @@ class MlpStage final : public Stage {
     const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
-    c.device.rms_norm(c.input, norm, sizes_.eps, normed, inverse_rms);
-    c.device.gate_up_swiglu(normed, stacked({gate, up}), gate_up, activated);
-    if (c.output) c.device.projection_residual(activated, down, c.input, c.output);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::GateUpSwiglu{
+        .x = normed, .weight = stacked({gate, up}), .gate_up = gate_up, .activated = activated});
+    if (c.output)
+      c.operations.run(
+          device::op::ProjectionResidual{.x = activated, .weight = down, .residual = c.input, .y = c.output});
   }
 
   void recompute(StageContext& c) const override {
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
-    c.device.rms_norm(c.input, c.parameters[0], sizes_.eps, normed, inverse_rms);
-    c.device.swiglu(gate_up, activated);
+    c.operations.run(device::op::RmsNorm{
+        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
   }
 
   void backward(StageContext& c) const override {
@@ -52,13 +57,30 @@ class MlpStage final : public Stage {
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
     const auto [dactivated, dnormed, workspace] = take<3>(c.scratch);
 
-    c.device.projection_backward(c.gradient, activated, down, dactivated, ddown, add_down);
+    c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
+                                                    .x = activated,
+                                                    .weight = down,
+                                                    .dx = dactivated,
+                                                    .dweight = ddown,
+                                                    .accumulate_dweight = add_down});
     // gate_up becomes its own gradient.
-    c.device.gate_up_swiglu_backward(dactivated, gate_up, normed, stacked({gate, up}), dnormed,
-                                     stacked({dgate, dup}), alike({add_gate, add_up}));
+    c.operations.run(device::op::GateUpSwigluBackward{.dactivated = dactivated,
+                                                      .gate_up = gate_up,
+                                                      .x = normed,
+                                                      .weight = stacked({gate, up}),
+                                                      .dx = dnormed,
+                                                      .dweight = stacked({dgate, dup}),
+                                                      .accumulate_dweight = alike({add_gate, add_up})});
     // The gradient already holds that of the residual branch.
-    c.device.rms_norm_backward(dnormed, c.input, norm, inverse_rms, c.gradient, device::Accumulate::yes,
-                               dnorm, add_norm, workspace);
+    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
+                                                 .x = c.input,
+                                                 .weight = norm,
+                                                 .inverse_rms = inverse_rms,
+                                                 .dx = c.gradient,
+                                                 .accumulate_dx = Accumulate::yes,
+                                                 .dweight = dnorm,
+                                                 .accumulate_dweight = add_norm,
+                                                 .workspace = workspace});
   }
 
  private:

@@ -3,7 +3,7 @@
 
 #include <numeric>
 
-#include "selfcheck/model_on_device.hpp"
+#include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {
 namespace {
@@ -39,14 +39,12 @@ class Collectives {
             [](std::int64_t i) { return number(static_cast<int>(i / kElements), i % kElements); });
 
     upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
-    group_->reduce_scatter(whole, shard, device::Accumulate::no, scatter, device::Stream::reduce)
+    group_->reduce_scatter(whole, shard, Accumulate::no, scatter, device::Stream::reduce)
         ->wait(device::Stream::host);
     compare("reduce-scatter", shard, [&](std::int64_t i) { return sum(world_.rank() * kElements + i); });
 
     upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
-    group_
-        ->all_reduce(whole, whole, comm::ReduceOp::sum, device::Accumulate::no, reduce,
-                     device::Stream::reduce)
+    group_->all_reduce(whole, whole, comm::ReduceOp::sum, Accumulate::no, reduce, device::Stream::reduce)
         ->wait(device::Stream::host);
     compare("all-reduce", whole, [&](std::int64_t i) { return sum(i); });
     return std::move(compared_);

@@ -7,8 +7,10 @@
 #include <numeric>
 
 #include "llampi/core/philox.hpp"
+#include "llampi/model/eager_runner.hpp"
 #include "llampi/model/llama.hpp"
-#include "selfcheck/model_on_device.hpp"
+#include "llampi/optim/adamw.hpp"
+#include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {
 namespace {
@@ -25,19 +27,6 @@ constexpr double kSums = 64 * 0x1p-24;
 constexpr double kRoundings = 8;
 // AdamW is a dozen float32 operations on each element.
 constexpr double kUpdate = 16 * 0x1p-24;
-
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::bfloat16:
-      return 0x1p-8;
-    case DType::float16:
-      return 0x1p-11;
-    case DType::float64:
-      return 0x1p-53;
-    default:
-      return 0x1p-24;
-  }
-}
 
 Numbers normal(std::int64_t count, const std::string& purpose, double mean, double deviation) {
   const RandomStream random(kSeed, purpose);
@@ -92,19 +81,18 @@ class Comparison {
         allowed_(rounding_explains(options.dtype, options.tf32)) {
     set_parameters();
     const device::HostBatch batch = make_check_batch(options, model_->vocabulary());
-    const device::StepScalars scalars{.inverse_tokens = 1};
-    for (auto* side : {&device_, &judge_}) side->upload(batch, scalars);
+    for (auto* side : {&device_, &judge_}) side->upload(batch, 1);
   }
 
   std::vector<ComparedTensor> run() {
     const std::size_t last = model_->stages().size() - 1;
     for (std::size_t stage = 0; stage < last; ++stage) forward(stage);
     loss("loss of an evaluation", [&](auto& side) { side.forward(last); });
-    loss("loss", [&](auto& side) { side.backward(last, device::Accumulate::no); });
+    loss("loss", [&](auto& side) { side.backward(last, Accumulate::no); });
     gradients(last);
     for (std::size_t stage = last; stage-- > 0;) {
       // Every other stage adds to what is there.
-      backward(stage, stage % 2 == 1 ? device::Accumulate::yes : device::Accumulate::no);
+      backward(stage, stage % 2 == 1 ? Accumulate::yes : Accumulate::no);
     }
     update();
     return std::move(compared_);
@@ -170,14 +158,14 @@ class Comparison {
   void loss(const std::string& name, const Run& run) {
     Numbers sums;
     for (auto* side : {&device_, &judge_}) {
-      const double before = side->scalars().loss_sum;
+      const double before = side->loss_sum();
       run(*side);
-      sums.push_back(side->scalars().loss_sum - before);
+      sums.push_back(side->loss_sum() - before);
     }
     note(name, distance({sums[0]}, {sums[1]}), allowed_);
   }
 
-  void backward(std::size_t stage, device::Accumulate accumulate) {
+  void backward(std::size_t stage, Accumulate accumulate) {
     for (auto* side : {&device_, &judge_}) side->backward(stage, accumulate);
     gradients(stage);
   }
@@ -198,7 +186,7 @@ class Comparison {
 
   DType dtype_;
   std::unique_ptr<model::Model> model_;
-  ModelOnDevice device_, judge_;
+  model::EagerRunner device_, judge_;
   double allowed_;
   std::vector<ComparedTensor> compared_;
 };
@@ -207,32 +195,43 @@ class Comparison {
 struct Update {
   static constexpr std::int64_t kElements = 5000;
 
-  Update(ModelOnDevice& on, DType dtype) : side(on), device(on.device()) {
+  Update(model::EagerRunner& on, DType dtype) : side(on), device(on.device()) {
     const DType wide = on.gradient_dtype();
     for (Tensor* tensor : {&gradient, &master, &exp_avg, &exp_avg_sq}) *tensor = on.make(wide, 1, kElements);
     shard = on.make(wide == DType::float64 ? wide : dtype, 1, kElements);
     maximum = on.make(DType::int32, 1, 1);
     limbs = on.make(DType::int64, 1, 2);
-    scalars = on.make(DType::float64, 1, sizeof(device::StepScalars) / sizeof(double));
+    scalars = on.make(DType::float64, 1, optim::kStepScalars);
     upload_numbers(device, rounded(normal(kElements, "check master", 0, 1), DType::float32), master);
   }
 
   void step(int t) {
     const double clip = 1;
-    auto* const values = static_cast<device::StepScalars*>(scalars.data);
-    const device::StepScalars inputs{.step = static_cast<double>(t),
-                                     .learning_rate = 1e-2,
-                                     .bias_correction1 = 1 - std::pow(constants.beta1, t),
-                                     .bias_correction2 = 1 - std::pow(constants.beta2, t)};
+    auto* const values = static_cast<optim::StepScalars*>(scalars.data);
+    const optim::StepScalars inputs{.update = optim::scalars_of_update(constants, t, 1e-2)};
     const Numbers g = normal(kElements, fmt::format("check gradient {}", t), 0, 1.5);
     upload_numbers(device, rounded(g, DType::float32), gradient);
     device.upload(scalars, &inputs, device::Stream::compute);
-    device.zero(maximum);
-    device.zero(limbs);
-    device.max_magnitude(gradient, ranges, maximum);
-    device.sum_squares(gradient, ranges, maximum, limbs);
-    device.finish_norm(maximum, limbs, clip, values);
-    device.adamw(gradient, ranges, constants, values, master, exp_avg, exp_avg_sq, shard);
+    device.run(device::op::Zero{.destination = maximum});
+    device.run(device::op::Zero{.destination = limbs});
+    device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
+    device.run(
+        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+    device.run(device::op::FinishNorm{.maximum = maximum,
+                                      .limbs = limbs,
+                                      .max_norm = clip,
+                                      .loss_scale = &values->loss_scale,
+                                      .scalars = &values->update});
+    device.run(device::op::AdamW{.gradient = gradient,
+                                 .ranges = ranges,
+                                 .beta1 = constants.beta1,
+                                 .beta2 = constants.beta2,
+                                 .eps = constants.eps,
+                                 .scalars = &values->update,
+                                 .master = master,
+                                 .exp_avg = exp_avg,
+                                 .exp_avg_sq = exp_avg_sq,
+                                 .shard = shard});
     device.synchronize(device::Stream::compute);
   }
 
@@ -242,16 +241,16 @@ struct Update {
     device.synchronize(device::Stream::compute);
     return static_cast<double>(value);
   }
-  device::StepScalars result() {
-    device::StepScalars result;
+  device::UpdateScalars result() {
+    optim::StepScalars result;
     device.download(&result, scalars, device::Stream::compute);
     device.synchronize(device::Stream::compute);
-    return result;
+    return result.update;
   }
 
-  ModelOnDevice& side;
+  model::EagerRunner& side;
   device::Device& device;
-  device::AdamWConstants constants;
+  optim::AdamWConstants constants;
   std::vector<device::UpdateRange> ranges = {{.begin = 0, .end = 2048, .weight_decay = 0.1},
                                              {.begin = 2048, .end = 4999, .learning_rate_factor = 0.5}};
   Tensor gradient, master, exp_avg, exp_avg_sq, shard, maximum, limbs, scalars;
@@ -261,7 +260,7 @@ void Comparison::update() {
   Update mine(device_, dtype_), judged(judge_, dtype_);
   for (const int t : {1, 2}) {
     for (auto* side : {&mine, &judged}) side->step(t);
-    const device::StepScalars result = mine.result(), expected = judged.result();
+    const device::UpdateScalars result = mine.result(), expected = judged.result();
     note(fmt::format("largest gradient of update {}", t), distance({mine.largest()}, {judged.largest()}), 0);
     note(fmt::format("gradient norm of update {}", t), distance({result.grad_norm}, {expected.grad_norm}),
          kUpdate);

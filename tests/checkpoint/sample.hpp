@@ -16,6 +16,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/device/device.hpp"
 
 namespace llampi::checkpoint {
 

@@ -34,8 +34,7 @@ class Collectives : public ::testing::Test {
     EXPECT_EQ(whole, expected) << elements << " elements";
   }
 
-  std::vector<T> reduce_scatter(Group& some, std::int64_t shard_elements, device::Accumulate accumulate,
-                                T before) {
+  std::vector<T> reduce_scatter(Group& some, std::int64_t shard_elements, Accumulate accumulate, T before) {
     std::vector<T> whole = values<T>(world.rank(), shard_elements * some.size());
     std::vector<T> shard(static_cast<std::size_t>(shard_elements), before);
     const std::int64_t bytes =
@@ -49,7 +48,7 @@ class Collectives : public ::testing::Test {
   std::vector<T> all_reduce(Group& some, std::int64_t elements, ReduceOp op) {
     std::vector<T> numbers = values<T>(world.rank(), elements);
     const std::int64_t bytes = all_reduce_workspace(elements, some.size(), dtype_of<T>);
-    some.all_reduce(row(numbers), row(numbers), op, device::Accumulate::no, workspace_row(storage, bytes),
+    some.all_reduce(row(numbers), row(numbers), op, Accumulate::no, workspace_row(storage, bytes),
                     device::Stream::reduce)
         ->wait(device::Stream::compute);
     return numbers;
@@ -63,7 +62,7 @@ class Collectives : public ::testing::Test {
 
   void expect_reductions(Group& some, std::int64_t elements) {
     const std::int64_t begin = some.rank() * elements;
-    EXPECT_EQ(reduce_scatter(some, elements, device::Accumulate::no, T(99)),
+    EXPECT_EQ(reduce_scatter(some, elements, Accumulate::no, T(99)),
               expected_sums(some, begin, begin + elements))
         << elements << " elements";
     EXPECT_EQ(all_reduce(some, elements, ReduceOp::sum), expected_sums(some, 0, elements))
@@ -113,13 +112,13 @@ TYPED_TEST(Collectives, ReduceScatterAddsTheSumAtLast) {
     auto expected = this->expected_sums(*this->group, this->group->rank() * elements,
                                         (this->group->rank() + 1) * elements);
     for (TypeParam& sum : expected) sum = before + sum;
-    EXPECT_EQ(this->reduce_scatter(*this->group, elements, device::Accumulate::yes, before), expected)
+    EXPECT_EQ(this->reduce_scatter(*this->group, elements, Accumulate::yes, before), expected)
         << elements << " elements";
   }
 }
 
 TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
-  for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     for (const std::int64_t elements : kSizes) {
       auto numbers = values<TypeParam>(this->world.rank(), elements);
       std::vector<TypeParam> result(static_cast<std::size_t>(elements), TypeParam(3));
@@ -129,7 +128,7 @@ TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
                        workspace_row(this->storage, bytes), device::Stream::copy)
           ->wait(device::Stream::compute);
       auto expected = this->expected_sums(*this->group, 0, elements);
-      if (accumulate == device::Accumulate::yes) {
+      if (accumulate == Accumulate::yes) {
         for (TypeParam& sum : expected) sum = TypeParam(3) + sum;
       }
       EXPECT_EQ(result, expected) << elements << " elements";
@@ -198,27 +197,26 @@ TEST(Group, RefusesBuffersThatDoNotFit) {
   std::vector<double> doubles(4);
   const Tensor fitting = row(whole).slice(0, 4 * world.size());
   EXPECT_THROW(group->all_gather(row(shard), row(whole), device::Stream::unshard), Error);
-  EXPECT_THROW(group->reduce_scatter(row(whole), row(shard), device::Accumulate::no, row(whole),
-                                     device::Stream::reduce),
-               Error);
-  EXPECT_THROW(group->all_reduce(row(doubles), row(shard), ReduceOp::sum, device::Accumulate::no, row(whole),
+  EXPECT_THROW(
+      group->reduce_scatter(row(whole), row(shard), Accumulate::no, row(whole), device::Stream::reduce),
+      Error);
+  EXPECT_THROW(group->all_reduce(row(doubles), row(shard), ReduceOp::sum, Accumulate::no, row(whole),
                                  device::Stream::reduce),
                Error);
-  EXPECT_THROW(group->all_reduce(row(shard), row(shard), ReduceOp::sum, device::Accumulate::yes, row(whole),
+  EXPECT_THROW(group->all_reduce(row(shard), row(shard), ReduceOp::sum, Accumulate::yes, row(whole),
                                  device::Stream::reduce),
                Error);
   // Narrower than what travels, and wider in the same place.
   const Tensor narrow_shard{shard.data(), DType::bfloat16, 1, 4};
-  EXPECT_THROW(group->reduce_scatter(fitting, narrow_shard, device::Accumulate::no, row(whole),
-                                     device::Stream::reduce),
-               Error);
-  EXPECT_THROW(group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, device::Accumulate::no, row(whole),
+  EXPECT_THROW(
+      group->reduce_scatter(fitting, narrow_shard, Accumulate::no, row(whole), device::Stream::reduce),
+      Error);
+  EXPECT_THROW(group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, Accumulate::no, row(whole),
                                  device::Stream::reduce),
                Error);
   if (world.size() > 1) {
-    EXPECT_THROW(
-        group->reduce_scatter(fitting, row(shard), device::Accumulate::no, Tensor(), device::Stream::reduce),
-        Error);
+    EXPECT_THROW(group->reduce_scatter(fitting, row(shard), Accumulate::no, Tensor(), device::Stream::reduce),
+                 Error);
   }
 }
 

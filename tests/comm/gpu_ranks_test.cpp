@@ -6,6 +6,8 @@
 
 #include "comm/nccl_factory.hpp"
 #include "llampi/comm/nccl.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::comm {

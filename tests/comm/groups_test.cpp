@@ -51,10 +51,10 @@ struct Hybrid {
     sums.assign(kElements, 3);
     own = values<float>(rank, kElements, salt + 1000);
     gathered.resize(own.size() * static_cast<std::size_t>(row_group.size()));
-    scatter = row_group.reduce_scatter(row(whole), row(shard), device::Accumulate::no, workspace,
-                                       device::Stream::reduce);
+    scatter =
+        row_group.reduce_scatter(row(whole), row(shard), Accumulate::no, workspace, device::Stream::reduce);
     gather = row_group.all_gather(row(own), row(gathered), device::Stream::unshard);
-    reduce = column_group.all_reduce(row(shard), row(sums), ReduceOp::sum, device::Accumulate::yes, workspace,
+    reduce = column_group.all_reduce(row(shard), row(sums), ReduceOp::sum, Accumulate::yes, workspace,
                                      device::Stream::reduce);
   }
 
@@ -123,8 +123,8 @@ TEST(Groups, OverlapInPart) {
   for (int round = 0; round < 3; ++round) {
     for (std::size_t first = 0; first < pairs.size(); ++first) {
       if (pairs[first] != nullptr) {
-        works.push_back(pairs[first]->all_reduce(row(numbers), row(numbers), ReduceOp::sum,
-                                                 device::Accumulate::no, workspace, device::Stream::reduce));
+        works.push_back(pairs[first]->all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no,
+                                                 workspace, device::Stream::reduce));
       }
       const std::size_t second = (first + 1) % pairs.size();
       if (second == first) continue;
@@ -151,8 +151,8 @@ TEST(Groups, MayEndBeforeTheirCollectives) {
     numbers.push_back(values<double>(world.rank(), kElements, i));
   }
   for (std::size_t i = 0; i < 3; ++i) {
-    works.push_back(groups[i]->all_reduce(row(numbers[i]), row(numbers[i]), ReduceOp::sum,
-                                          device::Accumulate::no, workspace, device::Stream::reduce));
+    works.push_back(groups[i]->all_reduce(row(numbers[i]), row(numbers[i]), ReduceOp::sum, Accumulate::no,
+                                          workspace, device::Stream::reduce));
   }
   groups.clear();
   works.back()->wait(device::Stream::compute);

@@ -74,12 +74,12 @@ class Narrow : public ::testing::Test {
     EXPECT_EQ(storage.back(), -1);
   }
 
-  std::vector<float> expected(std::int64_t begin, std::int64_t end, device::Accumulate accumulate,
+  std::vector<float> expected(std::int64_t begin, std::int64_t end, Accumulate accumulate,
                               float before) const {
     std::vector<float> sums;
     for (std::int64_t i = begin; i < end; ++i) {
       const float sum = wide_sum<Format>(all, i);
-      sums.push_back(accumulate == device::Accumulate::yes ? before + sum : sum);
+      sums.push_back(accumulate == Accumulate::yes ? before + sum : sum);
     }
     return sums;
   }
@@ -89,8 +89,8 @@ class Narrow : public ::testing::Test {
     return bits;
   }
 
-  void expect_reduce_scatter(Group& some, std::int64_t elements, device::Accumulate accumulate) {
-    SCOPED_TRACE(fmt::format("{} elements, accumulate {}", elements, accumulate == device::Accumulate::yes));
+  void expect_reduce_scatter(Group& some, std::int64_t elements, Accumulate accumulate) {
+    SCOPED_TRACE(fmt::format("{} elements, accumulate {}", elements, accumulate == Accumulate::yes));
     const std::int64_t in_all = elements * some.size(), begin = elements * some.rank();
     const std::int64_t bytes = reduce_scatter_workspace(in_all, some.size(), Format::dtype);
     const float before = 3.25F;
@@ -113,8 +113,8 @@ class Narrow : public ::testing::Test {
     expect_canaries(whole);
   }
 
-  void expect_all_reduce(Group& some, std::int64_t elements, device::Accumulate accumulate) {
-    SCOPED_TRACE(fmt::format("{} elements, accumulate {}", elements, accumulate == device::Accumulate::yes));
+  void expect_all_reduce(Group& some, std::int64_t elements, Accumulate accumulate) {
+    SCOPED_TRACE(fmt::format("{} elements, accumulate {}", elements, accumulate == Accumulate::yes));
     const std::int64_t bytes = all_reduce_workspace(elements, some.size(), Format::dtype);
     const float before = 3.25F;
     const auto sums = expected(0, elements, accumulate, before);
@@ -142,15 +142,15 @@ TYPED_TEST_SUITE(Narrow, Formats);
 
 TYPED_TEST(Narrow, ReduceScatter) {
   for (const std::int64_t elements : kSizes) {
-    this->expect_reduce_scatter(*this->group, elements, device::Accumulate::no);
-    this->expect_reduce_scatter(*this->group, elements, device::Accumulate::yes);
+    this->expect_reduce_scatter(*this->group, elements, Accumulate::no);
+    this->expect_reduce_scatter(*this->group, elements, Accumulate::yes);
   }
 }
 
 TYPED_TEST(Narrow, AllReduce) {
   for (const std::int64_t elements : kSizes) {
-    this->expect_all_reduce(*this->group, elements, device::Accumulate::no);
-    this->expect_all_reduce(*this->group, elements, device::Accumulate::yes);
+    this->expect_all_reduce(*this->group, elements, Accumulate::no);
+    this->expect_all_reduce(*this->group, elements, Accumulate::yes);
   }
 }
 
@@ -161,12 +161,11 @@ TYPED_TEST(Narrow, AllReduceInPlace) {
     const auto workspace =
         this->workspace(all_reduce_workspace(elements, this->group->size(), TypeParam::dtype));
     this->group
-        ->all_reduce(numbers, numbers, ReduceOp::sum, device::Accumulate::no, workspace,
-                     device::Stream::reduce)
+        ->all_reduce(numbers, numbers, ReduceOp::sum, Accumulate::no, workspace, device::Stream::reduce)
         ->wait(device::Stream::compute);
     this->expect_canaries(values);
     values.pop_back();
-    EXPECT_EQ(values, this->rounded(this->expected(0, elements, device::Accumulate::no, 0)))
+    EXPECT_EQ(values, this->rounded(this->expected(0, elements, Accumulate::no, 0)))
         << elements << " elements";
   }
 }
@@ -178,7 +177,7 @@ TYPED_TEST(Narrow, Maximum) {
     const auto workspace =
         this->workspace(all_reduce_workspace(elements, this->group->size(), TypeParam::dtype));
     this->group
-        ->all_reduce(this->narrow_row(values, elements), row(result), ReduceOp::max, device::Accumulate::no,
+        ->all_reduce(this->narrow_row(values, elements), row(result), ReduceOp::max, Accumulate::no,
                      workspace, device::Stream::reduce)
         ->wait(device::Stream::compute);
     for (std::int64_t i = 0; i < elements; ++i) {
@@ -193,8 +192,8 @@ TYPED_TEST(Narrow, Maximum) {
 TYPED_TEST(Narrow, MessagesLongerThanMpiCounts) {
   const auto some = mpi_group_with_small_counts(this->world, this->all, 1000);
   for (const std::int64_t elements : {1000, 65537}) {
-    this->expect_reduce_scatter(*some, elements, device::Accumulate::yes);
-    this->expect_all_reduce(*some, elements, device::Accumulate::yes);
+    this->expect_reduce_scatter(*some, elements, Accumulate::yes);
+    this->expect_all_reduce(*some, elements, Accumulate::yes);
   }
 }
 

@@ -17,7 +17,7 @@ TEST(RankOrder, MaximumIsNanIfAnyContributionIs) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> contributions = {nan, 1, 5, 2, nan, 6, 4, 3, 1};  // three ranks, three elements
   std::vector<float> out(3);
-  combine_in_rank_order(tensor(contributions.data(), 3, 3), ReduceOp::max, device::Accumulate::no, row(out));
+  combine_in_rank_order(tensor(contributions.data(), 3, 3), ReduceOp::max, Accumulate::no, row(out));
   EXPECT_TRUE(std::isnan(out[0]));
   EXPECT_TRUE(std::isnan(out[1]));
   EXPECT_EQ(out[2], 6);
@@ -31,7 +31,7 @@ TEST(RankOrder, ManyRanks) {
     for (const float x : values<float>(rank, elements)) contributions.push_back(x);
   }
   std::vector<float> out(static_cast<std::size_t>(elements), 3);
-  combine_in_rank_order(tensor(contributions.data(), ranks, elements), ReduceOp::sum, device::Accumulate::yes,
+  combine_in_rank_order(tensor(contributions.data(), ranks, elements), ReduceOp::sum, Accumulate::yes,
                         row(out));
   for (std::int64_t i = 0; i < elements; ++i) {
     ASSERT_EQ(out[static_cast<std::size_t>(i)], 3 + rank_ordered_sum<float>(first_ranks(ranks), i)) << i;
@@ -43,12 +43,11 @@ TEST(RankOrder, NarrowSumsMayExceedTheNarrowRange) {
                                               to_float16(60000), to_float16(INFINITY)};
   const Tensor rows{contributions.data(), DType::float16, 2, 2};
   std::vector<float> wide(2);
-  combine_in_rank_order(rows, ReduceOp::sum, device::Accumulate::no, row(wide));
+  combine_in_rank_order(rows, ReduceOp::sum, Accumulate::no, row(wide));
   EXPECT_EQ(wide[0], 2 * from_float16(to_float16(60000)));
   EXPECT_EQ(wide[1], INFINITY);
   std::vector<std::uint16_t> narrow(2);
-  combine_in_rank_order(rows, ReduceOp::sum, device::Accumulate::no,
-                        Tensor{narrow.data(), DType::float16, 1, 2});
+  combine_in_rank_order(rows, ReduceOp::sum, Accumulate::no, Tensor{narrow.data(), DType::float16, 1, 2});
   EXPECT_EQ(from_float16(narrow[0]), INFINITY);
   EXPECT_EQ(from_float16(narrow[1]), INFINITY);
 }
@@ -65,7 +64,7 @@ TEST(RankOrder, HalvesOfSumsAreTheSums) {
     }
     const Tensor rows{contributions.data(), dtype, 3, elements};
     std::vector<float> expected(5000, 3);
-    combine_in_rank_order(rows, ReduceOp::sum, device::Accumulate::yes, row(expected));
+    combine_in_rank_order(rows, ReduceOp::sum, Accumulate::yes, row(expected));
     std::vector<std::uint16_t> upper(5000);
     std::vector<float> out(5000, 3);
     sum_to_halves(rows, upper.data(), contributions.data() + elements);

@@ -23,8 +23,7 @@ struct Reduction {
     numbers = values<double>(world.rank(), kElements, salt);
     const Tensor workspace =
         workspace_row(storage, all_reduce_workspace(kElements, group.size(), DType::float64));
-    work = group.all_reduce(row(numbers), row(numbers), ReduceOp::sum, device::Accumulate::no, workspace,
-                            stream);
+    work = group.all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no, workspace, stream);
   }
 
   void expect(const Group& group, std::uint64_t salt) const {
@@ -55,10 +54,10 @@ TEST_F(Streams, RunInOrder) {
   const Tensor second =
       workspace_row(storage[1], all_reduce_workspace(elements * world.size(), world.size(), DType::float32));
   const auto scatter =
-      group->reduce_scatter(row(whole), row(shard), device::Accumulate::no, first, device::Stream::reduce);
+      group->reduce_scatter(row(whole), row(shard), Accumulate::no, first, device::Stream::reduce);
   const auto gather = group->all_gather(row(shard), row(sums), device::Stream::reduce);
-  const auto reduce = group->all_reduce(row(sums), row(twice), ReduceOp::sum, device::Accumulate::no, second,
-                                        device::Stream::reduce);
+  const auto reduce =
+      group->all_reduce(row(sums), row(twice), ReduceOp::sum, Accumulate::no, second, device::Stream::reduce);
   reduce->wait(device::Stream::compute);
   EXPECT_TRUE(scatter->progress());
   EXPECT_TRUE(gather->progress());

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "device/cpu/cpu_device.hpp"
-#include "device/rounding.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "support/rounding.hpp"
 
 namespace llampi::test {
 namespace {
@@ -129,8 +129,8 @@ TEST(CpuCast, BothWays) {
     for (const Format& format : kFormats) {
       std::vector<Half> half(values.data.size());
       const Tensor y{half.data(), format.dtype, 3, 5001};
-      device->cast(x, y);
-      device->cast(y, back);
+      device->run(device::op::Cast{.source = x, .destination = y});
+      device->run(device::op::Cast{.source = y, .destination = back});
       for (std::size_t i = 0; i < half.size(); ++i) {
         ASSERT_EQ(half[i], format.to(x.as<float>()[i])) << i;
         ASSERT_EQ(back.as<float>()[i], format.from(half[i])) << i;
@@ -146,13 +146,13 @@ TEST(CpuCast, EqualTypesAreCopied) {
         dtype == DType::float32 ? device::make_cpu_device(2) : device::make_reference_device();
     Session s(*device, dtype);
     const Tensor y = s.output(3, 501);
-    device->cast(s.upload(values), y);
+    device->run(device::op::Cast{.source = s.upload(values), .destination = y});
     EXPECT_TRUE(same_bits(s.download(y), values));
   }
   std::vector<Half> x = all_halves(), y(x.size());
   const auto count = static_cast<std::int64_t>(x.size());
-  device::make_cpu_device(2)->cast({x.data(), DType::float16, 1, count},
-                                   {y.data(), DType::float16, 1, count});
+  device::make_cpu_device(2)->run(device::op::Cast{.source = {x.data(), DType::float16, 1, count},
+                                                   .destination = {y.data(), DType::float16, 1, count}});
   EXPECT_EQ(x, y);
 }
 
@@ -160,11 +160,21 @@ TEST(CpuCast, Refuses) {
   const auto device = device::make_cpu_device(1);
   std::vector<double> memory(8);
   const auto of = [&](DType dtype, std::int64_t cols) { return Tensor{memory.data(), dtype, 1, cols}; };
-  EXPECT_THROW(device->cast(of(DType::float32, 8), of(DType::bfloat16, 7)), Error);
-  EXPECT_THROW(device->cast(of(DType::bfloat16, 8), of(DType::float16, 8)), Error);
-  EXPECT_THROW(device->cast(of(DType::float32, 8), of(DType::float64, 8)), Error);
-  EXPECT_THROW(device->cast(of(DType::int32, 8), of(DType::float32, 8)), Error);
-  EXPECT_THROW(device::make_reference_device()->cast(of(DType::float32, 8), of(DType::bfloat16, 8)), Error);
+  EXPECT_THROW(
+      device->run(device::op::Cast{.source = of(DType::float32, 8), .destination = of(DType::bfloat16, 7)}),
+      Error);
+  EXPECT_THROW(
+      device->run(device::op::Cast{.source = of(DType::bfloat16, 8), .destination = of(DType::float16, 8)}),
+      Error);
+  EXPECT_THROW(
+      device->run(device::op::Cast{.source = of(DType::float32, 8), .destination = of(DType::float64, 8)}),
+      Error);
+  EXPECT_THROW(
+      device->run(device::op::Cast{.source = of(DType::int32, 8), .destination = of(DType::float32, 8)}),
+      Error);
+  EXPECT_THROW(device::make_reference_device()->run(
+                   device::op::Cast{.source = of(DType::float32, 8), .destination = of(DType::bfloat16, 8)}),
+               Error);
 }
 
 std::vector<Half> rounded(const device::Kernels& kernels, const std::vector<float>& x,

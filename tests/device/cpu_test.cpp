@@ -4,7 +4,7 @@
 #include <set>
 
 #include "device/cpu/cpu_device.hpp"
-#include "device/operations.hpp"
+#include "support/device_operations.hpp"
 
 namespace llampi::test {
 namespace {
@@ -13,9 +13,9 @@ namespace {
 /// size when the signs are random. Elements are compared with the largest of their tensor; an operation has
 /// up to three such sums behind each other (attention's backward pass), and the largest of 10^5 errors is
 /// about four times the usual one.
-double tolerance(const Operation& op) { return 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms)); }
+double tolerance(const OperationCase& op) { return 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms)); }
 
-Values gradient_of_output(const Operation& op, const std::vector<Values>& outputs) {
+Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs) {
   Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
   if (op.name == "head_loss" || op.name == "tied_head") dy.data[0] = static_cast<double>(0.01F);
   return dy;
@@ -34,7 +34,7 @@ void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b)
 }
 
 /// Forward and both kinds of backward on `device` against the reference; twice, with equal bits.
-void expect_like_reference(device::Device& device, const Operation& op) {
+void expect_like_reference(device::Device& device, const OperationCase& op) {
   SCOPED_TRACE(op.name);
   const auto reference_device = device::make_reference_device();
   Session reference(*reference_device, DType::float64), session(device, DType::float32);
@@ -44,7 +44,7 @@ void expect_like_reference(device::Device& device, const Operation& op) {
   expect_all_same(op.forward(session, op.inputs), actual);
   if (!op.backward) return;
   const Values dy = gradient_of_output(op, expected);
-  for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
     const std::vector<Values> gradients = op.backward(session, op.inputs, dy, accumulate);
     expect_all_close(gradients, op.backward(reference, op.inputs, dy, accumulate), tolerance(op));
     expect_all_same(op.backward(session, op.inputs, dy, accumulate), gradients);
@@ -81,7 +81,7 @@ TEST_P(CpuDeviceTest, AttentionCached) {
   for (const std::int64_t past : {0, 1, 63, 130}) {
     for (const std::int64_t tokens : {1, 16, 65}) {
       for (const device::AttentionShape shape : {device::AttentionShape{1, 1, 20}, {4, 2, 16}, {6, 1, 64}})
-        expect_like_reference(*device, attention_cached(past, tokens, shape));
+        expect_like_reference(*device, cached_attention(past, tokens, shape));
     }
   }
 }
@@ -130,10 +130,12 @@ TEST_P(CpuDeviceTest, SwiGluOnceMore) {
       Session s(*device, DType::float32);
       const Tensor gate_up = s.output(tokens, 2 * width), first = s.output(tokens, width),
                    again = s.output(tokens, width);
-      device->gate_up_swiglu(s.upload(normal(tokens, 80, "x")), s.upload(normal(2 * width, 80, "weight")),
-                             gate_up, first);
+      device->run(device::op::GateUpSwiglu{.x = s.upload(normal(tokens, 80, "x")),
+                                           .weight = s.upload(normal(2 * width, 80, "weight")),
+                                           .gate_up = gate_up,
+                                           .activated = first});
       const Values gates = s.download(gate_up);
-      device->swiglu(gate_up, again);
+      device->run(device::op::Swiglu{.gate_up = gate_up, .activated = again});
       EXPECT_TRUE(same_bits(s.download(again), s.download(first)));
       EXPECT_TRUE(same_bits(s.download(gate_up), gates));
       EXPECT_GT(largest_magnitude(s.download(again)), 0);
@@ -144,10 +146,10 @@ TEST_P(CpuDeviceTest, SwiGluOnceMore) {
 TEST_P(CpuDeviceTest, Head) {
   const auto device = device::make_cpu_device(threads());
   for (const std::int32_t tokens : {1, 7, 65, 130}) {
-    expect_like_reference(*device, head_loss(one_segment(tokens), 80));
+    expect_like_reference(*device, linear_cross_entropy(one_segment(tokens), 80));
     expect_like_reference(*device, tied_head(one_segment(tokens), 80));
   }
-  expect_like_reference(*device, head_loss(one_segment(300), 80));  // more than one chunk
+  expect_like_reference(*device, linear_cross_entropy(one_segment(300), 80));  // more than one chunk
 }
 
 TEST_P(CpuDeviceTest, AddCopyZero) {
@@ -155,15 +157,15 @@ TEST_P(CpuDeviceTest, AddCopyZero) {
   Session s(*device, DType::float32);
   const Values a = normal(3, 5001, "a"), b = normal(3, 5001, "b");
   const Tensor source = s.upload(a), destination = s.upload(b), copied = s.output(3, 5001);
-  device->add(source, destination);
+  device->run(device::op::Add{.source = source, .destination = destination});
   const Values sum = s.download(destination);
   for (std::size_t i = 0; i < sum.data.size(); ++i) {
     ASSERT_EQ(static_cast<float>(sum.data[i]), static_cast<float>(a.data[i]) + static_cast<float>(b.data[i]))
         << i;
   }
-  device->copy(source, copied);
+  device->run(device::op::Copy{.source = source, .destination = copied});
   EXPECT_TRUE(same_bits(s.download(copied), a));
-  device->zero(copied);
+  device->run(device::op::Zero{.destination = copied});
   EXPECT_EQ(largest_magnitude(s.download(copied)), 0);
 }
 
@@ -178,7 +180,7 @@ TEST(CpuKernels, AllVariantsAgree) {
     expect_like_reference(device, qkv_rope(mixed_segments(65), 80, {4, 2, 20}));
     expect_like_reference(device, attention(mixed_segments(130), {6, 2, 20}));
     expect_like_reference(device, gate_up_swiglu(65, 80, 177));
-    expect_like_reference(device, head_loss(mixed_segments(65), 80));
+    expect_like_reference(device, linear_cross_entropy(mixed_segments(65), 80));
   }
 }
 
@@ -194,7 +196,8 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
       Values x{tokens, hidden, {}};
       for (std::int64_t t = 0; t < tokens; ++t) x.data.insert(x.data.end(), row.data.begin(), row.data.end());
       const Tensor y = s.output(tokens, hidden), inverse_rms = s.output(1, tokens);
-      device->rms_norm(s.upload(x), s.upload(weight), 1e-5, y, inverse_rms);
+      device->run(device::op::RmsNorm{
+          .x = s.upload(x), .weight = s.upload(weight), .eps = 1e-5, .y = y, .inverse_rms = inverse_rms});
       const float* values = y.as<float>();
       if (first.empty()) first.assign(values, values + hidden);
       for (std::int64_t i = 0; i < y.elements(); ++i)
@@ -207,8 +210,8 @@ TEST(CpuRows, EqualRowsGiveEqualBits) {
 TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
   const auto device = device::make_cpu_device(2);
   const device::AttentionShape shape{4, 2, 16};
-  const Operation both = attention({"", {70, 33}}, shape);
-  Operation second = attention(one_segment(33), shape);
+  const OperationCase both = attention({"", {70, 33}}, shape);
+  OperationCase second = attention(one_segment(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
                                both.inputs[0].data.end());
   Session s(*device, DType::float32);
@@ -220,7 +223,7 @@ TEST(CpuAttention, SegmentsDoNotTouchEachOther) {
 // Scores far apart: e^x underflows to zero, and nothing overflows.
 TEST(CpuAttention, LargeScores) {
   const auto device = device::make_cpu_device(2);
-  Operation op = attention(one_segment(65), {2, 1, 16});
+  OperationCase op = attention(one_segment(65), {2, 1, 16});
   for (double& v : op.inputs[0].data)
     v *= 16;  // scores of about +- 1000: probabilities are 0 or 1, their errors 1000 times eps
   const auto reference_device = device::make_reference_device();
@@ -231,8 +234,8 @@ TEST(CpuAttention, LargeScores) {
 TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
-  const Operation op = head_loss(one_segment(65), 80);
-  const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, device::Accumulate::no);
+  const OperationCase op = linear_cross_entropy(one_segment(65), 80);
+  const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
   for (std::int64_t t = 3; t < 65; t += 5) {
     for (std::int64_t i = 0; i < 80; ++i)
       ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 80 + i)], 0) << t;
@@ -242,7 +245,7 @@ TEST(CpuHead, RowsWithoutLabelsHaveNoGradient) {
 TEST(CpuHead, BrokenNumbersShow) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
-  Operation op = head_loss(one_segment(7), 80);
+  OperationCase op = linear_cross_entropy(one_segment(7), 80);
   op.inputs[0].data[80] = std::nan("");
   EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
   op.inputs[0].data[80] = std::numeric_limits<double>::infinity();
@@ -252,18 +255,24 @@ TEST(CpuHead, BrokenNumbersShow) {
 TEST(CpuDeviceRules, RefusesOtherTypesAndWrongShapes) {
   const auto device = device::make_cpu_device(1);
   Session s(*device, DType::float64);
-  EXPECT_THROW(device->add(s.output(2, 3), s.output(2, 3)), Error);
+  EXPECT_THROW(device->run(device::op::Add{.source = s.output(2, 3), .destination = s.output(2, 3)}), Error);
   Session f(*device, DType::float32);
   Tensor half = f.output(2, 4);
   half.dtype = DType::bfloat16;
-  EXPECT_THROW(device->add(half, half), Error);
-  EXPECT_THROW(device->linear(f.output(2, 3), f.output(4, 5), f.output(2, 4)), Error);
-  EXPECT_THROW(device->attention_workspace({4, 2, 16}, 8, 8, DType::bfloat16), Error);
-  const Layout layout = one_segment(9);
+  EXPECT_THROW(device->run(device::op::Add{.source = half, .destination = half}), Error);
   EXPECT_THROW(
-      device->attention(f.batch(layout), 8, {2, 1, 8}, f.output(9, 32), f.output(9, 16), f.output(2, 9),
-                        f.workspace(device->attention_workspace({2, 1, 8}, 9, 8, DType::float32))),
+      device->run(device::op::Linear{.x = f.output(2, 3), .weight = f.output(4, 5), .y = f.output(2, 4)}),
       Error);
+  EXPECT_THROW(device->sizes().attention_workspace({4, 2, 16}, 8, 8, DType::bfloat16), Error);
+  const Layout layout = one_segment(9);
+  EXPECT_THROW(device->run(device::op::Attention{.documents = documents_of(f.batch(layout), 8),
+                                                 .shape = {2, 1, 8},
+                                                 .qkv = f.output(9, 32),
+                                                 .out = f.output(9, 16),
+                                                 .log_sum_exp = f.output(2, 9),
+                                                 .workspace = f.workspace(device->sizes().attention_workspace(
+                                                     {2, 1, 8}, 9, 8, DType::float32))}),
+               Error);
   EXPECT_THROW(device::make_cpu_device(0), Error);
 }
 
@@ -272,14 +281,15 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
   const auto device = device::make_cpu_device(3);
   const device::AttentionShape shape{6, 2, 64};
   EXPECT_EQ(sizes->attention_workspace(shape, 512, 256, DType::float32),
-            device->attention_workspace(shape, 512, 256, DType::float32));
+            device->sizes().attention_workspace(shape, 512, 256, DType::float32));
   // Never a segment x segment matrix: it grows with the length, not its square.
   const auto bytes = [&](std::int64_t longest) {
     return sizes->attention_backward_workspace(shape, longest, longest, DType::float32);
   };
   EXPECT_LE(bytes(1 << 14), 2 * bytes(1 << 13));
   // A chunk of the logits, not all of them.
-  EXPECT_LT(sizes->head_loss_workspace(1 << 20, 4096, 32000, DType::float32), std::int64_t{64} << 20);
+  EXPECT_LT(sizes->linear_cross_entropy_workspace(1 << 20, 4096, 32000, DType::float32),
+            std::int64_t{64} << 20);
 }
 
 TEST(CpuDeviceRules, MemoryIsZeroAndAligned) {
@@ -312,10 +322,10 @@ TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
   int calls = 0;
   device->set_progress([&] { ++calls; });
   const Tensor x = s.output(4, 8);
-  device->zero(x);
+  device->run(device::op::Zero{.destination = x});
   EXPECT_EQ(calls, 1);
-  device->add(x, x);
-  device->copy(x, s.output(4, 8));
+  device->run(device::op::Add{.source = x, .destination = x});
+  device->run(device::op::Copy{.source = x, .destination = s.output(4, 8)});
   EXPECT_EQ(calls, 3);
 }
 

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Backward passes without the gradient of the weight (an empty tensor): all other bits are as with it.
 #include "device/cpu/cpu_device.hpp"
-#include "device/operations.hpp"
+#include "support/device_operations.hpp"
 
 namespace llampi::test {
 namespace {
 
 /// Sizes that fill no vector and divide by no number of threads; head_loss in more than one chunk.
-std::vector<Operation> operations() {
+std::vector<OperationCase> operations() {
   return {embedding(one_segment(65), 83),
           rms_norm(1, 83),
           rms_norm(65, 83),
           qkv_rope(mixed_segments(65), 83, {3, 1, 6}),
           projection_residual(65, 83, 37),
           gate_up_swiglu(65, 83, 21),
-          head_loss(one_segment(301), 13)};
+          linear_cross_entropy(one_segment(301), 13)};
 }
 
 /// Bit by bit equal to the run with the weight's gradient, but for that gradient, which is not there.
-void expect_only_the_weight_missing(device::Device& device, DType dtype, const Operation& op,
-                                    device::Accumulate accumulate) {
+void expect_only_the_weight_missing(device::Device& device, DType dtype, const OperationCase& op,
+                                    Accumulate accumulate) {
   Session trained(device, dtype), frozen(device, dtype, Weights::frozen);
   const Values shape = op.forward(trained, op.inputs).front();
   const Values dy = normal(shape.rows, shape.cols, "dy");
@@ -39,10 +39,9 @@ void expect_only_the_weight_missing(device::Device& device, DType dtype, const O
 }
 
 void expect_only_the_weights_missing(device::Device& device, DType dtype) {
-  for (const Operation& op : operations()) {
-    for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
-      SCOPED_TRACE(
-          fmt::format("{}, accumulate {}, seed {}", op.name, accumulate == device::Accumulate::yes, kSeed));
+  for (const OperationCase& op : operations()) {
+    for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+      SCOPED_TRACE(fmt::format("{}, accumulate {}, seed {}", op.name, accumulate == Accumulate::yes, kSeed));
       expect_only_the_weight_missing(device, dtype, op, accumulate);
     }
   }

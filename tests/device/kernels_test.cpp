@@ -8,7 +8,7 @@
 #include "device/cpu/gemm.hpp"
 #include "device/cpu/kernels.hpp"
 #include "device/cpu/parallel.hpp"
-#include "device/support.hpp"
+#include "support/device_session.hpp"
 
 namespace llampi::test {
 namespace {

@@ -6,31 +6,13 @@
 #include <limits>
 
 #include "device/cpu/cpu_device.hpp"
-#include "device/rounding.hpp"
+#include "support/adamw.hpp"
+#include "support/rounding.hpp"
 
 namespace llampi::test {
 namespace {
 
 using Half = std::uint16_t;
-using Ranges = std::vector<device::UpdateRange>;
-
-struct Types {
-  DType master, exp_avg, exp_avg_sq, shard;
-};
-
-std::vector<Types> all_types() {
-  std::vector<Types> result;
-  const DType kept[] = {DType::float32, DType::bfloat16};
-  for (const DType master : kept) {
-    for (const DType exp_avg : kept) {
-      for (const DType exp_avg_sq : kept) {
-        for (const DType shard : {DType::float32, DType::bfloat16, DType::float16})
-          result.push_back({master, exp_avg, exp_avg_sq, shard});
-      }
-    }
-  }
-  return result;
-}
 
 std::vector<float> floats_of(const Values& values) { return {values.data.begin(), values.data.end()}; }
 
@@ -82,12 +64,20 @@ struct State {
         exp_avg_sq(types.exp_avg_sq, std::vector<float>(parameters.size())),
         shard(types.shard, std::vector<float>(parameters.size(), 77.0F)) {}
   void update(device::Device& device, Tensor gradient, const Ranges& ranges,
-              const device::StepScalars& scalars) {
-    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, master.tensor(), exp_avg.tensor(),
-                 exp_avg_sq.tensor(), shard.tensor());
+              const device::UpdateScalars& scalars) {
+    device.run(device::op::AdamW{.gradient = gradient,
+                                 .ranges = ranges,
+                                 .beta1 = kBeta1,
+                                 .beta2 = kBeta2,
+                                 .eps = kAdamWEps,
+                                 .scalars = &scalars,
+                                 .master = master.tensor(),
+                                 .exp_avg = exp_avg.tensor(),
+                                 .exp_avg_sq = exp_avg_sq.tensor(),
+                                 .shard = shard.tensor()});
   }
   void update(device::Device& device, std::vector<float> gradient, const Ranges& ranges,
-              const device::StepScalars& scalars) {
+              const device::UpdateScalars& scalars) {
     update(device, tensor(gradient.data(), 1, static_cast<std::int64_t>(gradient.size())), ranges, scalars);
   }
   bool operator==(const State& other) const {
@@ -99,7 +89,7 @@ struct State {
 
 /// The definition: widen, update in float32, round.
 void update_by_definition(device::Device& device, State& state, const std::vector<float>& gradient,
-                          const Ranges& ranges, const device::StepScalars& scalars) {
+                          const Ranges& ranges, const device::UpdateScalars& scalars) {
   constexpr DType kWide = DType::float32;
   State wide({kWide, kWide, kWide, kWide}, state.master.floats());
   wide.exp_avg = Vector(kWide, state.exp_avg.floats());
@@ -120,30 +110,8 @@ void update_by_definition(device::Device& device, State& state, const std::vecto
   }
 }
 
-device::StepScalars scalars_of_step(int step) {
-  const device::AdamWConstants constants;
-  device::StepScalars scalars;
-  scalars.step = step;
-  scalars.learning_rate = 1e-2;
-  scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
-  scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
-  scalars.clip_coefficient = 0.75;
-  scalars.grad_norm = 1;
-  return scalars;
-}
-
 std::vector<float> gradient_of_step(int step, std::int64_t n) {
   return floats_of(normal(1, n, fmt::format("gradient {}", step)));
-}
-
-/// Two parameters with a hole between them; the second one's part begins within the parameter, beyond 2^32.
-Ranges two_parameters(std::int64_t n) {
-  return {{0, 1400, 0.1, 1, 0xABCDEF0123456789, 0}, {1405, n, 0, 0.5, 42, (std::int64_t{1} << 36) + 13}};
-}
-
-std::string describe(const Types& t) {
-  return fmt::format("master {}, exp_avg {}, exp_avg_sq {}, shard {}", to_string(t.master),
-                     to_string(t.exp_avg), to_string(t.exp_avg_sq), to_string(t.shard));
 }
 
 TEST(NarrowAdamW, EqualsItsDefinitionBitByBit) {
@@ -236,10 +204,18 @@ TEST(NarrowAdamW, ShardMayBeTheMaster) {
   State apart(types, floats_of(normal(1, kElements, "parameters"))), same = apart;
   std::vector<float> gradient = gradient_of_step(1, kElements);
   const Ranges ranges{{0, kElements, 0.1, 1, 5, 11}};
-  const device::StepScalars scalars = scalars_of_step(1);
+  const device::UpdateScalars scalars = scalars_of_step(1);
   apart.update(*device, gradient, ranges, scalars);
-  device->adamw(tensor(gradient.data(), 1, kElements), ranges, device::AdamWConstants{}, &scalars,
-                same.master.tensor(), same.exp_avg.tensor(), same.exp_avg_sq.tensor(), same.master.tensor());
+  device->run(device::op::AdamW{.gradient = tensor(gradient.data(), 1, kElements),
+                                .ranges = ranges,
+                                .beta1 = kBeta1,
+                                .beta2 = kBeta2,
+                                .eps = kAdamWEps,
+                                .scalars = &scalars,
+                                .master = same.master.tensor(),
+                                .exp_avg = same.exp_avg.tensor(),
+                                .exp_avg_sq = same.exp_avg_sq.tensor(),
+                                .shard = same.master.tensor()});
   EXPECT_EQ(apart.shard.floats(), same.master.floats());
 }
 
@@ -251,7 +227,7 @@ TEST(NarrowAdamW, SmallStepsAddUp) {
   State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
               std::vector<float>(kElements, 1.0F));
   for (int step = 1; step <= kSteps; ++step) {
-    device::StepScalars scalars = scalars_of_step(step);
+    device::UpdateScalars scalars = scalars_of_step(step);
     scalars.learning_rate = 1e-4;
     state.update(*device, std::vector<float>(kElements, 1.0F), {{0, kElements, 0, 1, 3, 0}}, scalars);
   }
@@ -269,7 +245,7 @@ TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
   State state({DType::bfloat16, DType::bfloat16, DType::bfloat16, DType::bfloat16},
               floats_of(normal(1, kElements, "parameters")));
   const State before = state;
-  device::StepScalars scalars = scalars_of_step(1);
+  device::UpdateScalars scalars = scalars_of_step(1);
   scalars.grad_norm = std::nan("");
   state.update(*device, gradient_of_step(1, kElements), {{0, kElements, 0.1, 1, 5, 0}}, scalars);
   EXPECT_TRUE(state == before);
@@ -278,14 +254,21 @@ TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
 TEST(NarrowAdamW, RefusesOtherTypes) {
   constexpr DType kBrain = DType::bfloat16, kShort = DType::float16;
   const auto device = device::make_cpu_device(1);
-  const device::StepScalars scalars = scalars_of_step(1);
+  const device::UpdateScalars scalars = scalars_of_step(1);
   const auto refuses = [&](const Types& types, DType gradient) {
     State state(types, std::vector<float>(8));
     Vector g(gradient, std::vector<float>(8));
-    EXPECT_THROW(
-        device->adamw(g.tensor(), Ranges{{0, 8}}, device::AdamWConstants{}, &scalars, state.master.tensor(),
-                      state.exp_avg.tensor(), state.exp_avg_sq.tensor(), state.shard.tensor()),
-        Error)
+    EXPECT_THROW(device->run(device::op::AdamW{.gradient = g.tensor(),
+                                               .ranges = Ranges{{0, 8}},
+                                               .beta1 = kBeta1,
+                                               .beta2 = kBeta2,
+                                               .eps = kAdamWEps,
+                                               .scalars = &scalars,
+                                               .master = state.master.tensor(),
+                                               .exp_avg = state.exp_avg.tensor(),
+                                               .exp_avg_sq = state.exp_avg_sq.tensor(),
+                                               .shard = state.shard.tensor()}),
+                 Error)
         << describe(types);
   };
   refuses({kShort, kBrain, kBrain, kBrain}, DType::float32);

@@ -5,13 +5,11 @@
 #include <limits>
 
 #include "device/cpu/cpu_device.hpp"
-#include "device/support.hpp"
 #include "llampi/core/half.hpp"
+#include "support/adamw.hpp"
 
 namespace llampi::test {
 namespace {
-
-using Ranges = std::vector<device::UpdateRange>;
 
 constexpr std::int64_t kElements = 10007;
 
@@ -54,10 +52,13 @@ struct Norm {
 Norm norm_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
   Norm norm;
   const Tensor maximum = tensor(&norm.maximum, 1, 1), limbs = tensor(norm.limbs, 1, 2);
-  device.max_magnitude(gradient, ranges, maximum);
-  device.sum_squares(gradient, ranges, maximum, limbs);
-  device::StepScalars scalars;
-  device.finish_norm(maximum, limbs, 1, &scalars);
+  device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
+  device.run(
+      device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+  const double one = 1;
+  device::UpdateScalars scalars;
+  device.run(device::op::FinishNorm{
+      .maximum = maximum, .limbs = limbs, .max_norm = 1, .loss_scale = &one, .scalars = &scalars});
   norm.value = scalars.grad_norm;
   return norm;
 }
@@ -130,11 +131,19 @@ TEST(NarrowGradient, ReferenceAdamWTakesItToo) {
   const auto parameters_after = [&](Tensor g) {
     std::vector<double> master = normal(1, kElements, "parameters").data, shard(master.size());
     std::vector<double> exp_avg(master.size()), exp_avg_sq(master.size());
-    device::StepScalars scalars;
+    device::UpdateScalars scalars;
     scalars.learning_rate = 1e-2;
     const auto row = [](std::vector<double>& v) { return tensor(v.data(), 1, kElements); };
-    device->adamw(g, Ranges{{1, kElements - 1, 0.1}}, device::AdamWConstants{}, &scalars, row(master),
-                  row(exp_avg), row(exp_avg_sq), row(shard));
+    device->run(device::op::AdamW{.gradient = g,
+                                  .ranges = Ranges{{1, kElements - 1, 0.1}},
+                                  .beta1 = kBeta1,
+                                  .beta2 = kBeta2,
+                                  .eps = kAdamWEps,
+                                  .scalars = &scalars,
+                                  .master = row(master),
+                                  .exp_avg = row(exp_avg),
+                                  .exp_avg_sq = row(exp_avg_sq),
+                                  .shard = row(shard)});
     return shard;
   };
   const std::vector<double> expected = parameters_after(gradient.float64());
@@ -156,13 +165,27 @@ void expect_refused(device::Device& device, Tensor gradient) {
       EXPECT_NE(text.find("float32 or bfloat16"), std::string::npos) << text;
     }
   };
-  expect_sentence([&] { device.max_magnitude(gradient, ranges, maximum); });
-  expect_sentence([&] { device.sum_squares(gradient, ranges, maximum, limbs); });
+  expect_sentence([&] {
+    device.run(device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = maximum});
+  });
+  expect_sentence([&] {
+    device.run(
+        device::op::SumSquares{.gradient = gradient, .ranges = ranges, .maximum = maximum, .limbs = limbs});
+  });
   std::vector<double> state(4);  // refused as well, but later
   const Tensor other = tensor(state.data(), 1, 4);
-  const device::StepScalars scalars;
+  const device::UpdateScalars scalars;
   expect_sentence([&] {
-    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, other, other, other, other);
+    device.run(device::op::AdamW{.gradient = gradient,
+                                 .ranges = ranges,
+                                 .beta1 = kBeta1,
+                                 .beta2 = kBeta2,
+                                 .eps = kAdamWEps,
+                                 .scalars = &scalars,
+                                 .master = other,
+                                 .exp_avg = other,
+                                 .exp_avg_sq = other,
+                                 .shard = other});
   });
 }
 

@@ -5,13 +5,11 @@
 #include <limits>
 
 #include "device/cpu/cpu_device.hpp"
-#include "device/support.hpp"
 #include "llampi/device/grid.hpp"
+#include "support/adamw.hpp"
 
 namespace llampi::test {
 namespace {
-
-using Ranges = std::vector<device::UpdateRange>;
 
 /// Maximum and limbs of the ranges of `gradient`, as one rank would have them.
 struct NormState {
@@ -23,16 +21,24 @@ struct NormState {
 };
 
 void find_maximum(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
-  device.max_magnitude(gradient, ranges, state.maximum_tensor());
+  device.run(
+      device::op::MaxMagnitude{.gradient = gradient, .ranges = ranges, .maximum = state.maximum_tensor()});
 }
 void add_squares(device::Device& device, Tensor gradient, const Ranges& ranges, NormState& state) {
-  device.sum_squares(gradient, ranges, state.maximum_tensor(), state.limbs_tensor());
+  device.run(device::op::SumSquares{.gradient = gradient,
+                                    .ranges = ranges,
+                                    .maximum = state.maximum_tensor(),
+                                    .limbs = state.limbs_tensor()});
 }
 
-device::StepScalars finish(device::Device& device, NormState& state, double max_norm, double loss_scale = 1) {
-  device::StepScalars scalars;
-  scalars.loss_scale = loss_scale;
-  device.finish_norm(state.maximum_tensor(), state.limbs_tensor(), max_norm, &scalars);
+device::UpdateScalars finish(device::Device& device, NormState& state, double max_norm,
+                             double loss_scale = 1) {
+  device::UpdateScalars scalars;
+  device.run(device::op::FinishNorm{.maximum = state.maximum_tensor(),
+                                    .limbs = state.limbs_tensor(),
+                                    .max_norm = max_norm,
+                                    .loss_scale = &loss_scale,
+                                    .scalars = &scalars});
   return scalars;
 }
 
@@ -164,7 +170,8 @@ TEST(GradientNorm, ReferenceRoundsTheMaximumUp) {
   const auto device = device::make_reference_device();
   for (double x : {1.0 + 1e-12, 0.1, -1.0 / 3, 1e-60}) {
     NormState state;
-    device->max_magnitude(tensor(&x, 1, 1), Ranges{{0, 1}}, state.maximum_tensor());
+    device->run(device::op::MaxMagnitude{
+        .gradient = tensor(&x, 1, 1), .ranges = Ranges{{0, 1}}, .maximum = state.maximum_tensor()});
     EXPECT_GE(static_cast<double>(std::bit_cast<float>(state.maximum)), std::abs(x));
     EXPECT_LE(static_cast<double>(std::bit_cast<float>(state.maximum)),
               std::abs(x) * (1 + 2 * kEpsilon) + 2e-45);
@@ -182,22 +189,20 @@ struct Shard {
     return s.upload({1, like.cols, std::vector<double>(like.data.size(), 0.0)});
   }
   void update(device::Device& device, Tensor gradient, const Ranges& ranges,
-              const device::StepScalars& scalars) {
-    device.adamw(gradient, ranges, device::AdamWConstants{}, &scalars, master, exp_avg, exp_avg_sq, shard);
+              const device::UpdateScalars& scalars) {
+    device.run(device::op::AdamW{.gradient = gradient,
+                                 .ranges = ranges,
+                                 .beta1 = kBeta1,
+                                 .beta2 = kBeta2,
+                                 .eps = kAdamWEps,
+                                 .scalars = &scalars,
+                                 .master = master,
+                                 .exp_avg = exp_avg,
+                                 .exp_avg_sq = exp_avg_sq,
+                                 .shard = shard});
   }
   Tensor master, exp_avg, exp_avg_sq, shard;
 };
-
-device::StepScalars scalars_of_step(int step) {
-  const device::AdamWConstants constants;
-  device::StepScalars scalars;
-  scalars.learning_rate = 1e-3;
-  scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
-  scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
-  scalars.clip_coefficient = 0.75;
-  scalars.grad_norm = 1;
-  return scalars;
-}
 
 TEST(Gradients, NotFiniteMeansNoUpdate) {
   for (const double bad :
@@ -212,11 +217,11 @@ TEST(Gradients, NotFiniteMeansNoUpdate) {
       NormState state;
       find_maximum(*device, gradient, {{0, 5000}}, state);
       add_squares(*device, gradient, {{0, 5000}}, state);
-      const device::StepScalars scalars = finish(*device, state, 1);
+      const device::UpdateScalars scalars = finish(*device, state, 1);
       EXPECT_FALSE(std::isfinite(scalars.grad_norm));
       const Values parameters = normal(1, 5000, "parameters");
       Shard shard(s, parameters);
-      device::StepScalars step = scalars_of_step(1);
+      device::UpdateScalars step = scalars_of_step(1, 1e-3);
       step.grad_norm = scalars.grad_norm;
       step.clip_coefficient = scalars.clip_coefficient;
       shard.update(*device, gradient, {{0, 5000, 0.1}}, step);
@@ -237,18 +242,17 @@ Values gradient_of_step(int step, std::int64_t n) {
 
 /// Ten steps of the formula in float64, by hand.
 Values adamw_by_hand(const Values& parameters, double weight_decay, double lr_factor) {
-  const device::AdamWConstants c;
   Values result = parameters;
   for (std::size_t i = 0; i < result.data.size(); ++i) {
     double p = parameters.data[i], m = 0, v = 0;
     for (int step = 1; step <= 10; ++step) {
-      const device::StepScalars scalars = scalars_of_step(step);
+      const device::UpdateScalars scalars = scalars_of_step(step, 1e-3);
       const double g = scalars.clip_coefficient * gradient_of_step(step, parameters.cols).data[i];
       const double lr = scalars.learning_rate * lr_factor;
       p -= lr * weight_decay * p;
-      m = c.beta1 * m + (1 - c.beta1) * g;
-      v = c.beta2 * v + (1 - c.beta2) * g * g;
-      p -= lr * (m / scalars.bias_correction1) / (std::sqrt(v / scalars.bias_correction2) + c.eps);
+      m = kBeta1 * m + (1 - kBeta1) * g;
+      v = kBeta2 * v + (1 - kBeta2) * g * g;
+      p -= lr * (m / scalars.bias_correction1) / (std::sqrt(v / scalars.bias_correction2) + kAdamWEps);
     }
     result.data[i] = p;
   }
@@ -266,7 +270,7 @@ TEST(AdamW, TenStepsAsTheFormulaSays) {
     Shard shard(s, parameters);
     for (int step = 1; step <= 10; ++step) {
       const Tensor gradient = s.upload(gradient_of_step(step, n));
-      shard.update(*device, gradient, {{0, 40, 0.1, 1}, {45, n, 0, 0.5}}, scalars_of_step(step));
+      shard.update(*device, gradient, {{0, 40, 0.1, 1}, {45, n, 0, 0.5}}, scalars_of_step(step, 1e-3));
     }
     const Values master = s.download(shard.master), gathered = s.download(shard.shard);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -295,10 +299,11 @@ TEST(AdamW, PositionDoesNotMatter) {
     Shard whole(s, parameters), split(s, parameters);
     const Tensor gradient = s.upload(gradients);
     for (int step = 1; step <= 3; ++step) {
-      whole.update(device, gradient, {{0, n, 0.1}}, scalars_of_step(step));
+      whole.update(device, gradient, {{0, n, 0.1}}, scalars_of_step(step, 1e-3));
       // Cuts that put elements into bodies and tails, at other alignments.
       const std::int64_t cut = 7 * step + 1;
-      split.update(device, gradient, {{0, 1, 0.1}, {1, cut, 0.1}, {cut, n, 0.1}}, scalars_of_step(step));
+      split.update(device, gradient, {{0, 1, 0.1}, {1, cut, 0.1}, {cut, n, 0.1}},
+                   scalars_of_step(step, 1e-3));
     }
     EXPECT_TRUE(same_bits(s.download(whole.master), s.download(split.master))) << kernels->name;
     EXPECT_TRUE(same_bits(s.download(whole.exp_avg_sq), s.download(split.exp_avg_sq))) << kernels->name;
@@ -316,8 +321,8 @@ TEST(AdamW, LossScaleLeavesNoTrace) {
   const auto update = [&](Shard& shard, const Values& values, double scale) {
     const Tensor gradient = s.upload(values);
     NormState state = state_of(*device, gradient, {{0, 3000}});
-    const device::StepScalars norm = finish(*device, state, 1, scale);
-    device::StepScalars scalars = scalars_of_step(1);
+    const device::UpdateScalars norm = finish(*device, state, 1, scale);
+    device::UpdateScalars scalars = scalars_of_step(1, 1e-3);
     scalars.clip_coefficient = norm.clip_coefficient;
     shard.update(*device, gradient, {{0, 3000, 0.1}}, scalars);
     return norm.grad_norm;
@@ -334,8 +339,8 @@ TEST(AdamW, ShardMayBeTheMaster) {
   const Tensor gradient = s.upload(normal(1, 3000, "gradient"));
   Shard apart(s, parameters), same(s, parameters);
   same.shard = same.master;
-  apart.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1));
-  same.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1));
+  apart.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1, 1e-3));
+  same.update(*device, gradient, {{0, 3000, 0.1}}, scalars_of_step(1, 1e-3));
   EXPECT_TRUE(same_bits(s.download(apart.shard), s.download(same.shard)));
 }
 

@@ -6,8 +6,8 @@
 
 #include "device/cuda/attention.cuh"
 #include "device/cuda/cuda_device.hpp"
-#include "device/support.hpp"
 #include "emulation/control.hpp"
+#include "support/device_session.hpp"
 
 namespace llampi::test {
 namespace {
@@ -39,8 +39,20 @@ Results reference(const Inputs& in, DType dtype) {
   const Tensor qkv = s.upload(in.qkv), out = s.output(tokens, in.shape.query_cols());
   const Tensor log_sum_exp = s.wide_output(in.shape.query_heads, tokens);
   const Tensor dqkv = s.output(tokens, in.shape.qkv_cols());
-  device->attention(batch, longest, in.shape, qkv, out, log_sum_exp, {});
-  device->attention_backward(batch, longest, in.shape, s.upload(in.dout), qkv, out, log_sum_exp, dqkv, {});
+  device->run(device::op::Attention{.documents = documents_of(batch, longest),
+                                    .shape = in.shape,
+                                    .qkv = qkv,
+                                    .out = out,
+                                    .log_sum_exp = log_sum_exp,
+                                    .workspace = {}});
+  device->run(device::op::AttentionBackward{.documents = documents_of(batch, longest),
+                                            .shape = in.shape,
+                                            .dout = s.upload(in.dout),
+                                            .qkv = qkv,
+                                            .out = out,
+                                            .log_sum_exp = log_sum_exp,
+                                            .dqkv = dqkv,
+                                            .workspace = {}});
   return {s.download(out), s.download(log_sum_exp), s.download(dqkv)};
 }
 
@@ -56,7 +68,8 @@ Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
   const Tensor log_sum_exp = s.wide_output(in.shape.query_heads, tokens);
   const Tensor dqkv = s.output(tokens, in.shape.qkv_cols()),
                delta = s.wide_output(in.shape.query_heads, tokens);
-  const device::cuda::AttentionProblem problem = device::cuda::attention_problem(batch, in.shape);
+  const device::cuda::AttentionProblem problem =
+      device::cuda::attention_problem(documents_of(batch, in.layout.longest()), in.shape);
   device::cuda::AttentionOperands operands{dtype,     qkv.data,  out.data,         log_sum_exp.as<float>(),
                                            dout.data, dqkv.data, delta.as<float>()};
   const cudaStream_t stream = device.stream(device::Stream::compute);

@@ -88,8 +88,8 @@ TEST(AnotherOperation, IsRun) {
   });
   operations.add(kSumOverRanks, [&](Call& call) {
     call.announce();
-    return group->all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum,
-                             device::Accumulate::no, call[Slot::workspace], call.action.stream);
+    return group->all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum, Accumulate::no,
+                             call[Slot::workspace], call.action.stream);
   });
   const std::vector<Unit> units;
   const std::vector<model::StageSpec> stages;

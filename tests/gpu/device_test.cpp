@@ -132,7 +132,7 @@ TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
 TEST_F(GpuDevice, AsksForTooMuch) {
   EXPECT_THROW(device().allocate(std::int64_t{1} << 50), UserError);
   const Buffer x(device(), DType::float32, 8);  // and goes on
-  device().add(x.view(), x.view());
+  device().run(device::op::Add{.source = x.view(), .destination = x.view()});
   EXPECT_EQ(x.get<float>(), std::vector<float>(8));
 }
 
@@ -161,7 +161,7 @@ TEST_F(GpuDevice, EventsOrderStreams) {
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(i);
     device().upload(a.view(), values, device::Stream::copy);
     device().wait(device::Stream::compute, device().record(device::Stream::copy));
-    device().copy(a.view(), b.view());
+    device().run(device::op::Copy{.source = a.view(), .destination = b.view()});
     device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
     const device::Memory back = device().allocate_host(n * 4);
     device().download(back.data(), b.view(), device::Stream::copy_out);
@@ -179,7 +179,7 @@ TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
       for (const device::Stream waiting : kAll) device().wait(waiting, first);
       device().wait(device::Stream::host, second);
     }
-    device().zero(x.view());
+    device().run(device::op::Zero{.destination = x.view()});
   }
   device().wait(device::Stream::host, device::Event());
   device().wait(device::Stream::compute, device().record(device::Stream::host));
@@ -201,7 +201,7 @@ TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
     device().begin_capture();
     device().upload(a.view(), values, device::Stream::copy);
     device().wait(device::Stream::compute, device().record(device::Stream::copy));
-    device().add(a.view(), a.view());
+    device().run(device::op::Add{.source = a.view(), .destination = a.view()});
     device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
     device().download(to.data(), a.view(), device::Stream::copy_out);
     const device::Graph graph = device().end_capture();
@@ -220,17 +220,17 @@ TEST_F(GpuDevice, GoesOnAfterACaptureThatWasBrokenOff) {
   const Buffer x(device(), DType::float32, 8);
   x.set(std::vector<float>(8, 1));
   device().begin_capture();
-  device().add(x.view(), x.view());
+  device().run(device::op::Add{.source = x.view(), .destination = x.view()});
   device().wait(device::Stream::reduce, device().record(device::Stream::compute));
   device().drop_capture();
   EXPECT_EQ(x.get<float>(), std::vector<float>(8, 1));
 
   device().begin_capture();
-  device().add(x.view(), x.view());
+  device().run(device::op::Add{.source = x.view(), .destination = x.view()});
   EXPECT_THROW(device().synchronize(device::Stream::compute), Error);
   EXPECT_THROW(device().end_capture(), Error);
   device().drop_capture();
-  device().add(x.view(), x.view());
+  device().run(device::op::Add{.source = x.view(), .destination = x.view()});
   EXPECT_EQ(x.get<float>(), std::vector<float>(8, 2));
 }
 
@@ -242,14 +242,16 @@ TEST_F(GpuDevice, CallsWhileTheHostWaits) {
   work_orders().at(emulated ? 1 : 0).set();
   int calls = 0;
   device().set_progress([&] { ++calls; });
-  for (int i = 0; i < 16; ++i) device().add(x.view(), x.view());
+  for (int i = 0; i < 16; ++i) device().run(device::op::Add{.source = x.view(), .destination = x.view()});
   const int between = std::exchange(calls, 0);
   device().wait(device::Stream::host, device().record(device::Stream::compute));
   device().synchronize(device::Stream::compute);
   EXPECT_EQ(between, 16);
   EXPECT_GT(calls, 0);
   device().set_progress([] { throw Error("a rank is lost"); });
-  for (int i = 0; i < 6; ++i) EXPECT_THROW(device().add(x.view(), x.view()), Error);  // each is issued
+  for (int i = 0; i < 6; ++i)
+    EXPECT_THROW(device().run(device::op::Add{.source = x.view(), .destination = x.view()}),
+                 Error);  // each is issued
   EXPECT_THROW(device().synchronize(device::Stream::compute), Error);
   device().set_progress({});
   device().synchronize(device::Stream::compute);
@@ -277,7 +279,8 @@ TEST_F(GpuDevice, CastsBetweenAllTypes) {
           source.set(packed(bits, from));
           const std::vector<std::uint32_t> poison(static_cast<std::size_t>(n + 1), narrow(3.0F, to));
           destination.set(packed(poison, to));
-          device().cast(source.view(), destination.view().slice(0, n));
+          device().run(
+              device::op::Cast{.source = source.view(), .destination = destination.view().slice(0, n)});
           std::vector<std::uint32_t> expected;
           for (const std::uint32_t x : bits) expected.push_back(from == to ? x : narrow(widen(x, from), to));
           expected.push_back(poison.back());  // what lies behind is not touched
@@ -299,7 +302,7 @@ TEST_F(GpuDevice, Adds) {
         const Buffer source(device(), dtype, n, offset), destination(device(), dtype, n, offset);
         source.set(packed(a, dtype));
         destination.set(packed(b, dtype));
-        device().add(source.view(), destination.view());
+        device().run(device::op::Add{.source = source.view(), .destination = destination.view()});
         std::vector<std::uint32_t> expected;  // one rounding, after a sum in float32
         for (std::size_t i = 0; i < a.size(); ++i)
           expected.push_back(narrow(widen(a[i], dtype) + widen(b[i], dtype), dtype));
@@ -312,7 +315,7 @@ TEST_F(GpuDevice, Adds) {
 TEST_F(GpuDevice, Zeroes) {
   const Buffer x(device(), DType::float32, 1001);
   x.set(std::vector<float>(1001, NAN));
-  device().zero(x.view().slice(1, 1000));
+  device().run(device::op::Zero{.destination = x.view().slice(1, 1000)});
   const auto values = x.get<float>();
   EXPECT_TRUE(std::isnan(values.front()) && std::isnan(values.back()));
   for (std::size_t i = 1; i < 1000; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(values[i]), 0U);
@@ -321,11 +324,11 @@ TEST_F(GpuDevice, Zeroes) {
 TEST_F(GpuDevice, RefusesWhatDoesNotFit) {
   const Buffer a(device(), DType::float32, 8), b(device(), DType::bfloat16, 8),
       c(device(), DType::float32, 4), d(device(), DType::int32, 8);
-  EXPECT_THROW(device().add(a.view(), b.view()), Error);
-  EXPECT_THROW(device().add(a.view(), c.view()), Error);
-  EXPECT_THROW(device().cast(b.view(), c.view()), Error);
-  EXPECT_THROW(device().cast(a.view(), d.view()), Error);
-  EXPECT_THROW(device().copy(a.view(), c.view()), Error);
+  EXPECT_THROW(device().run(device::op::Add{.source = a.view(), .destination = b.view()}), Error);
+  EXPECT_THROW(device().run(device::op::Add{.source = a.view(), .destination = c.view()}), Error);
+  EXPECT_THROW(device().run(device::op::Cast{.source = b.view(), .destination = c.view()}), Error);
+  EXPECT_THROW(device().run(device::op::Cast{.source = a.view(), .destination = d.view()}), Error);
+  EXPECT_THROW(device().run(device::op::Copy{.source = a.view(), .destination = c.view()}), Error);
   EXPECT_THROW(device().upload(a.view(), nullptr, device::Stream::host), Error);
 }
 

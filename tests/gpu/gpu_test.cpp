@@ -9,7 +9,7 @@ void GpuTest::SetUpTestSuite() {
   suite_ = std::make_unique<Suite>();
   suite_->device = make_gpu({.attention = device::GpuAttention::own}, suite_->why);
   if (!suite_->device) return;
-  const std::int64_t bytes = suite_->device->shared_workspace();
+  const std::int64_t bytes = suite_->device->sizes().shared_workspace();
   suite_->workspace = suite_->device->allocate(bytes);
   suite_->device->set_workspace({suite_->workspace.data(), DType::int32, 1, bytes / 4});
 }

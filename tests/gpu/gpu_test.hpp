@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::test {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "device/operations.hpp"
 #include "gpu/gpu_test.hpp"
+#include "support/device_operations.hpp"
 
 namespace llampi::test {
 namespace {
@@ -15,12 +15,12 @@ namespace {
 /// rounded for itself, adds errors of standard deviation u / sqrt(3) times that of the sum; the largest of
 /// 10^5 errors is about four times that, as the largest element is about four times the usual one: less than
 /// u of it. Twice that for small tensors, where the largest element is not so large.
-double tolerance(const Operation& op, DType dtype) {
+double tolerance(const OperationCase& op, DType dtype) {
   const double sums = 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms));
   return dtype == DType::float32 ? sums : sums + 2 * op.roundings * unit_roundoff(dtype);
 }
 
-Values gradient_of_output(const Operation& op, const std::vector<Values>& outputs) {
+Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs) {
   Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
   if (op.name == "head_loss" || op.name == "tied_head") dy.data[0] = static_cast<double>(0.01F);
   return dy;
@@ -45,7 +45,7 @@ class GpuOperations : public GpuTest {
   }
 
   /// Forward and both kinds of backward against the reference; in each order of work, with equal bits.
-  static void expect_like_reference(const Operation& op) {
+  static void expect_like_reference(const OperationCase& op) {
     for (const DType dtype : kGpuTypes) {
       SCOPED_TRACE(fmt::format("{}, {}, seed {}", op.name, to_string(dtype), kSeed));
       const auto reference_device = device::make_reference_device();
@@ -55,9 +55,9 @@ class GpuOperations : public GpuTest {
       if (!op.backward) continue;
       const Values dy = gradient_of_output(op, op.forward(reference, op.inputs));
       const bool adds = std::find(op.accumulates.begin(), op.accumulates.end(), true) != op.accumulates.end();
-      for (const device::Accumulate accumulate : {device::Accumulate::no, device::Accumulate::yes}) {
-        if (accumulate == device::Accumulate::yes && !adds) continue;
-        SCOPED_TRACE(accumulate == device::Accumulate::yes ? "gradients, added" : "gradients");
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        if (accumulate == Accumulate::yes && !adds) continue;
+        SCOPED_TRACE(accumulate == Accumulate::yes ? "gradients, added" : "gradients");
         expect_like(op, dtype, op.backward(reference, op.inputs, dy, accumulate),
                     [&](Session& s) { return op.backward(s, op.inputs, dy, accumulate); });
       }
@@ -67,7 +67,7 @@ class GpuOperations : public GpuTest {
 
  private:
   template <class Run>
-  static void expect_like(const Operation& op, DType dtype, const std::vector<Values>& expected,
+  static void expect_like(const OperationCase& op, DType dtype, const std::vector<Values>& expected,
                           const Run& run) {
     std::vector<Values> first;
     for (const WorkOrder& order : work_orders()) {
@@ -82,12 +82,12 @@ class GpuOperations : public GpuTest {
   }
 
   /// Without the weight's gradient, the last input's, all else has the same bits.
-  static void expect_weights_can_be_frozen(const Operation& op, DType dtype, const Values& dy) {
+  static void expect_weights_can_be_frozen(const OperationCase& op, DType dtype, const Values& dy) {
     if (op.name.starts_with("attention") || op.name == "tied_head") return;  // without a weight of its own
     SCOPED_TRACE("frozen");
     Session trained(device(), dtype), frozen(device(), dtype, Weights::frozen);
-    const std::vector<Values> expected = op.backward(trained, op.inputs, dy, device::Accumulate::yes);
-    const std::vector<Values> actual = op.backward(frozen, op.inputs, dy, device::Accumulate::yes);
+    const std::vector<Values> expected = op.backward(trained, op.inputs, dy, Accumulate::yes);
+    const std::vector<Values> actual = op.backward(frozen, op.inputs, dy, Accumulate::yes);
     ASSERT_EQ(actual.size(), expected.size());
     const std::size_t weight = op.inputs.size() - 1;
     for (std::size_t i = 0; i < actual.size(); ++i) {
@@ -144,12 +144,12 @@ TEST_F(GpuOperations, Attention) {
 TEST_F(GpuOperations, AttentionCached) {
   for (const std::int64_t past : {0, 31, 150}) {
     for (const std::int64_t tokens : {1, 16}) {
-      expect_like_reference(attention_cached(past, tokens, {4, 2, 16}));
-      expect_like_reference(attention_cached(past, tokens, {3, 1, 6}));
+      expect_like_reference(cached_attention(past, tokens, {4, 2, 16}));
+      expect_like_reference(cached_attention(past, tokens, {3, 1, 6}));
     }
   }
-  expect_like_reference(attention_cached(70, 5, {2, 1, 136}));
-  expect_like_reference(attention_cached(200, 3, {2, 2, 128}));
+  expect_like_reference(cached_attention(70, 5, {2, 1, 136}));
+  expect_like_reference(cached_attention(200, 3, {2, 2, 128}));
 }
 
 TEST_F(GpuOperations, Projection) {
@@ -174,10 +174,12 @@ TEST_F(GpuOperations, SwiGluOnceMore) {
       Session s(device(), dtype);
       const Tensor gate_up = s.output(65, 2 * width), first = s.output(65, width),
                    again = s.output(65, width);
-      device().gate_up_swiglu(s.upload(normal(65, 80, "x")), s.upload(normal(2 * width, 80, "weight")),
-                              gate_up, first);
+      device().run(device::op::GateUpSwiglu{.x = s.upload(normal(65, 80, "x")),
+                                            .weight = s.upload(normal(2 * width, 80, "weight")),
+                                            .gate_up = gate_up,
+                                            .activated = first});
       const Values gates = s.download(gate_up);
-      device().swiglu(gate_up, again);
+      device().run(device::op::Swiglu{.gate_up = gate_up, .activated = again});
       EXPECT_TRUE(same_bits(s.download(again), s.download(first)));
       EXPECT_TRUE(same_bits(s.download(gate_up), gates));
       EXPECT_GT(largest_magnitude(s.download(again)), 0);
@@ -187,19 +189,19 @@ TEST_F(GpuOperations, SwiGluOnceMore) {
 
 TEST_F(GpuOperations, Head) {
   for (const std::int32_t tokens : {1, 23}) {
-    expect_like_reference(head_loss(one_segment(tokens), 40));
+    expect_like_reference(linear_cross_entropy(one_segment(tokens), 40));
     expect_like_reference(tied_head(one_segment(tokens), 37));
   }
   Layout wide = one_segment(5);
   wide.vocabulary = 9001;  // more than a block looks at at once
-  expect_like_reference(head_loss(wide, 12));
+  expect_like_reference(linear_cross_entropy(wide, 12));
 }
 
 TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);
-    const Operation op = head_loss(one_segment(23), 40);
-    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, device::Accumulate::no);
+    const OperationCase op = linear_cross_entropy(one_segment(23), 40);
+    const std::vector<Values> gradients = op.backward(s, op.inputs, {1, 1, {0.01}}, Accumulate::no);
     for (std::int64_t t = 3; t < 23; t += 5) {
       for (std::int64_t i = 0; i < 40; ++i)
         ASSERT_EQ(gradients[0].data[static_cast<std::size_t>(t * 40 + i)], 0) << t;
@@ -210,7 +212,7 @@ TEST_F(GpuOperations, RowsWithoutLabelsHaveNoGradient) {
 TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
   for (const DType dtype : kGpuTypes) {
     Session s(device(), dtype);
-    Operation op = head_loss(one_segment(7), 40);
+    OperationCase op = linear_cross_entropy(one_segment(7), 40);
     op.inputs[0].data[40] = std::nan("");
     EXPECT_TRUE(std::isnan(op.forward(s, op.inputs)[0].data[0]));
     op.inputs[0].data[40] = std::numeric_limits<double>::infinity();
@@ -221,8 +223,8 @@ TEST_F(GpuOperations, BrokenNumbersShowInTheLoss) {
 // The bits of a segment do not depend on what else is in the batch.
 TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
   const device::AttentionShape shape{4, 2, 16};
-  const Operation both = attention({"", {70, 33}}, shape);
-  Operation second = attention(one_segment(33), shape);
+  const OperationCase both = attention({"", {70, 33}}, shape);
+  OperationCase second = attention(one_segment(33), shape);
   second.inputs[0].data.assign(both.inputs[0].data.begin() + 70 * shape.qkv_cols(),
                                both.inputs[0].data.end());
   for (const DType dtype : kGpuTypes) {
@@ -236,7 +238,7 @@ TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
 // Scores far apart: e^x underflows to zero, and nothing overflows. A score of 1000 that is summed of 16
 // products in float32 is off by up to 1000 sqrt(16) roundings, and so are, relatively, the probabilities.
 TEST_F(GpuOperations, LargeScores) {
-  Operation op = attention(one_segment(65), {2, 1, 16});
+  OperationCase op = attention(one_segment(65), {2, 1, 16});
   for (double& v : op.inputs[0].data) v *= 16;
   for (const DType dtype : kGpuTypes) {
     SCOPED_TRACE(to_string(dtype));

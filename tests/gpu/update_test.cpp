@@ -4,13 +4,11 @@
 #include <cmath>
 #include <limits>
 
-#include "device/support.hpp"
 #include "gpu/gpu_test.hpp"
+#include "support/adamw.hpp"
 
 namespace llampi::test {
 namespace {
-
-using Ranges = std::vector<device::UpdateRange>;
 
 constexpr std::int64_t kElements = 40007;  ///< more than the blocks of a launch take at once
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -23,7 +21,7 @@ class GpuUpdate : public GpuTest {};
 struct Norm {
   std::int32_t maximum = 0;
   std::int64_t limbs[2] = {0, 0};
-  device::StepScalars scalars;
+  device::UpdateScalars scalars;
 };
 
 /// The ranges of `rest` come in a second call.
@@ -31,10 +29,18 @@ Norm norm_of(Session& s, Tensor gradient, const Ranges& ranges, const Ranges& re
              double loss_scale = 1) {
   Norm norm;
   const Tensor maximum = s.integers({0}), limbs = s.raw(norm.limbs, 1, 2, DType::int64);
-  const Scalars scalars(s, {.loss_scale = loss_scale});
-  for (const Ranges& some : {ranges, rest}) s.device().max_magnitude(gradient, some, maximum);
-  for (const Ranges& some : {ranges, rest}) s.device().sum_squares(gradient, some, maximum, limbs);
-  s.device().finish_norm(maximum, limbs, max_norm, scalars.get());
+  const OnDevice<double> scale(s, loss_scale);
+  const OnDevice<device::UpdateScalars> scalars(s, {});
+  for (const Ranges& some : {ranges, rest})
+    s.device().run(device::op::MaxMagnitude{.gradient = gradient, .ranges = some, .maximum = maximum});
+  for (const Ranges& some : {ranges, rest})
+    s.device().run(
+        device::op::SumSquares{.gradient = gradient, .ranges = some, .maximum = maximum, .limbs = limbs});
+  s.device().run(device::op::FinishNorm{.maximum = maximum,
+                                        .limbs = limbs,
+                                        .max_norm = max_norm,
+                                        .loss_scale = scale.get(),
+                                        .scalars = scalars.get()});
   s.download(maximum, &norm.maximum);
   s.download(limbs, norm.limbs);
   norm.scalars = scalars.read();
@@ -156,28 +162,6 @@ TEST_F(GpuUpdate, ClipCoefficientAndLossScale) {
 
 // ---- AdamW ----
 
-struct Types {
-  DType master, exp_avg, exp_avg_sq, shard;
-};
-
-std::vector<Types> all_types() {
-  std::vector<Types> result;
-  const DType kept[] = {DType::float32, DType::bfloat16};
-  for (const DType master : kept) {
-    for (const DType exp_avg : kept) {
-      for (const DType exp_avg_sq : kept) {
-        for (const DType shard : kGpuTypes) result.push_back({master, exp_avg, exp_avg_sq, shard});
-      }
-    }
-  }
-  return result;
-}
-
-std::string describe(const Types& t) {
-  return fmt::format("master {}, exp_avg {}, exp_avg_sq {}, shard {}, seed {}", to_string(t.master),
-                     to_string(t.exp_avg), to_string(t.exp_avg_sq), to_string(t.shard), kSeed);
-}
-
 Values zeros(std::int64_t n) { return {1, n, std::vector<double>(static_cast<std::size_t>(n), 0.0)}; }
 
 /// What AdamW keeps of parameters, in device memory.
@@ -189,10 +173,18 @@ struct State {
         exp_avg_sq(s.upload(zeros(parameters.cols), types.exp_avg_sq)),
         shard(s.output(1, parameters.cols, types.shard)) {}
 
-  void update(Tensor gradient, const Ranges& ranges, const device::StepScalars& values) {
-    const Scalars scalars(s, values);
-    s.device().adamw(gradient, ranges, device::AdamWConstants{}, scalars.get(), master, exp_avg, exp_avg_sq,
-                     shard);
+  void update(Tensor gradient, const Ranges& ranges, const device::UpdateScalars& values) {
+    const OnDevice<device::UpdateScalars> scalars(s, values);
+    s.device().run(device::op::AdamW{.gradient = gradient,
+                                     .ranges = ranges,
+                                     .beta1 = kBeta1,
+                                     .beta2 = kBeta2,
+                                     .eps = kAdamWEps,
+                                     .scalars = scalars.get(),
+                                     .master = master,
+                                     .exp_avg = exp_avg,
+                                     .exp_avg_sq = exp_avg_sq,
+                                     .shard = shard});
   }
   std::vector<Values> download() const {
     return {s.download(master), s.download(exp_avg), s.download(exp_avg_sq), s.download(shard)};
@@ -202,24 +194,7 @@ struct State {
   Tensor master, exp_avg, exp_avg_sq, shard;
 };
 
-device::StepScalars scalars_of_step(int step) {
-  const device::AdamWConstants constants;
-  device::StepScalars scalars;
-  scalars.step = step;
-  scalars.learning_rate = 1e-2;
-  scalars.bias_correction1 = 1 - std::pow(constants.beta1, step);
-  scalars.bias_correction2 = 1 - std::pow(constants.beta2, step);
-  scalars.clip_coefficient = 0.75;
-  scalars.grad_norm = 1;
-  return scalars;
-}
-
 Values gradient_of_step(int step, std::int64_t n) { return normal(1, n, fmt::format("gradient {}", step)); }
-
-/// Two parameters with a hole between them; the second one's part begins within the parameter, beyond 2^32.
-Ranges two_parameters(std::int64_t n) {
-  return {{0, 1400, 0.1, 1, 0xABCDEF0123456789, 0}, {1405, n, 0, 0.5, 42, (std::int64_t{1} << 36) + 13}};
-}
 
 void expect_same_numbers(const std::vector<Values>& actual, const std::vector<Values>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
@@ -318,7 +293,7 @@ TEST_F(GpuUpdate, NotFiniteMeansNoUpdate) {
       Session s(device(), DType::float32);
       State state(s, {kept, kept, kept, DType::float16}, normal(1, 100, "parameters"));
       const std::vector<Values> before = state.download();
-      device::StepScalars scalars = scalars_of_step(1);
+      device::UpdateScalars scalars = scalars_of_step(1);
       scalars.grad_norm = norm;
       state.update(s.upload(gradient_of_step(1, 100)), {{0, 100, 0.1}}, scalars);
       expect_same_numbers(state.download(), before);

@@ -124,7 +124,7 @@ class FrozenParameters : public ::testing::TestWithParam<Case> {
       : device_(GetParam().on_cpu ? device::make_cpu_device(2) : device::make_reference_device()),
         compute_(GetParam().on_cpu ? DType::float32 : DType::float64),
         llama_(make_llama(tiny(GetParam().tied))),
-        model_(*llama_, *device_, compute_),
+        model_(*llama_, device_->sizes(), compute_),
         runner_(model_, *device_, kShape, compute_) {
     RecordProperty("seed", static_cast<int>(kSeed));
     runner_.set_parameters(oracle::initial_value);

@@ -136,7 +136,7 @@ TEST_P(Gradients, OfMicroBatchesAddUp) {
   const auto of_b = gradients();
   runner_.backward(a, inverse_tokens);
   const auto of_a = gradients();
-  runner_.backward(b, inverse_tokens, device::Accumulate::yes);
+  runner_.backward(b, inverse_tokens, Accumulate::yes);
   const auto of_both = gradients();
   for (std::size_t p = 0; p < of_a.size(); ++p) {
     for (std::size_t i = 0; i < of_a[p].size(); ++i) {

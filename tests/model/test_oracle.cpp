@@ -52,8 +52,8 @@ void expect_initial(const oracle::Fixture& fixture, device::Device& device, DTyp
   const double inverse_tokens = 1.0 / static_cast<double>(fixture.initial.valid_tokens);
   EXPECT_NEAR((runner.loss_sum(first) + runner.loss_sum(second)) * inverse_tokens, fixture.initial.loss,
               tolerance.loss * fixture.initial.loss);
-  const double loss = runner.backward(first, inverse_tokens) +
-                      runner.backward(second, inverse_tokens, device::Accumulate::yes);
+  const double loss =
+      runner.backward(first, inverse_tokens) + runner.backward(second, inverse_tokens, Accumulate::yes);
   EXPECT_NEAR(loss * inverse_tokens, fixture.initial.loss, tolerance.loss * fixture.initial.loss);
 
   ASSERT_EQ(model->parameters().size(), fixture.initial.gradients.size());

@@ -206,7 +206,7 @@ TEST(Report, CountsWhatAStepMoves) {
   const auto on_host = compile({"", 2, 0, with([](auto& o) { o.offload = {true, false, true}; })});
   const auto without = compile({"", 2});
   EXPECT_EQ(on_host.report.traffic.device_to_host,
-            4 * flat_elements(on_host) / 2 + static_cast<std::int64_t>(sizeof(device::StepScalars)));
+            4 * flat_elements(on_host) / 2 + static_cast<std::int64_t>(sizeof(optim::StepScalars)));
   EXPECT_EQ(on_host.report.traffic.host_to_device - without.report.traffic.host_to_device,
             4 * flat_elements(on_host) / 2);
 }

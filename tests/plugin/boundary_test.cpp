@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::test {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cli/shell.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::test {

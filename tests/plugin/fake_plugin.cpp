@@ -6,6 +6,7 @@
 #include <new>
 
 #include "device/gpu_factory.hpp"
+#include "llampi/device/device.hpp"
 
 #ifndef FAKE_WITHOUT_FACTORY
 namespace llampi {

@@ -2,6 +2,7 @@
 // What is known of GPUs without one: scratch memory and peaks.
 #include <gtest/gtest.h>
 
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::test {
@@ -12,12 +13,12 @@ constexpr std::int64_t kMiB = 1 << 20;
 TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
   const auto sizes = device::make_gpu_sizes();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
-    const std::int64_t whole = sizes->head_loss_workspace(65536, 4096, 128256, dtype);
+    const std::int64_t whole = sizes->linear_cross_entropy_workspace(65536, 4096, 128256, dtype);
     EXPECT_LE(whole, 1025 * kMiB);
     EXPECT_GE(whole, 512 * kMiB);  // short chunks read and write the gradient of the weight too often
-    EXPECT_EQ(whole, sizes->head_loss_workspace(8192, 4096, 128256, dtype));
+    EXPECT_EQ(whole, sizes->linear_cross_entropy_workspace(8192, 4096, 128256, dtype));
     // One row at least, however wide.
-    EXPECT_GE(sizes->head_loss_workspace(1, 8, 512 * kMiB, dtype), 512 * kMiB * size_of(dtype));
+    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 8, 512 * kMiB, dtype), 512 * kMiB * size_of(dtype));
   }
 }
 
@@ -44,7 +45,7 @@ TEST(GpuSizes, RefuseWhatHasNoKernels) {
   EXPECT_THROW(sizes->attention_workspace(shape, 8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->rms_norm_backward_workspace(8, 8, DType::float64), Error);
-  EXPECT_THROW(sizes->head_loss_workspace(8, 8, 8, DType::int32), Error);
+  EXPECT_THROW(sizes->linear_cross_entropy_workspace(8, 8, 8, DType::int32), Error);
 }
 
 TEST(GpuPeak, ByTheNameThatTheDriverGives) {

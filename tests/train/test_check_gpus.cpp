@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "device/cpu/cpu_device.hpp"
+#include <cstring>
+
 #include "llampi/comm/compute.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 #include "llampi/train/train.hpp"
 #include "support/mpi_test.hpp"
@@ -16,19 +18,17 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 /// Computes all but SwiGLU, which it forgets or fails at.
-class BrokenGpu final : public device::CpuDevice {
- public:
-  explicit BrokenGpu(bool throws)
-      : device::CpuDevice(1, *device::available_kernels().front()), throws_(throws) {}
-  void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override {
-    if (throws_) throw Error("gate_up_swiglu: an illegal memory access was encountered");
-    device::CpuDevice::gate_up_swiglu(x, weight, gate_up, activated);
-    device::CpuDevice::zero(activated);
-  }
-
- private:
-  bool throws_;
-};
+std::unique_ptr<device::Device> broken_gpu(bool throws) {
+  auto device = device::make_cpu_device(1);
+  device->decorate([throws](const device::Operation& operation, const std::function<void()>& issue) {
+    const auto* const swiglu = std::get_if<device::op::GateUpSwiglu>(&operation);
+    if (swiglu != nullptr && throws) throw Error("gate_up_swiglu: an illegal memory access was encountered");
+    issue();
+    if (swiglu != nullptr)
+      std::memset(swiglu->activated.data, 0, static_cast<std::size_t>(swiglu->activated.bytes()));
+  });
+  return device;
+}
 
 /// The last rank has `last`, the others a device that is right.
 comm::Compute compute_with(std::unique_ptr<device::Device> last) {
@@ -56,7 +56,7 @@ TEST(CheckGpus, GoesOnWhereAllComputeWhatTheCpuDoes) {
 }
 
 TEST(CheckGpus, NamesTheRankItsGpuAndWhatDiffers) {
-  const std::string text = refusal(compute_with(std::make_unique<BrokenGpu>(false)));
+  const std::string text = refusal(compute_with(broken_gpu(false)));
   EXPECT_THAT(text, HasSubstr(fmt::format("the GPU of rank {} (", test_world().size() - 1)));
   EXPECT_THAT(text,
               ContainsRegex(", GPU X1 0000:17:00.0\\) does not compute in float32 what the CPU does: "
@@ -66,7 +66,7 @@ TEST(CheckGpus, NamesTheRankItsGpuAndWhatDiffers) {
 
 TEST(CheckGpus, SaysWhatAGpuFailedAt) {
   EXPECT_THAT(
-      refusal(compute_with(std::make_unique<BrokenGpu>(true))),
+      refusal(compute_with(broken_gpu(true))),
       HasSubstr("what the CPU does: gate_up_swiglu: an illegal memory access was encountered; use cpu"));
 }
 

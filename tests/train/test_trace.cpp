@@ -456,7 +456,7 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
       if (e.op == "all_reduce") expected = shard * (shards > 1 ? gradient : reduce);
       if (e.cargo == "shard" || e.cargo == "new_shard") expected = shard * param;
       if (e.cargo == "gradient") expected = shard * gradient;
-      if (e.cargo == "scalars") expected = sizeof(device::StepScalars);
+      if (e.cargo == "scalars") expected = sizeof(optim::StepScalars);
       if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "d2h");
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];

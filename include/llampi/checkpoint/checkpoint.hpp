@@ -13,7 +13,7 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::checkpoint {
 
@@ -84,7 +84,7 @@ class DamagedCheckpoint : public UserError {
 /// renames: under its own name there is only ever a complete file, with checksums of all that is in it. If it
 /// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
-void save_checkpoint(comm::World& world, device::Device& device, const std::filesystem::path& file,
+void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
                      const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                      const TrainingState& state, const CheckpointTexts& texts,
                      const FileSettings& settings = {});
@@ -97,7 +97,7 @@ void save_checkpoint(comm::World& world, device::Device& device, const std::file
 /// same
 /// @throws UserError if the file is missing or no llampi checkpoint; DamagedCheckpoint, on all ranks, if it
 /// was cut off or changed: then the pieces hold anything
-TrainingState load_checkpoint(comm::World& world, device::Device& device, const std::filesystem::path& file,
+TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                               bool missing_moments_are_zero = false);
 

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::checkpoint {
 
@@ -19,7 +19,7 @@ class Staging {
  public:
   /// Waits until the device has done what it was asked to: it may still be at work on the tensors.
   /// @param elements of the buffer; 6 bytes each
-  Staging(device::Device& device, std::int64_t elements);
+  Staging(device::Runtime& device, std::int64_t elements);
 
   /// Calls work(part, begin) for one part of a tensor after another; `begin` is the first element's index. A
   /// part fits into the buffer.
@@ -37,7 +37,7 @@ class Staging {
   float* values() const { return reinterpret_cast<float*>(memory_.data()); }
   std::uint16_t* bits() const { return reinterpret_cast<std::uint16_t*>(values() + elements_); }
 
-  device::Device& device_;
+  device::Runtime& device_;
   std::int64_t elements_;
   device::Memory memory_;  ///< values, then the bits of 16-bit formats
 };

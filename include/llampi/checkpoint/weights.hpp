@@ -50,7 +50,7 @@ constexpr auto word_table(WeightsReading) {
 /// as check_tensors(). Collective.
 /// @param source on every rank; with `broadcast` only rank 0 reads more than headers
 /// @throws UserError, the same on all ranks
-void load_weights(comm::World& world, device::Device& device, const WeightsSource& source,
+void load_weights(comm::World& world, device::Runtime& device, const WeightsSource& source,
                   const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
                   WeightsReading reading = WeightsReading::each);
 

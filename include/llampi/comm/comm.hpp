@@ -13,7 +13,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::comm {
 
@@ -63,15 +63,14 @@ class Group {
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) = 0;
   /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. Any dtype, the same in
   /// both, or float32 in shard where whole is bfloat16 or float16.
-  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+  virtual std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                Tensor workspace, device::Stream stream) = 0;
   /// result (+)= sum over ranks of `values`, or their maximum (which does not accumulate). `values` is left
   /// undefined; result may be values (with Accumulate::no, in the same dtype). Any dtype, the same in both,
   /// or float32 in result where values are bfloat16 or float16: the first half of the exchange is then
   /// narrow, the second, of the sums, float32, as also where narrow sums are added.
-  virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op,
-                                           device::Accumulate accumulate, Tensor workspace,
-                                           device::Stream stream) = 0;
+  virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
+                                           Tensor workspace, device::Stream stream) = 0;
 };
 
 /// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator. `dtype`

@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
-#include "llampi/device/gpu.hpp"
+#include "llampi/device/forward.hpp"
 
 namespace llampi::comm {
 

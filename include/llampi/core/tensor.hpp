@@ -9,6 +9,9 @@
 
 namespace llampi {
 
+/// Whether a result is written over what its memory holds, or added to it.
+enum class Accumulate : bool { no, yes };
+
 enum class DType : std::uint8_t { float64, float32, bfloat16, float16, int64, int32 };
 
 /// Bytes of one element.
@@ -25,6 +28,21 @@ constexpr std::int64_t size_of(DType dtype) {
       return 2;
   }
   return 0;
+}
+
+/// Half of the distance between 1 and the next number: rounding to nearest changes a number by at most so
+/// much of itself. Of floating-point dtypes.
+constexpr double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return 0x1p-24;
+    case DType::bfloat16:
+      return 0x1p-8;
+    case DType::float16:
+      return 0x1p-11;
+    default:
+      return 0x1p-53;
+  }
 }
 
 /// "float32", "bfloat16", ...: the words of PyTorch and of our configuration.

@@ -13,10 +13,13 @@
 #include <string_view>
 #include <vector>
 
+#include "llampi/core/tensor.hpp"
 #include "llampi/core/words.hpp"
-#include "llampi/device/device.hpp"
 
 namespace llampi::device {
+
+class Device;
+class OperationSizes;
 
 /// The least compute capability, with which the kernels' asynchronous copies came.
 inline constexpr int kOldestGpu = 8;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The integer grid on which the squares of the gradients are summed (see Device::sum_squares).
+// The integer grid on which the squares of the gradients are summed (see op::SumSquares).
 //
 // With 2^k > max|g| >= 2^(k-1), a square s < 2^(2k) is scaled to u = s * 2^(30 - 2k) < 2^30 and cut in two
 // limbs: high = floor(u), low = floor((u - high) * 2^32). Integer sums do not depend on their order; the part

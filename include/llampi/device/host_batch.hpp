@@ -1,12 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// A micro-batch in host memory, as `data` makes it and the engine uploads it: the counterpart of Batch.
+// A micro-batch: in host memory, as `data` makes it, and where it was copied to.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "llampi/core/tensor.hpp"
+
 namespace llampi::device {
+
+/// The tokens of one micro-batch as the model sees them; the tensors are device memory. A segment is a run of
+/// tokens that see each other: a document within one sequence, or a whole sequence.
+struct Batch {
+  Tensor tokens;     ///< int32 [1, T], ids
+  Tensor labels;     ///< int32 [1, T], ids; -1 where there is no valid label
+  Tensor positions;  ///< int32 [1, T], position within the segment, for RoPE
+  /// int32 [1, T + 1]; the first segments + 1 entries count: segment i is [i], ..., [i + 1] - 1
+  Tensor segment_offsets;
+  std::int64_t segments = 0;
+  std::int64_t past = 0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
+};
 
 /// One block of int32, so that it travels in one copy: T tokens, T labels, T positions, T + 1 segment
 /// offsets.
@@ -22,14 +36,24 @@ class HostBatch {
   std::span<std::int32_t> tokens() { return part(0, tokens_); }
   std::span<std::int32_t> labels() { return part(1, tokens_); }     ///< -1: no valid label
   std::span<std::int32_t> positions() { return part(2, tokens_); }  ///< within the segment
-  std::span<std::int32_t> segment_offsets() {
-    return part(3, tokens_ + 1);
-  }  ///< the first segments + 1 entries count
+  /// The first segments + 1 entries count.
+  std::span<std::int32_t> segment_offsets() { return part(3, tokens_ + 1); }
   std::span<const std::int32_t> values() const { return values_; }
 
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
   std::int64_t past = 0;  ///< see Batch
+
+  /// The batch where its values() were copied to: int32 [1, elements(tokens)].
+  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t past = 0) {
+    const std::int64_t tokens = block.cols / 4;
+    return {.tokens = block.slice(0, tokens),
+            .labels = block.slice(tokens, 2 * tokens),
+            .positions = block.slice(2 * tokens, 3 * tokens),
+            .segment_offsets = block.slice(3 * tokens, block.cols),
+            .segments = segments,
+            .past = past};
+  }
 
  private:
   std::span<std::int32_t> part(std::int64_t index, std::int64_t length) {

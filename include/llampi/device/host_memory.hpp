@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::device {
 

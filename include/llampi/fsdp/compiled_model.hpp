@@ -11,6 +11,7 @@
 #include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/wrap.hpp"
 #include "llampi/model/model.hpp"
+#include "llampi/optim/adamw.hpp"
 #include "llampi/optim/parameter_groups.hpp"
 
 namespace llampi::fsdp {
@@ -32,7 +33,7 @@ struct EngineOptions {
   bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes
   bool snapshot = false;   ///< room for Engine::snapshot()
   std::uint64_t seed = 0;  ///< of stochastic rounding
-  device::AdamWConstants adamw;
+  optim::AdamWConstants adamw;
   double clip_grad_norm = 0;                  ///< 0: off
   std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
 };

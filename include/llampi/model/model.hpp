@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/forward.hpp"
 
 namespace llampi::model {
 
@@ -87,7 +87,7 @@ struct StageSpec {
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
 struct StageContext {
-  device::Device& device;
+  device::Operations& operations;
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   Tensor input;              ///< the previous stage's output; none for the first stage
@@ -98,12 +98,14 @@ struct StageContext {
   std::span<const Tensor> parameters;
   /// backward() only. Empty where a parameter is frozen; of parameters that join, all or none.
   std::span<const Tensor> parameter_gradients;
-  std::span<const device::Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
+  std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
   std::span<const Tensor> kept;
-  std::span<const Tensor> constants;       ///< the model's
-  device::StepScalars* scalars = nullptr;  ///< device memory
+  std::span<const Tensor> constants;  ///< the model's
+  const double* inverse_tokens =
+      nullptr;                  ///< device memory: the gradients are those of loss_sum * inverse_tokens
+  double* loss_sum = nullptr;   ///< device memory: the last stage adds to it
   Tensor logits;                ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
   std::int64_t logits_row = 0;  ///< instead of the loss
 };

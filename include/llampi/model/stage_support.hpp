@@ -13,6 +13,8 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/device/operations.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi::model {
@@ -47,11 +49,19 @@ inline Tensor stacked(std::initializer_list<Tensor> parts) {
 
 /// Whether the gradient of stacked matrices is overwritten or added to: the same for all of them, since it is
 /// one product.
-inline device::Accumulate alike(std::initializer_list<device::Accumulate> parts) {
-  for (const device::Accumulate part : parts) {
+inline Accumulate alike(std::initializer_list<Accumulate> parts) {
+  for (const Accumulate part : parts) {
     require(part == *parts.begin(), "gradients of stacked matrices are accumulated differently");
   }
   return *parts.begin();
+}
+
+/// The documents of a batch, none of which is longer than max_seqlen.
+inline device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
+  return {.cu_seqlens = batch.segment_offsets,
+          .positions = batch.positions,
+          .count = batch.segments,
+          .max_seqlen = max_seqlen};
 }
 
 /// A saved tensor that recompute() makes again.

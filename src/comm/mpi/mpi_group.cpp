@@ -37,12 +37,12 @@ struct AllReduce {
   Tensor values;
   Tensor result;
   ReduceOp op;
-  device::Accumulate accumulate;
+  Accumulate accumulate;
   AllReduceSplit split;
   Tensor slices;  ///< [ranks, slice], the contributions to this rank's slice
   Tensor tails;   ///< [ranks, tail]
 
-  bool adds() const { return accumulate == device::Accumulate::yes; }
+  bool adds() const { return accumulate == Accumulate::yes; }
   /// Sums that are to be added later travel in float32, so that they are rounded once. There is room for half
   /// of their bits where `values` were, and for the other half where the contributions were.
   bool in_halves() const { return adds() && is_narrow(values.dtype); }
@@ -62,7 +62,7 @@ struct AllReduce {
     if (in_halves()) {
       sum_to_halves(slices, halves(own(head())), halves(own(lower_head())));
     } else {
-      combine_in_rank_order(slices, op, device::Accumulate::no, own(head()));
+      combine_in_rank_order(slices, op, Accumulate::no, own(head()));
     }
     combine_in_rank_order(tails, op, accumulate, result.slice(split.head, result.cols));
   }
@@ -82,7 +82,7 @@ struct AllReduce {
 };
 
 std::vector<Step> all_reduce_steps(const Ends& ends, Tensor values, Tensor result, ReduceOp op,
-                                   device::Accumulate accumulate, Tensor workspace) {
+                                   Accumulate accumulate, Tensor workspace) {
   const AllReduceSplit split = split_all_reduce(values.cols, ends.ranks, values.dtype);
   const Tensor slices = {workspace.data, values.dtype, ends.ranks, split.slice};
   const Tensor tails = {static_cast<std::byte*>(workspace.data) + slices.bytes(), values.dtype, ends.ranks,
@@ -128,7 +128,7 @@ std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::S
   return issue_on(stream, {gather});
 }
 
-std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                Tensor workspace, device::Stream stream) {
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
@@ -146,16 +146,14 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, devic
   return issue_on(stream, {exchange});
 }
 
-std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op,
-                                           device::Accumulate accumulate, Tensor workspace,
-                                           device::Stream stream) {
+std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
+                                           Tensor workspace, device::Stream stream) {
   const std::int64_t elements = values.elements();
   const bool in_place = result.data == values.data && elements > 0;
   require_reducible(values.dtype, result.dtype);
   require(result.elements() == elements, "all_reduce: result is not like values");
-  require(accumulate == device::Accumulate::no || op == ReduceOp::sum,
-          "all_reduce: a maximum does not accumulate");
-  require(!in_place || (accumulate == device::Accumulate::no && result.dtype == values.dtype),
+  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
+  require(!in_place || (accumulate == Accumulate::no && result.dtype == values.dtype),
           "all_reduce: values added to themselves, or widened in their place");
   require(workspace.bytes() >= all_reduce_workspace(elements, size(), values.dtype),
           "all_reduce: workspace too small");

@@ -35,9 +35,9 @@ class MpiGroup final : public Group {
   const std::vector<int>& members() const override { return members_; }
 
   std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) override;
-  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
-                                       Tensor workspace, device::Stream stream) override;
-  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, device::Accumulate accumulate,
+  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
+                                       device::Stream stream) override;
+  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                    Tensor workspace, device::Stream stream) override;
 
  private:

@@ -208,7 +208,7 @@ template <class T>
 void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
   std::vector<T> all = gather_equal(std::span<const T>(values));
   const auto elements = static_cast<std::int64_t>(values.size());
-  combine_in_rank_order(tensor(all.data(), size_, elements), op, device::Accumulate::no,
+  combine_in_rank_order(tensor(all.data(), size_, elements), op, Accumulate::no,
                         tensor(values.data(), 1, elements));
 }
 

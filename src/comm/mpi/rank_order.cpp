@@ -84,9 +84,9 @@ void for_each_block(Tensor contributions, Op op, Sink sink) {
 }
 
 template <class Out, class Value>
-void store_block(const Value* __restrict source, std::int64_t elements, device::Accumulate accumulate,
+void store_block(const Value* __restrict source, std::int64_t elements, Accumulate accumulate,
                  typename Out::Stored* __restrict target) {
-  if (accumulate == device::Accumulate::yes) {
+  if (accumulate == Accumulate::yes) {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(Out::load(target[i]) + source[i]);
   } else {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = Out::store(source[i]);
@@ -94,18 +94,18 @@ void store_block(const Value* __restrict source, std::int64_t elements, device::
 }
 
 template <class In, class Out, class Op>
-void combine(Tensor contributions, Op op, device::Accumulate accumulate, Tensor out_row) {
+void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row) {
   auto* out = static_cast<typename Out::Stored*>(out_row.data);
   const auto* first = static_cast<const typename In::Stored*>(contributions.data);
   const std::int64_t ranks = contributions.rows, elements = contributions.cols;
   if constexpr (std::is_same_v<In, Out>) {
-    if (ranks == 1 && accumulate == device::Accumulate::no) {
+    if (ranks == 1 && accumulate == Accumulate::no) {
       if (out != first && elements > 0) std::memcpy(out, first, static_cast<std::size_t>(out_row.bytes()));
       return;
     }
   }
   if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
-    if (accumulate == device::Accumulate::no) {
+    if (accumulate == Accumulate::no) {
       for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
         combine_block<In>(first + begin, elements, ranks, std::min(kBlock, elements - begin), op,
                           out + begin);
@@ -119,7 +119,7 @@ void combine(Tensor contributions, Op op, device::Accumulate accumulate, Tensor 
 }
 
 template <class In, class Out>
-void combine(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
+void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   if (op == ReduceOp::sum) {
     combine<In, Out>(contributions, Sum(), accumulate, out);
   } else {
@@ -128,7 +128,7 @@ void combine(Tensor contributions, ReduceOp op, device::Accumulate accumulate, T
 }
 
 template <class In>
-void combine_narrow(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
+void combine_narrow(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   if (out.dtype == DType::float32) {
     combine<In, Wide<float>>(contributions, op, accumulate, out);
   } else {
@@ -147,7 +147,7 @@ void add_halves_to(const std::uint16_t* upper, const std::uint16_t* lower, Tenso
 
 }  // namespace
 
-void combine_in_rank_order(Tensor contributions, ReduceOp op, device::Accumulate accumulate, Tensor out) {
+void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   require_reducible(contributions.dtype, out.dtype);
   require(out.elements() == contributions.cols, "combine: out is not one row of the contributions");
   switch (contributions.dtype) {

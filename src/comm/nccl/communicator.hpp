@@ -10,7 +10,7 @@
 
 #include "comm/nccl/session.hpp"
 #include "llampi/core/tensor.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::comm::nccl {
 

@@ -57,12 +57,12 @@ ncclUniqueId agree_on_id(Group& host) {
   return id;
 }
 
-bool is_direct(Tensor from, Tensor result, device::Accumulate accumulate) {
-  return from.dtype == result.dtype && accumulate == device::Accumulate::no;
+bool is_direct(Tensor from, Tensor result, Accumulate accumulate) {
+  return from.dtype == result.dtype && accumulate == Accumulate::no;
 }
 
 /// What NCCL leaves is cast or added by a kernel of ours.
-void require_kernel(Tensor from, Tensor result, device::Accumulate accumulate) {
+void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
   if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
   throw Error(fmt::format("internal error: sums of {} cannot be added on the GPU", to_string(from.dtype)));
 }
@@ -87,8 +87,7 @@ void NcclGroup::issue(const Operation& operation,
   communicator(operation.stream)->issue(operation, [&](ncclComm_t handle) { return call(handle, stream); });
 }
 
-void NcclGroup::finish(Tensor sum, Tensor result, device::Accumulate accumulate,
-                       device::Stream stream) const {
+void NcclGroup::finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const {
   if (!is_direct(sum, result, accumulate)) {
     gpu_.cuda.add_cast(sum, result, accumulate, stream);
   } else if (sum.data != result.data) {
@@ -108,11 +107,11 @@ std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::
     return ncclAllGather(shard.data, whole.data, static_cast<std::size_t>(shard.elements()),
                          type_of(shard.dtype), handle, on);
   });
-  if (size() == 1) finish(shard, whole, device::Accumulate::no, stream);
+  if (size() == 1) finish(shard, whole, Accumulate::no, stream);
   return work(operation);
 }
 
-std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
+std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
                                                 Tensor /*workspace*/, device::Stream stream) {
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
@@ -129,14 +128,12 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, devi
   return work(operation);
 }
 
-std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op,
-                                            device::Accumulate accumulate, Tensor /*workspace*/,
-                                            device::Stream stream) {
+std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
+                                            Tensor /*workspace*/, device::Stream stream) {
   const bool in_place = result.data == values.data && values.elements() > 0;
   require_reducible(values.dtype, result.dtype);
   require(result.elements() == values.elements(), "all_reduce: result is not like values");
-  require(accumulate == device::Accumulate::no || op == ReduceOp::sum,
-          "all_reduce: a maximum does not accumulate");
+  require(accumulate == Accumulate::no || op == ReduceOp::sum, "all_reduce: a maximum does not accumulate");
   require(!in_place || is_direct(values, result, accumulate),
           "all_reduce: values added to themselves, or widened in their place");
   require_kernel(values, result, accumulate);

@@ -23,16 +23,16 @@ class NcclGroup final : public Group {
   const std::vector<int>& members() const override { return host_->members(); }
 
   std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) override;
-  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, device::Accumulate accumulate,
-                                       Tensor workspace, device::Stream stream) override;
-  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, device::Accumulate accumulate,
+  std::unique_ptr<Work> reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate, Tensor workspace,
+                                       device::Stream stream) override;
+  std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                    Tensor workspace, device::Stream stream) override;
 
  private:
   /// Calls NCCL if there is anything to do with other ranks.
   void issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
   /// Where a reduction ends, on its stream: result (+)= sum, which may lie in the result already.
-  void finish(Tensor sum, Tensor result, device::Accumulate accumulate, device::Stream stream) const;
+  void finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const;
   /// Of what is on the stream now.
   std::unique_ptr<Work> work(const Operation& operation);
   /// Null for a group of one.

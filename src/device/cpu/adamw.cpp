@@ -10,21 +10,22 @@
 namespace llampi::device {
 namespace {
 
-/// Which operand's random bits; the last word of Philox's counter, see Device::adamw().
+/// Which operand's random bits; the last word of Philox's counter, see op::AdamW.
 enum class Rounded : std::uint32_t { master, exp_avg, exp_avg_sq };
 
 /// The rest of the step's arithmetic is float32; its factors are computed in float64 and rounded once.
-AdamWFactors factors(const UpdateRange& range, const AdamWConstants& constants, const StepScalars& scalars) {
+AdamWFactors factors(const UpdateRange& range, const op::AdamW& o) {
+  const UpdateScalars& scalars = *o.scalars;
   const double lr = scalars.learning_rate * range.learning_rate_factor;
   const auto round = [](double value) { return static_cast<float>(value); };
   return {.clip = round(scalars.clip_coefficient),
           .decay = round(lr * range.weight_decay),
-          .beta1 = round(constants.beta1),
-          .rest1 = round(1 - constants.beta1),
-          .beta2 = round(constants.beta2),
-          .rest2 = round(1 - constants.beta2),
+          .beta1 = round(o.beta1),
+          .rest1 = round(1 - o.beta1),
+          .beta2 = round(o.beta2),
+          .rest2 = round(1 - o.beta2),
           .inverse_root2 = round(1 / std::sqrt(scalars.bias_correction2)),
-          .eps = round(constants.eps),
+          .eps = round(o.eps),
           .step = round(lr / scalars.bias_correction1)};
 }
 
@@ -119,27 +120,20 @@ struct Step {
 
 }  // namespace
 
-void CpuDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-                      const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
-                      Tensor shard) {
-  check_gradient(gradient);
-  check_dtype(master, false, "the master");
-  check_dtype(exp_avg, false, "moments");
-  check_dtype(exp_avg_sq, false, "moments");
-  check_dtype(shard, true, "the shard");
-  for (const Tensor& tensor : {gradient, master, exp_avg, exp_avg_sq, shard})
-    check_ranges(ranges, tensor.elements());
-  if (!std::isfinite(scalars->grad_norm)) return progress();
-  for (const UpdateRange& range : ranges) {
-    const Step step{kernels_,
-                    factors(range, constants, *scalars),
-                    range.rounding_key,
-                    static_cast<std::uint32_t>(scalars->step),
-                    gradient,
-                    master,
-                    exp_avg,
-                    exp_avg_sq,
-                    shard};
+void CpuDevice::execute(const op::AdamW& o) {
+  check_gradient(o.gradient);
+  check_dtype(o.master, false, "the master");
+  check_dtype(o.exp_avg, false, "moments");
+  check_dtype(o.exp_avg_sq, false, "moments");
+  check_dtype(o.shard, true, "the shard");
+  for (const Tensor& tensor : {o.gradient, o.master, o.exp_avg, o.exp_avg_sq, o.shard})
+    check_ranges(o.ranges, tensor.elements());
+  if (!std::isfinite(o.scalars->grad_norm)) return;
+  for (const UpdateRange& range : o.ranges) {
+    const Step step{
+        kernels_,   factors(range, o), range.rounding_key, static_cast<std::uint32_t>(o.scalars->step),
+        o.gradient, o.master,          o.exp_avg,          o.exp_avg_sq,
+        o.shard};
     parallel_ranges(threads_, range.end - range.begin, kUpdatePiece,
                     [&](std::int64_t begin, std::int64_t end, int) {
                       if (step.all_float32()) return step.update_float32(range.begin + begin, end - begin);
@@ -149,7 +143,6 @@ void CpuDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, cons
                       }
                     });
   }
-  progress();
 }
 
 }  // namespace llampi::device

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cpu/cpu_device.hpp"
 
+#include "device/execute_on.hpp"
+
 namespace llampi::device {
 
 CpuDevice::CpuDevice(int threads, const Kernels& kernels)
@@ -11,21 +13,9 @@ std::string CpuDevice::describe() const {
                      threads_ == 1 ? "thread" : "threads");
 }
 
-std::int64_t CpuDevice::attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                            DType dtype) const {
-  return sizes_.attention_workspace(shape, tokens, longest, dtype);
-}
-std::int64_t CpuDevice::attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
-                                                     std::int64_t longest, DType dtype) const {
-  return sizes_.attention_backward_workspace(shape, tokens, longest, dtype);
-}
-std::int64_t CpuDevice::rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
-                                                    DType dtype) const {
-  return sizes_.rms_norm_backward_workspace(tokens, hidden, dtype);
-}
-std::int64_t CpuDevice::head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
-                                            DType dtype) const {
-  return sizes_.head_loss_workspace(tokens, hidden, vocabulary, dtype);
+void CpuDevice::issue(const Operation& operation) {
+  execute_on(*this, operation);
+  progress();
 }
 
 void* workspace_of(const Tensor& workspace, std::int64_t bytes) {

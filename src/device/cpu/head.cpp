@@ -10,17 +10,18 @@ namespace {
 
 /// The operands that the loss has with and without gradients.
 struct HeadOperands {
-  HeadOperands(const Batch& batch, const Tensor& x_, const Tensor& weight_, const Tensor& workspace,
-               const CpuSizes& sizes)
-      : tokens(batch.tokens.cols),
-        hidden(x_.cols),
-        vocabulary(weight_.rows),
+  template <class Operands>
+  HeadOperands(const Operands& o, const CpuSizes& sizes)
+      : tokens(o.labels.cols),
+        hidden(o.x.cols),
+        vocabulary(o.weight.rows),
         chunk(CpuSizes::head_rows(tokens, vocabulary)),
-        x(floats(x_, tokens, hidden, "x")),
-        weight(floats(weight_, vocabulary, hidden, "weight")),
-        labels(integers(batch.labels, tokens, "labels")) {
-    const std::int64_t bytes = sizes.head_loss_workspace(tokens, hidden, vocabulary, DType::float32);
-    losses = static_cast<double*>(workspace_of(workspace, bytes));
+        x(floats(o.x, tokens, hidden, "x")),
+        weight(floats(o.weight, vocabulary, hidden, "weight")),
+        labels(integers(o.labels, tokens, "labels")) {
+    const std::int64_t bytes =
+        sizes.linear_cross_entropy_workspace(tokens, hidden, vocabulary, DType::float32);
+    losses = static_cast<double*>(workspace_of(o.workspace, bytes));
     logits = reinterpret_cast<float*>(losses + chunk);
     for (std::int64_t t = 0; t < tokens; ++t) {
       require(labels[t] >= -1 && labels[t] < vocabulary, "label outside of the vocabulary");
@@ -42,9 +43,8 @@ double sum(double start, const double* losses, std::int64_t rows) {
 
 }  // namespace
 
-void CpuDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
-                          Tensor workspace) {
-  const HeadOperands head(batch, x, weight, workspace, sizes_);
+void CpuDevice::execute(const op::LinearCrossEntropy& o) {
+  const HeadOperands head(o, sizes_);
   for (std::int64_t begin = 0; begin < head.tokens; begin += head.chunk) {
     const std::int64_t rows = std::min(head.chunk, head.tokens - begin);
     gemm_(product_nt(head.x + begin * head.hidden, head.weight, head.logits, rows, head.vocabulary,
@@ -54,17 +54,15 @@ void CpuDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScala
       head.losses[i] =
           label < 0 ? 0 : kernels_.cross_entropy(head.vocabulary, head.logits + i * head.vocabulary, label);
     });
-    scalars->loss_sum = sum(scalars->loss_sum, head.losses, rows);
+    *o.loss_sum = sum(*o.loss_sum, head.losses, rows);
     progress();
   }
 }
 
-void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
-                                   Tensor dx_, Tensor dweight_, Accumulate accumulate_dweight,
-                                   Tensor workspace) {
-  const HeadOperands head(batch, x, weight, workspace, sizes_);
-  float* dx = floats(dx_, head.tokens, head.hidden, "dx");
-  float* dweight = gradient_floats(dweight_, head.vocabulary, head.hidden, "dweight");
+void CpuDevice::execute(const op::LinearCrossEntropyBackward& o) {
+  const HeadOperands head(o, sizes_);
+  float* dx = floats(o.dx, head.tokens, head.hidden, "dx");
+  float* dweight = gradient_floats(o.dweight, head.vocabulary, head.hidden, "dweight");
   for (std::int64_t begin = 0; begin < head.tokens; begin += head.chunk) {
     const std::int64_t rows = std::min(head.chunk, head.tokens - begin);
     const float* x_rows = head.x + begin * head.hidden;
@@ -74,12 +72,18 @@ void CpuDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, 
       float* row = head.logits + i * head.vocabulary;
       if (label < 0) std::fill(row, row + head.vocabulary, 0.0F);
       head.losses[i] =
-          label < 0 ? 0
-                    : kernels_.cross_entropy_backward(head.vocabulary, row, label, scalars->inverse_tokens);
+          label < 0 ? 0 : kernels_.cross_entropy_backward(head.vocabulary, row, label, *o.inverse_tokens);
     });
-    scalars->loss_sum = sum(scalars->loss_sum, head.losses, rows);
-    product_backward(head.logits, x_rows, head.weight, rows, head.vocabulary, head.hidden,
-                     dx + begin * head.hidden, dweight, begin == 0 ? accumulate_dweight : Accumulate::yes);
+    *o.loss_sum = sum(*o.loss_sum, head.losses, rows);
+    product_backward({.dy = head.logits,
+                      .x = x_rows,
+                      .w = head.weight,
+                      .rows = rows,
+                      .out = head.vocabulary,
+                      .in = head.hidden,
+                      .dx = dx + begin * head.hidden,
+                      .dw = dweight,
+                      .accumulate = begin == 0 ? o.accumulate_dweight : Accumulate::yes});
     progress();
   }
 }

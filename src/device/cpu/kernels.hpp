@@ -15,7 +15,7 @@ struct AdamWFactors {
   float clip, decay, beta1, rest1, beta2, rest2, inverse_root2, eps, step;
 };
 
-/// Where the random bits of a stochastic rounding come from, as Device::adamw() defines it.
+/// Where the random bits of a stochastic rounding come from, as op::AdamW defines it.
 struct RoundingKey {
   std::uint64_t parameter;      ///< UpdateRange::rounding_key
   std::uint32_t step, operand;  ///< the last two words of the counter
@@ -67,7 +67,7 @@ struct Kernels {
   /// The same; logits become the gradient times `factor`.
   double (*cross_entropy_backward)(Index n, float* logits, Index label, double factor);
 
-  /// Largest bits of |x|, as Device::max_magnitude orders them; at least `bits`.
+  /// Largest bits of |x|, as op::MaxMagnitude orders them; at least `bits`.
   std::int32_t (*max_magnitude)(Index n, const float* x, std::int32_t bits);
   /// high and low += the squares, cut on the grid of this scale (grid.hpp). n <= 2^31.
   void (*sum_squares)(Index n, const float* x, double scale, Limb* high, Limb* low);

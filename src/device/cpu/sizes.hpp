@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "llampi/device/device.hpp"
+#include "llampi/device/operation_sizes.hpp"
 
 namespace llampi::device {
 
@@ -17,8 +17,8 @@ class CpuSizes final : public OperationSizes {
                                             DType dtype) const override;
   std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                            DType dtype) const override;
-  std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
-                                   DType dtype) const override;
+  std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
+                                              std::int64_t vocabulary, DType dtype) const override;
 
   /// Queries whose scores are computed at a time. Fewer waste less above the diagonal, more make better
   /// products.

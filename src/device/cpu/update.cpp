@@ -32,37 +32,36 @@ grid::Limbs squares_of(const Kernels& kernels, const Tensor& gradient, std::int6
 }  // namespace
 
 // The largest integer and sums of integers do not depend on the order in which threads come.
-void CpuDevice::max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) {
-  check_gradient(gradient);
-  std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-  check_ranges(ranges, gradient.elements());
+void CpuDevice::execute(const op::MaxMagnitude& o) {
+  check_gradient(o.gradient);
+  std::int32_t& bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+  check_ranges(o.ranges, o.gradient.elements());
   std::mutex mutex;
-  for (const UpdateRange& range : ranges) {
-    parallel_ranges(
-        threads_, range.end - range.begin, kUpdatePiece, [&](std::int64_t begin, std::int64_t end, int) {
-          const std::int32_t largest = largest_of(kernels_, gradient, range.begin + begin, range.begin + end);
-          const std::lock_guard lock(mutex);
-          bits = std::max(bits, largest);
-        });
+  for (const UpdateRange& range : o.ranges) {
+    parallel_ranges(threads_, range.end - range.begin, kUpdatePiece,
+                    [&](std::int64_t begin, std::int64_t end, int) {
+                      const std::int32_t largest =
+                          largest_of(kernels_, o.gradient, range.begin + begin, range.begin + end);
+                      const std::lock_guard lock(mutex);
+                      bits = std::max(bits, largest);
+                    });
   }
-  progress();
 }
 
-void CpuDevice::sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
-                            Tensor limbs) {
-  check_gradient(gradient);
-  const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-  std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
-  check_ranges(ranges, gradient.elements());
-  if (!std::isfinite(std::bit_cast<float>(bits))) return progress();  // finish_norm() sees the same maximum
+void CpuDevice::execute(const op::SumSquares& o) {
+  check_gradient(o.gradient);
+  const std::int32_t bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+  std::int64_t* sums = elements_of<std::int64_t>(o.limbs, 1, 2, "limbs");
+  check_ranges(o.ranges, o.gradient.elements());
+  if (!std::isfinite(std::bit_cast<float>(bits))) return;  // finish_norm() sees the same o.maximum
   const double scale = grid::scale(grid::exponent(bits));
   grid::Limbs total{sums[0], sums[1]};
   std::mutex mutex;
-  for (const UpdateRange& range : ranges) {
+  for (const UpdateRange& range : o.ranges) {
     parallel_ranges(threads_, range.end - range.begin, kUpdatePiece,
                     [&](std::int64_t begin, std::int64_t end, int) {
                       const grid::Limbs part =
-                          squares_of(kernels_, gradient, range.begin + begin, range.begin + end, scale);
+                          squares_of(kernels_, o.gradient, range.begin + begin, range.begin + end, scale);
                       const std::lock_guard lock(mutex);
                       total.high += part.high;
                       total.low += part.low;
@@ -71,7 +70,6 @@ void CpuDevice::sum_squares(Tensor gradient, std::span<const UpdateRange> ranges
   }
   sums[0] = total.high;
   sums[1] = total.low;
-  progress();
 }
 
 }  // namespace llampi::device

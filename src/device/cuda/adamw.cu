@@ -106,6 +106,11 @@ __device__ inline void gather(const Operand& shard, std::int64_t i, const float 
   store_floats<N>(shard, i, x);
 }
 
+/// Of AdamW, passed to the kernel by value.
+struct Constants {
+  double beta1, beta2, eps;
+};
+
 /// Computed in float64, rounded once.
 struct Factors {
   float clip, decay, beta1, rest1, beta2, rest2, inverse_root2, eps, step;
@@ -113,8 +118,8 @@ struct Factors {
   bool finite;           ///< the gradient's norm: else there is no update
 };
 
-__device__ inline Factors factors_of(const UpdateRange& range, const AdamWConstants& constants,
-                                     const StepScalars& scalars) {
+__device__ inline Factors factors_of(const UpdateRange& range, const Constants& constants,
+                                     const UpdateScalars& scalars) {
   const double lr = scalars.learning_rate * range.learning_rate_factor;
   return {.clip = static_cast<float>(scalars.clip_coefficient),
           .decay = static_cast<float>(lr * range.weight_decay),
@@ -168,7 +173,7 @@ __device__ inline void update(const Factors& f, const Operands& o, std::uint64_t
 
 template <int N, State kState>
 __global__ void __launch_bounds__(kRangeThreads, kState == State::float32 ? 6 : 3)
-    adamw_kernel(const RangeGroup group, const AdamWConstants constants, const StepScalars* scalars,
+    adamw_kernel(const RangeGroup group, const Constants constants, const UpdateScalars* scalars,
                  const Operands operands) {
   __shared__ Factors shared;
   const Piece piece = piece_of_block(group);
@@ -217,21 +222,19 @@ void with_update(const Operands& o, const Work& work) {
 
 }  // namespace
 
-void CudaDevice::adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-                       const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
-                       Tensor shard) {
-  const Operands operands{operand_of(gradient, false, "the gradient"),
-                          operand_of(master, false, "the master"), operand_of(exp_avg, false, "moments"),
-                          operand_of(exp_avg_sq, false, "moments"), operand_of(shard, true, "the shard")};
-  const std::int64_t elements = std::min(
-      {gradient.elements(), master.elements(), exp_avg.elements(), exp_avg_sq.elements(), shard.elements()});
+void CudaDevice::execute(const op::AdamW& o) {
+  const Operands operands{operand_of(o.gradient, false, "the gradient"),
+                          operand_of(o.master, false, "the master"), operand_of(o.exp_avg, false, "moments"),
+                          operand_of(o.exp_avg_sq, false, "moments"), operand_of(o.shard, true, "the shard")};
+  const std::int64_t elements = std::min({o.gradient.elements(), o.master.elements(), o.exp_avg.elements(),
+                                          o.exp_avg_sq.elements(), o.shard.elements()});
+  const Constants constants{o.beta1, o.beta2, o.eps};
   with_update(operands, [&](auto width, auto state) {
-    for_each_group(ranges, elements, [&](const RangeGroup& group, dim3 blocks) {
+    for_each_group(o.ranges, elements, [&](const RangeGroup& group, dim3 blocks) {
       launch(adamw_kernel<width(), state()>, blocks, dim3(kRangeThreads), 0, compute(), group, constants,
-             scalars, operands);
+             o.scalars, operands);
     });
   });
-  progress();
 }
 
 }  // namespace llampi::device::cuda

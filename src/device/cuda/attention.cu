@@ -31,15 +31,15 @@ bool by_cudnn(const CudnnAttention* cudnn, GpuAttention choice, bool supported) 
 
 }  // namespace
 
-AttentionProblem attention_problem(const Batch& batch, AttentionShape shape) {
+AttentionProblem attention_problem(const Documents& documents, AttentionShape shape) {
   if (shape.head_dim > 256)
     throw Error(
         fmt::format("the GPU's attention takes heads of at most 256 elements, not {}", shape.head_dim));
   require(shape.key_value_heads > 0 && shape.query_heads % shape.key_value_heads == 0,
           "query heads are a multiple of the key/value heads");
-  const std::int64_t tokens = batch.tokens.cols;
+  const std::int64_t tokens = documents.positions.cols;
   AttentionProblem problem;
-  problem.positions = elements_of<std::int32_t>(batch.positions, DType::int32, 1, tokens, "positions");
+  problem.positions = elements_of<std::int32_t>(documents.positions, DType::int32, 1, tokens, "positions");
   problem.tokens = static_cast<int>(tokens);
   problem.query_heads = static_cast<int>(shape.query_heads);
   problem.key_value_heads = static_cast<int>(shape.key_value_heads);
@@ -51,49 +51,40 @@ AttentionProblem attention_problem(const Batch& batch, AttentionShape shape) {
   return problem;
 }
 
-void CudaDevice::attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv,
-                           Tensor out, Tensor log_sum_exp, Tensor workspace) {
-  const bool supported = cudnn_ && options_.attention != GpuAttention::own &&
-                         cudnn_->supports_forward(shape, batch.tokens.cols, longest, batch.segments,
-                                                  qkv.dtype, workspace.bytes());
+void CudaDevice::execute(const op::Attention& o) {
+  const bool supported = cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
   if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
-    cudnn_->forward(batch, longest, shape, qkv, out, log_sum_exp, workspace, compute());
-    return progress();
+    cudnn_->run(o, compute());
+    return;
   }
-  const AttentionProblem problem = attention_problem(batch, shape);
-  const AttentionOperands operands = operands_of(problem, qkv, out, log_sum_exp);
-  if (fits_tensor_cores(problem, qkv.dtype)) {
+  const AttentionProblem problem = attention_problem(o.documents, o.shape);
+  const AttentionOperands operands = operands_of(problem, o.qkv, o.out, o.log_sum_exp);
+  if (fits_tensor_cores(problem, o.qkv.dtype)) {
     tensor_attention(problem, operands, compute());
   } else {
     plain_attention(problem, operands, compute());
   }
-  progress();
 }
 
-void CudaDevice::attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape,
-                                    Tensor dout, Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv,
-                                    Tensor workspace) {
-  const bool supported = cudnn_ && options_.attention != GpuAttention::own &&
-                         cudnn_->supports_backward(shape, batch.tokens.cols, longest, batch.segments,
-                                                   qkv.dtype, workspace.bytes());
+void CudaDevice::execute(const op::AttentionBackward& o) {
+  const bool supported = cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
   if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
-    cudnn_->backward(batch, longest, shape, dout, qkv, out, log_sum_exp, dqkv, workspace, compute());
-    return progress();
+    cudnn_->run(o, compute());
+    return;
   }
-  const AttentionProblem problem = attention_problem(batch, shape);
-  AttentionOperands operands = operands_of(problem, qkv, out, log_sum_exp);
-  operands.dout = elements_of(dout, qkv.dtype, problem.tokens, problem.out_stride, "dout");
-  operands.dqkv = elements_of(dqkv, qkv.dtype, problem.tokens, problem.qkv_stride, "dqkv");
-  require(workspace.bytes() >= own_attention_backward_bytes(shape, problem.tokens),
+  const AttentionProblem problem = attention_problem(o.documents, o.shape);
+  AttentionOperands operands = operands_of(problem, o.qkv, o.out, o.log_sum_exp);
+  operands.dout = elements_of(o.dout, o.qkv.dtype, problem.tokens, problem.out_stride, "dout");
+  operands.dqkv = elements_of(o.dqkv, o.qkv.dtype, problem.tokens, problem.qkv_stride, "dqkv");
+  require(o.workspace.bytes() >= own_attention_backward_bytes(o.shape, problem.tokens),
           "workspace of attention_backward");
-  operands.delta = static_cast<float*>(workspace.data);
+  operands.delta = static_cast<float*>(o.workspace.data);
   attention_delta(problem, operands, compute());
-  if (fits_tensor_cores(problem, qkv.dtype)) {
+  if (fits_tensor_cores(problem, o.qkv.dtype)) {
     tensor_attention_backward(problem, operands, properties_.sharedMemPerBlockOptin, compute());
   } else {
     plain_attention_backward(problem, operands, compute());
   }
-  progress();
 }
 
 }  // namespace llampi::device::cuda

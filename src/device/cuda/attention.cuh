@@ -12,7 +12,7 @@
 #include <type_traits>
 
 #include "device/cuda/kernels.cuh"
-#include "llampi/device/device.hpp"
+#include "llampi/device/operations.hpp"
 
 namespace llampi::device::cuda {
 
@@ -37,7 +37,7 @@ struct AttentionProblem {
 };
 
 /// @throws Error for heads of more than 256, or positions that are no [1, T] int32
-AttentionProblem attention_problem(const Batch& batch, AttentionShape shape);
+AttentionProblem attention_problem(const Documents& documents, AttentionShape shape);
 
 /// Operands of both directions. T: dtype; dqkv and the like null in the forward direction.
 struct AttentionOperands {

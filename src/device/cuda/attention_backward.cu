@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     query = next_query;
   }
 
-  store_rows(dk[0], p.scale, p.scale, key_tile, warp_row, dqkv + p.key_column(key_value_head), p.qkv_stride,
-             warp_key, p.tokens, p.dim);
-  store_rows(dv[0], 1, 1, value_tile, warp_row, dqkv + p.value_column(key_value_head), p.qkv_stride, warp_key,
-             p.tokens, p.dim);
+  store_rows(dk[0], p.scale, p.scale, key_tile, warp_row,
+             HeadRows<T>{dqkv + p.key_column(key_value_head), p.qkv_stride, warp_key, p.tokens, p.dim});
+  store_rows(dv[0], 1, 1, value_tile, warp_row,
+             HeadRows<T>{dqkv + p.value_column(key_value_head), p.qkv_stride, warp_key, p.tokens, p.dim});
 }
 
 // ---- dQ ----
@@ -254,8 +254,8 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
   }
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
-    store_rows(dq[m], p.scale, p.scale, query_tile, warp_row + 16 * m, dqkv + column, p.qkv_stride,
-               warp_query + 16 * m, p.tokens, p.dim);
+    store_rows(dq[m], p.scale, p.scale, query_tile, warp_row + 16 * m,
+               HeadRows<T>{dqkv + column, p.qkv_stride, warp_query + 16 * m, p.tokens, p.dim});
   }
 }
 

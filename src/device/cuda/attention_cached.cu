@@ -92,33 +92,32 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 
 }  // namespace
 
-void CudaDevice::attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache,
-                                  Tensor out, Tensor /*workspace*/) {
-  const std::int64_t tokens = batch.tokens.cols;
-  require(batch.past >= 0 && batch.past + tokens <= cache.rows, "more tokens than the cache has rows");
-  if (shape.head_dim > kMaximumDim) {
+void CudaDevice::execute(const op::CachedAttention& o) {
+  const std::int64_t tokens = o.qkv.rows;
+  require(o.kv_len >= 0 && o.kv_len + tokens <= o.kv_cache.rows, "more tokens than the cache has rows");
+  if (o.shape.head_dim > kMaximumDim) {
     throw Error(fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim,
-                            shape.head_dim));
+                            o.shape.head_dim));
   }
   CachedProblem problem;
-  problem.past = static_cast<int>(batch.past);
-  problem.dim = static_cast<int>(shape.head_dim);
-  problem.group = static_cast<int>(shape.query_heads / shape.key_value_heads);
-  problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
-  problem.qkv_stride = shape.qkv_cols();
-  problem.out_stride = shape.query_cols();
-  problem.width = 2 * shape.key_value_cols();
-  dispatch(qkv.dtype, [&](auto tag) {
+  problem.past = static_cast<int>(o.kv_len);
+  problem.dim = static_cast<int>(o.shape.head_dim);
+  problem.group = static_cast<int>(o.shape.query_heads / o.shape.key_value_heads);
+  problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(o.shape.head_dim)));
+  problem.qkv_stride = o.shape.qkv_cols();
+  problem.out_stride = o.shape.query_cols();
+  problem.width = 2 * o.shape.key_value_cols();
+  dispatch(o.qkv.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    auto* const from = static_cast<T*>(elements_of(qkv, qkv.dtype, tokens, problem.qkv_stride, "qkv"));
-    auto* const kept = static_cast<T*>(elements_of(cache, qkv.dtype, cache.rows, problem.width, "cache"));
-    auto* const to = static_cast<T*>(elements_of(out, qkv.dtype, tokens, problem.out_stride, "out"));
+    auto* const from = static_cast<T*>(elements_of(o.qkv, o.qkv.dtype, tokens, problem.qkv_stride, "qkv"));
+    auto* const kept =
+        static_cast<T*>(elements_of(o.kv_cache, o.qkv.dtype, o.kv_cache.rows, problem.width, "cache"));
+    auto* const to = static_cast<T*>(elements_of(o.out, o.qkv.dtype, tokens, problem.out_stride, "out"));
     const auto blocks = static_cast<unsigned>(tokens);
     launch(keep_kernel<T>, dim3(blocks), dim3(128), 0, compute(), problem, from, kept);
-    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(shape.query_heads)), dim3(kWarps * 32), 0,
+    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(o.shape.query_heads)), dim3(kWarps * 32), 0,
            compute(), problem, from, kept, to);
   });
-  progress();
 }
 
 }  // namespace llampi::device::cuda

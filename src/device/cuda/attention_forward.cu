@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads, 2)
   for (int m = 0; m < kRowTiles; ++m) {
     const float upper = quad_sum(rows.sum[2 * m]), lower = quad_sum(rows.sum[2 * m + 1]);
     const int row = warp_query + 16 * m;
-    store_rows(o[m], 1 / upper, 1 / lower, query_tile, warp_row + 16 * m, out + p.query_column(head),
-               p.out_stride, row, p.tokens, p.dim);
+    store_rows(o[m], 1 / upper, 1 / lower, query_tile, warp_row + 16 * m,
+               HeadRows<T>{out + p.query_column(head), p.out_stride, row, p.tokens, p.dim});
     float* const lse = log_sum_exp + static_cast<std::int64_t>(head) * p.tokens + row + at.row;
     if (at.column == 0 && row + at.row < p.tokens) lse[0] = rows.largest[2 * m] * p.scale + logf(upper);
     if (at.column == 0 && row + at.row + 8 < p.tokens)

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "llampi/device/device.hpp"
+#include "llampi/device/operation_sizes.hpp"
 
 namespace llampi::device::cuda {
 

@@ -145,12 +145,20 @@ __device__ inline void round_to_left(const float (&c)[kRowTiles][kColumnTiles][4
   }
 }
 
+/// Rows [row, row + 16) of a head at `to`, `stride` elements from one to the next; those from rows_end on and
+/// columns from `dim` on do not exist.
+template <class T>
+struct HeadRows {
+  T* to;
+  std::int64_t stride;
+  int row, rows_end, dim;
+};
+
 /// Writes 16 rows of accumulators, times `upper` (rows g) and `lower` (rows g + 8), through rows [tile_row,
-/// tile_row + 16) of a tile that only this warp uses any more, to rows [row, row + 16) of a head at `to`;
-/// rows from rows_end on and columns from `dim` on are left out.
+/// tile_row + 16) of a tile that only this warp uses any more, to the rows of a head that exist.
 template <class T, int kDim>
 __device__ inline void store_rows(const float (&c)[kDim / 8][4], float upper, float lower, Tile<T, kDim> tile,
-                                  int tile_row, T* to, std::int64_t stride, int row, int rows_end, int dim) {
+                                  int tile_row, HeadRows<T> rows) {
   const Lane at;
   const auto put = [&](int r, int chunk, std::uint32_t pair) {
     memcpy(tile.chunk(tile_row + r, chunk) + at.column, &pair, sizeof(pair));
@@ -166,8 +174,8 @@ __device__ inline void store_rows(const float (&c)[kDim / 8][4], float upper, fl
 #pragma unroll
   for (int i = 0; i < kChunks / 2; ++i) {
     const int r = (i * 32 + at.lane) / kChunks, chunk = (i * 32 + at.lane) % kChunks;
-    if (row + r < rows_end && chunk * 8 < dim) {
-      store_unit(reinterpret_cast<uint4*>(to + (row + r) * stride + chunk * 8),
+    if (rows.row + r < rows.rows_end && chunk * 8 < rows.dim) {
+      store_unit(reinterpret_cast<uint4*>(rows.to + (rows.row + r) * rows.stride + chunk * 8),
                  *reinterpret_cast<const uint4*>(tile.chunk(tile_row + r, chunk)));
     }
   }

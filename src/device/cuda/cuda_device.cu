@@ -119,7 +119,7 @@ Memory CudaDevice::allocate_host(std::int64_t bytes) {
 static_assert(kGemmWorkspace == Gemm::kWorkspace);
 
 void CudaDevice::set_workspace(Tensor workspace) {
-  require(workspace.bytes() >= shared_workspace(), "the shared workspace is too small");
+  require(workspace.bytes() >= sizes_->shared_workspace(), "the shared workspace is too small");
   workspace_ = workspace;
 }
 
@@ -276,31 +276,27 @@ void CudaDevice::add_cast(Tensor source, Tensor destination, Accumulate accumula
   });
 }
 
-void CudaDevice::add(Tensor source, Tensor destination) {
-  require(source.dtype == destination.dtype, "sum of tensors of unlike dtypes");
-  add_cast(source, destination, Accumulate::yes, Stream::compute);
-  progress();
+void CudaDevice::execute(const op::Add& o) {
+  require(o.source.dtype == o.destination.dtype, "sum of tensors of unlike dtypes");
+  add_cast(o.source, o.destination, Accumulate::yes, Stream::compute);
 }
 
-void CudaDevice::copy(Tensor source, Tensor destination) {
-  require(source.dtype == destination.dtype && source.elements() == destination.elements(),
+void CudaDevice::execute(const op::Copy& o) {
+  require(o.source.dtype == o.destination.dtype && o.source.elements() == o.destination.elements(),
           "copy between unlike tensors");
-  upload(destination, source.data, Stream::compute);
-  progress();
+  upload(o.destination, o.source.data, Stream::compute);
 }
 
-void CudaDevice::cast(Tensor source, Tensor destination) {
-  if (source.dtype == destination.dtype) return copy(source, destination);
-  add_cast(source, destination, Accumulate::no, Stream::compute);
-  progress();
+void CudaDevice::execute(const op::Cast& o) {
+  if (o.source.dtype == o.destination.dtype) return execute(op::Copy{o.source, o.destination});
+  add_cast(o.source, o.destination, Accumulate::no, Stream::compute);
 }
 
-void CudaDevice::zero(Tensor destination) {
-  if (destination.bytes() > 0) {
-    check(cudaMemsetAsync(destination.data, 0, static_cast<std::size_t>(destination.bytes()), compute()),
+void CudaDevice::execute(const op::Zero& o) {
+  if (o.destination.bytes() > 0) {
+    check(cudaMemsetAsync(o.destination.data, 0, static_cast<std::size_t>(o.destination.bytes()), compute()),
           "cudaMemsetAsync");
   }
-  progress();
 }
 
 }  // namespace llampi::device::cuda

@@ -3,6 +3,7 @@
 //
 //   cuda_device.cu    memory, streams, events, copies, casts
 //   capture.cpp       capture of work into CUDA graphs, ranges for profilers
+//   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
 //   products.cu       the operations around matrix products, which gemm.{hpp,cpp} hands to cuBLASLt
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
 //   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
@@ -16,6 +17,7 @@
 #include "device/cuda/cudnn_attention.hpp"
 #include "device/cuda/gemm.hpp"
 #include "llampi/device/cuda_interop.hpp"
+#include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 
 namespace llampi::device::cuda {
@@ -36,7 +38,6 @@ class CudaDevice final : public Device, public CudaInterop {
   /// Stream::host has none.
   cudaStream_t stream(Stream stream) const;
 
-  // Device; see llampi/device/device.hpp
   std::string describe() const override;
   Memory allocate(std::int64_t bytes) override;
   Memory allocate_host(std::int64_t bytes) override;
@@ -58,66 +59,36 @@ class CudaDevice final : public Device, public CudaInterop {
   void begin_range(const char* name) override;
   void end_range() override;
 
-  void embedding(const Batch& batch, Tensor table, Tensor x) override;
-  void embedding_backward(const Batch& batch, Tensor dx, Tensor dtable, Accumulate accumulate) override;
-  void rms_norm(Tensor x, Tensor weight, double eps, Tensor y, Tensor inverse_rms) override;
-  void rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inverse_rms, Tensor dx,
-                         Accumulate accumulate_dx, Tensor dweight, Accumulate accumulate_dweight,
-                         Tensor workspace) override;
-  void qkv_rope(const Batch& batch, Tensor x, Tensor weight, Tensor rope, AttentionShape shape,
-                Tensor qkv) override;
-  void qkv_rope_backward(const Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope,
-                         AttentionShape shape, Tensor dx, Tensor dweight,
-                         Accumulate accumulate_dweight) override;
-  void attention(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
-                 Tensor log_sum_exp, Tensor workspace) override;
-  void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv, Tensor cache, Tensor out,
-                        Tensor workspace) override;
-  void attention_backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
-                          Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace) override;
-  void projection_residual(Tensor x, Tensor weight, Tensor residual, Tensor y) override;
-  void projection_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
-                           Accumulate accumulate_dweight) override;
-  void gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) override;
-  void swiglu(Tensor gate_up, Tensor activated) override;
-  void gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight, Tensor dx,
-                               Tensor dweight, Accumulate accumulate_dweight) override;
-  void head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
-                 Tensor workspace) override;
-  void head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars, Tensor dx,
-                          Tensor dweight, Accumulate accumulate_dweight, Tensor workspace) override;
-  void linear(Tensor x, Tensor weight, Tensor y) override;
-  void add(Tensor source, Tensor destination) override;
-  void copy(Tensor source, Tensor destination) override;
-  void cast(Tensor source, Tensor destination) override;
-  void zero(Tensor destination) override;
-  void max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) override;
-  void sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
-                   Tensor limbs) override;
-  void finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) override;
-  void adamw(Tensor gradient, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-             const StepScalars* scalars, Tensor master, Tensor exp_avg, Tensor exp_avg_sq,
-             Tensor shard) override;
+  const OperationSizes& sizes() const override { return *sizes_; }
 
-  // OperationSizes: those of make_gpu_sizes()
-  std::int64_t shared_workspace() const override { return sizes_->shared_workspace(); }
-  bool stages_inputs() const override { return sizes_->stages_inputs(); }
-  std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                   DType dtype) const override {
-    return sizes_->attention_workspace(shape, tokens, longest, dtype);
-  }
-  std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                            DType dtype) const override {
-    return sizes_->attention_backward_workspace(shape, tokens, longest, dtype);
-  }
-  std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
-                                           DType dtype) const override {
-    return sizes_->rms_norm_backward_workspace(tokens, hidden, dtype);
-  }
-  std::int64_t head_loss_workspace(std::int64_t tokens, std::int64_t hidden, std::int64_t vocabulary,
-                                   DType dtype) const override {
-    return sizes_->head_loss_workspace(tokens, hidden, vocabulary, dtype);
-  }
+  void execute(const op::Embedding& o);
+  void execute(const op::EmbeddingBackward& o);
+  void execute(const op::RmsNorm& o);
+  void execute(const op::RmsNormBackward& o);
+  void execute(const op::QkvRope& o);
+  void execute(const op::QkvRopeBackward& o);
+  void execute(const op::Attention& o);
+  void execute(const op::AttentionBackward& o);
+  void execute(const op::CachedAttention& o);
+  void execute(const op::ProjectionResidual& o);
+  void execute(const op::ProjectionBackward& o);
+  void execute(const op::GateUpSwiglu& o);
+  void execute(const op::Swiglu& o);
+  void execute(const op::GateUpSwigluBackward& o);
+  void execute(const op::LinearCrossEntropy& o);
+  void execute(const op::LinearCrossEntropyBackward& o);
+  void execute(const op::Linear& o);
+  void execute(const op::Add& o);
+  void execute(const op::Copy& o);
+  void execute(const op::Cast& o);
+  void execute(const op::Zero& o);
+  void execute(const op::MaxMagnitude& o);
+  void execute(const op::SumSquares& o);
+  void execute(const op::FinishNorm& o);
+  void execute(const op::AdamW& o);
+
+ protected:
+  void issue(const Operation& operation) override;
 
  private:
   cudaStream_t compute() const { return stream(Stream::compute); }

@@ -109,20 +109,23 @@ RowStatistics log_sum_exp_of(const CudnnProblem& problem, float* data) {
   return {data, problem.tokens, problem.longest, 1};
 }
 
-CudnnProblem problem_of(Direction direction, AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                        std::int64_t segments, DType dtype) {
+/// op::Attention or op::AttentionBackward.
+template <class Operands>
+CudnnProblem problem_of(const Operands& o) {
+  const std::int64_t tokens = o.qkv.rows, documents = o.documents.count;
   CudnnProblem problem;
-  problem.direction = direction;
+  problem.direction = std::is_same_v<Operands, op::Attention> ? Direction::forward : Direction::backward;
   problem.tokens = tokens;
-  problem.longest = std::min(longest, tokens);
-  problem.ragged = segments * problem.longest != tokens;  // else no segment can be shorter than the longest
+  problem.longest = std::min(o.documents.max_seqlen, tokens);
+  // Else no document can be shorter than the longest.
+  problem.ragged = documents * problem.longest != tokens;
   problem.batch = problem.ragged
-                      ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(segments)))
-                      : segments;
-  problem.query_heads = shape.query_heads;
-  problem.key_value_heads = shape.key_value_heads;
-  problem.head_dim = shape.head_dim;
-  problem.dtype = dtype;
+                      ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents)))
+                      : documents;
+  problem.query_heads = o.shape.query_heads;
+  problem.key_value_heads = o.shape.key_value_heads;
+  problem.head_dim = o.shape.head_dim;
+  problem.dtype = o.qkv.dtype;
   return problem;
 }
 
@@ -181,43 +184,35 @@ class GraphAttention final : public CudnnAttention {
   GraphAttention(bool deterministic, CudnnGpu absent)
       : deterministic_(deterministic), gpu_(std::move(absent)) {}
 
-  bool supports_forward(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                        std::int64_t segments, DType dtype, std::int64_t workspace_bytes) override {
-    return supports(Direction::forward, shape, tokens, longest, segments, dtype, workspace_bytes);
-  }
-  bool supports_backward(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                         std::int64_t segments, DType dtype, std::int64_t workspace_bytes) override {
-    return supports(Direction::backward, shape, tokens, longest, segments, dtype, workspace_bytes);
-  }
+  bool supports(const op::Attention& o) override { return supports_operands(o); }
+  bool supports(const op::AttentionBackward& o) override { return supports_operands(o); }
 
-  void forward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
-               Tensor log_sum_exp, Tensor workspace, cudaStream_t stream) override {
-    const CudnnProblem problem =
-        problem_of(Direction::forward, shape, batch.tokens.cols, longest, batch.segments, qkv.dtype);
+  void run(const op::Attention& o, cudaStream_t stream) override {
+    const auto& [documents, shape, qkv, out, log_sum_exp, workspace] = o;
+    const CudnnProblem problem = problem_of(o);
     const CudnnGraph& graph = graph_to_run(problem, workspace);
     const Scratch scratch = carve(problem, graph, workspace.data);
     auto* const saved =
         elements_of<float>(log_sum_exp, DType::float32, shape.query_heads, problem.tokens, "log_sum_exp");
     elements_of(qkv, problem.dtype, problem.tokens, shape.qkv_cols(), "qkv");
 
-    fill_tables(batch, problem, scratch, stream);
+    fill_tables(documents, problem, scratch, stream);
     CudnnOperands operands = operands_of(problem, scratch);
     operands[kQuery] = qkv.data;
     operands[kKey] = column(qkv, shape.query_cols());
     operands[kValue] = column(qkv, shape.query_cols() + shape.key_value_cols());
     operands[kOut] = elements_of(out, problem.dtype, problem.tokens, shape.query_cols(), "out");
     operands[kStatistics] = problem.ragged ? scratch.statistics : saved;
-    run(graph, operands, scratch, stream);
+    execute(graph, operands, scratch, stream);
     if (problem.ragged) {
       copy_statistics(statistics_of(problem, scratch.statistics), log_sum_exp_of(problem, saved),
                       shape.query_heads, problem.tokens, problem.longest, stream);
     }
   }
 
-  void backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout, Tensor qkv,
-                Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace, cudaStream_t stream) override {
-    const CudnnProblem problem =
-        problem_of(Direction::backward, shape, batch.tokens.cols, longest, batch.segments, qkv.dtype);
+  void run(const op::AttentionBackward& o, cudaStream_t stream) override {
+    const auto& [documents, shape, dout, qkv, out, log_sum_exp, dqkv, workspace] = o;
+    const CudnnProblem problem = problem_of(o);
     const CudnnGraph& graph = graph_to_run(problem, workspace);
     const Scratch scratch = carve(problem, graph, workspace.data);
     auto* const saved =
@@ -226,7 +221,7 @@ class GraphAttention final : public CudnnAttention {
     elements_of(dqkv, problem.dtype, problem.tokens, shape.qkv_cols(), "dqkv");
     const std::int64_t key = shape.query_cols(), value = shape.query_cols() + shape.key_value_cols();
 
-    fill_tables(batch, problem, scratch, stream);
+    fill_tables(documents, problem, scratch, stream);
     if (scratch.statistics != nullptr) {
       copy_statistics(log_sum_exp_of(problem, saved), statistics_of(problem, scratch.statistics),
                       shape.query_heads, problem.tokens, problem.longest, stream);
@@ -246,7 +241,7 @@ class GraphAttention final : public CudnnAttention {
     operands[kQueryGradient] = dqkv.data;
     operands[kKeyGradient] = packs ? scratch.key_gradient : column(dqkv, key);
     operands[kValueGradient] = packs ? scratch.value_gradient : column(dqkv, value);
-    run(graph, operands, scratch, stream);
+    execute(graph, operands, scratch, stream);
     if (packs) {
       copy_heads(problem, Copy::into_rows, column(dqkv, key), scratch.key_gradient, stream);
       copy_heads(problem, Copy::into_rows, column(dqkv, value), scratch.value_gradient, stream);
@@ -288,9 +283,9 @@ class GraphAttention final : public CudnnAttention {
   bool is_suitable(const CudnnProblem& problem) {
     if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16)
       return refuse(problem, fmt::format("{} is not its dtype", to_string(problem.dtype)));
-    if (problem.longest < 2) return refuse(problem, "segments of one token");
+    if (problem.longest < 2) return refuse(problem, "documents of one token");
     if (problem.batch * divide_up(problem.longest, kTile) * kTile > kMostPadding * problem.tokens)
-      return refuse(problem, "the segments are too short beside the longest that is possible");
+      return refuse(problem, "the documents are too short beside the longest that is possible");
     if (problem.tokens * problem.query_row() > std::numeric_limits<std::int32_t>::max())
       return refuse(problem, "too many tokens at once");  // not every kernel of it counts elements in 64 bits
     const std::size_t version = cudnnGetVersion();
@@ -303,11 +298,12 @@ class GraphAttention final : public CudnnAttention {
     return true;
   }
 
-  bool supports(Direction direction, AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                std::int64_t segments, DType dtype, std::int64_t workspace_bytes) {
-    if (tokens < 1 || longest < 1 || segments < 1) return false;
+  template <class Operands>
+  bool supports_operands(const Operands& o) {
+    if (o.qkv.rows < 1 || o.documents.max_seqlen < 1 || o.documents.count < 1) return false;
     if (!open()) return false;
-    const CudnnProblem problem = problem_of(direction, shape, tokens, longest, segments, dtype);
+    const CudnnProblem problem = problem_of(o);
+    const std::int64_t workspace_bytes = o.workspace.bytes();
     if (!is_suitable(problem)) return false;
     const std::optional<CudnnGraph>& graph = graph_of(problem, workspace_bytes);
     if (!graph) return false;
@@ -338,15 +334,16 @@ class GraphAttention final : public CudnnAttention {
     return *found->second;
   }
 
-  static void fill_tables(const Batch& batch, const CudnnProblem& problem, const Scratch& scratch,
+  static void fill_tables(const Documents& documents, const CudnnProblem& problem, const Scratch& scratch,
                           cudaStream_t stream) {
     if (!problem.ragged) return;
-    const auto* const offsets = elements_of<std::int32_t>(batch.segment_offsets, DType::int32, 1,
-                                                          problem.tokens + 1, "segment_offsets");
-    fill_ragged_tables(offsets, batch.segments, problem.batch, scratch.tables, stream);
+    const auto* const offsets =
+        elements_of<std::int32_t>(documents.cu_seqlens, DType::int32, 1, problem.tokens + 1, "cu_seqlens");
+    fill_ragged_tables(offsets, documents.count, problem.batch, scratch.tables, stream);
   }
 
-  void run(const CudnnGraph& graph, CudnnOperands& operands, const Scratch& scratch, cudaStream_t stream) {
+  void execute(const CudnnGraph& graph, CudnnOperands& operands, const Scratch& scratch,
+               cudaStream_t stream) {
     check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream");
     graph.execute(handle_.get(), operands, scratch.graph);
   }

@@ -4,7 +4,7 @@
 // forward direction leaves (out, log_sum_exp) is the same with either.
 //
 // Equal sequences are a plain causal problem; packed documents are cuDNN's ragged layout with a padding mask,
-// for a number of documents rounded up to a power of two. A graph is built where supports_...() meets its
+// for a number of documents rounded up to a power of two. A graph is built where supports() meets its
 // shape first, which takes up to seconds and must not happen while a CUDA graph is captured.
 //
 // Deterministic gradients: Blackwell accumulates dQ in a fixed order (cuDNN 9.18). Ampere and Hopper store
@@ -17,26 +17,20 @@
 #include <string>
 
 #include "device/cuda/common.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/operations.hpp"
 
 namespace llampi::device::cuda {
 
 class CudnnAttention {
  public:
   virtual ~CudnnAttention() = default;
-  /// True if this problem can be done with this workspace: causal, grouped queries, `segments` segments of at
-  /// most `longest` tokens. Builds and keeps the graphs.
-  virtual bool supports_forward(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                std::int64_t segments, DType dtype, std::int64_t workspace_bytes) = 0;
-  virtual bool supports_backward(AttentionShape shape, std::int64_t tokens, std::int64_t longest,
-                                 std::int64_t segments, DType dtype, std::int64_t workspace_bytes) = 0;
-  /// As Device::attention and attention_backward. The workspace is aligned to 256 bytes.
-  /// @throws Error if the problem is not supported
-  virtual void forward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor qkv, Tensor out,
-                       Tensor log_sum_exp, Tensor workspace, cudaStream_t stream) = 0;
-  virtual void backward(const Batch& batch, std::int64_t longest, AttentionShape shape, Tensor dout,
-                        Tensor qkv, Tensor out, Tensor log_sum_exp, Tensor dqkv, Tensor workspace,
-                        cudaStream_t stream) = 0;
+  /// True if this can be done with this workspace, whose address and those of the other operands do not
+  /// matter. Builds and keeps the graphs.
+  virtual bool supports(const op::Attention& o) = 0;
+  virtual bool supports(const op::AttentionBackward& o) = 0;
+  /// The workspace is aligned to 256 bytes. @throws Error if the problem is not supported
+  virtual void run(const op::Attention& o, cudaStream_t stream) = 0;
+  virtual void run(const op::AttentionBackward& o, cudaStream_t stream) = 0;
   /// "cuDNN 9.19.0", and after the first use why the last problem that it did not take was not taken.
   virtual std::string describe() const = 0;
 };

@@ -22,7 +22,7 @@
 #include <string>
 #include <unordered_map>
 
-#include "llampi/device/device.hpp"
+#include "llampi/core/tensor.hpp"
 
 namespace cudnn_frontend::graph {
 class Graph;

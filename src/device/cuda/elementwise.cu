@@ -108,10 +108,11 @@ dim3 blocks_of(std::int64_t tokens, int slices) { return dim3(static_cast<unsign
 
 }  // namespace
 
-void apply_rope(const Batch& batch, Tensor rope, AttentionShape shape, Rotation rotation, Tensor qkv,
+void apply_rope(Tensor positions_of_tokens, Tensor rope, AttentionShape shape, Rotation rotation, Tensor qkv,
                 cudaStream_t stream) {
-  const std::int64_t tokens = batch.tokens.cols, half = shape.head_dim / 2;
-  const auto* positions = elements_of<std::int32_t>(batch.positions, DType::int32, 1, tokens, "positions");
+  const std::int64_t tokens = positions_of_tokens.cols, half = shape.head_dim / 2;
+  const auto* positions =
+      elements_of<std::int32_t>(positions_of_tokens, DType::int32, 1, tokens, "positions");
   const auto* table = elements_of<float>(rope, DType::float32, rope.rows, shape.head_dim, "rope");
   const int heads = static_cast<int>(shape.query_heads + shape.key_value_heads);
   const float direction = rotation == Rotation::forward ? 1.0F : -1.0F;
@@ -157,9 +158,6 @@ void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t strea
   });
 }
 
-void CudaDevice::swiglu(Tensor gate_up, Tensor activated) {
-  apply_swiglu(gate_up, activated, compute());
-  progress();
-}
+void CudaDevice::execute(const op::Swiglu& o) { apply_swiglu(o.gate_up, o.activated, compute()); }
 
 }  // namespace llampi::device::cuda

@@ -108,48 +108,46 @@ dim3 grid_of(std::int64_t tokens, std::int64_t hidden, int width) {
               static_cast<unsigned>(divide_up(hidden, std::int64_t{kThreads} * width)));
 }
 
-const std::int32_t* tokens_of(const Batch& batch) {
-  return elements_of<std::int32_t>(batch.tokens, DType::int32, 1, batch.tokens.cols, "tokens");
+const std::int32_t* ids_of(const Tensor& tokens) {
+  return elements_of<std::int32_t>(tokens, DType::int32, 1, tokens.cols, "tokens");
 }
 
 }  // namespace
 
-void CudaDevice::embedding(const Batch& batch, Tensor table, Tensor x) {
-  const std::int64_t tokens = batch.tokens.cols, hidden = table.cols;
-  dispatch(table.dtype, [&](auto tag) {
+void CudaDevice::execute(const op::Embedding& o) {
+  const std::int64_t tokens = o.tokens.cols, hidden = o.table.cols;
+  dispatch(o.table.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* from = elements_of<T>(table, table.dtype, table.rows, hidden, "table");
-    T* to = elements_of<T>(x, table.dtype, tokens, hidden, "x");
+    const T* from = elements_of<T>(o.table, o.table.dtype, o.table.rows, hidden, "table");
+    T* to = elements_of<T>(o.x, o.table.dtype, tokens, hidden, "x");
     with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, hidden, {from, to}), [&](auto n) {
       launch(gather_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kThreads), 0, compute(),
-             tokens_of(batch), from, hidden, to);
+             ids_of(o.tokens), from, hidden, to);
     });
   });
-  progress();
 }
 
-void CudaDevice::embedding_backward(const Batch& batch, Tensor dx, Tensor dtable, Accumulate accumulate) {
-  if (!dtable) return progress();
-  const std::int64_t tokens = batch.tokens.cols, hidden = dtable.cols;
-  float* to = elements_of<float>(dtable, DType::float32, dtable.rows, hidden, "dtable");
+void CudaDevice::execute(const op::EmbeddingBackward& o) {
+  if (!o.dtable) return;
+  const std::int64_t tokens = o.tokens.cols, hidden = o.dtable.cols;
+  float* to = elements_of<float>(o.dtable, DType::float32, o.dtable.rows, hidden, "dtable");
   require(workspace_.bytes() >= embedding_backward_bytes(tokens),
           "the workspace is too small for embedding_backward");
   auto* scratch = static_cast<std::int32_t*>(workspace_.data);
   const Groups groups{scratch, scratch + tokens, scratch + 2 * tokens};
-  if (accumulate == Accumulate::no)
-    check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(dtable.bytes()), compute()), "cudaMemsetAsync");
+  if (o.accumulate_dtable == Accumulate::no)
+    check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(o.dtable.bytes()), compute()), "cudaMemsetAsync");
   launch(group_kernel, dim3(static_cast<unsigned>(divide_up(tokens, kThreads / 32))), dim3(kThreads), 0,
-         compute(), tokens_of(batch), static_cast<int>(tokens), groups);
-  dispatch(dx.dtype, [&](auto tag) {
+         compute(), ids_of(o.tokens), static_cast<int>(tokens), groups);
+  dispatch(o.dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* from = elements_of<T>(dx, dx.dtype, tokens, hidden, "dx");
+    const T* from = elements_of<T>(o.dx, o.dx.dtype, tokens, hidden, "dx");
     const bool fits = fits_vectors<T>(4, hidden, {from}) && fits_vectors<float>(4, hidden, {to});
     with_width<4>(fits, [&](auto n) {
       launch(sum_groups_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kThreads), 0, compute(),
-             tokens_of(batch), groups, from, hidden, accumulate == Accumulate::yes, to);
+             ids_of(o.tokens), groups, from, hidden, o.accumulate_dtable == Accumulate::yes, to);
     });
   });
-  progress();
 }
 
 }  // namespace llampi::device::cuda

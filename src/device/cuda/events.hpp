@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/cuda/common.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::device::cuda {
 

@@ -163,23 +163,24 @@ Gemm::Plan& Gemm::plan_of(const Problem& problem) {
   return *plan;
 }
 
-void Gemm::run(const GemmShape& shape, const void* a, const void* b, void* c, const void* residual,
-               void* workspace, std::int64_t workspace_bytes, cudaStream_t stream) {
+void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tensor& workspace,
+               cudaStream_t stream) {
+  const auto [a, b, c, residual] = operands;
   require(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product of nothing");
   require(residual == nullptr || shape.accumulate == Accumulate::no, "a product adds to one matrix only");
-  require(workspace_bytes == 0 || reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0,
+  require(workspace.bytes() == 0 || reinterpret_cast<std::uintptr_t>(workspace.data) % 256 == 0,
           "the workspace of matrix products is not aligned to 256 bytes");
   const void* const added = residual == nullptr ? c : residual;
   Plan& plan = plan_of({.shape = shape,
                         .residual = residual != nullptr,
                         .in_place = added == c,
                         .alignment = {alignment_of(a, a), alignment_of(b, b), alignment_of(c, added)},
-                        .workspace_bytes = workspace_bytes});
+                        .workspace_bytes = workspace.bytes()});
   const float alpha = 1;
-  check_product(
-      cublasLtMatmul(handle_, &plan.operation, &alpha, b, &plan.first, a, &plan.second, &plan.beta, added,
-                     &plan.result, c, &plan.result, &plan.algorithm, workspace, plan.workspace_bytes, stream),
-      "cublasLtMatmul", shape);
+  check_product(cublasLtMatmul(handle_, &plan.operation, &alpha, b, &plan.first, a, &plan.second, &plan.beta,
+                               added, &plan.result, c, &plan.result, &plan.algorithm, workspace.data,
+                               plan.workspace_bytes, stream),
+                "cublasLtMatmul", shape);
 }
 
 }  // namespace llampi::device::cuda

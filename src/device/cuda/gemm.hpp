@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "device/cuda/common.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/core/tensor.hpp"
 
 namespace llampi::device::cuda {
 
@@ -31,6 +31,16 @@ struct GemmShape {
   auto operator<=>(const GemmShape&) const = default;
 };
 
+/// The matrices of a product. With Accumulate::no and no residual C is not read.
+struct GemmOperands {
+  const void* a;
+  const void* b;
+  void* c;
+  /// In C's dtype, shape and stride; may be c itself; with Accumulate::no only: added in float32 before C is
+  /// rounded. Null: none.
+  const void* residual = nullptr;
+};
+
 class Gemm {
  public:
   /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
@@ -41,14 +51,13 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  /// C (+)= op(A) op(B) + residual: with `residual` (in C's dtype, shape and stride; may be c itself) and
-  /// Accumulate::no it is added in float32 before C is rounded. With Accumulate::no and no residual C is not
-  /// read. `workspace` is aligned to 256 bytes and belongs to `stream` while the product runs; 0 bytes will
-  /// do. The first call of a shape asks cuBLASLt for an algorithm, for the current GPU: that takes some 100
-  /// microseconds and may load kernels (device memory), so it is to be done before a graph is captured.
+  /// C (+)= op(A) op(B) + residual. `workspace` is aligned to 256 bytes and belongs to `stream` while the
+  /// product runs; an empty one will do. The first call of a shape asks cuBLASLt for an algorithm, for the
+  /// current GPU: that takes some 100 microseconds and may load kernels (device memory), so it is to be done
+  /// before a graph is captured.
   /// @throws Error naming the shape
-  void run(const GemmShape& shape, const void* a, const void* b, void* c, const void* residual,
-           void* workspace, std::int64_t workspace_bytes, cudaStream_t stream);
+  void run(const GemmShape& shape, const GemmOperands& operands, const Tensor& workspace,
+           cudaStream_t stream);
 
   static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
 

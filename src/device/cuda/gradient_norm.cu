@@ -107,9 +107,9 @@ __global__ void __launch_bounds__(kRangeThreads)
   if (threadIdx.x == 0) add_to(limbs, sum);
 }
 
-/// As HostDevice::finish_norm(): the same operations in the same order.
+/// As HostDevice does it: the same operations in the same order.
 __global__ void finish_norm_kernel(const std::int32_t* maximum, const long long* limbs, double max_norm,
-                                   StepScalars* scalars) {
+                                   const double* loss_scale, UpdateScalars* scalars) {
   const float largest = __int_as_float(*maximum);
   double norm = static_cast<double>(largest);
   if (largest <= kLargestFinite) {
@@ -117,12 +117,12 @@ __global__ void finish_norm_kernel(const std::int32_t* maximum, const long long*
     const double root = root_scale(*maximum) * 0x1p-16;  // of grid::scale()
     norm = sqrt((static_cast<double>(high) + static_cast<double>(low) * 0x1p-32) / (root * root));
   }
-  norm /= scalars->loss_scale;
+  norm /= *loss_scale;
   const double coefficient = max_norm / (norm + 1e-6);
   // Written so that a NaN stays a NaN.
   const double clip = max_norm == 0 || coefficient >= 1 ? 1.0 : coefficient;
   scalars->grad_norm = norm;
-  scalars->clip_coefficient = clip / scalars->loss_scale;
+  scalars->clip_coefficient = clip / *loss_scale;
 }
 
 /// work(elements, N) with the gradient's element type and the width that its alignment allows.
@@ -141,37 +141,33 @@ void with_gradient(const Tensor& gradient, const Work& work) {
 
 }  // namespace
 
-void CudaDevice::max_magnitude(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum) {
-  auto* largest = elements_of<std::int32_t>(maximum, DType::int32, 1, 1, "maximum");
-  with_gradient(gradient, [&](const auto* data, auto width) {
+void CudaDevice::execute(const op::MaxMagnitude& o) {
+  auto* largest = elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum");
+  with_gradient(o.gradient, [&](const auto* data, auto width) {
     using T = std::remove_cvref_t<decltype(*data)>;
-    for_each_group(ranges, gradient.elements(), [&](const RangeGroup& group, dim3 blocks) {
+    for_each_group(o.ranges, o.gradient.elements(), [&](const RangeGroup& group, dim3 blocks) {
       launch(max_magnitude_kernel<T, width()>, blocks, dim3(kRangeThreads), 0, compute(), group, data,
              largest);
     });
   });
-  progress();
 }
 
-void CudaDevice::sum_squares(Tensor gradient, std::span<const UpdateRange> ranges, Tensor maximum,
-                             Tensor limbs) {
-  const auto* largest = elements_of<std::int32_t>(maximum, DType::int32, 1, 1, "maximum");
-  auto* sums = elements_of<unsigned long long>(limbs, DType::int64, 1, 2, "limbs");
-  with_gradient(gradient, [&](const auto* data, auto width) {
+void CudaDevice::execute(const op::SumSquares& o) {
+  const auto* largest = elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum");
+  auto* sums = elements_of<unsigned long long>(o.limbs, DType::int64, 1, 2, "limbs");
+  with_gradient(o.gradient, [&](const auto* data, auto width) {
     using T = std::remove_cvref_t<decltype(*data)>;
-    for_each_group(ranges, gradient.elements(), [&](const RangeGroup& group, dim3 blocks) {
+    for_each_group(o.ranges, o.gradient.elements(), [&](const RangeGroup& group, dim3 blocks) {
       launch(sum_squares_kernel<T, width()>, blocks, dim3(kRangeThreads), 0, compute(), group, data, largest,
              sums);
     });
   });
-  progress();
 }
 
-void CudaDevice::finish_norm(Tensor maximum, Tensor limbs, double max_norm, StepScalars* scalars) {
+void CudaDevice::execute(const op::FinishNorm& o) {
   launch(finish_norm_kernel, dim3(1), dim3(1), 0, compute(),
-         elements_of<std::int32_t>(maximum, DType::int32, 1, 1, "maximum"),
-         elements_of<long long>(limbs, DType::int64, 1, 2, "limbs"), max_norm, scalars);
-  progress();
+         elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum"),
+         elements_of<long long>(o.limbs, DType::int64, 1, 2, "limbs"), o.max_norm, o.loss_scale, o.scalars);
 }
 
 }  // namespace llampi::device::cuda

@@ -114,7 +114,7 @@ __device__ inline void write_zeros(float* row, std::int64_t vocabulary) {
 template <class T, bool kGradient>
 __global__ void __launch_bounds__(kThreads, 3)
     cross_entropy(float* logits, std::int64_t stride, std::int64_t vocabulary, const std::int32_t* labels,
-                  const StepScalars* scalars, float* losses) {
+                  const double* inverse_tokens, float* losses) {
   float* const row = logits + blockIdx.x * stride;
   const std::int32_t label = labels[blockIdx.x];
   if (label < 0) {  // of the whole block
@@ -127,14 +127,14 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (threadIdx.x == 0)
     losses[blockIdx.x] = valid ? logf(statistics.sum) + (statistics.maximum - row[label]) : NAN;
   if constexpr (kGradient) {
-    const float scale = valid ? static_cast<float>(scalars->inverse_tokens) : NAN;
+    const float scale = valid ? static_cast<float>(*inverse_tokens) : NAN;
     write_gradient<T>(row, vocabulary, label, scale, statistics);
   }
 }
 
-/// scalars->loss_sum += the losses of the rows, by one block in an order that depends on `rows` alone.
+/// loss_sum += the losses of the rows, by one block in an order that depends on `rows` alone.
 __global__ void __launch_bounds__(kSumThreads)
-    add_losses(const float* losses, std::int64_t rows, StepScalars* scalars) {
+    add_losses(const float* losses, std::int64_t rows, double* loss_sum) {
   __shared__ double partial[kSumThreads];
   double sum = 0;
   for (std::int64_t row = threadIdx.x; row < rows; row += kSumThreads)
@@ -144,28 +144,28 @@ __global__ void __launch_bounds__(kSumThreads)
     __syncthreads();
     if (threadIdx.x < half) partial[threadIdx.x] += partial[threadIdx.x + half];
   }
-  if (threadIdx.x == 0) scalars->loss_sum += partial[0];
+  if (threadIdx.x == 0) *loss_sum += partial[0];
 }
 
 /// The operands that the loss has with and without gradients, checked, and the steps on a chunk of rows.
 class Head {
  public:
-  Head(const Batch& batch, const Tensor& x, const Tensor& weight, StepScalars* scalars,
-       const Tensor& workspace, const Tensor& gemm_workspace, Gemm& gemm, cudaStream_t stream)
-      : x_(x),
-        weight_(weight),
-        labels_(elements_of<const std::int32_t>(batch.labels, DType::int32, 1, batch.tokens.cols, "labels")),
-        scalars_(scalars),
+  template <class Operands>
+  Head(const Operands& o, const Tensor& gemm_workspace, Gemm& gemm, cudaStream_t stream)
+      : x_(o.x),
+        weight_(o.weight),
+        labels_(elements_of<const std::int32_t>(o.labels, DType::int32, 1, o.labels.cols, "labels")),
+        loss_sum_(o.loss_sum),
         gemm_workspace_(gemm_workspace),
         gemm_(gemm),
         stream_(stream) {
-    elements_of(x, x.dtype, batch.tokens.cols, x.cols, "x");
-    elements_of(weight, x.dtype, weight.rows, x.cols, "weight");
-    require(workspace.bytes() >= head_loss_bytes(x.rows, weight.rows),
+    elements_of(x_, x_.dtype, o.labels.cols, x_.cols, "x");
+    elements_of(weight_, x_.dtype, weight_.rows, x_.cols, "weight");
+    require(o.workspace.bytes() >= head_loss_bytes(x_.rows, weight_.rows),
             "the workspace of the head is too small");
-    require(reinterpret_cast<std::uintptr_t>(workspace.data) % 256 == 0,
+    require(reinterpret_cast<std::uintptr_t>(o.workspace.data) % 256 == 0,
             "the workspace of the head is not aligned");
-    losses_ = static_cast<float*>(workspace.data);
+    losses_ = static_cast<float*>(o.workspace.data);
     logits_ = losses_ + head_losses_bytes(chunk()) / 4;
   }
 
@@ -182,14 +182,14 @@ class Head {
 
   /// loss_sum += ...; with kGradient the logits become their gradients.
   template <bool kGradient>
-  void losses(std::int64_t begin, std::int64_t end) {
+  void losses(std::int64_t begin, std::int64_t end, const double* inverse_tokens) {
     const auto grid = static_cast<unsigned>(end - begin);
     dispatch(x_.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
       launch(cross_entropy<T, kGradient>, dim3(grid), dim3(kThreads), 0, stream_, logits_, stride(),
-             weight_.rows, labels_ + begin, scalars_, losses_);
+             weight_.rows, labels_ + begin, inverse_tokens, losses_);
     });
-    launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, scalars_);
+    launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, loss_sum_);
   }
 
   /// dx = dlogits W, of these rows.
@@ -214,12 +214,12 @@ class Head {
   std::int64_t gradient_stride() const { return stride() * 4 / size_of(x_.dtype); }
 
   void multiply(const GemmShape& shape, const void* a, const void* b, void* c) {
-    gemm_.run(shape, a, b, c, nullptr, gemm_workspace_.data, gemm_workspace_.bytes(), stream_);
+    gemm_.run(shape, {a, b, c}, gemm_workspace_, stream_);
   }
 
   Tensor x_, weight_;
   const std::int32_t* labels_;
-  StepScalars* scalars_;
+  double* loss_sum_;
   Tensor gemm_workspace_;
   Gemm& gemm_;
   cudaStream_t stream_;
@@ -229,29 +229,26 @@ class Head {
 
 }  // namespace
 
-void CudaDevice::head_loss(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
-                           Tensor workspace) {
-  Head head(batch, x, weight, scalars, workspace, workspace_, *gemm_, compute());
+void CudaDevice::execute(const op::LinearCrossEntropy& o) {
+  Head head(o, workspace_, *gemm_, compute());
   for (std::int64_t begin = 0; begin < head.tokens(); begin += head.chunk()) {
     const std::int64_t end = std::min(begin + head.chunk(), head.tokens());
     head.logits(begin, end);
-    head.losses<false>(begin, end);
+    head.losses<false>(begin, end, nullptr);
     progress();
   }
 }
 
-void CudaDevice::head_loss_backward(const Batch& batch, Tensor x, Tensor weight, StepScalars* scalars,
-                                    Tensor dx, Tensor dweight_, Accumulate accumulate_dweight,
-                                    Tensor workspace) {
-  Head head(batch, x, weight, scalars, workspace, workspace_, *gemm_, compute());
-  elements_of(dx, x.dtype, x.rows, x.cols, "dx");
-  void* const dweight = optional_elements_of(dweight_, DType::float32, weight.rows, x.cols, "dweight");
+void CudaDevice::execute(const op::LinearCrossEntropyBackward& o) {
+  Head head(o, workspace_, *gemm_, compute());
+  elements_of(o.dx, o.x.dtype, o.x.rows, o.x.cols, "dx");
+  void* const dweight = optional_elements_of(o.dweight, DType::float32, o.weight.rows, o.x.cols, "dweight");
   for (std::int64_t begin = 0; begin < head.tokens(); begin += head.chunk()) {
     const std::int64_t end = std::min(begin + head.chunk(), head.tokens());
     head.logits(begin, end);
-    head.losses<true>(begin, end);
-    head.input_gradient(begin, end, dx);
-    const Accumulate accumulate = begin == 0 ? accumulate_dweight : Accumulate::yes;
+    head.losses<true>(begin, end, o.inverse_tokens);
+    head.input_gradient(begin, end, o.dx);
+    const Accumulate accumulate = begin == 0 ? o.accumulate_dweight : Accumulate::yes;
     if (dweight != nullptr) head.weight_gradient(begin, end, dweight, accumulate);
     progress();
   }

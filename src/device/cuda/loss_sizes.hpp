@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the workspace of head_loss and head_loss_backward is cut: for the plan, which needs no CUDA, and for
+// How the workspace of LinearCrossEntropy and its gradient is cut: for the plan, which needs no CUDA, and for
 // loss.cu.
 //
 //   the losses of the rows, float32 [rows], filled up to 256 bytes

@@ -155,51 +155,47 @@ void with_row(std::int64_t hidden, bool fits, const Work& work) {
 
 }  // namespace
 
-void CudaDevice::rms_norm(Tensor x, Tensor weight, double eps, Tensor y, Tensor inverse_rms) {
-  const std::int64_t tokens = x.rows, hidden = x.cols;
-  float* r = elements_of<float>(inverse_rms, DType::float32, 1, tokens, "inverse_rms");
-  dispatch(x.dtype, [&](auto tag) {
+void CudaDevice::execute(const op::RmsNorm& o) {
+  const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
+  float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
+  dispatch(o.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* from = elements_of<T>(x, x.dtype, tokens, hidden, "x");
-    const T* w = elements_of<T>(weight, x.dtype, 1, hidden, "weight");
-    T* to = elements_of<T>(y, x.dtype, tokens, hidden, "y");
+    const T* from = elements_of<T>(o.x, o.x.dtype, tokens, hidden, "x");
+    const T* w = elements_of<T>(o.weight, o.x.dtype, 1, hidden, "weight");
+    T* to = elements_of<T>(o.y, o.x.dtype, tokens, hidden, "y");
     with_row<T>(hidden, fits_vectors<T>(kWidth<T>, hidden, {from, w, to}), [&](auto n, dim3 threads) {
       launch(rms_norm_kernel<T, n()>, dim3(static_cast<unsigned>(tokens)), threads, 0, compute(), from, w,
-             static_cast<float>(eps), hidden, to, r);
+             static_cast<float>(o.eps), hidden, to, r);
     });
   });
-  progress();
 }
 
-void CudaDevice::rms_norm_backward(Tensor dy, Tensor x, Tensor weight, Tensor inverse_rms, Tensor dx,
-                                   Accumulate accumulate_dx, Tensor dweight, Accumulate accumulate_dweight,
-                                   Tensor workspace) {
-  const std::int64_t tokens = x.rows, hidden = x.cols;
-  const float* r = elements_of<float>(inverse_rms, DType::float32, 1, tokens, "inverse_rms");
-  auto* dw = static_cast<float*>(optional_elements_of(dweight, DType::float32, 1, hidden, "dweight"));
-  require(workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
-  auto* partial = dw == nullptr ? nullptr : static_cast<float*>(workspace.data);
+void CudaDevice::execute(const op::RmsNormBackward& o) {
+  const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
+  const float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
+  auto* dw = static_cast<float*>(optional_elements_of(o.dweight, DType::float32, 1, hidden, "dweight"));
+  require(o.workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
+  auto* partial = dw == nullptr ? nullptr : static_cast<float*>(o.workspace.data);
   const auto blocks = static_cast<int>(std::min(
       {tokens, kNormBackwardBlocks, std::int64_t{4} * std::max(properties_.multiProcessorCount, 1)}));
-  dispatch(x.dtype, [&](auto tag) {
+  dispatch(o.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const T* from = elements_of<T>(x, x.dtype, tokens, hidden, "x");
-    const T* gradient = elements_of<T>(dy, x.dtype, tokens, hidden, "dy");
-    const T* w = elements_of<T>(weight, x.dtype, 1, hidden, "weight");
-    T* to = elements_of<T>(dx, x.dtype, tokens, hidden, "dx");
+    const T* from = elements_of<T>(o.x, o.x.dtype, tokens, hidden, "x");
+    const T* gradient = elements_of<T>(o.dy, o.x.dtype, tokens, hidden, "dy");
+    const T* w = elements_of<T>(o.weight, o.x.dtype, 1, hidden, "weight");
+    T* to = elements_of<T>(o.dx, o.x.dtype, tokens, hidden, "dx");
     const bool fits = fits_vectors<T>(kWidth<T>, hidden, {from, gradient, w, to}) &&
                       fits_vectors<float>(4, hidden, {partial});
     with_row<T>(hidden, fits, [&](auto n, dim3 threads) {
       launch(rms_norm_backward_kernel<T, n()>, dim3(blocks), threads, 0, compute(), gradient, from, w, r,
-             tokens, hidden, accumulate_dx == Accumulate::yes, to, partial);
+             tokens, hidden, o.accumulate_dx == Accumulate::yes, to, partial);
     });
   });
   if (dw != nullptr) {
     launch(sum_rows_kernel, dim3(static_cast<unsigned>(divide_up(hidden, kSumColumns))),
            dim3(kSumColumns, kSumRows), 0, compute(), partial, blocks, hidden,
-           accumulate_dweight == Accumulate::yes, dw);
+           o.accumulate_dweight == Accumulate::yes, dw);
   }
-  progress();
 }
 
 }  // namespace llampi::device::cuda

@@ -45,7 +45,7 @@ class Products {
  private:
   void multiply(const GemmShape& shape, const void* a, const void* b, void* c,
                 const void* residual = nullptr) {
-    gemm_.run(shape, a, b, c, residual, workspace_.data, workspace_.bytes(), stream_);
+    gemm_.run(shape, {a, b, c, residual}, workspace_, stream_);
   }
 
   Gemm& gemm_;
@@ -55,49 +55,40 @@ class Products {
 
 }  // namespace
 
-void CudaDevice::qkv_rope(const Batch& batch, Tensor x, Tensor weight, Tensor rope, AttentionShape shape,
-                          Tensor qkv) {
-  Products(*gemm_, workspace_, compute()).forward(x, weight, qkv);
-  apply_rope(batch, rope, shape, Rotation::forward, qkv, compute());
-  progress();
+void CudaDevice::execute(const op::QkvRope& o) {
+  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.qkv);
+  apply_rope(o.positions, o.rope, o.shape, Rotation::forward, o.qkv, compute());
 }
 
-void CudaDevice::qkv_rope_backward(const Batch& batch, Tensor dqkv, Tensor x, Tensor weight, Tensor rope,
-                                   AttentionShape shape, Tensor dx, Tensor dweight,
-                                   Accumulate accumulate_dweight) {
-  apply_rope(batch, rope, shape, Rotation::backward, dqkv, compute());
-  Products(*gemm_, workspace_, compute()).backward(dqkv, x, weight, dx, dweight, accumulate_dweight);
-  progress();
+void CudaDevice::execute(const op::QkvRopeBackward& o) {
+  apply_rope(o.positions, o.rope, o.shape, Rotation::backward, o.dqkv, compute());
+  Products(*gemm_, workspace_, compute())
+      .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }
 
-void CudaDevice::projection_residual(Tensor x, Tensor weight, Tensor residual, Tensor y) {
-  require(static_cast<bool>(residual), "projection_residual without a residual");
-  Products(*gemm_, workspace_, compute()).forward(x, weight, y, residual);
-  progress();
+void CudaDevice::execute(const op::ProjectionResidual& o) {
+  require(static_cast<bool>(o.residual), "projection_residual without a residual");
+  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.y, o.residual);
 }
 
-void CudaDevice::projection_backward(Tensor dy, Tensor x, Tensor weight, Tensor dx, Tensor dweight,
-                                     Accumulate accumulate_dweight) {
-  Products(*gemm_, workspace_, compute()).backward(dy, x, weight, dx, dweight, accumulate_dweight);
-  progress();
+void CudaDevice::execute(const op::ProjectionBackward& o) {
+  Products(*gemm_, workspace_, compute())
+      .backward(o.dy, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }
 
-void CudaDevice::gate_up_swiglu(Tensor x, Tensor weight, Tensor gate_up, Tensor activated) {
-  Products(*gemm_, workspace_, compute()).forward(x, weight, gate_up);
-  apply_swiglu(gate_up, activated, compute());
-  progress();
+void CudaDevice::execute(const op::GateUpSwiglu& o) {
+  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.gate_up);
+  apply_swiglu(o.gate_up, o.activated, compute());
 }
 
-void CudaDevice::gate_up_swiglu_backward(Tensor dactivated, Tensor gate_up, Tensor x, Tensor weight,
-                                         Tensor dx, Tensor dweight, Accumulate accumulate_dweight) {
-  apply_swiglu_backward(dactivated, gate_up, compute());
-  Products(*gemm_, workspace_, compute()).backward(gate_up, x, weight, dx, dweight, accumulate_dweight);
-  progress();
+void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
+  apply_swiglu_backward(o.dactivated, o.gate_up, compute());
+  Products(*gemm_, workspace_, compute())
+      .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }
 
-void CudaDevice::linear(Tensor x, Tensor weight, Tensor y) {
-  Products(*gemm_, workspace_, compute()).forward(x, weight, y);
-  progress();
+void CudaDevice::execute(const op::Linear& o) {
+  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.y);
 }
 
 }  // namespace llampi::device::cuda

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "device/cuda/vectors.cuh"
-#include "llampi/device/device.hpp"
+#include "llampi/device/operations.hpp"
 
 namespace llampi::device::cuda {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stochastic rounding to bfloat16, as Device::adamw() defines it: the bits of the CPU device.
+// Stochastic rounding to bfloat16, as op::AdamW defines it: the bits of the CPU device.
 #pragma once
 
 #include <cstdint>

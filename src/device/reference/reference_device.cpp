@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "device/execute_on.hpp"
 #include "device/host_device.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/grid.hpp"
@@ -96,8 +97,9 @@ void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accum
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 /// Rotates the query and key heads of qkv by the angles of the positions, or back (direction -1).
-void rotate(const Batch& batch, Matrix qkv, Matrix rope, AttentionShape shape, double direction) {
-  const std::int32_t* positions = indices(batch.positions, "positions");
+void rotate(const Tensor& positions_of_tokens, Matrix qkv, Matrix rope, AttentionShape shape,
+            double direction) {
+  const std::int32_t* positions = indices(positions_of_tokens, "positions");
   const Index half = shape.head_dim / 2;
   for (Index t = 0; t < qkv.rows; ++t) {
     for (Index head = 0; head < shape.query_heads + shape.key_value_heads; ++head) {
@@ -132,57 +134,59 @@ double dot(const double* a, const double* b, Index n) {
   return sum;
 }
 
+/// It takes scratch memory where it needs some.
+class NoSizes final : public OperationSizes {
+ public:
+  Index attention_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
+  Index attention_backward_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
+  Index rms_norm_backward_workspace(Index, Index, DType) const override { return 0; }
+  Index linear_cross_entropy_workspace(Index, Index, Index, DType) const override { return 0; }
+};
+
 class ReferenceDevice final : public HostDevice {
  public:
   std::string describe() const override { return "reference: float64, plain loops, 1 thread"; }
 
-  // It takes scratch memory where it needs some.
-  Index attention_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
-  Index attention_backward_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
-  Index rms_norm_backward_workspace(Index, Index, DType) const override { return 0; }
-  Index head_loss_workspace(Index, Index, Index, DType) const override { return 0; }
+  const OperationSizes& sizes() const override { return sizes_; }
+  using HostDevice::execute;
 
-  void embedding(const Batch& batch, Tensor table_, Tensor x_) override {
-    const Matrix table = matrix(table_, "table"), x = matrix(x_, batch.tokens.cols, table.cols, "x");
-    const std::int32_t* tokens = indices(batch.tokens, "tokens");
+  void execute(const op::Embedding& o) {
+    const Matrix table = matrix(o.table, "table"), x = matrix(o.x, o.tokens.cols, table.cols, "x");
+    const std::int32_t* tokens = indices(o.tokens, "tokens");
     for (Index t = 0; t < x.rows; ++t) {
       for (Index i = 0; i < x.cols; ++i) x(t, i) = table(tokens[t], i);
     }
-    progress();
   }
 
-  void embedding_backward(const Batch& batch, Tensor dx_, Tensor dtable_, Accumulate accumulate) override {
-    if (!dtable_) return progress();
-    const Matrix dtable = matrix(dtable_, "dtable"), dx = matrix(dx_, batch.tokens.cols, dtable.cols, "dx");
-    const std::int32_t* tokens = indices(batch.tokens, "tokens");
-    if (accumulate == Accumulate::no) std::fill(dtable.data, dtable.data + dtable.rows * dtable.cols, 0.0);
+  void execute(const op::EmbeddingBackward& o) {
+    if (!o.dtable) return;
+    const Matrix dtable = matrix(o.dtable, "dtable"), dx = matrix(o.dx, o.tokens.cols, dtable.cols, "dx");
+    const std::int32_t* tokens = indices(o.tokens, "tokens");
+    if (o.accumulate_dtable == Accumulate::no)
+      std::fill(dtable.data, dtable.data + dtable.rows * dtable.cols, 0.0);
     for (Index t = 0; t < dx.rows; ++t) {
       for (Index i = 0; i < dx.cols; ++i) dtable(tokens[t], i) += dx(t, i);
     }
-    progress();
   }
 
-  void rms_norm(Tensor x_, Tensor weight_, double eps, Tensor y_, Tensor inverse_rms_) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
-    const Matrix y = matrix(y_, x.rows, x.cols, "y"),
-                 inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
+  void execute(const op::RmsNorm& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, 1, x.cols, "weight");
+    const Matrix y = matrix(o.y, x.rows, x.cols, "y"),
+                 inverse_rms = matrix(o.inverse_rms, 1, x.rows, "inverse_rms");
     for (Index t = 0; t < x.rows; ++t) {
       double squares = 0;
       for (Index i = 0; i < x.cols; ++i) squares += x(t, i) * x(t, i);
-      inverse_rms(0, t) = 1 / std::sqrt(squares / static_cast<double>(x.cols) + eps);
+      inverse_rms(0, t) = 1 / std::sqrt(squares / static_cast<double>(x.cols) + o.eps);
       for (Index i = 0; i < x.cols; ++i) y(t, i) = x(t, i) * inverse_rms(0, t) * weight(0, i);
     }
-    progress();
   }
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
-  void rms_norm_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor inverse_rms_, Tensor dx_,
-                         Accumulate accumulate_dx, Tensor dweight_, Accumulate accumulate_dweight,
-                         Tensor) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, 1, x.cols, "weight");
-    const Matrix dy = matrix(dy_, x.rows, x.cols, "dy"), dx = matrix(dx_, x.rows, x.cols, "dx");
-    const Matrix inverse_rms = matrix(inverse_rms_, 1, x.rows, "inverse_rms");
-    const Matrix dweight = weight_gradient(dweight_, 1, x.cols, "dweight");
+  void execute(const op::RmsNormBackward& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, 1, x.cols, "weight");
+    const Matrix dy = matrix(o.dy, x.rows, x.cols, "dy"), dx = matrix(o.dx, x.rows, x.cols, "dx");
+    const Matrix inverse_rms = matrix(o.inverse_rms, 1, x.rows, "inverse_rms");
+    const Matrix dweight = weight_gradient(o.dweight, 1, x.cols, "dweight");
     for (Index t = 0; t < x.rows; ++t) {
       const double r = inverse_rms(0, t);
       double sum = 0;
@@ -190,165 +194,149 @@ class ReferenceDevice final : public HostDevice {
       for (Index i = 0; i < x.cols; ++i) {
         const double gradient =
             dy(t, i) * weight(0, i) * r - sum * r * r * r * x(t, i) / static_cast<double>(x.cols);
-        put(dx(t, i), gradient, accumulate_dx);
+        put(dx(t, i), gradient, o.accumulate_dx);
       }
     }
-    if (dweight.data == nullptr) return progress();
+    if (dweight.data == nullptr) return;
     for (Index i = 0; i < x.cols; ++i) {
       double sum = 0;
       for (Index t = 0; t < x.rows; ++t) sum += dy(t, i) * x(t, i) * inverse_rms(0, t);
-      put(dweight(0, i), sum, accumulate_dweight);
+      put(dweight(0, i), sum, o.accumulate_dweight);
     }
-    progress();
   }
 
-  void qkv_rope(const Batch& batch, Tensor x_, Tensor weight_, Tensor rope_, AttentionShape shape,
-                Tensor qkv_) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
-                 weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
-    const Matrix qkv = matrix(qkv_, x.rows, shape.qkv_cols(), "qkv");
+  void execute(const op::QkvRope& o) {
+    const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
+                 weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
+    const Matrix qkv = matrix(o.qkv, x.rows, o.shape.qkv_cols(), "qkv");
     product(x, weight, qkv);
-    rotate(batch, qkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, 1);
-    progress();
+    rotate(o.positions, qkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, 1);
   }
 
-  void qkv_rope_backward(const Batch& batch, Tensor dqkv_, Tensor x_, Tensor weight_, Tensor rope_,
-                         AttentionShape shape, Tensor dx_, Tensor dweight_, Accumulate accumulate) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
-                 weight = matrix(weight_, shape.qkv_cols(), x.cols, "weight");
-    const Matrix dqkv = matrix(dqkv_, x.rows, shape.qkv_cols(), "dqkv");
-    rotate(batch, dqkv, matrix(rope_, rope_.rows, shape.head_dim, "rope"), shape, -1);
-    product_backward(dqkv, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
-    progress();
+  void execute(const op::QkvRopeBackward& o) {
+    const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
+                 weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
+    const Matrix dqkv = matrix(o.dqkv, x.rows, o.shape.qkv_cols(), "dqkv");
+    rotate(o.positions, dqkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, -1);
+    product_backward(dqkv, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
+                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
   }
 
-  void attention(const Batch& batch, Index, AttentionShape shape, Tensor qkv_, Tensor out_,
-                 Tensor log_sum_exp_, Tensor) override {
-    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
-    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out");
-    const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
-    for_each_query(batch, shape, [&](Index head, Index first, Index t) {
-      std::vector<double> score = scores(qkv, shape, head, first, t);
+  void execute(const op::Attention& o) {
+    const Matrix qkv = matrix(o.qkv, o.qkv.rows, o.shape.qkv_cols(), "qkv");
+    const Matrix out = matrix(o.out, qkv.rows, o.shape.query_cols(), "out");
+    const Matrix log_sum_exp = matrix(o.log_sum_exp, o.shape.query_heads, qkv.rows, "log_sum_exp");
+    for_each_query(o.documents, o.shape, [&](Index head, Index first, Index t) {
+      std::vector<double> score = scores(qkv, o.shape, head, first, t);
       const double largest = *std::max_element(score.begin(), score.end());
       double sum = 0;
       for (const double s : score) sum += std::exp(s - largest);
       log_sum_exp(head, t) = largest + std::log(sum);
-      for (Index d = 0; d < shape.head_dim; ++d) {
+      for (Index d = 0; d < o.shape.head_dim; ++d) {
         double value = 0;
         for (Index key = first; key <= t; ++key) {
           const double probability =
               std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
-          value += probability * qkv(key, Heads(shape).value(head) + d);
+          value += probability * qkv(key, Heads(o.shape).value(head) + d);
         }
-        out(t, head * shape.head_dim + d) = value;
+        out(t, head * o.shape.head_dim + d) = value;
       }
     });
-    progress();
   }
 
-  void attention_cached(const Batch& batch, AttentionShape shape, Tensor qkv_, Tensor cache_, Tensor out_,
-                        Tensor) override {
-    const Index columns = shape.key_value_cols(), group = shape.query_heads / shape.key_value_heads;
-    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
-    const Matrix cache = matrix(cache_, cache_.rows, 2 * columns, "cache");
-    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out");
+  void execute(const op::CachedAttention& o) {
+    const Index columns = o.shape.key_value_cols(), group = o.shape.query_heads / o.shape.key_value_heads;
+    const Matrix qkv = matrix(o.qkv, o.qkv.rows, o.shape.qkv_cols(), "qkv");
+    const Matrix cache = matrix(o.kv_cache, o.kv_cache.rows, 2 * columns, "cache");
+    const Matrix out = matrix(o.out, qkv.rows, o.shape.query_cols(), "out");
     for (Index t = 0; t < qkv.rows; ++t) {
-      for (Index i = 0; i < cache.cols; ++i) cache(batch.past + t, i) = qkv(t, shape.query_cols() + i);
+      for (Index i = 0; i < cache.cols; ++i) cache(o.kv_len + t, i) = qkv(t, o.shape.query_cols() + i);
     }
     for (Index t = 0; t < qkv.rows; ++t) {
-      for (Index head = 0; head < shape.query_heads; ++head) {
-        const Index query = head * shape.head_dim, key = head / group * shape.head_dim;
-        std::vector<double> score(static_cast<std::size_t>(batch.past + t + 1), 0.0);
-        for (Index row = 0; row <= batch.past + t; ++row) {
-          for (Index d = 0; d < shape.head_dim; ++d)
+      for (Index head = 0; head < o.shape.query_heads; ++head) {
+        const Index query = head * o.shape.head_dim, key = head / group * o.shape.head_dim;
+        std::vector<double> score(static_cast<std::size_t>(o.kv_len + t + 1), 0.0);
+        for (Index row = 0; row <= o.kv_len + t; ++row) {
+          for (Index d = 0; d < o.shape.head_dim; ++d)
             score[static_cast<std::size_t>(row)] += qkv(t, query + d) * cache(row, key + d);
-          score[static_cast<std::size_t>(row)] /= std::sqrt(static_cast<double>(shape.head_dim));
+          score[static_cast<std::size_t>(row)] /= std::sqrt(static_cast<double>(o.shape.head_dim));
         }
         const double largest = *std::max_element(score.begin(), score.end());
         double sum = 0;
         for (double& s : score) sum += s = std::exp(s - largest);
-        for (Index d = 0; d < shape.head_dim; ++d) {
+        for (Index d = 0; d < o.shape.head_dim; ++d) {
           double value = 0;
-          for (Index row = 0; row <= batch.past + t; ++row)
+          for (Index row = 0; row <= o.kv_len + t; ++row)
             value += score[static_cast<std::size_t>(row)] / sum * cache(row, columns + key + d);
           out(t, query + d) = value;
         }
       }
     }
-    progress();
   }
 
-  void attention_backward(const Batch& batch, Index, AttentionShape shape, Tensor dout_, Tensor qkv_,
-                          Tensor out_, Tensor log_sum_exp_, Tensor dqkv_, Tensor) override {
-    const Matrix qkv = matrix(qkv_, batch.tokens.cols, shape.qkv_cols(), "qkv");
-    const Matrix dqkv = matrix(dqkv_, qkv.rows, qkv.cols, "dqkv");
-    const Matrix out = matrix(out_, qkv.rows, shape.query_cols(), "out"),
-                 dout = matrix(dout_, out.rows, out.cols, "dout");
-    const Matrix log_sum_exp = matrix(log_sum_exp_, shape.query_heads, qkv.rows, "log_sum_exp");
-    const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-    const Heads heads(shape);
+  void execute(const op::AttentionBackward& o) {
+    const Matrix qkv = matrix(o.qkv, o.qkv.rows, o.shape.qkv_cols(), "qkv");
+    const Matrix dqkv = matrix(o.dqkv, qkv.rows, qkv.cols, "dqkv");
+    const Matrix out = matrix(o.out, qkv.rows, o.shape.query_cols(), "out"),
+                 dout = matrix(o.dout, out.rows, out.cols, "dout");
+    const Matrix log_sum_exp = matrix(o.log_sum_exp, o.shape.query_heads, qkv.rows, "log_sum_exp");
+    const double scale = 1 / std::sqrt(static_cast<double>(o.shape.head_dim));
+    const Heads heads(o.shape);
     std::fill(dqkv.data, dqkv.data + dqkv.rows * dqkv.cols, 0.0);
-    for_each_query(batch, shape, [&](Index head, Index first, Index t) {
-      const std::vector<double> score = scores(qkv, shape, head, first, t);
-      const double* gradient = &dout(t, head * shape.head_dim);
-      const double delta = dot(gradient, &out(t, head * shape.head_dim), shape.head_dim);
+    for_each_query(o.documents, o.shape, [&](Index head, Index first, Index t) {
+      const std::vector<double> score = scores(qkv, o.shape, head, first, t);
+      const double* gradient = &dout(t, head * o.shape.head_dim);
+      const double delta = dot(gradient, &out(t, head * o.shape.head_dim), o.shape.head_dim);
       for (Index key = first; key <= t; ++key) {
         const double probability =
             std::exp(score[static_cast<std::size_t>(key - first)] - log_sum_exp(head, t));
-        const double dprobability = dot(gradient, &qkv(key, heads.value(head)), shape.head_dim);
+        const double dprobability = dot(gradient, &qkv(key, heads.value(head)), o.shape.head_dim);
         const double dscore = probability * (dprobability - delta) * scale;
-        for (Index d = 0; d < shape.head_dim; ++d) {
+        for (Index d = 0; d < o.shape.head_dim; ++d) {
           dqkv(t, heads.query(head) + d) += dscore * qkv(key, heads.key(head) + d);
           dqkv(key, heads.key(head) + d) += dscore * qkv(t, heads.query(head) + d);
           dqkv(key, heads.value(head) + d) += probability * gradient[d];
         }
       }
     });
-    progress();
   }
 
-  void projection_residual(Tensor x_, Tensor weight_, Tensor residual_, Tensor y_) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix residual = matrix(residual_, x.rows, weight.rows, "residual"),
-                 y = matrix(y_, x.rows, weight.rows, "y");
+  void execute(const op::ProjectionResidual& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    const Matrix residual = matrix(o.residual, x.rows, weight.rows, "residual"),
+                 y = matrix(o.y, x.rows, weight.rows, "y");
     for (Index t = 0; t < x.rows; ++t) {
-      for (Index o = 0; o < weight.rows; ++o) y(t, o) = residual(t, o) + dot(&x(t, 0), &weight(o, 0), x.cols);
+      for (Index j = 0; j < weight.rows; ++j) y(t, j) = residual(t, j) + dot(&x(t, 0), &weight(j, 0), x.cols);
     }
-    progress();
   }
 
-  void projection_backward(Tensor dy_, Tensor x_, Tensor weight_, Tensor dx_, Tensor dweight_,
-                           Accumulate accumulate) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    product_backward(matrix(dy_, x.rows, weight.rows, "dy"), x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
-    progress();
+  void execute(const op::ProjectionBackward& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    product_backward(matrix(o.dy, x.rows, weight.rows, "dy"), x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
+                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
   }
 
-  void gate_up_swiglu(Tensor x_, Tensor weight_, Tensor gate_up_, Tensor activated_) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    product(x, weight, matrix(gate_up_, x.rows, weight.rows, "gate_up"));
-    swiglu(gate_up_, activated_);
+  void execute(const op::GateUpSwiglu& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    product(x, weight, matrix(o.gate_up, x.rows, weight.rows, "gate_up"));
+    execute(op::Swiglu{.gate_up = o.gate_up, .activated = o.activated});
   }
 
-  void swiglu(Tensor gate_up_, Tensor activated_) override {
-    const Matrix activated = matrix(activated_, "activated");
-    const Matrix gate_up = matrix(gate_up_, activated.rows, 2 * activated.cols, "gate_up");
+  void execute(const op::Swiglu& o) {
+    const Matrix activated = matrix(o.activated, "activated");
+    const Matrix gate_up = matrix(o.gate_up, activated.rows, 2 * activated.cols, "gate_up");
     for (Index t = 0; t < activated.rows; ++t) {
       for (Index f = 0; f < activated.cols; ++f) {
         const double gate = gate_up(t, f), up = gate_up(t, activated.cols + f);
         activated(t, f) = gate * sigmoid(gate) * up;
       }
     }
-    progress();
   }
 
-  void gate_up_swiglu_backward(Tensor dactivated_, Tensor gate_up_, Tensor x_, Tensor weight_, Tensor dx_,
-                               Tensor dweight_, Accumulate accumulate) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix gate_up = matrix(gate_up_, x.rows, weight.rows, "gate_up");
-    const Matrix dactivated = matrix(dactivated_, x.rows, weight.rows / 2, "dactivated");
+  void execute(const op::GateUpSwigluBackward& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    const Matrix gate_up = matrix(o.gate_up, x.rows, weight.rows, "gate_up");
+    const Matrix dactivated = matrix(o.dactivated, x.rows, weight.rows / 2, "dactivated");
     for (Index t = 0; t < x.rows; ++t) {
       for (Index f = 0; f < dactivated.cols; ++f) {
         double& gate = gate_up(t, f);
@@ -358,30 +346,27 @@ class ReferenceDevice final : public HostDevice {
         up = dup;
       }
     }
-    product_backward(gate_up, x, weight, matrix(dx_, x.rows, x.cols, "dx"),
-                     weight_gradient(dweight_, weight.rows, weight.cols, "dweight"), accumulate);
-    progress();
+    product_backward(gate_up, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
+                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
   }
 
-  void head_loss(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
-                 weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const std::int32_t* labels = indices(batch.labels, "labels");
+  void execute(const op::LinearCrossEntropy& o) {
+    const Matrix x = matrix(o.x, o.labels.cols, o.x.cols, "x"),
+                 weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    const std::int32_t* labels = indices(o.labels, "labels");
     for (Index t = 0; t < x.rows; ++t) {
       if (labels[t] >= 0)
-        scalars->loss_sum -= std::log(probabilities(x, weight, t)[static_cast<std::size_t>(labels[t])]);
+        *o.loss_sum -= std::log(probabilities(x, weight, t)[static_cast<std::size_t>(labels[t])]);
     }
-    progress();
   }
 
-  void head_loss_backward(const Batch& batch, Tensor x_, Tensor weight_, StepScalars* scalars, Tensor dx_,
-                          Tensor dweight_, Accumulate accumulate, Tensor workspace) override {
-    const Matrix x = matrix(x_, batch.tokens.cols, x_.cols, "x"),
-                 weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    const Matrix dx = matrix(dx_, x.rows, x.cols, "dx"),
-                 dweight = weight_gradient(dweight_, weight.rows, weight.cols, "dweight");
-    const std::int32_t* labels = indices(batch.labels, "labels");
-    if (dweight.data != nullptr && accumulate == Accumulate::no)
+  void execute(const op::LinearCrossEntropyBackward& o) {
+    const Matrix x = matrix(o.x, o.labels.cols, o.x.cols, "x"),
+                 weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx"),
+                 dweight = weight_gradient(o.dweight, weight.rows, weight.cols, "dweight");
+    const std::int32_t* labels = indices(o.labels, "labels");
+    if (dweight.data != nullptr && o.accumulate_dweight == Accumulate::no)
       std::fill(dweight.data, dweight.data + dweight.rows * dweight.cols, 0.0);
     std::fill(dx.data, dx.data + dx.rows * dx.cols, 0.0);
     for (Index t = 0; t < x.rows; ++t) {
@@ -389,68 +374,63 @@ class ReferenceDevice final : public HostDevice {
       const std::vector<double> probability = probabilities(x, weight, t);
       for (Index v = 0; v < weight.rows; ++v) {
         const double p = probability[static_cast<std::size_t>(v)];
-        const double dlogit = (p - (v == labels[t] ? 1 : 0)) * scalars->inverse_tokens;
+        const double dlogit = (p - (v == labels[t] ? 1 : 0)) * *o.inverse_tokens;
         for (Index i = 0; i < x.cols; ++i) {
           dx(t, i) += dlogit * weight(v, i);
           if (dweight.data != nullptr) dweight(v, i) += dlogit * x(t, i);
         }
       }
     }
-    head_loss(batch, x_, weight_, scalars, workspace);
+    execute(op::LinearCrossEntropy{
+        .labels = o.labels, .x = o.x, .weight = o.weight, .loss_sum = o.loss_sum, .workspace = o.workspace});
   }
 
-  void linear(Tensor x_, Tensor weight_, Tensor y_) override {
-    const Matrix x = matrix(x_, "x"), weight = matrix(weight_, weight_.rows, x.cols, "weight");
-    product(x, weight, matrix(y_, x.rows, weight.rows, "y"));
-    progress();
+  void execute(const op::Linear& o) {
+    const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
+    product(x, weight, matrix(o.y, x.rows, weight.rows, "y"));
   }
 
-  void add(Tensor source, Tensor destination) override {
-    const Matrix from = matrix(source, "source"),
-                 to = matrix(destination, from.rows, from.cols, "destination");
+  void execute(const op::Add& o) {
+    const Matrix from = matrix(o.source, "source"),
+                 to = matrix(o.destination, from.rows, from.cols, "destination");
     for (Index i = 0; i < from.rows * from.cols; ++i) to.data[i] += from.data[i];
-    progress();
   }
 
-  void copy(Tensor source, Tensor destination) override {
-    require(source.dtype == destination.dtype && source.elements() == destination.elements(),
+  void execute(const op::Copy& o) {
+    require(o.source.dtype == o.destination.dtype && o.source.elements() == o.destination.elements(),
             "copy of unlike tensors");
-    if (source.bytes() > 0)
-      std::memcpy(destination.data, source.data, static_cast<std::size_t>(source.bytes()));
-    progress();
+    if (o.source.bytes() > 0)
+      std::memcpy(o.destination.data, o.source.data, static_cast<std::size_t>(o.source.bytes()));
   }
 
-  void cast(Tensor source, Tensor destination) override {
-    flat(source, "source");  // float64 is all there is
-    copy(source, destination);
+  void execute(const op::Cast& o) {
+    flat(o.source, "source");  // float64 is all there is
+    execute(op::Copy{o.source, o.destination});
   }
 
-  void zero(Tensor destination) override {
-    if (destination.bytes() > 0)
-      std::memset(destination.data, 0, static_cast<std::size_t>(destination.bytes()));
-    progress();
+  void execute(const op::Zero& o) {
+    if (o.destination.bytes() > 0)
+      std::memset(o.destination.data, 0, static_cast<std::size_t>(o.destination.bytes()));
   }
 
-  void max_magnitude(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum) override {
-    const Gradient gradient(gradient_);
-    std::int32_t& bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-    check_ranges(ranges, gradient.size());
-    for (const UpdateRange& range : ranges) {
+  void execute(const op::MaxMagnitude& o) {
+    const Gradient gradient(o.gradient);
+    std::int32_t& bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+    check_ranges(o.ranges, gradient.size());
+    for (const UpdateRange& range : o.ranges) {
       for (Index i = range.begin; i < range.end; ++i) bits = std::max(bits, magnitude_bits(gradient[i]));
     }
-    progress();
   }
 
-  void sum_squares(Tensor gradient_, std::span<const UpdateRange> ranges, Tensor maximum,
-                   Tensor limbs) override {
-    const Gradient gradient(gradient_);
-    const std::int32_t bits = *elements_of<std::int32_t>(maximum, 1, 1, "maximum");
-    std::int64_t* sums = elements_of<std::int64_t>(limbs, 1, 2, "limbs");
-    check_ranges(ranges, gradient.size());
+  void execute(const op::SumSquares& o) {
+    const Gradient gradient(o.gradient);
+    const std::int32_t bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+    std::int64_t* sums = elements_of<std::int64_t>(o.limbs, 1, 2, "limbs");
+    check_ranges(o.ranges, gradient.size());
     if (std::isfinite(std::bit_cast<float>(bits))) {
       const double scale = grid::scale(grid::exponent(bits));
       grid::Limbs sum{sums[0], sums[1]};
-      for (const UpdateRange& range : ranges) {
+      for (const UpdateRange& range : o.ranges) {
         for (Index i = range.begin; i < range.end; ++i) {
           const grid::Limbs square = grid::cut(gradient[i], scale);
           sum.high += square.high;
@@ -461,45 +441,47 @@ class ReferenceDevice final : public HostDevice {
       sums[0] = sum.high;
       sums[1] = sum.low;
     }
-    progress();
   }
 
-  void adamw(Tensor gradient_, std::span<const UpdateRange> ranges, const AdamWConstants& constants,
-             const StepScalars* scalars, Tensor master_, Tensor exp_avg_, Tensor exp_avg_sq_,
-             Tensor shard_) override {
-    const Gradient gradient(gradient_);
-    const Matrix master = flat(master_, "master"), shard = flat(shard_, "shard");
-    const Matrix exp_avg = flat(exp_avg_, "exp_avg"), exp_avg_sq = flat(exp_avg_sq_, "exp_avg_sq");
-    check_ranges(ranges, gradient.size());
-    for (const Matrix& m : {master, exp_avg, exp_avg_sq, shard}) check_ranges(ranges, m.cols);
-    if (!std::isfinite(scalars->grad_norm)) return progress();
-    for (const UpdateRange& range : ranges) {
-      const double lr = scalars->learning_rate * range.learning_rate_factor;
+  void execute(const op::AdamW& o) {
+    const Gradient gradient(o.gradient);
+    const Matrix master = flat(o.master, "master"), shard = flat(o.shard, "shard");
+    const Matrix exp_avg = flat(o.exp_avg, "exp_avg"), exp_avg_sq = flat(o.exp_avg_sq, "exp_avg_sq");
+    check_ranges(o.ranges, gradient.size());
+    for (const Matrix& m : {master, exp_avg, exp_avg_sq, shard}) check_ranges(o.ranges, m.cols);
+    if (!std::isfinite(o.scalars->grad_norm)) return;
+    for (const UpdateRange& range : o.ranges) {
+      const double lr = o.scalars->learning_rate * range.learning_rate_factor;
       for (Index i = range.begin; i < range.end; ++i) {
-        const double g = gradient[i] * scalars->clip_coefficient;
+        const double g = gradient[i] * o.scalars->clip_coefficient;
         double& p = master.data[i];
         double& m = exp_avg.data[i];
         double& v = exp_avg_sq.data[i];
         p -= lr * range.weight_decay * p;
-        m = constants.beta1 * m + (1 - constants.beta1) * g;
-        v = constants.beta2 * v + (1 - constants.beta2) * g * g;
-        const double root = std::sqrt(v) / std::sqrt(scalars->bias_correction2) + constants.eps;
-        p -= lr / scalars->bias_correction1 * m / root;
+        m = o.beta1 * m + (1 - o.beta1) * g;
+        v = o.beta2 * v + (1 - o.beta2) * g * g;
+        const double root = std::sqrt(v) / std::sqrt(o.scalars->bias_correction2) + o.eps;
+        p -= lr / o.scalars->bias_correction1 * m / root;
         shard.data[i] = p;
       }
     }
+  }
+
+ protected:
+  void issue(const Operation& operation) override {
+    execute_on(*this, operation);
     progress();
   }
 
  private:
-  /// body(head, first token of the segment, token) for each query of the batch.
+  /// body(head, first token of the document, token) for each query.
   template <class Body>
-  static void for_each_query(const Batch& batch, AttentionShape shape, const Body& body) {
-    const std::int32_t* offsets = indices(batch.segment_offsets, "segment_offsets");
-    for (Index segment = 0; segment < batch.segments; ++segment) {
+  static void for_each_query(const Documents& documents, AttentionShape shape, const Body& body) {
+    const std::int32_t* offsets = indices(documents.cu_seqlens, "cu_seqlens");
+    for (Index document = 0; document < documents.count; ++document) {
       for (Index head = 0; head < shape.query_heads; ++head) {
-        for (Index t = offsets[segment]; t < offsets[segment + 1]; ++t)
-          body(head, Index{offsets[segment]}, t);
+        for (Index t = offsets[document]; t < offsets[document + 1]; ++t)
+          body(head, Index{offsets[document]}, t);
       }
     }
   }
@@ -534,6 +516,8 @@ class ReferenceDevice final : public HostDevice {
       magnitude = std::nextafter(magnitude, std::numeric_limits<float>::infinity());
     return std::bit_cast<std::int32_t>(magnitude);
   }
+
+  NoSizes sizes_;
 };
 
 }  // namespace

@@ -7,11 +7,10 @@
 #include "fsdp/norm_scalars.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/dump.hpp"
+#include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
 namespace {
-
-constexpr std::int64_t kScalarCols = sizeof(device::StepScalars) / sizeof(double);
 
 Arena host_or_device(bool host) { return host ? Arena::host : Arena::device; }
 
@@ -77,7 +76,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
       caches.push_back(persistent(of_stage(Purpose::kv_cache, s, item)));
   }
   lasting.step_scalars =
-      persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = kScalarCols});
+      persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = optim::kStepScalars});
   lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
                                      .dtype = DType::int32,
                                      .cols = kNormScalars + static_cast<std::int64_t>(units)});
@@ -99,7 +98,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     lasting.host_scalars = persistent({.purpose = Purpose::host_scalars,
                                        .arena = Arena::host,
                                        .dtype = DType::float64,
-                                       .cols = kScalarCols});
+                                       .cols = optim::kStepScalars});
   }
   if (spec.snapshot) add_snapshots();
   if (spec.stages_inputs) add_inputs(Purpose::host_inputs, Arena::host, lasting.host_inputs);

@@ -6,10 +6,9 @@ namespace llampi::fsdp {
 namespace {
 
 /// In place, the result replaces what it is of.
-device::Accumulate accumulate_of(const Call& call) {
+Accumulate accumulate_of(const Call& call) {
   const bool in_place = call[Slot::input].data == call[Slot::output].data;
-  return call.access(Slot::output) == Access::both && !in_place ? device::Accumulate::yes
-                                                                : device::Accumulate::no;
+  return call.access(Slot::output) == Access::both && !in_place ? Accumulate::yes : Accumulate::no;
 }
 
 }  // namespace

@@ -2,36 +2,32 @@
 // Stages: forward, recompute, backward; and casts.
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/device/host_batch.hpp"
+#include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
 namespace {
 
-device::Batch batch_of(const Call& call, std::int64_t tokens) {
-  const Tensor inputs = call[Slot::batch];
+device::Batch batch_of(const Call& call) {
   const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
-  return {.tokens = inputs.slice(0, tokens),
-          .labels = inputs.slice(tokens, 2 * tokens),
-          .positions = inputs.slice(2 * tokens, 3 * tokens),
-          .segment_offsets = inputs.slice(3 * tokens, 4 * tokens + 1),
-          .segments = placed.segments,
-          .past = placed.past};
+  return device::HostBatch::view_of(call[Slot::batch], placed.segments, placed.past);
 }
 
 /// Per parameter gradient: overwrite or add.
-std::vector<device::Accumulate> accumulate_of(const Action& action) {
-  std::vector<device::Accumulate> result;
+std::vector<Accumulate> accumulate_of(const Action& action) {
+  std::vector<Accumulate> result;
   for (const auto& operand : action.operands) {
     if (operand.slot == Slot::parameter_gradient)
-      result.push_back(operand.access == Access::both ? device::Accumulate::yes : device::Accumulate::no);
+      result.push_back(operand.access == Access::both ? Accumulate::yes : Accumulate::no);
   }
   return result;
 }
 
 void run_stage(const RankContext& rank, const Call& call) {
   const Action& action = call.action;
-  const device::Batch batch = batch_of(call, rank.options.batch.tokens());
+  const device::Batch batch = batch_of(call);
   const auto accumulate = accumulate_of(action);
-  model::StageContext context{.device = rank.device,
+  auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
+  model::StageContext context{.operations = rank.device,
                               .batch = batch,
                               .seq_len = rank.options.batch.seq_len,
                               .input = call.find(Slot::input),
@@ -44,7 +40,8 @@ void run_stage(const RankContext& rank, const Call& call) {
                               .scratch = call.all(Slot::scratch),
                               .kept = call.all(Slot::kv_cache),
                               .constants = call.all(Slot::constant),
-                              .scalars = static_cast<device::StepScalars*>(call[Slot::scalars].data),
+                              .inverse_tokens = &scalars->inverse_tokens,
+                              .loss_sum = &scalars->loss_sum,
                               .logits = {},
                               .logits_row = 0};
   const model::Stage& stage = *rank.model.stages()[static_cast<std::size_t>(action.stage)];
@@ -72,7 +69,7 @@ void add_compute(Operations& operations, const RankContext& rank) {
   }
   for (const Op op : {Op::cast_params, Op::cast_grads}) {
     operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-      rank.device.cast(call[Slot::input], call[Slot::output]);
+      rank.device.run(device::op::Cast{.source = call[Slot::input], .destination = call[Slot::output]});
       return nullptr;
     });
   }

@@ -2,9 +2,12 @@
 // The gradient norm and the optimizer.
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
 namespace {
+
+namespace op = device::op;
 
 /// Squares are summed over the shard group only: replicas hold equal gradients.
 void compute_norm(const RankContext& rank, Call& call) {
@@ -16,7 +19,7 @@ void compute_norm(const RankContext& rank, Call& call) {
     const std::uint64_t sequence =
         call.record == nullptr ? 0 : call.record->issue({to_string(Op::norm), -1, values.bytes()});
     const auto work =
-        rank.shards.all_reduce(values, values, op, device::Accumulate::no, workspace, device::Stream::reduce);
+        rank.shards.all_reduce(values, values, op, Accumulate::no, workspace, device::Stream::reduce);
     if (call.record != nullptr) call.record->wait(sequence);
     work->wait(device::Stream::compute);
     if (call.record == nullptr) return;
@@ -29,19 +32,26 @@ void compute_norm(const RankContext& rank, Call& call) {
     if (!rank.units[u].frozen) trained.push_back(u);
   }
   require(trained.size() == gradients.size(), "the norm is that of all trained units");
-  device.zero(norm.limbs);
-  device.zero(norm.maximum);
+  device.run(op::Zero{.destination = norm.limbs});
+  device.run(op::Zero{.destination = norm.maximum});
   for (std::size_t k = 0; k < trained.size(); ++k) {
     const int u = trained[k];
-    device.max_magnitude(gradients[k], rank.ranges[u], norm.maximum);
-    device.copy(norm.maximum, norm.unit_maxima.slice(u, u + 1));
+    device.run(op::MaxMagnitude{.gradient = gradients[k], .ranges = rank.ranges[u], .maximum = norm.maximum});
+    device.run(op::Copy{.source = norm.maximum, .destination = norm.unit_maxima.slice(u, u + 1)});
   }
   over_shards(norm.maximum, comm::ReduceOp::max);
   for (std::size_t k = 0; k < trained.size(); ++k)
-    device.sum_squares(gradients[k], rank.ranges[trained[k]], norm.maximum, norm.limbs);
+    device.run(op::SumSquares{.gradient = gradients[k],
+                              .ranges = rank.ranges[trained[k]],
+                              .maximum = norm.maximum,
+                              .limbs = norm.limbs});
   over_shards(norm.limbs, comm::ReduceOp::sum);
-  device.finish_norm(norm.maximum, norm.limbs, rank.options.clip_grad_norm,
-                     static_cast<device::StepScalars*>(call[Slot::scalars].data));
+  auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
+  device.run(op::FinishNorm{.maximum = norm.maximum,
+                            .limbs = norm.limbs,
+                            .max_norm = rank.options.clip_grad_norm,
+                            .loss_scale = &scalars->loss_scale,
+                            .scalars = &scalars->update});
 }
 
 void update(const RankContext& rank, const Call& call) {
@@ -51,10 +61,19 @@ void update(const RankContext& rank, const Call& call) {
   const Tensor master = call[Slot::master], shard = call[Slot::output];
   // AdamW leaves out padding, what is frozen, and after an overflow everything: a shard that is made anew has
   // them too.
-  if (call.access(Slot::output) == Access::write) device.cast(master, shard);
-  device.adamw(call[Slot::gradient], rank.ranges[static_cast<std::size_t>(call.action.unit)],
-               rank.options.adamw, static_cast<const device::StepScalars*>(call[Slot::scalars].data), master,
-               call[Slot::exp_avg], call[Slot::exp_avg_sq], shard);
+  if (call.access(Slot::output) == Access::write)
+    device.run(op::Cast{.source = master, .destination = shard});
+  const optim::AdamWConstants& constants = rank.options.adamw;
+  device.run(op::AdamW{.gradient = call[Slot::gradient],
+                       .ranges = rank.ranges[static_cast<std::size_t>(call.action.unit)],
+                       .beta1 = constants.beta1,
+                       .beta2 = constants.beta2,
+                       .eps = constants.eps,
+                       .scalars = &static_cast<const optim::StepScalars*>(call[Slot::scalars].data)->update,
+                       .master = master,
+                       .exp_avg = call[Slot::exp_avg],
+                       .exp_avg_sq = call[Slot::exp_avg_sq],
+                       .shard = shard});
 }
 
 }  // namespace

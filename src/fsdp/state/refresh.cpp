@@ -13,11 +13,13 @@ void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device:
     const Tensor master = arenas.at(compiled.evaluation[unit.master]);
     const Tensor shard = arenas.at(compiled.evaluation[unit.shard]);
     if (in_host_memory(unit.master) == in_host_memory(unit.shard)) {
-      (in_host_memory(unit.master) ? host : device).cast(master, shard);
+      (in_host_memory(unit.master) ? host : device)
+          .run(device::op::Cast{.source = master, .destination = shard});
       continue;
     }
     std::vector<std::byte> cast(static_cast<std::size_t>(shard.bytes()));
-    host.cast(master, {cast.data(), shard.dtype, 1, shard.elements()});
+    host.run(
+        device::op::Cast{.source = master, .destination = {cast.data(), shard.dtype, 1, shard.elements()}});
     device.upload(shard, cast.data(), device::Stream::copy);
     device.synchronize(device::Stream::copy);
   }

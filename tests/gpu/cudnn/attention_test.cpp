@@ -2,8 +2,8 @@
 // Attention where cuDNN may do it, on a GPU: the other tests of operations have the own kernels only.
 #include <cmath>
 
-#include "device/operations.hpp"
 #include "gpu/gpu_test.hpp"
+#include "support/device_operations.hpp"
 
 namespace llampi::test {
 namespace {
@@ -21,7 +21,7 @@ std::vector<Layout> layouts() {
 }
 
 /// As in operations_test.cpp: sums in float32, values kept in 16 bits.
-double tolerance(const Operation& op, DType dtype) {
+double tolerance(const OperationCase& op, DType dtype) {
   return 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms)) + 2 * op.roundings * unit_roundoff(dtype);
 }
 
@@ -29,18 +29,18 @@ struct Results {
   std::vector<Values> forward, backward;
 };
 
-Results run(device::Device& device, const Operation& op, DType dtype, const Values& dy) {
+Results run(device::Device& device, const OperationCase& op, DType dtype, const Values& dy) {
   Session session(device, dtype);
-  return {op.forward(session, op.inputs), op.backward(session, op.inputs, dy, device::Accumulate::no)};
+  return {op.forward(session, op.inputs), op.backward(session, op.inputs, dy, Accumulate::no)};
 }
 
 /// The reference's results from inputs of `dtype`, and the gradient that arrives.
-Results expected_of(const Operation& op, DType dtype, Values& dy) {
+Results expected_of(const OperationCase& op, DType dtype, Values& dy) {
   const auto device = device::make_reference_device();
   Session session(*device, DType::float64, Weights::trained, dtype);
   Results results{op.forward(session, op.inputs), {}};
   dy = normal(results.forward[0].rows, results.forward[0].cols, "dy");
-  results.backward = op.backward(session, op.inputs, dy, device::Accumulate::no);
+  results.backward = op.backward(session, op.inputs, dy, Accumulate::no);
   return results;
 }
 
@@ -59,7 +59,7 @@ class CudnnAttentionTest : public ::testing::Test {
     for (const DType dtype : kTypes) {
       for (const device::AttentionShape& shape : kShapes) {
         for (const Layout& layout : layouts()) {
-          const Operation op = attention(layout, shape);
+          const OperationCase op = attention(layout, shape);
           Values dy;
           const Results expected = expected_of(op, dtype, dy);
           const Results actual = run(device, op, dtype, dy), again = run(device, op, dtype, dy);
@@ -85,7 +85,7 @@ TEST_F(CudnnAttentionTest, IsLikeTheReferenceWhereTheSameBitsAreAskedFor) {
   const auto device = make(true, device::GpuAttention::automatic);
   if (!device) return;
   expect_like_reference(*device);
-  const Operation op = attention(mixed_segments(300), {8, 2, 128});
+  const OperationCase op = attention(mixed_segments(300), {8, 2, 128});
   Values dy;
   expected_of(op, DType::bfloat16, dy);
   const Results first = run(*device, op, DType::bfloat16, dy);
@@ -101,7 +101,7 @@ TEST_F(CudnnAttentionTest, DoesWhatItIsDemandedFor) {
     skip(fmt::format("no GPU to test with cuDNN: {}", error.what()));
   }
   if (!device) return;
-  const Operation op = attention({"two sequences", {128, 128}}, {4, 2, 64});
+  const OperationCase op = attention({"two sequences", {128, 128}}, {4, 2, 64});
   Values dy;
   expected_of(op, DType::bfloat16, dy);
   EXPECT_NO_THROW(run(*device, op, DType::bfloat16, dy));

@@ -47,16 +47,35 @@ class Kernels {
       : attention_(make_cudnn_attention(deterministic, gpu.compute_capability, properties_of(gpu))) {}
 
   bool forward(const Problem& p) {
-    return attention_->supports_forward(p.shape, p.tokens, p.longest, p.segments, p.dtype,
-                                        attention_forward_bytes(p.shape, p.tokens));
+    return attention_->supports(
+        op::Attention{.documents = documents(p),
+                      .shape = p.shape,
+                      .qkv = qkv(p),
+                      .out = {},
+                      .log_sum_exp = {},
+                      .workspace = bytes(attention_forward_bytes(p.shape, p.tokens))});
   }
   bool backward(const Problem& p) {
-    return attention_->supports_backward(p.shape, p.tokens, p.longest, p.segments, p.dtype,
-                                         attention_backward_bytes(p.shape, p.tokens));
+    return attention_->supports(
+        op::AttentionBackward{.documents = documents(p),
+                              .shape = p.shape,
+                              .dout = {},
+                              .qkv = qkv(p),
+                              .out = {},
+                              .log_sum_exp = {},
+                              .dqkv = {},
+                              .workspace = bytes(attention_backward_bytes(p.shape, p.tokens))});
   }
   std::string why() const { return attention_->describe(); }
 
  private:
+  // Memory that is not there: its sizes are all that counts.
+  static Documents documents(const Problem& p) {
+    return {.cu_seqlens = {}, .positions = {}, .count = p.segments, .max_seqlen = p.longest};
+  }
+  static Tensor qkv(const Problem& p) { return {nullptr, p.dtype, p.tokens, p.shape.qkv_cols()}; }
+  static Tensor bytes(std::int64_t count) { return {nullptr, DType::int32, 1, count / 4}; }
+
   std::unique_ptr<CudnnAttention> attention_;
 };
 

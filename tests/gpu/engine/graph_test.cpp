@@ -7,9 +7,9 @@
 #include "fsdp/expect_trajectory.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 #include "llampi/device/host_batch.hpp"
+#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/groups.hpp"
-#include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/storage.hpp"
 
 namespace llampi::test {

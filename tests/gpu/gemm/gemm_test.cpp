@@ -104,7 +104,8 @@ class GemmTest : public ::testing::Test {
 
   void run(Gemm& gemm, const GemmShape& shape, const Matrix& a, const Matrix& b, Matrix& c,
            const void* residual = nullptr, std::int64_t workspace_bytes = 1 << 18) {
-    gemm.run(shape, a.data(), b.data(), c.data(), residual, workspace_.data(), workspace_bytes, nullptr);
+    gemm.run(shape, {a.data(), b.data(), c.data(), residual},
+             {workspace_.data(), DType::int32, 1, workspace_bytes / 4}, nullptr);
     emulation::run_all();
   }
 

@@ -65,10 +65,10 @@ class NcclCollectives : public NcclTest {
   }
 
   void reduce_scatter(comm::Group& group, DType dtype, DType result, std::int64_t elements,
-                      device::Accumulate accumulate) {
+                      Accumulate accumulate) {
     const Buffer whole = own(dtype, elements * group.size());
     Buffer shard(device(), world(), result, elements);
-    const bool adds = accumulate == device::Accumulate::yes;
+    const bool adds = accumulate == Accumulate::yes;
     if (adds) shard.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
     group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), device::Stream::reduce)
         ->wait(device::Stream::compute);
@@ -78,10 +78,10 @@ class NcclCollectives : public NcclTest {
   }
 
   void all_reduce(comm::Group& group, DType dtype, DType result, std::int64_t elements,
-                  device::Accumulate accumulate) {
+                  Accumulate accumulate) {
     const Buffer values = own(dtype, elements);
     Buffer total(device(), world(), result, elements);
-    const bool adds = accumulate == device::Accumulate::yes;
+    const bool adds = accumulate == Accumulate::yes;
     if (adds) total.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
     group
         .all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, Tensor(),
@@ -115,7 +115,7 @@ TEST_F(NcclCollectives, ReduceScatter) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype))
-      reduce_scatter(*group, dtype, result, elements, device::Accumulate::no);
+      reduce_scatter(*group, dtype, result, elements, Accumulate::no);
   });
 }
 
@@ -124,7 +124,7 @@ TEST_F(NcclCollectives, ReduceScatterAdding) {
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
     for (const DType result : results_of(dtype))
-      reduce_scatter(*group, dtype, result, elements, device::Accumulate::yes);
+      reduce_scatter(*group, dtype, result, elements, Accumulate::yes);
   });
 }
 
@@ -134,8 +134,8 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
     const Buffer whole = own(dtype, elements * group->size());
     const std::int64_t begin = group->rank() * elements;
     group
-        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), device::Accumulate::no,
-                         Tensor(), device::Stream::reduce)
+        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no, Tensor(),
+                         device::Stream::reduce)
         ->wait(device::Stream::compute);
     const auto values = whole.get();
     EXPECT_EQ(std::vector<double>(values.begin() + begin, values.begin() + begin + elements),
@@ -146,8 +146,7 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
 TEST_F(NcclCollectives, AllReduce) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
-    for (const DType result : results_of(dtype))
-      all_reduce(*group, dtype, result, elements, device::Accumulate::no);
+    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::no);
   });
 }
 
@@ -155,8 +154,7 @@ TEST_F(NcclCollectives, AllReduceAdding) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
-    for (const DType result : results_of(dtype))
-      all_reduce(*group, dtype, result, elements, device::Accumulate::yes);
+    for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::yes);
   });
 }
 
@@ -167,9 +165,7 @@ TEST_F(NcclCollectives, InPlaceAndMaximum) {
     const Buffer sum = own(dtype, elements), largest = own(dtype, elements);
     for (const auto& [buffer, op] :
          {std::pair{&sum, comm::ReduceOp::sum}, std::pair{&largest, comm::ReduceOp::max}}) {
-      group
-          ->all_reduce(buffer->view(), buffer->view(), op, device::Accumulate::no, Tensor(),
-                       device::Stream::reduce)
+      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), device::Stream::reduce)
           ->wait(device::Stream::compute);
     }
     EXPECT_EQ(sum.get(), sums(*group, 0, elements, 0));
@@ -197,9 +193,9 @@ TEST_F(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
     order.set();
     for (const std::int64_t elements : {5, 1000}) {
       gather(*group, DType::bfloat16, elements);
-      reduce_scatter(*group, DType::bfloat16, DType::float32, elements, device::Accumulate::yes);
-      reduce_scatter(*group, DType::float32, DType::float32, elements, device::Accumulate::no);
-      all_reduce(*group, DType::int64, DType::int64, elements, device::Accumulate::no);
+      reduce_scatter(*group, DType::bfloat16, DType::float32, elements, Accumulate::yes);
+      reduce_scatter(*group, DType::float32, DType::float32, elements, Accumulate::no);
+      all_reduce(*group, DType::int64, DType::int64, elements, Accumulate::no);
     }
   }
 }
@@ -212,21 +208,21 @@ TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
       integers(device(), world(), DType::int64, 4 * mpi.size());
   const Tensor fitting = more.view().slice(0, 4 * mpi.size());
   const Tensor narrow{four.view().data, DType::bfloat16, 1, 4};
-  const auto scatter = [&](Tensor whole, Tensor shard, device::Accumulate accumulate) {
+  const auto scatter = [&](Tensor whole, Tensor shard, Accumulate accumulate) {
     group->reduce_scatter(whole, shard, accumulate, Tensor(), device::Stream::reduce);
   };
-  const auto reduce = [&](Tensor values, Tensor result, device::Accumulate accumulate) {
+  const auto reduce = [&](Tensor values, Tensor result, Accumulate accumulate) {
     group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, Tensor(), device::Stream::reduce);
   };
   EXPECT_THROW(group->all_gather(four.view(), more.view(), device::Stream::unshard), Error);
   EXPECT_THROW(group->all_gather(four.view(), fitting, device::Stream::host), Error);
-  EXPECT_THROW(scatter(more.view(), four.view(), device::Accumulate::no), Error);
-  EXPECT_THROW(scatter(fitting, narrow, device::Accumulate::no), Error);
-  EXPECT_THROW(scatter(integers.view(), integers.view().slice(0, 4), device::Accumulate::yes), Error);
-  EXPECT_THROW(reduce(doubles.view(), four.view(), device::Accumulate::no), Error);
-  EXPECT_THROW(reduce(four.view(), four.view(), device::Accumulate::yes), Error);
-  EXPECT_THROW(reduce(narrow, four.view(), device::Accumulate::no), Error);
-  EXPECT_THROW(reduce(integers.view(), integers.view(), device::Accumulate::yes), Error);
+  EXPECT_THROW(scatter(more.view(), four.view(), Accumulate::no), Error);
+  EXPECT_THROW(scatter(fitting, narrow, Accumulate::no), Error);
+  EXPECT_THROW(scatter(integers.view(), integers.view().slice(0, 4), Accumulate::yes), Error);
+  EXPECT_THROW(reduce(doubles.view(), four.view(), Accumulate::no), Error);
+  EXPECT_THROW(reduce(four.view(), four.view(), Accumulate::yes), Error);
+  EXPECT_THROW(reduce(narrow, four.view(), Accumulate::no), Error);
+  EXPECT_THROW(reduce(integers.view(), integers.view(), Accumulate::yes), Error);
   gather(*group, DType::float32, 4);  // and goes on
 }
 

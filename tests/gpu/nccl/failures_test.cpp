@@ -43,8 +43,8 @@ class NcclFailures : public ::testing::Test {
     return buffer;
   }
   static std::unique_ptr<comm::Work> reduce(comm::Group& group, const Buffer& buffer) {
-    return group.all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, device::Accumulate::no,
-                            Tensor(), device::Stream::reduce);
+    return group.all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(),
+                            device::Stream::reduce);
   }
 
   comm::World& mpi = test_world();
@@ -103,7 +103,7 @@ TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
   const auto group = world->group(all);
   const Buffer buffer = values(), copy = values();
   reduce(*group, buffer)->wait(device::Stream::compute);
-  gpu.copy(buffer.view(), copy.view());
+  gpu.run(device::op::Copy{.source = buffer.view(), .destination = copy.view()});
   EXPECT_EQ(copy.get()[17], sum_over(all, 17));
 }
 
@@ -183,8 +183,8 @@ TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
   const auto group = world->group(all);
   const Buffer buffer = values();
   EXPECT_NE(error_of([&] {
-              group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, device::Accumulate::no,
-                                Tensor(), device::Stream::compute);
+              group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(),
+                                device::Stream::compute);
             }).find("on the stream unshard or reduce"),
             std::string::npos);
   EXPECT_EQ(aborted(), 0);

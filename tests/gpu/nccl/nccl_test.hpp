@@ -12,6 +12,8 @@
 #include "gpu/gpu_test.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::test {

@@ -39,10 +39,10 @@ TEST_F(NcclOrder, StartsAfterItsStreamAndEndsBeforeWhoeverWaits) {
       reinterpret_cast<float*>(host.data())[i] = static_cast<float>(number(mpi.rank(), i));
     device().upload(values.view(), host.data(), device::Stream::copy);
     device().wait(device::Stream::reduce, device().record(device::Stream::copy));
-    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
-                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
+                                        Tensor(), device::Stream::reduce);
     work->wait(device::Stream::compute);
-    device().copy(values.view(), copy.view());
+    device().run(device::op::Copy{.source = values.view(), .destination = copy.view()});
     device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
     const auto result = copy.get(device::Stream::copy_out);
     for (std::int64_t i = 0; i < kElements; ++i)
@@ -59,11 +59,11 @@ TEST_F(NcclOrder, OneAfterAnotherOnOneStream) {
                  twice = empty(kElements * mpi.size());
     Buffer shard = empty(kElements);
     shard.set(std::vector<double>(kElements, 5));
-    const auto scatter = group->reduce_scatter(whole.view(), shard.view(), device::Accumulate::yes, Tensor(),
-                                               device::Stream::reduce);
+    const auto scatter =
+        group->reduce_scatter(whole.view(), shard.view(), Accumulate::yes, Tensor(), device::Stream::reduce);
     const auto gather = group->all_gather(shard.view(), sums.view(), device::Stream::reduce);
-    const auto reduce = group->all_reduce(sums.view(), twice.view(), comm::ReduceOp::sum,
-                                          device::Accumulate::no, Tensor(), device::Stream::reduce);
+    const auto reduce = group->all_reduce(sums.view(), twice.view(), comm::ReduceOp::sum, Accumulate::no,
+                                          Tensor(), device::Stream::reduce);
     reduce->wait(device::Stream::host);
     EXPECT_TRUE(scatter->progress());
     EXPECT_TRUE(gather->progress());
@@ -84,8 +84,8 @@ TEST_F(NcclOrder, GathersAndReductionsSideBySide) {
       values.push_back(own(kElements * mpi.size(), 10 + i));
       totals.push_back(empty(kElements));
       works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), device::Stream::unshard));
-      works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(),
-                                            device::Accumulate::no, Tensor(), device::Stream::reduce));
+      works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(), Accumulate::no,
+                                            Tensor(), device::Stream::reduce));
     }
     if (mpi.rank() % 2 == 1) std::reverse(works.begin(), works.end());
     for (const auto& work : works) work->wait(device::Stream::compute);
@@ -112,11 +112,10 @@ TEST_F(NcclOrder, ShardsAndReplicas) {
     const Buffer whole = own(kElements * columns), shard = empty(kElements);
     Buffer sums = empty(kElements);
     sums.set(std::vector<double>(kElements, 1));
-    shards
-        ->reduce_scatter(whole.view(), shard.view(), device::Accumulate::no, Tensor(), device::Stream::reduce)
+    shards->reduce_scatter(whole.view(), shard.view(), Accumulate::no, Tensor(), device::Stream::reduce)
         ->wait(device::Stream::compute);
     replicas
-        ->all_reduce(shard.view(), sums.view(), comm::ReduceOp::sum, device::Accumulate::yes, Tensor(),
+        ->all_reduce(shard.view(), sums.view(), comm::ReduceOp::sum, Accumulate::yes, Tensor(),
                      device::Stream::reduce)
         ->wait(device::Stream::compute);
     const auto result = sums.get();
@@ -129,8 +128,8 @@ TEST_F(NcclOrder, AWorkThatNobodyWaitedForIsWaitedForWhenItIsDestroyed) {
   const auto group = group_of_all();
   for_all_orders([&] {
     const Buffer values = own(kElements);
-    static_cast<void>(group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
-                                        device::Accumulate::no, Tensor(), device::Stream::reduce));
+    static_cast<void>(group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
+                                        Tensor(), device::Stream::reduce));
     EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));
   });
 }
@@ -139,8 +138,8 @@ TEST_F(NcclOrder, AWorkMayOutliveItsGroup) {
   for_all_orders([&] {
     auto group = group_of_all();
     const Buffer values = own(kElements);
-    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
-                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
+                                        Tensor(), device::Stream::reduce);
     group.reset();
     work->wait(device::Stream::host);
     EXPECT_EQ(values.get()[17], sum_over(all, 17));
@@ -151,8 +150,8 @@ TEST_F(NcclOrder, ProgressAloneCompletes) {
   const auto group = group_of_all();
   for_all_orders([&] {
     const Buffer values = own(kElements);
-    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum,
-                                        device::Accumulate::no, Tensor(), device::Stream::reduce);
+    const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
+                                        Tensor(), device::Stream::reduce);
     while (!work->progress()) {
     }
     EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "llampi/device/device.hpp"
+#include "llampi/device/host_batch.hpp"
 
 namespace llampi::test {
 
@@ -43,9 +44,6 @@ Layout mixed_segments(std::int32_t tokens);
 /// Whether gradients of weights are asked for.
 enum class Weights : bool { trained, frozen };
 
-/// Half of the distance between 1 and the next number: rounding to nearest changes a number by at most so
-/// much of itself.
-double unit_roundoff(DType dtype);
 /// Each number as `dtype` has it, rounded to nearest even; +-infinity beyond its largest.
 Values rounded(Values values, DType dtype);
 
@@ -76,11 +74,11 @@ class Session {
   Tensor wide_output(std::int64_t rows, std::int64_t cols) { return output(rows, cols, wide_dtype()); }
   Tensor output(std::int64_t rows, std::int64_t cols, DType dtype);
   /// NaN with Accumulate::no; with yes, kStart everywhere.
-  Tensor gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate) {
+  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
     return gradient(rows, cols, accumulate, dtype_);
   }
   /// The same in the wide dtype, but empty where weights are frozen.
-  Tensor weight_gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate);
+  Tensor weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
   /// Not a number whatever it is read as.
   Tensor workspace(std::int64_t bytes);
   Tensor integers(const std::vector<std::int32_t>& values);
@@ -97,7 +95,7 @@ class Session {
     device::Memory memory;
     std::int64_t bytes = 0;  ///< without what is around it
   };
-  Tensor gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate, DType dtype);
+  Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype);
 
   device::Device& device_;
   DType dtype_, inputs_;
@@ -106,17 +104,26 @@ class Session {
   std::vector<Buffer> buffers_;                   ///< freed first: that waits for the device
 };
 
-/// StepScalars in a device's memory.
-class Scalars {
+/// Numbers that an operation takes by their address, in a device's memory. T is doubles alone.
+template <class T>
+class OnDevice {
  public:
-  explicit Scalars(Session& session, const device::StepScalars& value = {});
-  device::StepScalars* get() const { return static_cast<device::StepScalars*>(tensor_.data); }
-  device::StepScalars read() const;
+  OnDevice(Session& session, const T& value)
+      : session_(session), tensor_(session.raw(&value, 1, sizeof(T) / sizeof(double), DType::float64)) {}
+  T* get() const { return static_cast<T*>(tensor_.data); }
+  T read() const {
+    T value;
+    session_.download(tensor_, &value);
+    return value;
+  }
 
  private:
   Session& session_;
   Tensor tensor_;
 };
+
+/// None is longer than max_seqlen.
+device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen);
 
 double largest_magnitude(const Values& values);
 /// Largest |a - b|; NaN if there is any.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The definition of stochastic rounding (Device::adamw), one element at a time.
+// The definition of stochastic rounding (op::AdamW), one element at a time.
 #pragma once
 
 #include <bit>
@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #include "device/cpu/kernels.hpp"
-#include "device/support.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "support/device_session.hpp"
 
 namespace llampi::test {
 

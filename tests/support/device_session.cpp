@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device/support.hpp"
+#include "support/device_session.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -25,19 +25,6 @@ Values normal(std::int64_t rows, std::int64_t cols, const std::string& purpose, 
     values.data[i] = static_cast<double>(static_cast<float>(scale * stream.normal(i)));
   }
   return values;
-}
-
-double unit_roundoff(DType dtype) {
-  switch (dtype) {
-    case DType::float32:
-      return 0x1p-24;
-    case DType::bfloat16:
-      return 0x1p-8;
-    case DType::float16:
-      return 0x1p-11;
-    default:
-      return 0x1p-53;
-  }
 }
 
 Values rounded(Values values, DType dtype) {
@@ -120,12 +107,12 @@ Tensor Session::output(std::int64_t rows, std::int64_t cols, DType dtype) {
                 dtype);
 }
 
-Tensor Session::gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate, DType dtype) {
-  if (accumulate == device::Accumulate::no) return output(rows, cols, dtype);
+Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate, DType dtype) {
+  if (accumulate == Accumulate::no) return output(rows, cols, dtype);
   return upload({rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols), kStart)}, dtype);
 }
 
-Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, device::Accumulate accumulate) {
+Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
   return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate, wide_dtype());
 }
 
@@ -182,14 +169,11 @@ Values Session::download(Tensor tensor) {
   return values;
 }
 
-Scalars::Scalars(Session& session, const device::StepScalars& value)
-    : session_(session),
-      tensor_(session.raw(&value, 1, sizeof(device::StepScalars) / sizeof(double), DType::float64)) {}
-
-device::StepScalars Scalars::read() const {
-  device::StepScalars value;
-  session_.download(tensor_, &value);
-  return value;
+device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
+  return {.cu_seqlens = batch.segment_offsets,
+          .positions = batch.positions,
+          .count = batch.segments,
+          .max_seqlen = max_seqlen};
 }
 
 double largest_magnitude(const Values& values) {

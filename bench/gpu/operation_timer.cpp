@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/operation_timer.hpp"
+
+#include <type_traits>
+
+#include "gpu/clock.hpp"
+
+namespace llampi::bench {
+namespace {
+
+template <class T, class... List>
+constexpr bool is_one_of = (std::is_same_v<T, List> || ...);
+
+/// Matrix products with the weight: one forward, two backward (one if the weight is frozen).
+template <class O>
+int products_of(const O& o) {
+  using namespace device::op;
+  if constexpr (is_one_of<O, device::op::QkvRope, device::op::ProjectionResidual, device::op::GateUpSwiglu,
+                          device::op::LinearCrossEntropy, device::op::Linear>)
+    return 1;
+  if constexpr (is_one_of<O, device::op::QkvRopeBackward, device::op::ProjectionBackward,
+                          device::op::GateUpSwigluBackward>)
+    return o.dweight ? 2 : 1;
+  if constexpr (is_one_of<O, device::op::LinearCrossEntropyBackward>) return o.dweight ? 3 : 2;
+  return 0;
+}
+
+/// Two products forward, of which the causal half counts. Backward has five: the scores once more, and the
+/// gradients of the probabilities, queries, keys and values.
+template <class O>
+double attention_flops(const O& o, int products) {
+  return 2.0 * products * static_cast<double>(o.qkv.rows) * static_cast<double>(o.documents.max_seqlen) *
+         static_cast<double>(o.shape.query_cols()) / 2;
+}
+
+struct Kind {
+  std::string name;
+  double flops = 0;
+};
+
+template <class O>
+Kind kind_of(const O& o) {
+  if constexpr (std::is_same_v<O, device::op::Attention>) return {o.kName, attention_flops(o, 2)};
+  if constexpr (std::is_same_v<O, device::op::AttentionBackward>) return {o.kName, attention_flops(o, 5)};
+  const int products = products_of(o);
+  if (products == 0) return {o.kName};
+  if constexpr (requires { o.weight, o.x; }) {
+    return {fmt::format("{} {}x{}", o.kName, o.weight.rows, o.weight.cols),
+            2.0 * products * static_cast<double>(o.x.rows) * static_cast<double>(o.weight.elements())};
+  }
+  return {o.kName};
+}
+
+}  // namespace
+
+OperationTimer::OperationTimer(device::Device& device) : device_(device) {
+  device.decorate([this](const device::Operation& operation, const std::function<void()>& issue) {
+    const Kind kind = std::visit([](const auto& o) { return kind_of(o); }, operation);
+    device_.synchronize(device::Stream::compute);
+    const double begin = now();
+    issue();
+    device_.synchronize(device::Stream::compute);
+    auto& entry = times_[kind.name];
+    entry.seconds += now() - begin;
+    entry.flops += kind.flops;
+    ++entry.calls;
+  });
+}
+
+}  // namespace llampi::bench

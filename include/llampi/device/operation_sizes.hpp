@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that operations need beside their operands: pure functions of shapes, so that a plan needs no
+// device.
+#pragma once
+
+#include <cstdint>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::device {
+
+/// The heads of an attention; a row of `qkv` holds Hq query heads, then Hkv key heads, then Hkv value heads,
+/// each of D.
+struct AttentionShape {
+  std::int64_t query_heads = 0;
+  std::int64_t key_value_heads = 0;
+  std::int64_t head_dim = 0;
+
+  std::int64_t query_cols() const { return query_heads * head_dim; }
+  std::int64_t key_value_cols() const { return key_value_heads * head_dim; }
+  std::int64_t qkv_cols() const { return query_cols() + 2 * key_value_cols(); }
+};
+
+/// In bytes. `dtype` is that of the activations.
+class OperationSizes {
+ public:
+  virtual ~OperationSizes() = default;
+  /// Memory that the device's operations share for the whole run; given to it by Operations::set_workspace().
+  virtual std::int64_t shared_workspace() const { return 0; }
+  /// Whether micro-batches are copied to allocate_host() memory before they travel: where copies from other
+  /// memory hold the host up, and a captured step reads them always at the same place.
+  virtual bool stages_inputs() const { return false; }
+  /// `max_seqlen` is the largest number of tokens of a document.
+  virtual std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t max_seqlen,
+                                           DType dtype) const = 0;
+  virtual std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
+                                                    std::int64_t max_seqlen, DType dtype) const = 0;
+  virtual std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
+                                                   DType dtype) const = 0;
+  /// Also the bound on what is ever stored of the [tokens, vocabulary] logits.
+  virtual std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
+                                                      std::int64_t vocabulary, DType dtype) const = 0;
+};
+
+}  // namespace llampi::device

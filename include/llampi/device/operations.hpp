@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+// The numeric operations of a Llama at fusion grain: one struct of operands for each, and the interface to
+// which a device's implementation of them is given.
+//
+// Conventions
+//   T tokens of a micro-batch, H hidden size, F feed-forward size, V vocabulary, D head dimension, Hq query
+//   heads, Hkv key/value heads (Hq is a multiple of Hkv). Query head h reads key/value head h / (Hq / Hkv).
+//   Weights are [out, in] as in PyTorch's Linear; activations are [T, features]; all contiguous, row-major.
+//   Floating-point operands of one operation have one dtype, except where a comment says otherwise.
+//   Statistics, scalars and accumulation are float32 or better. A device refuses (throws Error) a dtype that
+//   it has no kernels for. `Accumulate::no` overwrites an output whatever it holds, NaN included;
+//   `Accumulate::yes` adds to it. Operations allocate nothing: scratch memory is passed as `workspace`, whose
+//   size OperationSizes gives. A gradient of a weight (dweight, dtable) that is an empty Tensor is not
+//   computed: the weight is frozen. Pointers point to device memory. All operations are issued on
+//   Stream::compute, in order, and are asynchronous: a device may return before they are done. Equal inputs
+//   give equal bits on the same device with the same number of threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "llampi/core/tensor.hpp"
+#include "llampi/device/operation_sizes.hpp"
+
+namespace llampi::device {
+
+/// The documents of a micro-batch: runs of tokens that see each other, a part of a sequence or a whole one.
+struct Documents {
+  Tensor cu_seqlens;            ///< int32 [1, T + 1]; document i has the tokens [i], ..., [i + 1] - 1
+  Tensor positions;             ///< int32 [1, T], within the document
+  std::int64_t count = 0;       ///< so the first count + 1 entries of cu_seqlens count
+  std::int64_t max_seqlen = 0;  ///< no document is longer; the workspace was sized with it
+};
+
+/// The numbers of an update that are another in each step. In device memory, so that a step that was captured
+/// can be replayed with other values.
+struct UpdateScalars {
+  double step = 0;              ///< number of the update, for stochastic rounding
+  double learning_rate = 0;     ///< of this step
+  double bias_correction1 = 1;  ///< 1 - beta1^t
+  double bias_correction2 = 1;  ///< 1 - beta2^t
+  double clip_coefficient = 1;  ///< written by FinishNorm; divided by the loss scale
+  double grad_norm = 0;         ///< written by FinishNorm; before clipping, of the unscaled gradient
+};
+
+/// Elements [begin, end) of a shard that are real (no padding) and are updated alike.
+struct UpdateRange {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+  double weight_decay = 0;
+  double learning_rate_factor = 1;
+  std::uint64_t rounding_key = 0;  ///< of the parameter, for stochastic rounding
+  std::int64_t first_element = 0;  ///< logical element of the parameter that stands at `begin`
+};
+
+/// The operations. What is read stands before what is written.
+namespace op {
+
+/// x[t] = table[tokens[t]]
+struct Embedding {
+  static constexpr const char* kName = "embedding";
+  Tensor tokens;  ///< int32 [1, T], ids
+  Tensor table;   ///< [V, H]
+  Tensor x;       ///< [T, H]
+};
+
+/// dtable[v] (+)= sum over t with tokens[t] = v of dx[t], in order of t.
+struct EmbeddingBackward {
+  static constexpr const char* kName = "embedding_backward";
+  Tensor tokens;  ///< int32 [1, T], ids
+  Tensor dx;      ///< [T, H]
+  Tensor dtable;  ///< [V, H]
+  Accumulate accumulate_dtable;
+};
+
+/// RMSNorm (Zhang & Sennrich, arXiv 1910.07467): y = x * inverse_rms * weight,
+/// inverse_rms = 1/sqrt(mean(x^2) + eps).
+struct RmsNorm {
+  static constexpr const char* kName = "rms_norm";
+  Tensor x;       ///< [T, H]
+  Tensor weight;  ///< [1, H]
+  double eps;
+  Tensor y;            ///< [T, H]
+  Tensor inverse_rms;  ///< [1, T], float32 (float64 if x is)
+};
+
+/// dx (+)= gradient with respect to x; with Accumulate::yes `dx` holds the gradient of the residual branch
+/// on entry. dweight (+)= sum over t of dy * x * inverse_rms.
+struct RmsNormBackward {
+  static constexpr const char* kName = "rms_norm_backward";
+  Tensor dy;           ///< [T, H]
+  Tensor x;            ///< [T, H]
+  Tensor weight;       ///< [1, H]
+  Tensor inverse_rms;  ///< [1, T], as RmsNorm left it
+  Tensor dx;           ///< [T, H]
+  Accumulate accumulate_dx;
+  Tensor dweight;  ///< [1, H]
+  Accumulate accumulate_dweight;
+  Tensor workspace;
+};
+
+/// qkv = x weight^T, then RoPE (Su et al., arXiv 2104.09864; the half-rotated layout of Hugging Face) on the
+/// query and key heads: with c = rope[pos][0][j], s = rope[pos][1][j], j < D/2:
+///   (a[j], a[j + D/2]) -> (a[j] c - a[j + D/2] s, a[j + D/2] c + a[j] s).
+struct QkvRope {
+  static constexpr const char* kName = "qkv_rope";
+  Tensor positions;  ///< int32 [1, T]
+  Tensor x;          ///< [T, H]
+  Tensor weight;     ///< [Hq D + 2 Hkv D, H]
+  Tensor rope;       ///< [positions, D] = D/2 cosines, then D/2 sines, float32 (float64 if x is)
+  AttentionShape shape;
+  Tensor qkv;  ///< [T, Hq D + 2 Hkv D]
+};
+
+/// dqkv is rotated back in place; then dx = dqkv weight, dweight (+)= dqkv^T x.
+struct QkvRopeBackward {
+  static constexpr const char* kName = "qkv_rope_backward";
+  Tensor positions;  ///< int32 [1, T]
+  Tensor dqkv;       ///< [T, Hq D + 2 Hkv D], overwritten
+  Tensor x;          ///< [T, H]
+  Tensor weight;     ///< [Hq D + 2 Hkv D, H]
+  Tensor rope;       ///< as QkvRope
+  AttentionShape shape;
+  Tensor dx;       ///< [T, H]
+  Tensor dweight;  ///< [Hq D + 2 Hkv D, H]
+  Accumulate accumulate_dweight;
+};
+
+/// Causal attention inside each document, scale 1/sqrt(D). Never stores a document x document matrix.
+struct Attention {
+  static constexpr const char* kName = "attention";
+  Documents documents;
+  AttentionShape shape;
+  Tensor qkv;          ///< [T, Hq D + 2 Hkv D]
+  Tensor out;          ///< [T, Hq D]
+  Tensor log_sum_exp;  ///< [Hq, T] of the scaled scores, float32 (float64 if qkv is)
+  Tensor workspace;
+};
+
+struct AttentionBackward {
+  static constexpr const char* kName = "attention_backward";
+  Documents documents;
+  AttentionShape shape;
+  Tensor dout;         ///< [T, Hq D]
+  Tensor qkv;          ///< [T, Hq D + 2 Hkv D]
+  Tensor out;          ///< [T, Hq D], as Attention left it
+  Tensor log_sum_exp;  ///< [Hq, T], likewise
+  Tensor dqkv;         ///< [T, Hq D + 2 Hkv D], overwritten
+  Tensor workspace;
+};
+
+/// Attention of the next T tokens of a sequence, of which kv_len are known: their keys and values are put
+/// into rows [kv_len, kv_len + T) of `kv_cache`, C >= kv_len + T; query t sees rows [0, kv_len + t]. No
+/// gradient. The workspace is that of Attention with `max_seqlen` = C.
+struct CachedAttention {
+  static constexpr const char* kName = "cached_attention";
+  std::int64_t kv_len;
+  AttentionShape shape;
+  Tensor qkv;       ///< [T, Hq D + 2 Hkv D]
+  Tensor kv_cache;  ///< [C, 2 Hkv D]; a row is keys, then values
+  Tensor out;       ///< [T, Hq D]
+  Tensor workspace;
+};
+
+/// y = residual + x weight^T
+struct ProjectionResidual {
+  static constexpr const char* kName = "projection_residual";
+  Tensor x;         ///< [T, in]
+  Tensor weight;    ///< [out, in]
+  Tensor residual;  ///< [T, out]
+  Tensor y;         ///< [T, out]; may be residual
+};
+
+/// dx = dy weight, dweight (+)= dy^T x
+struct ProjectionBackward {
+  static constexpr const char* kName = "projection_backward";
+  Tensor dy;       ///< [T, out]
+  Tensor x;        ///< [T, in]
+  Tensor weight;   ///< [out, in]
+  Tensor dx;       ///< [T, in]
+  Tensor dweight;  ///< [out, in]
+  Accumulate accumulate_dweight;
+};
+
+/// SwiGLU (Shazeer, arXiv 2002.05202): gate_up = x weight^T, activated = silu(gate) * up.
+struct GateUpSwiglu {
+  static constexpr const char* kName = "gate_up_swiglu";
+  Tensor x;          ///< [T, H]
+  Tensor weight;     ///< [2F, H] = gate rows, then up rows
+  Tensor gate_up;    ///< [T, 2F]
+  Tensor activated;  ///< [T, F]
+};
+
+/// activated = silu(gate) * up once more, from gate_up; the bits of GateUpSwiglu.
+struct Swiglu {
+  static constexpr const char* kName = "swiglu";
+  Tensor gate_up;    ///< [T, 2F]
+  Tensor activated;  ///< [T, F]
+};
+
+/// gate_up is overwritten with its gradient; dx = dgate_up weight, dweight (+)= dgate_up^T x.
+struct GateUpSwigluBackward {
+  static constexpr const char* kName = "gate_up_swiglu_backward";
+  Tensor dactivated;  ///< [T, F]
+  Tensor gate_up;     ///< [T, 2F], as GateUpSwiglu left it; overwritten
+  Tensor x;           ///< [T, H]
+  Tensor weight;      ///< [2F, H]
+  Tensor dx;          ///< [T, H]
+  Tensor dweight;     ///< [2F, H]
+  Accumulate accumulate_dweight;
+};
+
+/// loss_sum += sum over valid labels of -log softmax(x weight^T)[label], chunk by chunk: no more of the
+/// logits is stored than `workspace` holds.
+struct LinearCrossEntropy {
+  static constexpr const char* kName = "linear_cross_entropy";
+  Tensor labels;  ///< int32 [1, T], ids; -1 where there is no valid label
+  Tensor x;       ///< [T, H]
+  Tensor weight;  ///< [V, H]
+  double* loss_sum;
+  Tensor workspace;
+};
+
+/// The same, and at once the gradients of loss_sum * inverse_tokens: dx = ..., dweight (+)= ...
+struct LinearCrossEntropyBackward {
+  static constexpr const char* kName = "linear_cross_entropy_backward";
+  Tensor labels;  ///< int32 [1, T], ids; -1 where there is no valid label
+  Tensor x;       ///< [T, H]
+  Tensor weight;  ///< [V, H]
+  const double* inverse_tokens;
+  double* loss_sum;
+  Tensor dx;       ///< [T, H]
+  Tensor dweight;  ///< [V, H]
+  Accumulate accumulate_dweight;
+  Tensor workspace;
+};
+
+/// y = x weight^T
+struct Linear {
+  static constexpr const char* kName = "linear";
+  Tensor x;       ///< [T, in]
+  Tensor weight;  ///< [out, in]
+  Tensor y;       ///< [T, out]
+};
+
+/// destination += source; equal shapes.
+struct Add {
+  static constexpr const char* kName = "add";
+  Tensor source;
+  Tensor destination;
+};
+
+/// Equal dtypes and numbers of elements.
+struct Copy {
+  static constexpr const char* kName = "copy";
+  Tensor source;
+  Tensor destination;
+};
+
+/// Between floating-point dtypes, elements in order; narrowing rounds to nearest even, equal dtypes are
+/// copied. The CPU device casts between float32 and the 16-bit formats.
+struct Cast {
+  static constexpr const char* kName = "cast";
+  Tensor source;
+  Tensor destination;
+};
+
+/// Bytes are set to zero.
+struct Zero {
+  static constexpr const char* kName = "zero";
+  Tensor destination;
+};
+
+// The global gradient norm is exact in the sense that it does not depend on how the elements are spread over
+// ranks, units or threads: squares are summed as integers on a grid given by the largest magnitude. A
+// gradient is float32 or bfloat16, in AdamW too; bfloat16 counts as the float32 that it widens to.
+
+/// maximum = max(maximum, |x|) over `ranges` of `gradient`.
+struct MaxMagnitude {
+  static constexpr const char* kName = "max_magnitude";
+  Tensor gradient;
+  std::span<const UpdateRange> ranges;
+  /// int32 [1, 1]: the bits of a non-negative float32, which order as the floats do; NaN counts as the
+  /// largest.
+  Tensor maximum;
+};
+
+/// limbs += the squares of `ranges` of `gradient`, each cut to high and low limbs of the grid of `maximum`,
+/// which is the same on all ranks (see grid.hpp).
+struct SumSquares {
+  static constexpr const char* kName = "sum_squares";
+  Tensor gradient;
+  std::span<const UpdateRange> ranges;
+  Tensor maximum;  ///< as MaxMagnitude left it
+  Tensor limbs;    ///< int64 [1, 2]
+};
+
+/// From the limbs summed over all ranks: scalars->grad_norm, and clip_coefficient = min(1, max_norm / (norm
+/// + 1e-6)), or 1 if max_norm is 0; the norm is that of the gradient / loss_scale, and clip_coefficient is
+/// divided by loss_scale. Not finite if any gradient is not.
+struct FinishNorm {
+  static constexpr const char* kName = "finish_norm";
+  Tensor maximum;  ///< as MaxMagnitude left it
+  Tensor limbs;    ///< as SumSquares left it
+  double max_norm;
+  const double* loss_scale;
+  UpdateScalars* scalars;
+};
+
+/// AdamW (Loshchilov & Hutter, arXiv 1711.05101) in one pass over `ranges` of a shard: gradients are
+/// multiplied by clip_coefficient; decoupled decay, bias correction, eps added to the corrected root, as
+/// torch.optim.AdamW:
+///   p -= lr wd p;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2;
+///   p -= (lr / c1) m / (sqrt(v) / sqrt(c2) + eps).
+/// Arithmetic is float32 whatever the dtypes; the step uses the moments before they are rounded. Does nothing
+/// if grad_norm is not finite.
+///
+/// A master or moments in bfloat16 are rounded stochastically: 16 random bits are added below the bits that
+/// are kept, so that the mean is right; NaN stays NaN. For logical element e = first_element + (i - begin)
+/// they are the 16 bits from bit 16 (e mod 8) on of one block of Philox4x32-10 (core/philox.hpp), counted
+/// from the lowest bit of its first word. The block's key is rounding_key (lower word, upper word); its
+/// counter is {lower word of e / 8, upper word of e / 8, step, which}, with which = 0 for the master, 1 for
+/// exp_avg, 2 for exp_avg_sq.
+struct AdamW {
+  static constexpr const char* kName = "adamw";
+  Tensor gradient;  ///< float32 or bfloat16
+  std::span<const UpdateRange> ranges;
+  double beta1;
+  double beta2;
+  double eps;
+  const UpdateScalars* scalars;
+  Tensor master;      ///< float32 or bfloat16, read and written; so are the moments
+  Tensor exp_avg;     ///< m
+  Tensor exp_avg_sq;  ///< v
+  /// float32, bfloat16 or float16: receives the new parameters as `master` keeps them, rounded to nearest
+  /// even; may be `master` itself.
+  Tensor shard;
+};
+
+}  // namespace op
+
+using Operation = std::variant<op::Embedding, op::EmbeddingBackward, op::RmsNorm, op::RmsNormBackward,
+                               op::QkvRope, op::QkvRopeBackward, op::Attention, op::AttentionBackward,
+                               op::CachedAttention, op::ProjectionResidual, op::ProjectionBackward,
+                               op::GateUpSwiglu, op::Swiglu, op::GateUpSwigluBackward, op::LinearCrossEntropy,
+                               op::LinearCrossEntropyBackward, op::Linear, op::Add, op::Copy, op::Cast,
+                               op::Zero, op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
+
+/// "rms_norm_backward"
+inline const char* name_of(const Operation& operation) {
+  return std::visit([](const auto& o) { return o.kName; }, operation);
+}
+
+class Operations {
+ public:
+  /// Is given each operation, and `issue`, which issues it.
+  using Decorator = std::function<void(const Operation& operation, const std::function<void()>& issue)>;
+
+  virtual ~Operations() = default;
+  virtual const OperationSizes& sizes() const = 0;
+  /// sizes().shared_workspace() bytes, before the first operation; they stay the device's.
+  virtual void set_workspace(Tensor /*workspace*/) {}
+
+  /// Issues an operation: run(op::Linear{.x = x, .weight = weight, .y = y}).
+  /// @throws Error if this device has none, or an operand has a dtype or shape that it has no kernels for
+  void run(const Operation& operation) {
+    if (!decorator_) return issue(operation);
+    decorator_(operation, [&] { issue(operation); });
+  }
+  /// From now on operations go through `decorator`, which may time, count, check, or let them fail; an empty
+  /// one ends that.
+  void decorate(Decorator decorator) { decorator_ = std::move(decorator); }
+
+ protected:
+  virtual void issue(const Operation& operation) = 0;
+
+ private:
+  Decorator decorator_;
+};
+
+}  // namespace llampi::device

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runtime of a device: memory, copies, streams, events, captured work, ranges for profilers. What is
+// computed is in operations.hpp.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::device {
+
+/// Streams are named by their purpose. `copy` goes from the host to the device, `copy_out` back: a link does
+/// both at once. `host` is the calling thread: what waits there blocks it, and what it has done is complete.
+enum class Stream : std::uint8_t { compute, unshard, reduce, copy, copy_out, host };
+inline constexpr int kStreams = 6;
+const char* to_string(Stream stream);
+
+/// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
+/// in it.
+class Event {
+ public:
+  class Impl {
+   public:
+    virtual ~Impl() = default;
+  };
+  Event() = default;
+  explicit Event(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  Impl* get() const { return impl_.get(); }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// What was captured of a device's work, to be done again and again at one call. Move-only.
+class Graph {
+ public:
+  class Impl {
+   public:
+    virtual ~Impl() = default;
+  };
+  Graph() = default;
+  explicit Graph(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  const Impl* get() const { return impl_.get(); }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Device memory, freed when destroyed. Aligned to at least 4096 bytes, filled with zeros. Move-only.
+class Memory {
+ public:
+  Memory() = default;
+  Memory(void* data, std::int64_t bytes, std::function<void(void*)> release)
+      : data_(data, std::move(release)), bytes_(bytes) {}
+  std::byte* data() const { return static_cast<std::byte*>(data_.get()); }
+  std::int64_t bytes() const { return bytes_; }
+
+ private:
+  std::unique_ptr<void, std::function<void(void*)>> data_{nullptr, [](void*) {}};
+  std::int64_t bytes_ = 0;
+};
+
+class Runtime {
+ public:
+  virtual ~Runtime() = default;
+
+  // ---- memory and copies ----
+  virtual Memory allocate(std::int64_t bytes) = 0;
+  /// Host memory from which and to which copies are fast and asynchronous (page-locked where that matters).
+  virtual Memory allocate_host(std::int64_t bytes) = 0;
+  /// Bytes that a rank could still allocate if `local_ranks` ranks of this node, of a GPU those that have it,
+  /// shared what there is; a host's control group counts too. The largest number there is where unknown.
+  virtual std::int64_t available_bytes(int local_ranks) const = 0;
+  /// Whether the calling thread may read and write this memory itself, once streams are synchronized.
+  virtual bool is_host_memory(const void* memory) const = 0;
+  /// Host to device and back on `stream`; the host memory must stay valid until the stream is synchronized.
+  /// A tensor that lies in host memory is copied likewise.
+  virtual void upload(Tensor destination, const void* source, Stream stream) = 0;
+  virtual void download(void* destination, Tensor source, Stream stream) = 0;
+
+  // ---- order ----
+  /// A point after all that was issued on `stream` so far.
+  virtual Event record(Stream stream) = 0;
+  /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.
+  virtual void wait(Stream stream, const Event& event) = 0;
+  /// The calling thread waits for `event`: it may be another than the one that uses the device, which must
+  /// keep the event until then, and may wait for it too. Does not call what set_progress() was given.
+  virtual void wait_in_any_thread(const Event& event) const = 0;
+  /// The host waits for everything issued on `stream`.
+  virtual void synchronize(Stream stream) = 0;
+  /// Called between operations, and again and again while the host waits for the device: communication
+  /// advances, and what it throws ends the wait.
+  virtual void set_progress(std::function<void()> progress) = 0;
+
+  // ---- capture ----
+  /// Whether work can be captured. If not, what follows throws Error.
+  virtual bool can_capture() const { return false; }
+  /// What is issued from now on, on any stream, is not done but recorded; it comes after all that is on
+  /// Stream::compute. The host may neither wait for the device nor ask whether an event is reached nor
+  /// allocate, and memory of the host must be allocate_host()'s. Operations and collectives must have run
+  /// with the same shapes before: what is made or chosen at their first use cannot be captured.
+  virtual void begin_capture();
+  /// Joins all streams. @throws UserError if there is no memory for the graph
+  virtual Graph end_capture();
+  /// Instead of end_capture() after an exception.
+  virtual void drop_capture() noexcept {}
+  /// Does what was captured, in the same memory, on Stream::compute: after what is there now and before what
+  /// comes.
+  virtual void replay(const Graph& graph);
+
+  // ---- profilers ----
+  /// Names what the host does until end_range(), for a profiler of the device; ranges may lie in each other.
+  virtual void begin_range(const char* /*name*/) {}
+  virtual void end_range() {}
+};
+
+/// A range of a device's profiler, from here to the end of the scope. `name` is not copied.
+class Range {
+ public:
+  Range(Runtime& runtime, const char* name) : runtime_(runtime) { runtime.begin_range(name); }
+  ~Range() { runtime_.end_range(); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  Runtime& runtime_;
+};
+
+}  // namespace llampi::device

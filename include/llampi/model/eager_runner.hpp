@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shortest way to run a model: one stage after another on one device, with everything in memory of its
+// own. No units, no ranks, no schedule. For comparing devices, and for tests of the stages.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "llampi/device/device.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi::model {
+
+class Device;
+
+/// What memory holds that a stage must not rely on: outputs, saved tensors, scratch, gradients to be
+/// overwritten.
+enum class Unwritten : std::uint8_t {
+  anything,
+  nan,  ///< before each use, on devices whose memory is the host's
+};
+
+class EagerRunner {
+ public:
+  /// All must outlive it. Parameters and gradients are zero at first; gradients are float32 (float64 if
+  /// `compute` is). Takes the device's shared workspace. @throws Error if the device has no memory left
+  EagerRunner(const Model& model, device::Device& device, BatchShape shape, DType compute,
+              Unwritten unwritten = Unwritten::anything);
+
+  // ---- whole passes; they return the sum of the token losses ----
+  double forward(const device::HostBatch& batch);
+  /// The gradients are those of the sum times inverse_tokens; they are overwritten or added to.
+  double forward_and_backward(const device::HostBatch& batch, double inverse_tokens, Accumulate accumulate);
+  /// Of one token of the batch: [1, V] in the dtype that is computed in, until the next call.
+  Tensor logits(const device::HostBatch& batch, std::int64_t row);
+
+  // ---- one stage at a time; each has run when the call returns ----
+  /// The batch of what follows. Starts a sum of losses.
+  void upload(const device::HostBatch& batch, double inverse_tokens);
+  /// Of the token losses since upload().
+  double loss_sum();
+  /// The last stage's adds to the loss.
+  void forward(std::size_t stage);
+  void recompute(std::size_t stage);
+  /// From residual_gradient() to itself; the gradients of the stage's parameters are overwritten or added to.
+  void backward(std::size_t stage, Accumulate accumulate);
+
+  device::Device& device() const { return device_; }
+  const StageSpec& spec(std::size_t stage) const { return specs_[stage]; }
+  /// By their index in Model::parameters().
+  Tensor parameter(std::size_t index) const { return parameters_[index]; }
+  Tensor gradient(std::size_t index) const { return gradients_[index]; }
+  Tensor output(std::size_t stage) const { return outputs_[stage]; }
+  Tensor saved(std::size_t stage, std::size_t item) const { return saved_[stage][item]; }
+  Tensor residual_gradient() const { return residual_gradient_; }
+  DType gradient_dtype() const { return statistics_dtype(compute_); }
+  /// Memory beside the model's, with the runner's life: zeros.
+  Tensor make(DType dtype, std::int64_t rows, std::int64_t cols);
+
+ private:
+  struct Operands;
+  Tensor make(const BufferSpec& spec) { return make(spec.dtype, spec.rows, spec.cols); }
+  std::vector<Tensor> make_parameters(DType dtype);
+  void make_constants();
+  Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
+  StageContext context(std::size_t stage, const Operands& operands);
+  void backward(std::size_t stage, Operands& operands);
+  void spoil(Tensor tensor) const;
+
+  const Model& model_;
+  device::Device& device_;
+  BatchShape shape_;
+  DType compute_;
+  Unwritten unwritten_;
+  std::vector<device::Memory> memory_;
+  std::vector<StageSpec> specs_;
+  std::vector<Tensor> parameters_, gradients_, outputs_, constants_;
+  std::vector<std::vector<Tensor>> saved_;
+  Tensor residual_gradient_, loss_scalars_, host_batch_, logits_;
+  device::Batch batch_;
+};
+
+}  // namespace llampi::model

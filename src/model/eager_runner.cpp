@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/model/eager_runner.hpp"
+
+#include <cstring>
+#include <utility>
+
+#include "llampi/device/device.hpp"
+
+namespace llampi::model {
+namespace {
+
+/// In device memory, as a [1, 2] float64.
+struct LossScalars {
+  double inverse_tokens = 0;
+  double loss_sum = 0;
+};
+
+}  // namespace
+
+/// The views that a stage's context points to, and the scratch memory of one call.
+struct EagerRunner::Operands {
+  std::vector<Tensor> parameters, gradients, scratch;
+  std::vector<Accumulate> accumulate;
+  std::vector<device::Memory> memory;
+};
+
+EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape shape, DType compute,
+                         Unwritten unwritten)
+    : model_(model), device_(device), shape_(shape), compute_(compute), unwritten_(unwritten) {
+  if (const std::int64_t bytes = device.sizes().shared_workspace(); bytes > 0)
+    device.set_workspace(make(DType::int32, 1, bytes / size_of(DType::int32)));
+  for (const auto& stage : model.stages()) {
+    specs_.push_back(stage->spec(shape, compute, device.sizes()));
+    outputs_.push_back(make(specs_.back().output));
+    auto& saved = saved_.emplace_back();
+    for (const auto& spec : specs_.back().saved) saved.push_back(make(spec));
+  }
+  parameters_ = make_parameters(compute);
+  gradients_ = make_parameters(gradient_dtype());
+  residual_gradient_ = make(specs_.front().output);
+  loss_scalars_ = make(DType::float64, 1, sizeof(LossScalars) / sizeof(double));
+  host_batch_ = make(DType::int32, 1, device::HostBatch::elements(shape.tokens()));
+  make_constants();
+}
+
+Tensor EagerRunner::make(DType dtype, std::int64_t rows, std::int64_t cols) {
+  if (rows * cols == 0) return {};
+  memory_.push_back(device_.allocate(rows * cols * size_of(dtype)));
+  return {memory_.back().data(), dtype, rows, cols};
+}
+
+/// Those that join stand behind each other; the others begin at multiples of so many elements.
+std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
+  constexpr std::int64_t kElements = 64;
+  std::vector<std::int64_t> offsets;
+  std::int64_t elements = 0;
+  for (const auto& parameter : model_.parameters()) {
+    if (!parameter.joins_previous) elements = (elements + kElements - 1) / kElements * kElements;
+    offsets.push_back(elements);
+    elements += parameter.elements();
+  }
+  const Tensor whole = make(dtype, 1, elements);
+  spoil(whole);  // the gaps: nothing may be read or written there
+  std::vector<Tensor> views;
+  for (std::size_t p = 0; p < offsets.size(); ++p) {
+    const auto& parameter = model_.parameters()[p];
+    Tensor& view = views.emplace_back(whole.slice(offsets[p], offsets[p] + parameter.elements()));
+    if (parameter.shape.size() == 2) view.rows = parameter.shape[0], view.cols = parameter.shape[1];
+  }
+  return views;
+}
+
+void EagerRunner::make_constants() {
+  const auto constants = model_.constants(shape_.seq_len, compute_);
+  for (int c = 0; c < static_cast<int>(constants.size()); ++c) {
+    std::vector<std::byte> table(static_cast<std::size_t>(constants[c].bytes()));
+    model_.fill_constant(c, constants[c], table.data());
+    constants_.push_back(make(constants[c]));
+    device_.upload(constants_.back(), table.data(), device::Stream::compute);
+    device_.synchronize(device::Stream::compute);
+  }
+}
+
+void EagerRunner::spoil(Tensor tensor) const {
+  if (unwritten_ == Unwritten::nan && tensor)
+    std::memset(tensor.data, 0xFF, static_cast<std::size_t>(tensor.bytes()));
+}
+
+void EagerRunner::upload(const device::HostBatch& batch, double inverse_tokens) {
+  require(batch.token_count() == shape_.tokens(), "a batch of another size");
+  const LossScalars scalars{.inverse_tokens = inverse_tokens};
+  device_.upload(host_batch_, batch.values().data(), device::Stream::compute);
+  device_.upload(loss_scalars_, &scalars, device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
+  batch_ = device::HostBatch::view_of(host_batch_, batch.segments);
+}
+
+double EagerRunner::loss_sum() {
+  LossScalars scalars;
+  device_.download(&scalars, loss_scalars_, device::Stream::compute);
+  device_.synchronize(device::Stream::compute);
+  return scalars.loss_sum;
+}
+
+EagerRunner::Operands EagerRunner::operands(std::size_t stage, const std::vector<BufferSpec>& scratch) {
+  Operands operands;
+  for (const auto& use : specs_[stage].parameters) {
+    operands.parameters.push_back(parameters_[static_cast<std::size_t>(use.parameter)]);
+    operands.gradients.push_back(gradients_[static_cast<std::size_t>(use.parameter)]);
+  }
+  for (const auto& spec : scratch) {
+    if (spec.bytes() > 0) operands.memory.push_back(device_.allocate(spec.bytes()));
+    operands.scratch.push_back(spec.bytes() > 0
+                                   ? Tensor{operands.memory.back().data(), spec.dtype, spec.rows, spec.cols}
+                                   : Tensor());
+    spoil(operands.scratch.back());
+  }
+  return operands;
+}
+
+StageContext EagerRunner::context(std::size_t stage, const Operands& operands) {
+  auto* const scalars = static_cast<LossScalars*>(loss_scalars_.data);
+  return {.operations = device_,
+          .batch = batch_,
+          .seq_len = shape_.seq_len,
+          .input = stage > 0 ? outputs_[stage - 1] : Tensor(),
+          .output = {},
+          .gradient = {},
+          .parameters = operands.parameters,
+          .parameter_gradients = {},
+          .accumulate = {},
+          .saved = saved_[stage],
+          .scratch = operands.scratch,
+          .kept = {},
+          .constants = constants_,
+          .inverse_tokens = &scalars->inverse_tokens,
+          .loss_sum = &scalars->loss_sum,
+          .logits = {},
+          .logits_row = 0};
+}
+
+void EagerRunner::forward(std::size_t stage) {
+  const Operands given = operands(stage, specs_[stage].forward_scratch);
+  StageContext c = context(stage, given);
+  c.output = outputs_[stage];
+  spoil(c.output);
+  for (const Tensor& saved : saved_[stage]) spoil(saved);
+  model_.stages()[stage]->forward(c);
+  device_.synchronize(device::Stream::compute);
+}
+
+void EagerRunner::recompute(std::size_t stage) {
+  const Operands given = operands(stage, specs_[stage].forward_scratch);
+  StageContext c = context(stage, given);
+  model_.stages()[stage]->recompute(c);
+  device_.synchronize(device::Stream::compute);
+}
+
+void EagerRunner::backward(std::size_t stage, Accumulate accumulate) {
+  Operands given = operands(stage, specs_[stage].backward_scratch);
+  given.accumulate.assign(given.gradients.size(), accumulate);
+  backward(stage, given);
+}
+
+/// What the stage says that it does not read is not given to it.
+void EagerRunner::backward(std::size_t stage, Operands& given) {
+  const StageSpec& spec = specs_[stage];
+  for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
+    if (!spec.parameters[i].backward) given.parameters[i] = {};
+    if (given.accumulate[i] == Accumulate::no) spoil(given.gradients[i]);
+  }
+  StageContext c = context(stage, given);
+  if (!spec.keeps_input) c.input = {};
+  c.gradient = residual_gradient_;
+  c.parameter_gradients = given.gradients;
+  c.accumulate = given.accumulate;
+  model_.stages()[stage]->backward(c);
+  device_.synchronize(device::Stream::compute);
+}
+
+double EagerRunner::forward(const device::HostBatch& batch) {
+  upload(batch, 0);
+  for (std::size_t stage = 0; stage < specs_.size(); ++stage) forward(stage);
+  return loss_sum();
+}
+
+double EagerRunner::forward_and_backward(const device::HostBatch& batch, double inverse_tokens,
+                                         Accumulate accumulate) {
+  upload(batch, inverse_tokens);
+  for (std::size_t stage = 0; stage + 1 < specs_.size(); ++stage) forward(stage);
+  spoil(residual_gradient_);
+  std::vector<Accumulate> next(parameters_.size(), accumulate);  // a tied parameter adds in its second stage
+  for (std::size_t stage = specs_.size(); stage-- > 0;) {
+    Operands given = operands(stage, specs_[stage].backward_scratch);
+    for (const auto& use : specs_[stage].parameters)
+      given.accumulate.push_back(
+          std::exchange(next[static_cast<std::size_t>(use.parameter)], Accumulate::yes));
+    backward(stage, given);
+  }
+  return loss_sum();
+}
+
+Tensor EagerRunner::logits(const device::HostBatch& batch, std::int64_t row) {
+  upload(batch, 0);
+  const std::size_t last = specs_.size() - 1;
+  for (std::size_t stage = 0; stage < last; ++stage) forward(stage);
+  if (!logits_) logits_ = make(compute_, 1, model_.vocabulary());
+  spoil(logits_);
+  const Operands given = operands(last, specs_[last].forward_scratch);
+  StageContext c = context(last, given);
+  c.logits = logits_;
+  c.logits_row = row;
+  model_.stages()[last]->forward(c);
+  device_.synchronize(device::Stream::compute);
+  return logits_;
+}
+
+}  // namespace llampi::model

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "selfcheck/numbers.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "llampi/core/half.hpp"
+
+namespace llampi::selfcheck {
+namespace {
+
+/// Calls `work(Element{}, narrow, widen)` with the type that holds a `dtype` and the conversions.
+template <class Work>
+void with_elements(DType dtype, const Work& work) {
+  const auto same = [](auto x) { return x; };
+  switch (dtype) {
+    case DType::float64:
+      return work(double{}, same, same);
+    case DType::float32:
+      return work(
+          float{}, [](double x) { return static_cast<float>(x); }, same);
+    case DType::bfloat16:
+      return work(
+          std::uint16_t{}, [](double x) { return to_bfloat16(static_cast<float>(x)); }, from_bfloat16);
+    case DType::float16:
+      return work(
+          std::uint16_t{}, [](double x) { return to_float16(static_cast<float>(x)); }, from_float16);
+    default:
+      throw Error(fmt::format("internal error: {} are no floating-point numbers", to_string(dtype)));
+  }
+}
+
+}  // namespace
+
+Numbers rounded(Numbers numbers, DType dtype) {
+  with_elements(dtype, [&](auto, auto narrow, auto widen) {
+    for (double& x : numbers) x = static_cast<double>(widen(narrow(x)));
+  });
+  return numbers;
+}
+
+void upload_numbers(device::Runtime& device, const Numbers& numbers, Tensor target) {
+  require(std::ssize(numbers) == target.elements(), "numbers for a tensor of another size");
+  with_elements(target.dtype, [&](auto element, auto narrow, auto) {
+    std::vector<decltype(element)> elements;
+    for (const double x : numbers) elements.push_back(narrow(x));
+    device.upload(target, elements.data(), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+  });
+}
+
+Numbers download_numbers(device::Runtime& device, Tensor source) {
+  Numbers numbers;
+  with_elements(source.dtype, [&](auto element, auto, auto widen) {
+    std::vector<decltype(element)> elements(static_cast<std::size_t>(source.elements()));
+    device.download(elements.data(), source, device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+    for (const auto x : elements) numbers.push_back(static_cast<double>(widen(x)));
+  });
+  return numbers;
+}
+
+double distance(const Numbers& values, const Numbers& judged) {
+  if (values.size() != judged.size()) return std::numeric_limits<double>::quiet_NaN();
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    difference += (values[i] - judged[i]) * (values[i] - judged[i]);
+    norm += judged[i] * judged[i];
+  }
+  return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+}  // namespace llampi::selfcheck

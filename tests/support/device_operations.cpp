@@ -1,0 +1,363 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/device_operations.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace llampi::test {
+namespace {
+
+using Inputs = std::vector<Values>;
+constexpr double kNormEps = 1e-5;
+
+Values scalar(double value) { return {1, 1, {value}}; }
+
+/// A weight whose product with normal inputs is about normal.
+Values weight(std::int64_t out, std::int64_t in, const std::string& purpose) {
+  return normal(out, in, purpose, 1 / std::sqrt(static_cast<double>(in)));
+}
+
+}  // namespace
+
+Values rope_table(std::int64_t positions, std::int64_t head_dim) {
+  Values table{positions, head_dim, {}};
+  for (std::int64_t position = 0; position < positions; ++position) {
+    for (const bool sine : {false, true}) {
+      for (std::int64_t j = 0; j < head_dim / 2; ++j) {
+        const double frequency =
+            std::pow(10000.0, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+        const double angle = static_cast<double>(position) * frequency;
+        table.data.push_back(
+            static_cast<double>(static_cast<float>(sine ? std::sin(angle) : std::cos(angle))));
+      }
+    }
+  }
+  return table;
+}
+
+OperationCase embedding(const Layout& layout, std::int64_t hidden) {
+  OperationCase result;
+  result.name = "embedding, " + layout.name;
+  result.inputs = {normal(layout.vocabulary, hidden, "table")};
+  result.terms = layout.tokens();
+  result.roundings = 0;
+  result.accumulates = {true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor x = s.output(layout.tokens(), hidden);
+    s.device().run(device::op::Embedding{.tokens = s.batch(layout).tokens, .table = s.upload(in[0]), .x = x});
+    return Inputs{s.download(x)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const Tensor dtable = s.weight_gradient(in[0].rows, hidden, accumulate);
+    s.device().run(device::op::EmbeddingBackward{.tokens = s.batch(layout).tokens,
+                                                 .dx = s.upload(dy),
+                                                 .dtable = dtable,
+                                                 .accumulate_dtable = accumulate});
+    return Inputs{s.download(dtable)};
+  };
+  return result;
+}
+
+OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden) {
+  OperationCase result;
+  result.name = "rms_norm";
+  result.inputs = {normal(tokens, hidden, "x", 3), normal(1, hidden, "weight")};
+  result.terms = std::max(tokens, hidden);
+  result.roundings = 1;
+  result.accumulates = {true, true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor y = s.output(tokens, hidden), inverse_rms = s.wide_output(1, tokens);
+    s.device().run(device::op::RmsNorm{.x = s.upload(in[0]),
+                                       .weight = s.upload(in[1]),
+                                       .eps = kNormEps,
+                                       .y = y,
+                                       .inverse_rms = inverse_rms});
+    return Inputs{s.download(y), s.download(inverse_rms)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const Tensor x = s.upload(in[0]), w = s.upload(in[1]), inverse_rms = s.wide_output(1, tokens);
+    s.device().run(device::op::RmsNorm{
+        .x = x, .weight = w, .eps = kNormEps, .y = s.output(tokens, hidden), .inverse_rms = inverse_rms});
+    const Tensor dx = s.gradient(tokens, hidden, accumulate), dw = s.weight_gradient(1, hidden, accumulate);
+    const Tensor scratch =
+        s.workspace(s.device().sizes().rms_norm_backward_workspace(tokens, hidden, s.dtype()));
+    s.device().run(device::op::RmsNormBackward{.dy = s.upload(dy),
+                                               .x = x,
+                                               .weight = w,
+                                               .inverse_rms = inverse_rms,
+                                               .dx = dx,
+                                               .accumulate_dx = accumulate,
+                                               .dweight = dw,
+                                               .accumulate_dweight = accumulate,
+                                               .workspace = scratch});
+    return Inputs{s.download(dx), s.download(dw)};
+  };
+  return result;
+}
+
+OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape) {
+  const std::int64_t tokens = layout.tokens(), out = shape.qkv_cols();
+  const Values table = rope_table(layout.longest() + 2, shape.head_dim);
+  OperationCase result;
+  result.name = "qkv_rope, " + layout.name;
+  result.inputs = {normal(tokens, hidden, "x"), weight(out, hidden, "weight")};
+  result.terms = std::max({tokens, hidden, out});
+  result.roundings = 2;
+  result.accumulates = {false, true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor qkv = s.output(tokens, out);
+    s.device().run(device::op::QkvRope{.positions = s.batch(layout).positions,
+                                       .x = s.upload(in[0]),
+                                       .weight = s.upload(in[1]),
+                                       .rope = s.upload_wide(table),
+                                       .shape = shape,
+                                       .qkv = qkv});
+    return Inputs{s.download(qkv)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(out, hidden, accumulate);
+    const Tensor dqkv = s.upload(dy);
+    s.device().run(device::op::QkvRopeBackward{.positions = s.batch(layout).positions,
+                                               .dqkv = dqkv,
+                                               .x = s.upload(in[0]),
+                                               .weight = s.upload(in[1]),
+                                               .rope = s.upload_wide(table),
+                                               .shape = shape,
+                                               .dx = dx,
+                                               .dweight = dw,
+                                               .accumulate_dweight = accumulate});
+    return Inputs{s.download(dx), s.download(dw), s.download(dqkv)};
+  };
+  return result;
+}
+
+OperationCase attention(const Layout& layout, device::AttentionShape shape) {
+  const std::int64_t tokens = layout.tokens(), longest = layout.longest();
+  OperationCase result;
+  result.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads,
+                            shape.key_value_heads, shape.head_dim);
+  result.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
+  result.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
+  result.roundings = 2;
+  result.accumulates = {false};
+  const auto run_forward = [=](Session& s, const device::Batch& batch, Tensor qkv, Tensor out,
+                               Tensor log_sum_exp) {
+    const Tensor scratch =
+        s.workspace(s.device().sizes().attention_workspace(shape, tokens, longest, s.dtype()));
+    s.device().run(device::op::Attention{.documents = documents_of(batch, longest),
+                                         .shape = shape,
+                                         .qkv = qkv,
+                                         .out = out,
+                                         .log_sum_exp = log_sum_exp,
+                                         .workspace = scratch});
+  };
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor out = s.output(tokens, shape.query_cols()),
+                 log_sum_exp = s.wide_output(shape.query_heads, tokens);
+    run_forward(s, s.batch(layout), s.upload(in[0]), out, log_sum_exp);
+    return Inputs{s.download(out), s.download(log_sum_exp)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate) {
+    const device::Batch batch = s.batch(layout);
+    const Tensor qkv = s.upload(in[0]), dqkv = s.output(tokens, shape.qkv_cols());
+    const Tensor out = s.output(tokens, shape.query_cols()),
+                 log_sum_exp = s.wide_output(shape.query_heads, tokens);
+    run_forward(s, batch, qkv, out, log_sum_exp);
+    const Tensor scratch =
+        s.workspace(s.device().sizes().attention_backward_workspace(shape, tokens, longest, s.dtype()));
+    s.device().run(device::op::AttentionBackward{.documents = documents_of(batch, longest),
+                                                 .shape = shape,
+                                                 .dout = s.upload(dy),
+                                                 .qkv = qkv,
+                                                 .out = out,
+                                                 .log_sum_exp = log_sum_exp,
+                                                 .dqkv = dqkv,
+                                                 .workspace = scratch});
+    return Inputs{s.download(dqkv)};
+  };
+  return result;
+}
+
+OperationCase cached_attention(std::int64_t past, std::int64_t tokens, device::AttentionShape shape) {
+  const std::int64_t context = past + tokens + 3, columns = 2 * shape.key_value_cols();
+  OperationCase result;
+  result.name = fmt::format("cached_attention, {} after {}, {} heads over {} of {}", tokens, past,
+                            shape.query_heads, shape.key_value_heads, shape.head_dim);
+  result.inputs = {normal(tokens, shape.qkv_cols(), "qkv"), normal(past, columns, "cache")};
+  result.terms = std::max(past + tokens, shape.head_dim);
+  result.roundings = 2;
+  result.forward = [=](Session& s, const Inputs& in) {
+    Layout layout = one_segment(static_cast<std::int32_t>(tokens));
+    device::Batch batch = s.batch(layout);
+    batch.past = past;
+    Values filled{context, columns, std::vector<double>(static_cast<std::size_t>(context * columns), 0.5)};
+    std::copy(in[1].data.begin(), in[1].data.end(), filled.data.begin());
+    const Tensor cache = s.upload(filled), out = s.output(tokens, shape.query_cols());
+    const Tensor scratch =
+        s.workspace(s.device().sizes().attention_workspace(shape, tokens, context, s.dtype()));
+    s.device().run(device::op::CachedAttention{.kv_len = batch.past,
+                                               .shape = shape,
+                                               .qkv = s.upload(in[0]),
+                                               .kv_cache = cache,
+                                               .out = out,
+                                               .workspace = scratch});
+    return Inputs{s.download(out), s.download(cache)};
+  };
+  return result;
+}
+
+OperationCase projection_residual(std::int64_t tokens, std::int64_t in_cols, std::int64_t out) {
+  OperationCase result;
+  result.name = "projection_residual";
+  result.inputs = {normal(tokens, in_cols, "x"), weight(out, in_cols, "weight")};
+  result.terms = std::max({tokens, in_cols, out});
+  result.roundings = 1;
+  result.accumulates = {false, true};
+  const Values residual = normal(tokens, out, "residual");
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor y = s.output(tokens, out), in_place = s.upload(residual);
+    s.device().run(device::op::ProjectionResidual{
+        .x = s.upload(in[0]), .weight = s.upload(in[1]), .residual = s.upload(residual), .y = y});
+    s.device().run(device::op::ProjectionResidual{
+        .x = s.upload(in[0]), .weight = s.upload(in[1]), .residual = in_place, .y = in_place});
+    return Inputs{s.download(y), s.download(in_place)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const Tensor dx = s.output(tokens, in_cols), dw = s.weight_gradient(out, in_cols, accumulate);
+    s.device().run(device::op::ProjectionBackward{.dy = s.upload(dy),
+                                                  .x = s.upload(in[0]),
+                                                  .weight = s.upload(in[1]),
+                                                  .dx = dx,
+                                                  .dweight = dw,
+                                                  .accumulate_dweight = accumulate});
+    return Inputs{s.download(dx), s.download(dw)};
+  };
+  return result;
+}
+
+OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width) {
+  OperationCase result;
+  result.name = "gate_up_swiglu";
+  result.inputs = {normal(tokens, hidden, "x"), weight(2 * width, hidden, "weight")};
+  result.terms = std::max({tokens, hidden, 2 * width});
+  result.roundings = 3;
+  result.accumulates = {false, true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor gate_up = s.output(tokens, 2 * width), activated = s.output(tokens, width);
+    s.device().run(device::op::GateUpSwiglu{
+        .x = s.upload(in[0]), .weight = s.upload(in[1]), .gate_up = gate_up, .activated = activated});
+    return Inputs{s.download(activated), s.download(gate_up)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const Tensor x = s.upload(in[0]), w = s.upload(in[1]), gate_up = s.output(tokens, 2 * width);
+    s.device().run(device::op::GateUpSwiglu{
+        .x = x, .weight = w, .gate_up = gate_up, .activated = s.output(tokens, width)});
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(2 * width, hidden, accumulate);
+    s.device().run(device::op::GateUpSwigluBackward{.dactivated = s.upload(dy),
+                                                    .gate_up = gate_up,
+                                                    .x = x,
+                                                    .weight = w,
+                                                    .dx = dx,
+                                                    .dweight = dw,
+                                                    .accumulate_dweight = accumulate});
+    return Inputs{s.download(dx), s.download(dw), s.download(gate_up)};
+  };
+  return result;
+}
+
+OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
+  const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
+  OperationCase result;
+  result.name = "linear_cross_entropy";
+  result.inputs = {normal(tokens, hidden, "x"), weight(vocabulary, hidden, "weight")};
+  result.terms = std::max({tokens, hidden, vocabulary});
+  result.roundings = 2;
+  result.accumulates = {false, true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const OnDevice<double> loss(s, 0);
+    const Tensor scratch =
+        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    s.device().run(device::op::LinearCrossEntropy{.labels = s.batch(layout).labels,
+                                                  .x = s.upload(in[0]),
+                                                  .weight = s.upload(in[1]),
+                                                  .loss_sum = loss.get(),
+                                                  .workspace = scratch});
+    return Inputs{scalar(loss.read())};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const OnDevice<double> loss(s, 0), inverse_tokens(s, dy.data[0]);
+    const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(vocabulary, hidden, accumulate);
+    const Tensor scratch =
+        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    s.device().run(device::op::LinearCrossEntropyBackward{.labels = s.batch(layout).labels,
+                                                          .x = s.upload(in[0]),
+                                                          .weight = s.upload(in[1]),
+                                                          .inverse_tokens = inverse_tokens.get(),
+                                                          .loss_sum = loss.get(),
+                                                          .dx = dx,
+                                                          .dweight = dw,
+                                                          .accumulate_dweight = accumulate,
+                                                          .workspace = scratch});
+    return Inputs{s.download(dx), s.download(dw), scalar(loss.read())};
+  };
+  return result;
+}
+
+OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
+  const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
+  OperationCase result;
+  result.name = "tied_head";
+  result.inputs = {normal(vocabulary, hidden, "table", 0.3)};
+  result.terms = std::max({tokens, hidden, vocabulary});
+  result.roundings = 2;
+  result.accumulates = {true};
+  result.forward = [=](Session& s, const Inputs& in) {
+    const OnDevice<double> loss(s, 0);
+    const device::Batch batch = s.batch(layout);
+    const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden);
+    s.device().run(device::op::Embedding{.tokens = batch.tokens, .table = table, .x = x});
+    const Tensor scratch =
+        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    s.device().run(device::op::LinearCrossEntropy{
+        .labels = batch.labels, .x = x, .weight = table, .loss_sum = loss.get(), .workspace = scratch});
+    return Inputs{scalar(loss.read())};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    const OnDevice<double> loss(s, 0), inverse_tokens(s, dy.data[0]);
+    const device::Batch batch = s.batch(layout);
+    const Tensor table = s.upload(in[0]), x = s.output(tokens, hidden), dx = s.output(tokens, hidden);
+    s.device().run(device::op::Embedding{.tokens = batch.tokens, .table = table, .x = x});
+    const Tensor dtable = s.weight_gradient(vocabulary, hidden, accumulate);
+    const Tensor scratch =
+        s.workspace(s.device().sizes().linear_cross_entropy_workspace(tokens, hidden, vocabulary, s.dtype()));
+    s.device().run(device::op::LinearCrossEntropyBackward{.labels = batch.labels,
+                                                          .x = x,
+                                                          .weight = table,
+                                                          .inverse_tokens = inverse_tokens.get(),
+                                                          .loss_sum = loss.get(),
+                                                          .dx = dx,
+                                                          .dweight = dtable,
+                                                          .accumulate_dweight = accumulate,
+                                                          .workspace = scratch});
+    s.device().run(device::op::EmbeddingBackward{
+        .tokens = batch.tokens, .dx = dx, .dtable = dtable, .accumulate_dtable = Accumulate::yes});
+    return Inputs{s.download(dtable)};
+  };
+  return result;
+}
+
+OperationCase linear(std::int64_t tokens, std::int64_t in_cols, std::int64_t out) {
+  OperationCase result;
+  result.name = "linear";
+  result.inputs = {normal(tokens, in_cols, "x"), weight(out, in_cols, "weight")};
+  result.terms = in_cols;
+  result.roundings = 1;
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor y = s.output(tokens, out);
+    s.device().run(device::op::Linear{.x = s.upload(in[0]), .weight = s.upload(in[1]), .y = y});
+    return Inputs{s.download(y)};
+  };
+  return result;
+}
+
+}  // namespace llampi::test
