@@ -8,6 +8,9 @@
 namespace llampi::checkpoint {
 namespace {
 
+constexpr device::Stream kLoadStream = device::Stream::other(0, "load");
+constexpr device::Stream kSaveStream = device::Stream::other(1, "save");
+
 void widen(DType dtype, const std::uint16_t* bits, std::int64_t elements, float* values) {
   if (dtype == DType::bfloat16) {
     for (std::int64_t i = 0; i < elements; ++i) values[i] = from_bfloat16(bits[i]);
@@ -31,10 +34,7 @@ Staging::Staging(device::Runtime& device, std::int64_t elements)
       elements_(elements),
       memory_(
           device.allocate_host(elements * static_cast<std::int64_t>(sizeof(float) + sizeof(std::uint16_t)))) {
-  for (const auto stream : {device::Stream::compute, device::Stream::unshard, device::Stream::reduce,
-                            device::Stream::copy, device::Stream::copy_out}) {
-    device_.synchronize(stream);
-  }
+  device_.synchronize_all();
 }
 
 void Staging::in_parts(const Tensor& tensor,
@@ -51,8 +51,8 @@ bool Staging::needs_buffer(const Tensor& part) const {
 const float* Staging::fetch(const Tensor& part) {
   if (!needs_buffer(part)) return part.as<float>();
   const bool wide = part.dtype == DType::float32;
-  device_.download(wide ? static_cast<void*>(values()) : bits(), part, device::Stream::copy_out);
-  device_.synchronize(device::Stream::copy_out);
+  device_.download(wide ? static_cast<void*>(values()) : bits(), part, kSaveStream);
+  device_.synchronize(kSaveStream);
   if (!wide) widen(part.dtype, bits(), part.elements(), values());
   return values();
 }
@@ -65,8 +65,8 @@ void Staging::store(const Tensor& part) {
   if (!needs_buffer(part)) return;
   const bool wide = part.dtype == DType::float32;
   if (!wide) narrow(part.dtype, values(), part.elements(), bits());
-  device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), device::Stream::copy);
-  device_.synchronize(device::Stream::copy);
+  device_.upload(part, wide ? static_cast<const void*>(values()) : bits(), kLoadStream);
+  device_.synchronize(kLoadStream);
 }
 
 }  // namespace llampi::checkpoint

@@ -5,27 +5,15 @@
 
 namespace llampi::device {
 
-const char* to_string(Stream stream) {
-  switch (stream) {
-    case Stream::compute:
-      return "compute";
-    case Stream::unshard:
-      return "unshard";
-    case Stream::reduce:
-      return "reduce";
-    case Stream::copy:
-      return "copy";
-    case Stream::copy_out:
-      return "copy_out";
-    case Stream::host:
-      return "host";
-  }
-  return "unknown";
-}
-
 namespace {
 [[noreturn]] void refuse_capture() { throw Error("internal error: this device cannot capture work"); }
 }  // namespace
+
+void Runtime::synchronize_all() {
+  synchronize(Stream::compute);
+  for (int i = 0; i < kUrgentStreams; ++i) synchronize(Stream::urgent(i, "urgent"));
+  for (int i = 0; i < kOtherStreams; ++i) synchronize(Stream::other(i, "other"));
+}
 
 void Runtime::begin_capture() { refuse_capture(); }
 Graph Runtime::end_capture() { refuse_capture(); }

@@ -73,9 +73,7 @@ std::string to_json(const std::vector<UnitReport>& units) { return units_json(un
 namespace {
 
 Json action_json(const fsdp::CompiledModel& compiled, const fsdp::Action& action) {
-  Json json = {{"op", fsdp::to_string(action.op)},
-               {"stream", device::to_string(action.stream)},
-               {"waits", action.waits}};
+  Json json = {{"op", fsdp::to_string(action.op)}, {"stream", action.stream.name()}, {"waits", action.waits}};
   if (action.stage >= 0) {
     json["stage"] = action.stage;
     json["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);

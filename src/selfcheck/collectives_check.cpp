@@ -8,6 +8,9 @@
 namespace llampi::selfcheck {
 namespace {
 
+constexpr device::Stream kGather = device::Stream::urgent(0, "gather");
+constexpr device::Stream kReduce = device::Stream::urgent(1, "reduce");
+
 constexpr std::int64_t kElements = 1027;  // of a shard: no multiple of anything
 constexpr int kExactRanks = 256;          // whole numbers up to that are exact in bfloat16
 
@@ -34,17 +37,16 @@ class Collectives {
         workspace(comm::all_reduce_workspace(world_.backend(), whole_elements, ranks_, dtype_));
 
     upload(shard, [&](std::int64_t i) { return number(world_.rank(), i); });
-    group_->all_gather(shard, whole, device::Stream::unshard)->wait(device::Stream::host);
+    group_->all_gather(shard, whole, kGather)->wait(device::Stream::host);
     compare("all-gather", whole,
             [](std::int64_t i) { return number(static_cast<int>(i / kElements), i % kElements); });
 
     upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
-    group_->reduce_scatter(whole, shard, Accumulate::no, scatter, device::Stream::reduce)
-        ->wait(device::Stream::host);
+    group_->reduce_scatter(whole, shard, Accumulate::no, scatter, kReduce)->wait(device::Stream::host);
     compare("reduce-scatter", shard, [&](std::int64_t i) { return sum(world_.rank() * kElements + i); });
 
     upload(whole, [&](std::int64_t i) { return number(world_.rank(), i); });
-    group_->all_reduce(whole, whole, comm::ReduceOp::sum, Accumulate::no, reduce, device::Stream::reduce)
+    group_->all_reduce(whole, whole, comm::ReduceOp::sum, Accumulate::no, reduce, kReduce)
         ->wait(device::Stream::host);
     compare("all-reduce", whole, [&](std::int64_t i) { return sum(i); });
     return std::move(compared_);

@@ -2,6 +2,7 @@
 #include "train/trace.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 #include <algorithm>
 #include <array>
@@ -52,12 +53,12 @@ void Trace::write(const std::filesystem::path& file) {
                     {"ph", "M"},
                     {"pid", rank_},
                     {"args", {{"name", fmt::format("rank {}", rank_)}}}});
-  for (int s = 0; s < device::kStreams; ++s) {
+  for (const device::Stream stream : fsdp::kAllStreams) {
     events.push_back({{"name", "thread_name"},
                       {"ph", "M"},
                       {"pid", rank_},
-                      {"tid", s},
-                      {"args", {{"name", device::to_string(static_cast<device::Stream>(s))}}}});
+                      {"tid", stream.number()},
+                      {"args", {{"name", stream.name()}}}});
   }
   std::array<double, device::kStreams>
       free{};  // per stream: the end of the event before; rows must not overlap
@@ -65,7 +66,7 @@ void Trace::write(const std::filesystem::path& file) {
     auto arguments = arguments_of(*r.action, engine_, rank_);
     arguments["step"] = r.step;
     arguments["issued"] = r.begin * 1e6;
-    auto& last_end = free.at(static_cast<std::size_t>(r.action->stream));
+    auto& last_end = free.at(r.action->stream.index());
     const double begin = std::max(r.begin, last_end);
     last_end = std::max(r.end, begin);
     std::string name = fsdp::to_string(r.action->op);
@@ -76,7 +77,7 @@ void Trace::write(const std::filesystem::path& file) {
                       {"cat", fsdp::to_string(r.action->op)},
                       {"ph", "X"},
                       {"pid", rank_},
-                      {"tid", static_cast<int>(r.action->stream)},
+                      {"tid", r.action->stream.number()},
                       {"ts", begin * 1e6},
                       {"dur", (last_end - begin) * 1e6},
                       {"args", arguments}});

@@ -9,6 +9,7 @@
 #include "comm/mpi/mpi_world.hpp"
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -26,7 +27,7 @@ class Collectives : public ::testing::Test {
   void gather(Group& some, std::int64_t elements) {
     std::vector<T> shard = values<T>(world.rank(), elements);
     std::vector<T> whole(static_cast<std::size_t>(elements * some.size()), T(-7));
-    some.all_gather(row(shard), row(whole), device::Stream::unshard)->wait(device::Stream::compute);
+    some.all_gather(row(shard), row(whole), test::kUnshard)->wait(device::Stream::compute);
     std::vector<T> expected;
     for (const int rank : some.members()) {
       for (std::int64_t i = 0; i < elements; ++i) expected.push_back(value<T>(rank, i));
@@ -39,8 +40,7 @@ class Collectives : public ::testing::Test {
     std::vector<T> shard(static_cast<std::size_t>(shard_elements), before);
     const std::int64_t bytes =
         reduce_scatter_workspace(shard_elements * some.size(), some.size(), dtype_of<T>);
-    some.reduce_scatter(row(whole), row(shard), accumulate, workspace_row(storage, bytes),
-                        device::Stream::reduce)
+    some.reduce_scatter(row(whole), row(shard), accumulate, workspace_row(storage, bytes), test::kReduce)
         ->wait(device::Stream::compute);
     return shard;
   }
@@ -49,7 +49,7 @@ class Collectives : public ::testing::Test {
     std::vector<T> numbers = values<T>(world.rank(), elements);
     const std::int64_t bytes = all_reduce_workspace(elements, some.size(), dtype_of<T>);
     some.all_reduce(row(numbers), row(numbers), op, Accumulate::no, workspace_row(storage, bytes),
-                    device::Stream::reduce)
+                    test::kReduce)
         ->wait(device::Stream::compute);
     return numbers;
   }
@@ -84,7 +84,7 @@ TYPED_TEST(Collectives, AllGatherFromItsPlaceInTheWhole) {
         row(whole).slice(this->group->rank() * elements, (this->group->rank() + 1) * elements);
     const auto own = values<TypeParam>(this->world.rank(), elements);
     std::copy(own.begin(), own.end(), shard.as<TypeParam>());
-    this->group->all_gather(shard, row(whole), device::Stream::unshard)->wait(device::Stream::compute);
+    this->group->all_gather(shard, row(whole), test::kUnshard)->wait(device::Stream::compute);
     for (std::size_t i = 0; i < whole.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);
       ASSERT_EQ(whole[i], value<TypeParam>(static_cast<int>(index / elements), index % elements))
@@ -125,7 +125,7 @@ TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
       const std::int64_t bytes = all_reduce_workspace(elements, this->group->size(), dtype_of<TypeParam>);
       this->group
           ->all_reduce(row(numbers), row(result), ReduceOp::sum, accumulate,
-                       workspace_row(this->storage, bytes), device::Stream::copy)
+                       workspace_row(this->storage, bytes), test::kCopy)
           ->wait(device::Stream::compute);
       auto expected = this->expected_sums(*this->group, 0, elements);
       if (accumulate == Accumulate::yes) {
@@ -184,7 +184,7 @@ TEST(Group, GathersHalfPrecision) {
     std::vector<std::uint16_t> whole(static_cast<std::size_t>(5 * world.size()));
     const Tensor shard_row{shard.data(), dtype, 1, 5};
     const Tensor whole_row{whole.data(), dtype, 1, 5 * world.size()};
-    group->all_gather(shard_row, whole_row, device::Stream::unshard)->wait(device::Stream::compute);
+    group->all_gather(shard_row, whole_row, test::kUnshard)->wait(device::Stream::compute);
     for (std::size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], 1000 + i / 5);
   }
 }
@@ -196,27 +196,24 @@ TEST(Group, RefusesBuffersThatDoNotFit) {
   std::vector<float> whole(static_cast<std::size_t>(4 * world.size() + 1));
   std::vector<double> doubles(4);
   const Tensor fitting = row(whole).slice(0, 4 * world.size());
-  EXPECT_THROW(group->all_gather(row(shard), row(whole), device::Stream::unshard), Error);
+  EXPECT_THROW(group->all_gather(row(shard), row(whole), test::kUnshard), Error);
+  EXPECT_THROW(group->reduce_scatter(row(whole), row(shard), Accumulate::no, row(whole), test::kReduce),
+               Error);
   EXPECT_THROW(
-      group->reduce_scatter(row(whole), row(shard), Accumulate::no, row(whole), device::Stream::reduce),
+      group->all_reduce(row(doubles), row(shard), ReduceOp::sum, Accumulate::no, row(whole), test::kReduce),
       Error);
-  EXPECT_THROW(group->all_reduce(row(doubles), row(shard), ReduceOp::sum, Accumulate::no, row(whole),
-                                 device::Stream::reduce),
-               Error);
-  EXPECT_THROW(group->all_reduce(row(shard), row(shard), ReduceOp::sum, Accumulate::yes, row(whole),
-                                 device::Stream::reduce),
-               Error);
+  EXPECT_THROW(
+      group->all_reduce(row(shard), row(shard), ReduceOp::sum, Accumulate::yes, row(whole), test::kReduce),
+      Error);
   // Narrower than what travels, and wider in the same place.
   const Tensor narrow_shard{shard.data(), DType::bfloat16, 1, 4};
-  EXPECT_THROW(
-      group->reduce_scatter(fitting, narrow_shard, Accumulate::no, row(whole), device::Stream::reduce),
-      Error);
-  EXPECT_THROW(group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, Accumulate::no, row(whole),
-                                 device::Stream::reduce),
+  EXPECT_THROW(group->reduce_scatter(fitting, narrow_shard, Accumulate::no, row(whole), test::kReduce),
                Error);
+  EXPECT_THROW(
+      group->all_reduce(narrow_shard, row(shard), ReduceOp::sum, Accumulate::no, row(whole), test::kReduce),
+      Error);
   if (world.size() > 1) {
-    EXPECT_THROW(group->reduce_scatter(fitting, row(shard), Accumulate::no, Tensor(), device::Stream::reduce),
-                 Error);
+    EXPECT_THROW(group->reduce_scatter(fitting, row(shard), Accumulate::no, Tensor(), test::kReduce), Error);
   }
 }
 

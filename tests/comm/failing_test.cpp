@@ -5,6 +5,7 @@
 
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -33,7 +34,7 @@ TEST(DISABLED_Failing, ExceptionWithWorkInFlight) {
   std::vector<float> shard(1'000'000);
   std::vector<float> whole(shard.size() * static_cast<std::size_t>(world.size()));
   if (fails_here()) {
-    const auto work = group->all_gather(row(shard), row(whole), device::Stream::unshard);
+    const auto work = group->all_gather(row(shard), row(whole), test::kUnshard);
     throw Error("thrown on purpose");
   }
   world.barrier();

@@ -7,6 +7,7 @@
 
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -51,11 +52,10 @@ struct Hybrid {
     sums.assign(kElements, 3);
     own = values<float>(rank, kElements, salt + 1000);
     gathered.resize(own.size() * static_cast<std::size_t>(row_group.size()));
-    scatter =
-        row_group.reduce_scatter(row(whole), row(shard), Accumulate::no, workspace, device::Stream::reduce);
-    gather = row_group.all_gather(row(own), row(gathered), device::Stream::unshard);
+    scatter = row_group.reduce_scatter(row(whole), row(shard), Accumulate::no, workspace, test::kReduce);
+    gather = row_group.all_gather(row(own), row(gathered), test::kUnshard);
     reduce = column_group.all_reduce(row(shard), row(sums), ReduceOp::sum, Accumulate::yes, workspace,
-                                     device::Stream::reduce);
+                                     test::kReduce);
   }
 
   void expect(const Grid& grid, int rank, std::uint64_t salt) const {
@@ -124,7 +124,7 @@ TEST(Groups, OverlapInPart) {
     for (std::size_t first = 0; first < pairs.size(); ++first) {
       if (pairs[first] != nullptr) {
         works.push_back(pairs[first]->all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no,
-                                                 workspace, device::Stream::reduce));
+                                                 workspace, test::kReduce));
       }
       const std::size_t second = (first + 1) % pairs.size();
       if (second == first) continue;
@@ -152,7 +152,7 @@ TEST(Groups, MayEndBeforeTheirCollectives) {
   }
   for (std::size_t i = 0; i < 3; ++i) {
     works.push_back(groups[i]->all_reduce(row(numbers[i]), row(numbers[i]), ReduceOp::sum, Accumulate::no,
-                                          workspace, device::Stream::reduce));
+                                          workspace, test::kReduce));
   }
   groups.clear();
   works.back()->wait(device::Stream::compute);

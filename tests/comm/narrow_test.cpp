@@ -10,6 +10,7 @@
 #include "comm/values.hpp"
 #include "llampi/core/half.hpp"
 #include "support/mpi_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -98,8 +99,7 @@ class Narrow : public ::testing::Test {
 
     Bits whole = numbers(in_all);
     std::vector<float> wide(static_cast<std::size_t>(elements), before);
-    some.reduce_scatter(narrow_row(whole, in_all), row(wide), accumulate, workspace(bytes),
-                        device::Stream::reduce)
+    some.reduce_scatter(narrow_row(whole, in_all), row(wide), accumulate, workspace(bytes), test::kReduce)
         ->wait(device::Stream::compute);
     EXPECT_EQ(wide, sums);
     expect_canaries(whole);
@@ -107,7 +107,7 @@ class Narrow : public ::testing::Test {
     whole = numbers(in_all);
     Bits narrow(static_cast<std::size_t>(elements), Format::narrow(before));
     some.reduce_scatter(narrow_row(whole, in_all), narrow_row(narrow, elements), accumulate, workspace(bytes),
-                        device::Stream::reduce)
+                        test::kReduce)
         ->wait(device::Stream::compute);
     EXPECT_EQ(narrow, rounded(sums));
     expect_canaries(whole);
@@ -119,7 +119,7 @@ class Narrow : public ::testing::Test {
     const float before = 3.25F;
     const auto sums = expected(0, elements, accumulate, before);
     const auto reduce = [&](Tensor values, Tensor result) {
-      some.all_reduce(values, result, ReduceOp::sum, accumulate, workspace(bytes), device::Stream::reduce)
+      some.all_reduce(values, result, ReduceOp::sum, accumulate, workspace(bytes), test::kReduce)
           ->wait(device::Stream::compute);
     };
 
@@ -160,8 +160,7 @@ TYPED_TEST(Narrow, AllReduceInPlace) {
     const Tensor numbers = this->narrow_row(values, elements);
     const auto workspace =
         this->workspace(all_reduce_workspace(elements, this->group->size(), TypeParam::dtype));
-    this->group
-        ->all_reduce(numbers, numbers, ReduceOp::sum, Accumulate::no, workspace, device::Stream::reduce)
+    this->group->all_reduce(numbers, numbers, ReduceOp::sum, Accumulate::no, workspace, test::kReduce)
         ->wait(device::Stream::compute);
     this->expect_canaries(values);
     values.pop_back();
@@ -178,7 +177,7 @@ TYPED_TEST(Narrow, Maximum) {
         this->workspace(all_reduce_workspace(elements, this->group->size(), TypeParam::dtype));
     this->group
         ->all_reduce(this->narrow_row(values, elements), row(result), ReduceOp::max, Accumulate::no,
-                     workspace, device::Stream::reduce)
+                     workspace, test::kReduce)
         ->wait(device::Stream::compute);
     for (std::int64_t i = 0; i < elements; ++i) {
       float largest = TypeParam::widen(bits_of<TypeParam>(0, i));

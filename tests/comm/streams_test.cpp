@@ -7,6 +7,7 @@
 
 #include "comm/values.hpp"
 #include "support/mpi_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::comm {
 namespace {
@@ -53,11 +54,10 @@ TEST_F(Streams, RunInOrder) {
       storage[0], reduce_scatter_workspace(elements * world.size(), world.size(), DType::float32));
   const Tensor second =
       workspace_row(storage[1], all_reduce_workspace(elements * world.size(), world.size(), DType::float32));
-  const auto scatter =
-      group->reduce_scatter(row(whole), row(shard), Accumulate::no, first, device::Stream::reduce);
-  const auto gather = group->all_gather(row(shard), row(sums), device::Stream::reduce);
+  const auto scatter = group->reduce_scatter(row(whole), row(shard), Accumulate::no, first, test::kReduce);
+  const auto gather = group->all_gather(row(shard), row(sums), test::kReduce);
   const auto reduce =
-      group->all_reduce(row(sums), row(twice), ReduceOp::sum, Accumulate::no, second, device::Stream::reduce);
+      group->all_reduce(row(sums), row(twice), ReduceOp::sum, Accumulate::no, second, test::kReduce);
   reduce->wait(device::Stream::compute);
   EXPECT_TRUE(scatter->progress());
   EXPECT_TRUE(gather->progress());
@@ -75,9 +75,9 @@ TEST_F(Streams, OverlapInAnyOrder) {
   std::vector<float> whole(static_cast<std::size_t>(kElements * world.size()));
   std::unique_ptr<Work> gather;
   Reduction reduction;
-  if (odd) reduction.issue(*group, world, 1, device::Stream::reduce);
-  gather = group->all_gather(row(shard), row(whole), device::Stream::unshard);
-  if (!odd) reduction.issue(*group, world, 1, device::Stream::reduce);
+  if (odd) reduction.issue(*group, world, 1, test::kReduce);
+  gather = group->all_gather(row(shard), row(whole), test::kUnshard);
+  if (!odd) reduction.issue(*group, world, 1, test::kReduce);
   for (Work* work : odd ? std::array{gather.get(), reduction.work.get()}
                         : std::array{reduction.work.get(), gather.get()}) {
     work->wait(device::Stream::compute);
@@ -94,8 +94,8 @@ TEST_F(Streams, WaitingForOneMovesTheOthers) {
   std::vector<Reduction> left(3);
   std::vector<Reduction> right(3);
   for (std::uint64_t i = 0; i < 3; ++i) {
-    left[i].issue(*group, world, i, device::Stream::reduce);
-    right[i].issue(*group, world, 10 + i, device::Stream::unshard);
+    left[i].issue(*group, world, i, test::kReduce);
+    right[i].issue(*group, world, 10 + i, test::kUnshard);
   }
   for (Reduction& reduction : odd ? right : left) reduction.work->wait(device::Stream::compute);
   world.barrier();
@@ -109,7 +109,7 @@ TEST_F(Streams, WaitingForOneMovesTheOthers) {
 TEST_F(Streams, SmallCollectivesOfTheWorldMoveTheOthers) {
   // Odd ranks go to the barrier while even ranks wait for the all-reduce before they do.
   Reduction reduction;
-  reduction.issue(*group, world, 5, device::Stream::reduce);
+  reduction.issue(*group, world, 5, test::kReduce);
   if (!odd) reduction.work->wait(device::Stream::compute);
   world.barrier();
   reduction.work->wait(device::Stream::compute);
@@ -118,7 +118,7 @@ TEST_F(Streams, SmallCollectivesOfTheWorldMoveTheOthers) {
 
 TEST_F(Streams, ProgressAloneCompletes) {
   Reduction reduction;
-  reduction.issue(*group, world, 6, device::Stream::reduce);
+  reduction.issue(*group, world, 6, test::kReduce);
   while (!reduction.work->progress()) {
   }
   reduction.expect(*group, 6);
@@ -127,8 +127,8 @@ TEST_F(Streams, ProgressAloneCompletes) {
 TEST_F(Streams, DestroyingAWorkWaits) {
   Reduction first;
   Reduction second;
-  first.issue(*group, world, 7, device::Stream::reduce);
-  second.issue(*group, world, 8, device::Stream::reduce);
+  first.issue(*group, world, 7, test::kReduce);
+  second.issue(*group, world, 8, test::kReduce);
   second.work.reset();
   first.expect(*group, 7);
   second.expect(*group, 8);
@@ -137,8 +137,8 @@ TEST_F(Streams, DestroyingAWorkWaits) {
 TEST_F(Streams, AWorkMayOutliveItsGroup) {
   Reduction first;
   Reduction second;
-  first.issue(*group, world, 9, device::Stream::reduce);
-  second.issue(*group, world, 10, device::Stream::reduce);
+  first.issue(*group, world, 9, test::kReduce);
+  second.issue(*group, world, 10, test::kReduce);
   group.reset();
   second.work->wait(device::Stream::compute);
   group = world.group(first_ranks(world.size()));

@@ -329,14 +329,6 @@ TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST(CpuDeviceRules, StreamsHaveNames) {
-  std::set<std::string> names;
-  for (int stream = 0; stream < device::kStreams; ++stream)
-    names.insert(device::to_string(static_cast<device::Stream>(stream)));
-  EXPECT_EQ(names.size(), static_cast<std::size_t>(device::kStreams));
-  EXPECT_FALSE(names.contains("unknown"));
-}
-
 TEST(CpuDeviceRules, DescribesItself) {
   const std::string text = device::make_cpu_device(2)->describe();
   EXPECT_NE(text.find("2 threads"), std::string::npos) << text;

@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "emulation/control.hpp"
 #include "support/device_session.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
@@ -73,7 +74,7 @@ Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
   device::cuda::AttentionOperands operands{dtype,     qkv.data,  out.data,         log_sum_exp.as<float>(),
                                            dout.data, dqkv.data, delta.as<float>()};
   const cudaStream_t stream = device.stream(device::Stream::compute);
-  device.wait(device::Stream::compute, device.record(device::Stream::copy));
+  device.wait(device::Stream::compute, device.record(kCopy));
   const bool fast = device::cuda::fits_tensor_cores(problem, dtype);
   fast ? device::cuda::tensor_attention(problem, operands, stream)
        : device::cuda::plain_attention(problem, operands, stream);
@@ -83,7 +84,7 @@ Results own(const Inputs& in, DType dtype, std::size_t shared_bytes) {
   } else {
     device::cuda::plain_attention_backward(problem, operands, stream);
   }
-  device.wait(device::Stream::copy_out, device.record(device::Stream::compute));
+  device.wait(kCopyOut, device.record(device::Stream::compute));
   return {s.download(out), s.download(log_sum_exp), s.download(dqkv)};
 }
 

@@ -10,6 +10,7 @@
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"
+#include "llampi/fsdp/streams.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::fsdp {
@@ -51,7 +52,7 @@ struct Doubling {
     Action sum = from_to(kSumOverRanks, third, result);
     sum.operands.front().access = Access::both;  // it is left undefined
     sum.operands.push_back({workspace, Slot::workspace, Access::write});
-    sum.stream = device::Stream::reduce;
+    sum.stream = kReduceStream;
     sum.ranks = Ranks::shard_group;
     sum.waits = {2};
     program.actions.push_back(sum);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "lists.hpp"
-#include "llampi/device/device.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -407,6 +407,20 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
                                              "norm",        "update u0",   "update u1",  "update u2",
                                              "update u3"};
   EXPECT_EQ(lines, expected);
+}
+
+TEST(Streams, StandAtTheirNumbersAndHaveDifferentNames) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < kAllStreams.size(); ++i) {
+    EXPECT_EQ(kAllStreams[i].index(), i);
+    names.insert(kAllStreams[i].name());
+  }
+  EXPECT_EQ(names.size(), kAllStreams.size());
+}
+
+TEST(Streams, OnlyThoseOfCollectivesAreUrgent) {
+  for (const device::Stream stream : kAllStreams)
+    EXPECT_EQ(stream.is_urgent(), stream == kUnshardStream || stream == kReduceStream) << stream.name();
 }
 
 }  // namespace

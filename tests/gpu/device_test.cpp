@@ -8,12 +8,12 @@
 
 #include "gpu/gpu_test.hpp"
 #include "llampi/core/half.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
 
-constexpr device::Stream kAll[] = {device::Stream::compute, device::Stream::unshard, device::Stream::reduce,
-                                   device::Stream::copy, device::Stream::copy_out};
+constexpr device::Stream kAll[] = {device::Stream::compute, kUnshard, kReduce, kCopy, kCopyOut};
 
 /// Bytes on the device, with `offset` to stand at any address.
 class Buffer {
@@ -118,11 +118,11 @@ TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
       // Four bytes an element or one: the size in bytes is what counts here.
       std::vector<std::byte> seen(zeros.size() / 4 * 4);
       const Tensor view{memory.data(), DType::int32, 1, bytes / 4};
-      device().download(seen.data(), view, device::Stream::copy_out);
-      device().synchronize(device::Stream::copy_out);
+      device().download(seen.data(), view, kCopyOut);
+      device().synchronize(kCopyOut);
       EXPECT_TRUE(std::equal(seen.begin(), seen.end(), zeros.begin()));
-      device().upload(view, ones.data(), device::Stream::copy);
-      device().synchronize(device::Stream::copy);
+      device().upload(view, ones.data(), kCopy);
+      device().synchronize(kCopy);
       std::memset(host.data(), 0xFF, ones.size());
     }
   }
@@ -159,13 +159,13 @@ TEST_F(GpuDevice, EventsOrderStreams) {
     auto* const values = reinterpret_cast<std::int32_t*>(host.data());
     const Buffer a(device(), DType::int32, n), b(device(), DType::int32, n);
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<std::int32_t>(i);
-    device().upload(a.view(), values, device::Stream::copy);
-    device().wait(device::Stream::compute, device().record(device::Stream::copy));
+    device().upload(a.view(), values, kCopy);
+    device().wait(device::Stream::compute, device().record(kCopy));
     device().run(device::op::Copy{.source = a.view(), .destination = b.view()});
-    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
+    device().wait(kCopyOut, device().record(device::Stream::compute));
     const device::Memory back = device().allocate_host(n * 4);
-    device().download(back.data(), b.view(), device::Stream::copy_out);
-    device().wait(device::Stream::host, device().record(device::Stream::copy_out));
+    device().download(back.data(), b.view(), kCopyOut);
+    device().wait(device::Stream::host, device().record(kCopyOut));
     EXPECT_EQ(std::memcmp(back.data(), values, n * 4), 0);
   }
 }
@@ -199,11 +199,11 @@ TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {
     const auto* const results = reinterpret_cast<const float*>(to.data());
     const Buffer a(device(), DType::float32, n);
     device().begin_capture();
-    device().upload(a.view(), values, device::Stream::copy);
-    device().wait(device::Stream::compute, device().record(device::Stream::copy));
+    device().upload(a.view(), values, kCopy);
+    device().wait(device::Stream::compute, device().record(kCopy));
     device().run(device::op::Add{.source = a.view(), .destination = a.view()});
-    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
-    device().download(to.data(), a.view(), device::Stream::copy_out);
+    device().wait(kCopyOut, device().record(device::Stream::compute));
+    device().download(to.data(), a.view(), kCopyOut);
     const device::Graph graph = device().end_capture();
     device().synchronize(device::Stream::compute);
     EXPECT_EQ(results[n - 1], 0) << "done while it was captured";
@@ -221,7 +221,7 @@ TEST_F(GpuDevice, GoesOnAfterACaptureThatWasBrokenOff) {
   x.set(std::vector<float>(8, 1));
   device().begin_capture();
   device().run(device::op::Add{.source = x.view(), .destination = x.view()});
-  device().wait(device::Stream::reduce, device().record(device::Stream::compute));
+  device().wait(kReduce, device().record(device::Stream::compute));
   device().drop_capture();
   EXPECT_EQ(x.get<float>(), std::vector<float>(8, 1));
 
@@ -260,8 +260,8 @@ TEST_F(GpuDevice, CallsWhileTheHostWaits) {
 TEST_F(GpuDevice, CopiesHostMemoryLikewise) {
   const device::Memory from = device().allocate_host(4000), to = device().allocate_host(4000);
   for (int i = 0; i < 1000; ++i) reinterpret_cast<std::int32_t*>(from.data())[i] = i;
-  device().upload({to.data(), DType::int32, 1, 1000}, from.data(), device::Stream::copy);
-  device().synchronize(device::Stream::copy);
+  device().upload({to.data(), DType::int32, 1, 1000}, from.data(), kCopy);
+  device().synchronize(kCopy);
   EXPECT_EQ(std::memcmp(from.data(), to.data(), 4000), 0);
 }
 

@@ -9,6 +9,7 @@
 
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
@@ -64,16 +65,15 @@ Session::~Session() {
   std::vector<std::byte> around(2 * kAround * buffers_.size());
   std::byte* to = around.data();
   const auto download = [&](const Buffer& buffer, std::int64_t offset) {
-    device_.download(to, {buffer.memory.data() + offset, DType::int32, 1, kAround / 4},
-                     device::Stream::copy_out);
+    device_.download(to, {buffer.memory.data() + offset, DType::int32, 1, kAround / 4}, kCopyOut);
     to += kAround;
   };
-  device_.wait(device::Stream::copy_out, device_.record(device::Stream::compute));
+  device_.wait(kCopyOut, device_.record(device::Stream::compute));
   for (const Buffer& buffer : buffers_) {
     download(buffer, 0);
     download(buffer, kAround + buffer.bytes);
   }
-  device_.synchronize(device::Stream::copy_out);
+  device_.synchronize(kCopyOut);
   const auto changed = std::count_if(around.begin(), around.end(), [](std::byte b) { return b != kNaN; });
   EXPECT_EQ(changed, 0) << "bytes around buffers were overwritten";
 }
@@ -87,8 +87,8 @@ Tensor Session::raw(const void* elements, std::int64_t rows, std::int64_t cols, 
   const auto whole = static_cast<std::int64_t>(uploaded_.back().size());
   buffers_.push_back({device_.allocate(whole), tensor.bytes()});
   std::byte* data = buffers_.back().memory.data();
-  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), device::Stream::copy);
-  device_.wait(device::Stream::compute, device_.record(device::Stream::copy));
+  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), kCopy);
+  device_.wait(device::Stream::compute, device_.record(kCopy));
   tensor.data = data + kAround;
   return tensor;
 }
@@ -146,9 +146,9 @@ device::Batch Session::batch(const Layout& layout) {
 }
 
 void Session::download(Tensor tensor, void* elements) {
-  device_.wait(device::Stream::copy_out, device_.record(device::Stream::compute));
-  device_.download(elements, tensor, device::Stream::copy_out);
-  device_.synchronize(device::Stream::copy_out);
+  device_.wait(kCopyOut, device_.record(device::Stream::compute));
+  device_.download(elements, tensor, kCopyOut);
+  device_.synchronize(kCopyOut);
 }
 
 Values Session::download(Tensor tensor) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "llampi/fsdp/streams.hpp"
 #include "train/recorded.hpp"
 #include "train/run_fixture.hpp"
 
@@ -206,13 +207,13 @@ TEST_F(Traces, StreamsAreRowsAndEventsStandInOrder) {
         EXPECT_GE(events[i].begin, events[i - 1].begin) << events[i].name;
       }
       if (events[i].op == "unshard") {
-        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::unshard));
+        EXPECT_EQ(events[i].stream, fsdp::kUnshardStream.number());
       }
       if (events[i].reduces()) {
-        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::reduce));
+        EXPECT_EQ(events[i].stream, fsdp::kReduceStream.number());
       }
       if (events[i].computes()) {
-        EXPECT_EQ(events[i].stream, static_cast<int>(device::Stream::compute));
+        EXPECT_EQ(events[i].stream, device::Stream::compute.number());
       }
     }
   });
@@ -505,7 +506,7 @@ TEST_F(Traces, UpdatesStandBetweenTheCopiesThatTheyNeed) {
       const TraceEvent* update = by_unit[{"update", u}];
       in_this_order(norm, update);
       ASSERT_NE(update, nullptr);
-      EXPECT_EQ(update->stream, static_cast<int>(on_host ? device::Stream::host : device::Stream::compute));
+      EXPECT_EQ(update->stream, (on_host ? device::Stream::host : device::Stream::compute).number());
       if (streamed) {
         in_this_order(by_unit[{"h2d state", u}], update);
         in_this_order(update, by_unit[{"d2h state", u}]);
@@ -577,8 +578,7 @@ TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
       EXPECT_EQ(event["pid"], rank);
       if (event["name"] == "thread_name") rows[event["tid"]] = event["args"]["name"];
     }
-    for (int s = 0; s < device::kStreams; ++s)
-      EXPECT_EQ(rows[s], device::to_string(static_cast<device::Stream>(s)));
+    for (const device::Stream stream : fsdp::kAllStreams) EXPECT_EQ(rows[stream.number()], stream.name());
   }
 }
 

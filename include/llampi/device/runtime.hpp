@@ -13,11 +13,38 @@
 
 namespace llampi::device {
 
-/// Streams are named by their purpose. `copy` goes from the host to the device, `copy_out` back: a link does
-/// both at once. `host` is the calling thread: what waits there blocks it, and what it has done is complete.
-enum class Stream : std::uint8_t { compute, unshard, reduce, copy, copy_out, host };
-inline constexpr int kStreams = 6;
-const char* to_string(Stream stream);
+inline constexpr int kUrgentStreams = 2;
+inline constexpr int kOtherStreams = 2;
+inline constexpr int kStreams = kUrgentStreams + kOtherStreams + 2;
+
+/// A queue of work: what is issued on one stream is done in order, and streams run beside each other. This is
+/// a handle: every device and every communicator has the same kStreams, told apart by number. What a stream is
+/// for is decided by who issues on it (fsdp/streams.hpp); its name is for messages.
+class Stream {
+ public:
+  /// Operations run here.
+  static const Stream compute;
+  /// The calling thread: what waits there blocks it, and what it has done is complete.
+  static const Stream host;
+  /// Of those whose work goes first where a device can choose: for communication, which kernels that fill the
+  /// device must not hold up. i < kUrgentStreams.
+  static constexpr Stream urgent(int i, const char* name) { return {1 + i, name}; }
+  /// i < kOtherStreams
+  static constexpr Stream other(int i, const char* name) { return {1 + kUrgentStreams + i, name}; }
+
+  constexpr int number() const { return number_; }
+  constexpr std::size_t index() const { return static_cast<std::size_t>(number_); }
+  constexpr bool is_urgent() const { return number_ >= 1 && number_ <= kUrgentStreams; }
+  constexpr const char* name() const { return name_; }
+  friend constexpr bool operator==(Stream a, Stream b) { return a.number_ == b.number_; }
+
+ private:
+  constexpr Stream(int number, const char* name) : number_(number), name_(name) {}
+  int number_;
+  const char* name_;
+};
+inline constexpr Stream Stream::compute{0, "compute"};
+inline constexpr Stream Stream::host{kStreams - 1, "host"};
 
 /// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
 /// in it.
@@ -92,6 +119,8 @@ class Runtime {
   virtual void wait_in_any_thread(const Event& event) const = 0;
   /// The host waits for everything issued on `stream`.
   virtual void synchronize(Stream stream) = 0;
+  /// On all streams.
+  void synchronize_all();
   /// Called between operations, and again and again while the host waits for the device: communication
   /// advances, and what it throws ends the wait.
   virtual void set_progress(std::function<void()> progress) = 0;

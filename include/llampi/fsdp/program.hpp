@@ -316,7 +316,7 @@ class HappensBefore {
  public:
   explicit HappensBefore(const std::vector<Action>& actions);
   bool operator()(int earlier, int later) const {
-    return known_[static_cast<std::size_t>(later)][static_cast<std::size_t>(streams_[earlier])] >= earlier;
+    return known_[static_cast<std::size_t>(later)][streams_[earlier].index()] >= earlier;
   }
 
  private:

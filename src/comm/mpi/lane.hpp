@@ -64,7 +64,7 @@ class Progress {
  public:
   /// @param pause between looks at requests: for a thread beside the one that computes
   explicit Progress(std::chrono::microseconds pause = {}) : pause_(pause) {}
-  Lane& lane(device::Stream stream) { return lanes_[static_cast<std::size_t>(stream)]; }
+  Lane& lane(device::Stream stream) { return lanes_[stream.index()]; }
   void advance_all();
   void wait(const Operation& operation);
   void wait(Requests& requests);

@@ -102,13 +102,13 @@ MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* commu
 }
 
 Ends MpiGroup::ends(device::Stream stream) const {
-  const auto& communicator = communicators_[static_cast<std::size_t>(stream)];
+  const auto& communicator = communicators_[stream.index()];
   return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_};
 }
 
 // Also a group of one waits for its turn on the stream: its buffers may be those of a collective before.
 std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step> steps) {
-  return issue(progress_, stream, std::move(steps), communicators_[static_cast<std::size_t>(stream)]);
+  return issue(progress_, stream, std::move(steps), communicators_[stream.index()]);
 }
 
 std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {

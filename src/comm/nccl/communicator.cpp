@@ -6,14 +6,14 @@
 namespace llampi::comm::nccl {
 
 std::string Operation::describe() const {
-  return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), device::to_string(stream));
+  return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), stream.name());
 }
 
 Communicator::Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-                           const std::string& group, device::Stream stream)
+                           const std::string& group, int stream)
     : session_(std::move(session)), exceptions_(std::uncaught_exceptions()) {
   handle_->name = group;
-  handle_->label = fmt::format("llampi {}", device::to_string(stream));
+  handle_->label = fmt::format("llampi {}", stream);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   config.commName = handle_->label.c_str();
@@ -21,7 +21,7 @@ Communicator::Communicator(std::shared_ptr<Session> session, const ncclUniqueId&
     return ncclCommInitRankConfig(&communicator, ranks, id, rank, &config);
   });
   // Also keeps `config` until NCCL has read it.
-  session_->settle(handle_, result, fmt::format("the communicator for stream {}", device::to_string(stream)));
+  session_->settle(handle_, result, fmt::format("the communicator of urgent stream {}", stream));
 }
 
 Communicator::~Communicator() {

@@ -30,7 +30,7 @@ class Communicator {
   /// Collective over the ranks of `id`.
   /// @param group "the group of ranks 0, 1"
   Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-               const std::string& group, device::Stream stream);
+               const std::string& group, int stream);
   /// Flushes what is in flight and gives NCCL's resources back, once the other ranks do so too. While an
   /// exception unwinds they may never: then it is aborted.
   ~Communicator();

@@ -72,17 +72,16 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host)
     : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {
   if (size() == 1) return;
-  for (const device::Stream stream : {device::Stream::unshard, device::Stream::reduce}) {
-    communicators_[static_cast<std::size_t>(stream)] = std::make_shared<Communicator>(
-        session_, agree_on_id(*host_), size(), rank(), name_of(members()), stream);
+  for (int i = 0; i < device::kUrgentStreams; ++i) {
+    communicators_[device::Stream::urgent(i, "").index()] =
+        std::make_shared<Communicator>(session_, agree_on_id(*host_), size(), rank(), name_of(members()), i);
   }
 }
 
 void NcclGroup::issue(const Operation& operation,
                       const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
   if (size() == 1 || operation.elements == 0) return;
-  require(communicator(operation.stream) != nullptr,
-          "collectives between GPUs are on the stream unshard or reduce");
+  require(communicator(operation.stream) != nullptr, "collectives between GPUs are on urgent streams");
   const cudaStream_t stream = gpu_.stream(operation.stream);
   communicator(operation.stream)->issue(operation, [&](ncclComm_t handle) { return call(handle, stream); });
 }

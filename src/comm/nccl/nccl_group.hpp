@@ -37,13 +37,13 @@ class NcclGroup final : public Group {
   std::unique_ptr<Work> work(const Operation& operation);
   /// Null for a group of one.
   const std::shared_ptr<Communicator>& communicator(device::Stream stream) const {
-    return communicators_[static_cast<std::size_t>(stream)];
+    return communicators_[stream.index()];
   }
 
   std::shared_ptr<Session> session_;
   Gpu gpu_;
   std::unique_ptr<Group> host_;
-  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of unshard and reduce
+  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of urgent streams
 };
 
 }  // namespace llampi::comm::nccl

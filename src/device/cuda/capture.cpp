@@ -10,7 +10,12 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr Stream kOthers[] = {Stream::unshard, Stream::reduce, Stream::copy, Stream::copy_out};
+/// Calls `work` with each stream that a capture joins to Stream::compute.
+template <class Work>
+void for_other_streams(const Work& work) {
+  for (int i = 0; i < kUrgentStreams; ++i) work(Stream::urgent(i, "urgent"));
+  for (int i = 0; i < kOtherStreams; ++i) work(Stream::other(i, "other"));
+}
 
 class CapturedGraph final : public Graph::Impl {
  public:
@@ -37,7 +42,7 @@ void CudaDevice::begin_capture() {
   check(cudaStreamBeginCapture(compute(), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
   try {
     const Event begin = record(Stream::compute);
-    for (const Stream other : kOthers) wait(other, begin);
+    for_other_streams([&](Stream other) { wait(other, begin); });
   } catch (...) {
     drop_capture();
     throw;
@@ -45,7 +50,7 @@ void CudaDevice::begin_capture() {
 }
 
 void CudaDevice::join_streams() {
-  for (const Stream other : kOthers) wait(Stream::compute, record(other));
+  for_other_streams([&](Stream other) { wait(Stream::compute, record(other)); });
 }
 
 /// A graph's kernels have the priorities of the streams that they were captured on.

@@ -58,13 +58,14 @@ CudaDevice::CudaDevice(const GpuOptions& options)
   // Communication goes first, so that it is not held up by kernels that fill the GPU.
   int lowest = 0, highest = 0;
   check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-  for (int i = 0; i < kStreams; ++i) {
-    const Stream purpose = static_cast<Stream>(i);
-    if (purpose == Stream::host) continue;
-    const bool first = purpose == Stream::unshard || purpose == Stream::reduce;
-    check(cudaStreamCreateWithPriority(&streams_[i], cudaStreamNonBlocking, first ? highest : lowest),
+  const auto make = [&](Stream stream) {
+    check(cudaStreamCreateWithPriority(&streams_[stream.index()], cudaStreamNonBlocking,
+                                       stream.is_urgent() ? highest : lowest),
           "cudaStreamCreateWithPriority");
-  }
+  };
+  make(Stream::compute);
+  for (int i = 0; i < kUrgentStreams; ++i) make(Stream::urgent(i, "urgent"));
+  for (int i = 0; i < kOtherStreams; ++i) make(Stream::other(i, "other"));
 }
 
 CudaDevice::~CudaDevice() {
@@ -75,7 +76,7 @@ CudaDevice::~CudaDevice() {
 
 cudaStream_t CudaDevice::stream(Stream stream) const {
   require(stream != Stream::host, "the host has no stream");
-  return streams_[static_cast<int>(stream)];
+  return streams_[stream.index()];
 }
 
 std::string CudaDevice::describe() const {
@@ -190,8 +191,8 @@ void CudaDevice::wait_in_any_thread(const Event& event) const {
 void CudaDevice::synchronize(Stream stream) {
   if (stream == Stream::host) return;
   const cudaStream_t queue = this->stream(stream);
-  if (progress_) return poll([queue] { return cudaStreamQuery(queue); }, to_string(stream));
-  check(cudaStreamSynchronize(queue), to_string(stream));
+  if (progress_) return poll([queue] { return cudaStreamQuery(queue); }, stream.name());
+  check(cudaStreamSynchronize(queue), stream.name());
 }
 
 void CudaDevice::poll(const std::function<cudaError_t()>& query, const char* what) const {

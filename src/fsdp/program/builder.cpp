@@ -8,6 +8,7 @@
 
 #include "fsdp/program/emission.hpp"
 #include "fsdp/program/schedule.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -87,8 +88,7 @@ class Builder {
 
   void emit_inputs(int m) {
     const auto& lasting = list_.program.persistent;
-    Action copy{
-        .op = Op::h2d, .stream = device::Stream::copy, .micro_batch = m, .payload = CopyPayload::inputs};
+    Action copy{.op = Op::h2d, .stream = kCopyStream, .micro_batch = m, .payload = CopyPayload::inputs};
     if (spec_.stages_inputs) copy.operands.push_back(read_of(lasting.host_inputs.at(m)));
     copy.operands.push_back(write_of(lasting.inputs.at(m)));
     copy.bytes = list_.bytes_of(lasting.inputs[m]);
@@ -116,7 +116,7 @@ class Builder {
     if (plan.uploaded) {
       const BufferId whole = list_.buffers.unsharded(unit, pass);
       arrival = list_.push({.op = Op::h2d,
-                            .stream = device::Stream::copy,
+                            .stream = kCopyStream,
                             .unit = unit,
                             .micro_batch = micro_batch,
                             .payload = CopyPayload::shard,
@@ -130,7 +130,7 @@ class Builder {
     if (!plan.gathered) return arrival;
     const BufferId whole = list_.buffers.unsharded(unit, pass);
     return list_.push({.op = Op::unshard,
-                       .stream = device::Stream::unshard,
+                       .stream = kUnshardStream,
                        .unit = unit,
                        .micro_batch = micro_batch,
                        .ranks = Ranks::shard_group,
@@ -315,7 +315,7 @@ class Builder {
                 : comm::all_reduce_workspace(spec_.backend, elements, spec_.replicas, dtype);
     list_.last_reduction =
         list_.push({.op = sharded ? Op::reduce : Op::all_reduce,
-                    .stream = device::Stream::reduce,
+                    .stream = kReduceStream,
                     .unit = unit,
                     .micro_batch = m,
                     .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
@@ -336,7 +336,7 @@ class Builder {
                                                               spec_.replicas, spec_.precision.gradient_shard);
     list_.last_reduction =
         list_.push({.op = Op::all_reduce,
-                    .stream = device::Stream::reduce,
+                    .stream = kReduceStream,
                     .unit = unit,
                     .micro_batch = m,
                     .ranks = Ranks::replicate_group,

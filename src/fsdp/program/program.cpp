@@ -61,13 +61,13 @@ HappensBefore::HappensBefore(const std::vector<Action>& actions) {
   last.fill(-1);
   for (const auto& action : actions) {
     const int index = static_cast<int>(known_.size());
-    const auto stream = static_cast<std::size_t>(action.stream);
+    const auto stream = action.stream.index();
     std::array<int, device::kStreams> known{};
     known.fill(-1);
     const auto learn = [&](int other) {
       if (other < 0) return;
       for (std::size_t s = 0; s < device::kStreams; ++s) known[s] = std::max(known[s], known_[other][s]);
-      auto& own = known[static_cast<std::size_t>(streams_[other])];
+      auto& own = known[streams_[other].index()];
       own = std::max(own, other);
     };
     learn(last[stream]);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -92,7 +93,7 @@ class UpdateBuilder {
   Action copy_of(Op op, int unit, CopyPayload payload,
                  const std::vector<std::pair<BufferId, BufferId>>& copies, std::vector<int> waits) const {
     Action copy{.op = op,
-                .stream = op == Op::h2d ? device::Stream::copy : device::Stream::copy_out,
+                .stream = op == Op::h2d ? kCopyStream : kCopyOutStream,
                 .unit = unit,
                 .payload = payload,
                 .waits = std::move(waits)};

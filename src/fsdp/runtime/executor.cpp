@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/executor.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 #include <utility>
 
@@ -63,8 +64,8 @@ struct Executor::Running {
 
 bool Executor::run(const BoundProgram& bound, const RunInputs& inputs) {
   const bool complete = issue_all(bound, inputs, Issue::run);
-  wait_for_device(device::Stream::copy);
-  wait_for_device(device::Stream::copy_out);
+  wait_for_device(kCopyStream);
+  wait_for_device(kCopyOutStream);
   return complete;
 }
 

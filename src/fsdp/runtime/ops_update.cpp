@@ -2,6 +2,7 @@
 // The gradient norm and the optimizer.
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
@@ -15,11 +16,10 @@ void compute_norm(const RankContext& rank, Call& call) {
   const Tensor workspace = call[Slot::workspace];
   const NormScalars norm = norm_scalars(call[Slot::norm_scalars]);
   const auto over_shards = [&](Tensor values, comm::ReduceOp op) {
-    device.wait(device::Stream::reduce, device.record(device::Stream::compute));
+    device.wait(kReduceStream, device.record(device::Stream::compute));
     const std::uint64_t sequence =
         call.record == nullptr ? 0 : call.record->issue({to_string(Op::norm), -1, values.bytes()});
-    const auto work =
-        rank.shards.all_reduce(values, values, op, Accumulate::no, workspace, device::Stream::reduce);
+    const auto work = rank.shards.all_reduce(values, values, op, Accumulate::no, workspace, kReduceStream);
     if (call.record != nullptr) call.record->wait(sequence);
     work->wait(device::Stream::compute);
     if (call.record == nullptr) return;

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "fsdp/state/views.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 
@@ -20,8 +21,8 @@ void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device:
     std::vector<std::byte> cast(static_cast<std::size_t>(shard.bytes()));
     host.run(
         device::op::Cast{.source = master, .destination = {cast.data(), shard.dtype, 1, shard.elements()}});
-    device.upload(shard, cast.data(), device::Stream::copy);
-    device.synchronize(device::Stream::copy);
+    device.upload(shard, cast.data(), kCopyStream);
+    device.synchronize(kCopyStream);
   }
   device.synchronize(device::Stream::compute);  // the first gathers of a program wait for nothing
 }

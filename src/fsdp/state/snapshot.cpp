@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/state/snapshot.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 
 void Snapshot::take(const CompiledModel& compiled, const StateViews& views, Arenas& arenas) {
-  for (const auto stream : {device::Stream::compute, device::Stream::copy})
-    device_.wait(device::Stream::copy_out, device_.record(stream));
+  for (const auto stream : {device::Stream::compute, kCopyStream})
+    device_.wait(kCopyOutStream, device_.record(stream));
   for (const auto& [from, to] : views.snapshot_copies()) {
     arenas.mark_used(compiled.evaluation[to]);
     // The device's own copy: it also takes what is kept in host memory.
-    device_.download(views.at(to).data, from, device::Stream::copy_out);
+    device_.download(views.at(to).data, from, kCopyOutStream);
   }
-  copied_ = device_.record(device::Stream::copy_out);
+  copied_ = device_.record(kCopyOutStream);
   pending_ = true;
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "gpu/nccl/nccl_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
@@ -45,7 +46,7 @@ class NcclCollectives : public NcclTest {
 
   void gather(comm::Group& group, DType dtype, std::int64_t elements) {
     const Buffer shard = own(dtype, elements), whole(device(), world(), dtype, elements * group.size());
-    group.all_gather(shard.view(), whole.view(), device::Stream::unshard)->wait(device::Stream::compute);
+    group.all_gather(shard.view(), whole.view(), kUnshard)->wait(device::Stream::compute);
     EXPECT_EQ(whole.get(), gathered(group, elements));
   }
   static std::vector<double> gathered(const comm::Group& group, std::int64_t elements) {
@@ -70,7 +71,7 @@ class NcclCollectives : public NcclTest {
     Buffer shard(device(), world(), result, elements);
     const bool adds = accumulate == Accumulate::yes;
     if (adds) shard.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), device::Stream::reduce)
+    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), kReduce)
         ->wait(device::Stream::compute);
     const std::int64_t begin = group.rank() * elements;
     EXPECT_EQ(shard.get(), sums(group, begin, begin + elements, adds ? 3 : 0));
@@ -83,9 +84,7 @@ class NcclCollectives : public NcclTest {
     Buffer total(device(), world(), result, elements);
     const bool adds = accumulate == Accumulate::yes;
     if (adds) total.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group
-        .all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, Tensor(),
-                    device::Stream::reduce)
+    group.all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, Tensor(), kReduce)
         ->wait(device::Stream::compute);
     EXPECT_EQ(total.get(), sums(group, 0, elements, adds ? 3 : 0));
     values.get();
@@ -106,7 +105,7 @@ TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
     std::copy(mine.begin(), mine.end(), values.begin() + group->rank() * elements);
     whole.set(values);
     const Tensor place = whole.view().slice(group->rank() * elements, (group->rank() + 1) * elements);
-    group->all_gather(place, whole.view(), device::Stream::unshard)->wait(device::Stream::compute);
+    group->all_gather(place, whole.view(), kUnshard)->wait(device::Stream::compute);
     EXPECT_EQ(whole.get(), gathered(*group, elements));
   });
 }
@@ -135,7 +134,7 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
     const std::int64_t begin = group->rank() * elements;
     group
         ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no, Tensor(),
-                         device::Stream::reduce)
+                         kReduce)
         ->wait(device::Stream::compute);
     const auto values = whole.get();
     EXPECT_EQ(std::vector<double>(values.begin() + begin, values.begin() + begin + elements),
@@ -165,7 +164,7 @@ TEST_F(NcclCollectives, InPlaceAndMaximum) {
     const Buffer sum = own(dtype, elements), largest = own(dtype, elements);
     for (const auto& [buffer, op] :
          {std::pair{&sum, comm::ReduceOp::sum}, std::pair{&largest, comm::ReduceOp::max}}) {
-      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), device::Stream::reduce)
+      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), kReduce)
           ->wait(device::Stream::compute);
     }
     EXPECT_EQ(sum.get(), sums(*group, 0, elements, 0));
@@ -209,12 +208,12 @@ TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
   const Tensor fitting = more.view().slice(0, 4 * mpi.size());
   const Tensor narrow{four.view().data, DType::bfloat16, 1, 4};
   const auto scatter = [&](Tensor whole, Tensor shard, Accumulate accumulate) {
-    group->reduce_scatter(whole, shard, accumulate, Tensor(), device::Stream::reduce);
+    group->reduce_scatter(whole, shard, accumulate, Tensor(), kReduce);
   };
   const auto reduce = [&](Tensor values, Tensor result, Accumulate accumulate) {
-    group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, Tensor(), device::Stream::reduce);
+    group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, Tensor(), kReduce);
   };
-  EXPECT_THROW(group->all_gather(four.view(), more.view(), device::Stream::unshard), Error);
+  EXPECT_THROW(group->all_gather(four.view(), more.view(), kUnshard), Error);
   EXPECT_THROW(group->all_gather(four.view(), fitting, device::Stream::host), Error);
   EXPECT_THROW(scatter(more.view(), four.view(), Accumulate::no), Error);
   EXPECT_THROW(scatter(fitting, narrow, Accumulate::no), Error);

@@ -10,6 +10,7 @@
 #include "emulation/streams.hpp"
 #include "gpu/nccl/emulated_nccl.hpp"
 #include "gpu/nccl/nccl_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
@@ -44,7 +45,7 @@ class NcclFailures : public ::testing::Test {
   }
   static std::unique_ptr<comm::Work> reduce(comm::Group& group, const Buffer& buffer) {
     return group.all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(),
-                            device::Stream::reduce);
+                            kReduce);
   }
 
   comm::World& mpi = test_world();
@@ -94,7 +95,7 @@ TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
   const auto group = world->group(all);
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::compute);  // and the work is destroyed
-  EXPECT_FALSE(emulation::is_empty(gpu.stream(device::Stream::reduce))) << "the host waited";
+  EXPECT_FALSE(emulation::is_empty(gpu.stream(kReduce))) << "the host waited";
   EXPECT_EQ(buffer.get()[17], sum_over(all, 17));
 }
 
@@ -122,7 +123,7 @@ TEST_F(NcclFailures, ACallThatFailsNamesItself) {
 
 TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
   emulated_nccl::fail_next("ncclCommInitRankConfig", ncclSystemError);
-  expect_names(error_of([&] { world->group(all); }), mpi, {"the communicator for stream unshard"});
+  expect_names(error_of([&] { world->group(all); }), mpi, {"the communicator of urgent stream 0"});
   EXPECT_EQ(aborted(), 1);
 }
 
@@ -169,7 +170,7 @@ TEST_F(NcclFailures, RanksThatConnectInAnotherOrderAreGivenUp) {
   const Buffer shard = values(), whole(gpu, *world, DType::float32, kElements * mpi.size());
   const bool gathers = mpi.rank() > 0;
   const std::string message = error_of([&] {
-    if (gathers) group->all_gather(shard.view(), whole.view(), device::Stream::unshard);
+    if (gathers) group->all_gather(shard.view(), whole.view(), kUnshard);
     if (!gathers) reduce(*group, shard);
   });
   expect_names(message, mpi,
@@ -185,7 +186,7 @@ TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
   EXPECT_NE(error_of([&] {
               group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(),
                                 device::Stream::compute);
-            }).find("on the stream unshard or reduce"),
+            }).find("on urgent streams"),
             std::string::npos);
   EXPECT_EQ(aborted(), 0);
 }

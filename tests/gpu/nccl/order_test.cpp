@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gpu/nccl/nccl_test.hpp"
+#include "support/streams.hpp"
 
 namespace llampi::test {
 namespace {
@@ -37,14 +38,14 @@ TEST_F(NcclOrder, StartsAfterItsStreamAndEndsBeforeWhoeverWaits) {
     const device::Memory host = device().allocate_host(kElements * 4);
     for (std::int64_t i = 0; i < kElements; ++i)
       reinterpret_cast<float*>(host.data())[i] = static_cast<float>(number(mpi.rank(), i));
-    device().upload(values.view(), host.data(), device::Stream::copy);
-    device().wait(device::Stream::reduce, device().record(device::Stream::copy));
+    device().upload(values.view(), host.data(), kCopy);
+    device().wait(kReduce, device().record(kCopy));
     const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
-                                        Tensor(), device::Stream::reduce);
+                                        Tensor(), kReduce);
     work->wait(device::Stream::compute);
     device().run(device::op::Copy{.source = values.view(), .destination = copy.view()});
-    device().wait(device::Stream::copy_out, device().record(device::Stream::compute));
-    const auto result = copy.get(device::Stream::copy_out);
+    device().wait(kCopyOut, device().record(device::Stream::compute));
+    const auto result = copy.get(kCopyOut);
     for (std::int64_t i = 0; i < kElements; ++i)
       ASSERT_EQ(result[static_cast<std::size_t>(i)], sum_over(all, i)) << i;
     EXPECT_TRUE(work->progress());
@@ -60,10 +61,10 @@ TEST_F(NcclOrder, OneAfterAnotherOnOneStream) {
     Buffer shard = empty(kElements);
     shard.set(std::vector<double>(kElements, 5));
     const auto scatter =
-        group->reduce_scatter(whole.view(), shard.view(), Accumulate::yes, Tensor(), device::Stream::reduce);
-    const auto gather = group->all_gather(shard.view(), sums.view(), device::Stream::reduce);
-    const auto reduce = group->all_reduce(sums.view(), twice.view(), comm::ReduceOp::sum, Accumulate::no,
-                                          Tensor(), device::Stream::reduce);
+        group->reduce_scatter(whole.view(), shard.view(), Accumulate::yes, Tensor(), kReduce);
+    const auto gather = group->all_gather(shard.view(), sums.view(), kReduce);
+    const auto reduce =
+        group->all_reduce(sums.view(), twice.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(), kReduce);
     reduce->wait(device::Stream::host);
     EXPECT_TRUE(scatter->progress());
     EXPECT_TRUE(gather->progress());
@@ -83,9 +84,9 @@ TEST_F(NcclOrder, GathersAndReductionsSideBySide) {
       wholes.push_back(empty(kElements * mpi.size()));
       values.push_back(own(kElements * mpi.size(), 10 + i));
       totals.push_back(empty(kElements));
-      works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), device::Stream::unshard));
+      works.push_back(group->all_gather(shards.back().view(), wholes.back().view(), kUnshard));
       works.push_back(group->reduce_scatter(values.back().view(), totals.back().view(), Accumulate::no,
-                                            Tensor(), device::Stream::reduce));
+                                            Tensor(), kReduce));
     }
     if (mpi.rank() % 2 == 1) std::reverse(works.begin(), works.end());
     for (const auto& work : works) work->wait(device::Stream::compute);
@@ -112,11 +113,9 @@ TEST_F(NcclOrder, ShardsAndReplicas) {
     const Buffer whole = own(kElements * columns), shard = empty(kElements);
     Buffer sums = empty(kElements);
     sums.set(std::vector<double>(kElements, 1));
-    shards->reduce_scatter(whole.view(), shard.view(), Accumulate::no, Tensor(), device::Stream::reduce)
+    shards->reduce_scatter(whole.view(), shard.view(), Accumulate::no, Tensor(), kReduce)
         ->wait(device::Stream::compute);
-    replicas
-        ->all_reduce(shard.view(), sums.view(), comm::ReduceOp::sum, Accumulate::yes, Tensor(),
-                     device::Stream::reduce)
+    replicas->all_reduce(shard.view(), sums.view(), comm::ReduceOp::sum, Accumulate::yes, Tensor(), kReduce)
         ->wait(device::Stream::compute);
     const auto result = sums.get();
     for (std::int64_t i = 0; i < kElements; ++i)
@@ -129,8 +128,8 @@ TEST_F(NcclOrder, AWorkThatNobodyWaitedForIsWaitedForWhenItIsDestroyed) {
   for_all_orders([&] {
     const Buffer values = own(kElements);
     static_cast<void>(group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
-                                        Tensor(), device::Stream::reduce));
-    EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));
+                                        Tensor(), kReduce));
+    EXPECT_EQ(values.get(kCopyOut)[17], sum_over(all, 17));
   });
 }
 
@@ -139,7 +138,7 @@ TEST_F(NcclOrder, AWorkMayOutliveItsGroup) {
     auto group = group_of_all();
     const Buffer values = own(kElements);
     const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
-                                        Tensor(), device::Stream::reduce);
+                                        Tensor(), kReduce);
     group.reset();
     work->wait(device::Stream::host);
     EXPECT_EQ(values.get()[17], sum_over(all, 17));
@@ -151,10 +150,10 @@ TEST_F(NcclOrder, ProgressAloneCompletes) {
   for_all_orders([&] {
     const Buffer values = own(kElements);
     const auto work = group->all_reduce(values.view(), values.view(), comm::ReduceOp::sum, Accumulate::no,
-                                        Tensor(), device::Stream::reduce);
+                                        Tensor(), kReduce);
     while (!work->progress()) {
     }
-    EXPECT_EQ(values.get(device::Stream::copy_out)[17], sum_over(all, 17));
+    EXPECT_EQ(values.get(kCopyOut)[17], sum_over(all, 17));
   });
 }
 
@@ -164,8 +163,8 @@ TEST_F(NcclOrder, MemoryThatTravelsIsAlignedAndZero) {
     EXPECT_EQ(memory.bytes(), bytes);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
     std::vector<std::int32_t> values(static_cast<std::size_t>(bytes / 4), -1);
-    device().download(values.data(), {memory.data(), DType::int32, 1, bytes / 4}, device::Stream::copy_out);
-    device().synchronize(device::Stream::copy_out);
+    device().download(values.data(), {memory.data(), DType::int32, 1, bytes / 4}, kCopyOut);
+    device().synchronize(kCopyOut);
     EXPECT_EQ(values, std::vector<std::int32_t>(values.size()));
   }
   EXPECT_EQ(world().allocate(0).data(), nullptr);

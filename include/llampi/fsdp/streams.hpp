@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the streams of a device are used for. Stream::compute runs stages and updates; Stream::host is the
+// calling thread.
+#pragma once
+
+#include <array>
+
+#include "llampi/device/runtime.hpp"
+
+namespace llampi::fsdp {
+
+/// All-gathers of parameters.
+inline constexpr device::Stream kUnshardStream = device::Stream::urgent(0, "unshard");
+/// Reductions of gradients and of the gradient norm.
+inline constexpr device::Stream kReduceStream = device::Stream::urgent(1, "reduce");
+/// From the host to the device.
+inline constexpr device::Stream kCopyStream = device::Stream::other(0, "copy");
+/// From the device to the host: a link carries both directions at once.
+inline constexpr device::Stream kCopyOutStream = device::Stream::other(1, "copy_out");
+
+/// Each at its number.
+inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {
+    device::Stream::compute, kUnshardStream,      kReduceStream, kCopyStream,
+    kCopyOutStream,          device::Stream::host};
+
+}  // namespace llampi::fsdp
