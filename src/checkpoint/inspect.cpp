@@ -120,9 +120,8 @@ FileKind identify(const fs::path& path) try {
   if (fs::is_directory(path, ignored)) {
     if (fs::exists(path / "config.json", ignored)) return FileKind::huggingface_folder;
     throw_user_error(
-        "the folder {} has neither a config.json nor checkpoints; give a Hugging Face folder, that of a run "
-        "or a "
-        "file",
+        "the folder {} has neither a config.json nor checkpoints; give a Hugging Face folder, that of a "
+        "run or a file",
         path.string());
   }
   const io::Hdf5Lock lock;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The safetensors format: 8 bytes little-endian length of the header, the header as JSON, then the data.
-//   {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ..., "__metadata__": {"key":
-//   "text"}}
+//   {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...,
+//    "__metadata__": {"key": "text"}}
 // Offsets count bytes from the end of the header. Specification: github.com/huggingface/safetensors, README.
 #pragma once
 

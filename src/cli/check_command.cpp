@@ -15,12 +15,13 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]\n\n"
-    "Whether this machine computes what it should: one small training step, tensor by tensor, on the CPU of\n"
-    "each rank against a plain float64 reference, on its GPU against its CPU, and exact sums over all "
-    "ranks.\n"
-    "Status 1 if anything differs by more than rounding explains. Every run on GPUs begins with this check\n"
-    "in the dtype that it computes in.\n";
+    R"(Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]
+
+Whether this machine computes what it should: one small training step, tensor by tensor, on the CPU
+of each rank against a plain float64 reference, on its GPU against its CPU, and exact sums over all
+ranks. Status 1 if anything differs by more than rounding explains. Every run on GPUs begins with
+this check in the dtype that it computes in.
+)";
 
 struct Request {
   comm::DeviceOptions compute;

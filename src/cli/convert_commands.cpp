@@ -21,15 +21,16 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kExportUsage =
-    "Usage: [mpirun -n RANKS] llampi export --checkpoint FILE|FOLDER --output FOLDER [OPTIONS]\n\n"
-    "Writes a Hugging Face folder: safetensors, config.json, and the tokenizer's files. Ranks share the "
-    "work; a\n"
-    "few MiB of memory are enough for each.\n";
-constexpr const char* kImportUsage =
-    "Usage: [mpirun -n RANKS] llampi import --weights FOLDER --output FILE\n\n"
-    "Writes a checkpoint (step 0, no optimizer state) from a Hugging Face folder. Training can also start "
-    "from the\n"
-    "folder itself: model.weights = FOLDER.\n";
+    R"(Usage: [mpirun -n RANKS] llampi export --checkpoint FILE|FOLDER --output FOLDER [OPTIONS]
+
+Writes a Hugging Face folder: safetensors, config.json, and the tokenizer's files. Ranks share the
+work; a few MiB of memory are enough for each.
+)";
+constexpr const char* kImportUsage = R"(Usage: [mpirun -n RANKS] llampi import --weights FOLDER --output FILE
+
+Writes a checkpoint (step 0, no optimizer state) from a Hugging Face folder. Training can also start
+from the folder itself: model.weights = FOLDER.
+)";
 
 struct ExportArguments {
   std::string checkpoint, output, tokenizer;
@@ -53,8 +54,7 @@ std::vector<Option> options_of(ExportArguments& a) {
       {"tokenizer",
        &a.tokenizer,
        "folder whose tokenizer files are copied; default: the run's model.weights or model.config, if they "
-       "are "
-       "there",
+       "are there",
        {.name = "FOLDER"}},
       {"overwrite",
        &a.overwrite,

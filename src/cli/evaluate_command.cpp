@@ -16,15 +16,14 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE [--seq-len N] [OPTIONS]\n"
-    "       [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]\n\n"
-    "Mean loss of a model over all samples of a token file. Or how many questions it answers right: each "
-    "line "
-    "of\n"
-    "the file is a conversation, as tokenize --format chat reads them, that ends with the right answer; the "
-    "model's\n"
-    "is made of its most likely tokens, and is right if it is the same text. GPUs compute in bfloat16, CPUs "
-    "in\nfloat32.\n";
+    R"(Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE [--seq-len N] [OPTIONS]
+       [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]
+
+Mean loss of a model over all samples of a token file. Or how many questions it answers right: each
+line of the file is a conversation, as tokenize --format chat reads them, that ends with the right
+answer; the model's is made of its most likely tokens, and is right if it is the same text. GPUs
+compute in bfloat16, CPUs in float32.
+)";
 
 struct Request {
   std::string weights, data, questions, answers;

@@ -16,9 +16,11 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]\n\n"
-    "Continues a text or, with --chat, answers the prompt of a user. GPUs compute in bfloat16, CPUs in "
-    "float32.\n";
+    R"(Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]
+
+Continues a text or, with --chat, answers the prompt of a user. GPUs compute in bfloat16, CPUs in
+float32.
+)";
 
 struct Request {
   std::string weights;

@@ -25,16 +25,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr const char* kUsage =
-    "Usage: llampi inspect FILE [--units] [--verify] [--json]\n\n"
-    "What is in a checkpoint, a token file, or a Hugging Face folder; of the folder of a run, in its newest\n"
-    "checkpoint.\n"
-    "With --verify: reads all of a checkpoint and compares it with its checksums; what does not fit is "
-    "named,\n"
-    "and the exit status is 2.\n"
-    "With --units: the FSDP units of the model in a checkpoint, a Hugging Face folder or a config.json, as\n"
-    "fsdp.wrap = transformer makes them, in one shard. For other policies and numbers of ranks:\n"
-    "llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.\n";
+constexpr const char* kUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
+
+What is in a checkpoint, a token file, or a Hugging Face folder; of the folder of a run, in its
+newest checkpoint.
+With --verify: reads all of a checkpoint and compares it with its checksums; what does not fit is
+named, and the exit status is 2.
+With --units: the FSDP units of the model in a checkpoint, a Hugging Face folder or a config.json,
+as fsdp.wrap = transformer makes them, in one shard. For other policies and numbers of ranks:
+llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.
+)";
 
 struct Request {
   std::string file;

@@ -28,9 +28,8 @@ Table run_options(train::Config& c) {
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
        spelled_resume(c.run.resume),
-       "auto: continue from the newest whole checkpoint of run.dir; never: refuse a folder with checkpoints; "
-       "or "
-       "the checkpoint to continue from, unless run.dir holds newer ones",
+       "auto: continue from the newest whole checkpoint of run.dir; never: refuse a folder with "
+       "checkpoints; or the checkpoint to continue from, unless run.dir holds newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
        "continue although keys were changed that bend the curve (data, sequence length, global batch, seed, "
@@ -58,8 +57,7 @@ Table run_options(train::Config& c) {
        "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it"},
       {"run.cuda_graph", one_of(c.run.cuda_graph),
        "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
-       "some "
-       "GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},
+       "some GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},
   };
 }
 
@@ -71,9 +69,8 @@ Table model_options(train::Config& c) {
        {.name = "FILE|FOLDER"}},
       {"model.weights",
        spelled_weights(c.model.weights),
-       "what to start from: random, a folder with safetensors, a llampi checkpoint, or the folder of a run: "
-       "its "
-       "newest checkpoint",
+       "what to start from: random, a folder with safetensors, a llampi checkpoint, or the folder of a "
+       "run: its newest checkpoint",
        {.name = "random|FOLDER|FILE"}},
   };
 }
@@ -143,8 +140,7 @@ Table optimizer_options(train::Config& c) {
       {"optimizer.weight_decays",
        &c.optimizer.weight_decays,
        "decay of some parameters, as EXPRESSION=NUMBER separated by spaces: the first that is found in a "
-       "name "
-       "counts, before weight_decay and no_decay",
+       "name counts, before weight_decay and no_decay",
        {.name = "LIST"}},
       {"optimizer.lr_factors",
        &c.optimizer.lr_factors,
@@ -158,8 +154,7 @@ Table optimizer_options(train::Config& c) {
       {"optimizer.loss_scale",
        &c.optimizer.loss_scale,
        "of the first step, where fsdp.param_dtype or reduce_dtype is float16; halved after an overflow, "
-       "which "
-       "leaves the step out, and doubled after 2000 steps without",
+       "which leaves the step out, and doubled after 2000 steps without",
        {.range = {.low = 1, .high = 0x1p126}}},
       {"optimizer.master_dtype", one_of(c.optimizer.master_dtype, dtypes),
        "of the sharded parameters that are updated; bfloat16 is rounded stochastically"},
@@ -175,15 +170,14 @@ Table fsdp_options(train::Config& c) {
   const std::vector<DType> dtypes = {DType::float32, DType::bfloat16, DType::float16};
   return {
       {"fsdp.strategy", one_of(c.fsdp.strategy),
-       "what is sharded: full_shard: parameters, gradients and optimizer state; shard_grad_op: the same, but "
-       "gathered "
-       "parameters stay from forward to backward; no_shard: nothing; hybrid_shard, hybrid_shard_zero2: the "
-       "first two "
-       "inside groups of ranks, with replicas across them; upper case is accepted"},
+       "what is sharded: full_shard: parameters, gradients and optimizer state; shard_grad_op: the same, "
+       "but gathered parameters stay from forward to backward; no_shard: nothing; hybrid_shard, "
+       "hybrid_shard_zero2: the first two inside groups of ranks, with replicas across them; upper case is "
+       "accepted"},
       {"fsdp.wrap", one_of(c.fsdp.wrap),
        "what becomes an FSDP unit: transformer: embedding, each block, final norm with head; size: as "
-       "PyTorch's "
-       "size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is one unit"},
+       "PyTorch's size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is "
+       "one unit"},
       {"fsdp.wrap_min_params",
        &c.fsdp.wrap_min_params,
        "smallest unit of fsdp.wrap = size, in parameters",
@@ -191,8 +185,7 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.wrap_modules",
        spelled_list(c.fsdp.wrap_modules),
        "units of fsdp.wrap = modules: class names (LlamaMLP) or regular expressions searched in module "
-       "names, "
-       "separated by spaces",
+       "names, separated by spaces",
        {.name = "NAMES"}},
       {"fsdp.shard_group_size",
        spelled_group_size(c.fsdp.shard_group_size),
@@ -210,31 +203,28 @@ Table fsdp_options(train::Config& c) {
        "units gathered for passing use at one time",
        {.range = kAtLeastOne}},
       {"fsdp.param_dtype", one_of(c.fsdp.param_dtype, "auto", dtypes),
-       "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather in "
-       "any "
-       "of them and compute in float32"},
+       "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather "
+       "in any of them and compute in float32"},
       {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
        "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype"},
       {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),
        "what is kept in host memory: optimizer: moments and master; params: the sharded parameters too, "
-       "which "
-       "are copied to the device before each gather"},
+       "which are copied to the device before each gather"},
       {"fsdp.offload_step", one_of(c.fsdp.offload_step),
        "where AdamW runs with cpu_offload: device: the state goes there and back, two units at a time; host: "
        "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)"},
       {"fsdp.sync_init", one_of(c.fsdp.sync_init),
        "how model.weights are read: read: each rank what it needs; broadcast: rank 0 reads everything and "
-       "sends "
-       "it, for slow file systems"},
+       "sends it, for slow file systems"},
   };
 }
 
 Table other_options(train::Config& c) {
   return {
       {"activation.checkpointing", one_of(c.activation.checkpointing),
-       "what is recomputed in the backward pass instead of kept: full: each block from its input; selective: "
-       "norms and "
-       "activation functions, while the outputs of attention and of matrix products are kept"},
+       "what is recomputed in the backward pass instead of kept: full: each block from its input; "
+       "selective: norms and activation functions, while the outputs of attention and of matrix products "
+       "are kept"},
       {"checkpoint.every",
        &c.checkpoint.every,
        "steps between checkpoints; 0: only at the end",
@@ -253,9 +243,8 @@ Table other_options(train::Config& c) {
        {.name = "FOLDER"}},
       {"checkpoint.wait_minutes",
        &c.checkpoint.wait_minutes,
-       "how long a save that finds no room waits for some, with the state in memory, before the run ends; 0: "
-       "not "
-       "at all",
+       "how long a save that finds no room waits for some, with the state in memory, before the run ends; "
+       "0: not at all",
        {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,

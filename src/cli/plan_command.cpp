@@ -13,13 +13,14 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kUsage =
-    "Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]\n\n"
-    "The memory that each rank of `llampi train` would plan with this configuration, to the byte, and what "
-    "a\n"
-    "step moves. Runs on one process, without a device, and needs of the configuration only the model's\n"
-    "config.json: no data, no weights. Keys are those of `llampi train`, taken from the same places.\n"
-    "Where the memory of the device is known, it says whether the run fits and, with status 2, what would\n"
-    "make it fit.\n";
+    R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
+
+The memory that each rank of `llampi train` would plan with this configuration, to the byte, and
+what a step moves. Runs on one process, without a device, and needs of the configuration only the
+model's config.json: no data, no weights. Keys are those of `llampi train`, taken from the same
+places. Where the memory of the device is known, it says whether the run fits and, with status 2,
+what would make it fit.
+)";
 
 constexpr const char* kAsConfigured = "auto";
 
@@ -52,8 +53,7 @@ std::vector<Option> options_of(Request& r) {
       {"threads",
        &r.shape.threads,
        "threads per rank, on which workspaces depend; 0: run.threads or, if that is 0, OMP_NUM_THREADS or, "
-       "if "
-       "that is not set, cores of this machine / ranks on a node",
+       "if that is not set, cores of this machine / ranks on a node",
        {.range = kAtLeastZero}},
       {"device",
        &r.device,
@@ -67,8 +67,7 @@ std::vector<Option> options_of(Request& r) {
       {"host-memory",
        &r.host_memory_gib,
        "GiB of memory that a node has for all of its ranks, beside its GPUs; what is offloaded must fit "
-       "there "
-       "too; 0: not known",
+       "there too; 0: not known",
        {.range = kAtLeastZero}},
       {"units", &r.units, "list the FSDP units too", {}, true},
       {"actions",

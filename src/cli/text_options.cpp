@@ -13,8 +13,7 @@ Option tokenizer_option(infer::TextOptions& text) {
   return {"tokenizer",
           &text.tokenizer,
           "tokenizer.json, tokenizer.model, the folder of one, or bytes; default: that of the weights' "
-          "folder, or "
-          "of the model.weights or model.config of the run",
+          "folder, or of the model.weights or model.config of the run",
           {.name = "NAME"}};
 }
 

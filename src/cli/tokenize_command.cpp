@@ -22,19 +22,17 @@ namespace {
 constexpr Range kRowTokens{.low = 2, .high = 1 << 24};
 constexpr Range kPart{.low = 0, .high = 1, .includes_high = false};
 
-constexpr const char* kUsage =
-    "Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...\n"
-    "       llampi tokenize --tokenizer FILE|FOLDER --format chat --seq-len N --output FILE INPUT...\n"
-    "       llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode\n\n"
-    "Writes a token file. With --format text each input is one document. With --format jsonl each line is "
-    "one,\n"
-    "{\"text\": \"...\"}. With --format chat each line is a conversation, {\"messages\": [{\"role\": "
-    "\"user\",\n"
-    "\"content\": \"...\"}, ...]} or {\"prompt\": \"...\", \"completion\": \"...\"}: it is put into a chat "
-    "template, the\n"
-    "loss is computed on the assistant's tokens only, and rows of N tokens are packed without cutting any\n"
-    "conversation that fits. An existing output is replaced only if it is a token file of llampi.\n"
-    "Or prints the ids of each line of standard input, one line each, or the other way round.\n";
+constexpr const char* kUsage = R"(Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...
+       llampi tokenize --tokenizer FILE|FOLDER --format chat --seq-len N --output FILE INPUT...
+       llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode
+
+Writes a token file. With --format text each input is one document. With --format jsonl each line is
+one, {"text": "..."}. With --format chat each line is a conversation, {"messages": [{"role": "user",
+"content": "..."}, ...]} or {"prompt": "...", "completion": "..."}: it is put into a chat template,
+the loss is computed on the assistant's tokens only, and rows of N tokens are packed without cutting
+any conversation that fits. An existing output is replaced only if it is a token file of llampi.
+Or prints the ids of each line of standard input, one line each, or the other way round.
+)";
 
 struct Request {
   std::string tokenizer;

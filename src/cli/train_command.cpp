@@ -17,21 +17,19 @@ namespace {
 
 constexpr const char* kPrintConfig = "--print-config";
 constexpr const char* kUsage =
-    "Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]\n\n"
-    "Trains, or continues, a run. A key is taken from the command line, else from the environment "
-    "(train.steps\n"
-    "from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its default; of an option\n"
-    "that is given twice, the last one counts. Whole numbers can be written as 1e9. The resolved\n"
-    "configuration is written to config.ini in run.dir, where --config can take it from. SIGUSR1, SIGTERM "
-    "and\n"
-    "SIGINT, or a file named stop in run.dir, stop the run before the next micro-batch with a checkpoint and "
-    "status\n"
-    "75; the same command continues it. Under mpirun send SIGUSR1 to mpirun, which passes it on: after "
-    "SIGTERM or\n"
-    "Ctrl-C, Open MPI's mpirun kills the ranks about two seconds later, saved or not.\n"
-    "--print-config prints the resolved configuration and trains nothing; keys that are not given anywhere "
-    "are\n"
-    "comments in it.\n";
+    R"(Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]
+
+Trains, or continues, a run. A key is taken from the command line, else from the environment
+(train.steps from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its
+default; of an option that is given twice, the last one counts. Whole numbers can be written as 1e9.
+The resolved configuration is written to config.ini in run.dir, where --config can take it from.
+SIGUSR1, SIGTERM and SIGINT, or a file named stop in run.dir, stop the run before the next
+micro-batch with a checkpoint and status 75; the same command continues it. Under mpirun send
+SIGUSR1 to mpirun, which passes it on: after SIGTERM or Ctrl-C, Open MPI's mpirun kills the ranks
+about two seconds later, saved or not.
+--print-config prints the resolved configuration and trains nothing; keys that are not given
+anywhere are comments in it.
+)";
 
 /// What would be run, for people and job scripts. Needs no MPI.
 int print_config(Arguments arguments) {

@@ -19,8 +19,7 @@ void read_checked(const TokenFile& file, std::int64_t begin, std::int64_t vocabu
   if (bad == ids.end()) return;
   throw_user_error(
       "{}: token {} at position {} is outside the model's vocabulary of {}: tokenize with the model's "
-      "tokenizer, or use a "
-      "model with a larger vocab_size",
+      "tokenizer, or use a model with a larger vocab_size",
       file.path().string(), *bad, begin + (bad - ids.begin()), vocabulary);
 }
 

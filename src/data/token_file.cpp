@@ -84,8 +84,7 @@ void Column::read_copy(const io::hdf5::Dataset& dataset) {
   } catch (const std::exception&) {  // bad_alloc, length_error
     throw_user_error(
         "{}: '/{}' is chunked or compressed and too large to be held in memory: store it contiguous, "
-        "little-endian and "
-        "uncompressed",
+        "little-endian and uncompressed",
         path_.string(), name_);
   }
 }

@@ -204,8 +204,7 @@ class Collector {
     if (documents_ == 0) {
       throw_user_error(
           "no document is left of the inputs (the first is {}): {} files or lines had no text, {} lines "
-          "could "
-          "not be used, {} conversations were too long",
+          "could not be used, {} conversations were too long",
           first, statistics_.empty, statistics_.skipped, statistics_.dropped);
     }
     if (!held_out_ || (output_.documents() > 0 && held_out_->documents() > 0)) return;

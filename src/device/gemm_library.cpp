@@ -50,8 +50,7 @@ void make_gemm_library_serial() {
   if (runtime != DNNL_RUNTIME_OMP && runtime != DNNL_RUNTIME_SEQ) {
     throw_user_error(
         "This oneDNN has its own kind of threads (runtime {}); build llampi with a oneDNN for OpenMP, or "
-        "with "
-        "-DLLAMPI_GEMM=cblas.",
+        "with -DLLAMPI_GEMM=cblas.",
         runtime);
   }
 }

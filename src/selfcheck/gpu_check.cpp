@@ -33,8 +33,7 @@ void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf
       "{}, {} {}", world.topology().host, compute.gpu_properties.name, compute.gpu_properties.bus_id));
   throw comm::CommonError(
       fmt::format("the GPU of rank {} ({}) does not compute in {} what the CPU does: {}; use cpu as the "
-                  "device, and please "
-                  "report it with what llampi check and llampi --version print",
+                  "device, and please report it with what llampi check and llampi --version print",
                   rank, hosts[static_cast<std::size_t>(rank)], to_string(dtype), *first));
 }
 

@@ -125,9 +125,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name) {
   const std::string contents = io::read_whole(file);
   if (!is_json && is_tiktoken(contents)) {
     throw_user_error(
-        "{} is Meta's own file of Llama 3's tokenizer (tiktoken), which is not read: give the tokenizer.json "
-        "of "
-        "the model's Hugging Face folder",
+        "{} is Meta's own file of Llama 3's tokenizer (tiktoken), which is not read: give the "
+        "tokenizer.json of the model's Hugging Face folder",
         file.string());
   }
   auto tokenizer =

@@ -75,8 +75,7 @@ void check_added_tokens(const FileTokenizer& tokenizer, const std::optional<File
     if (!own || id != *own) {
       throw_user_error(
           "{}: {} is not in the tokenizer's own file with this id; save the tokenizer as tokenizer.json, "
-          "which "
-          "holds all its tokens",
+          "which holds all its tokens",
           file->source, in_quotes(name));
     }
   }

@@ -258,8 +258,7 @@ void report_changes(const Continuing& run, const std::vector<Change>& changes, c
   if (done >= now.total_steps || now.at(done) == then->at(done)) return;
   log.warning(
       "the schedule is not the one that steps 1 to {} had: the learning rate was {:.3g} at step {}, and is "
-      "{:.3g} "
-      "at step {} (of {} steps, formerly of {})",
+      "{:.3g} at step {} (of {} steps, formerly of {})",
       done, then->at(done), done, now.at(done + 1), done + 1, now.total_steps, then->total_steps);
 }
 

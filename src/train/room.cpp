@@ -144,9 +144,9 @@ void Room::require_next() const {
     return;
   }
   throw_user_error(
-      "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is whole; "
-      "make "
-      "room there, or set run.dir to another place (bfloat16 state does not help: files hold float32)",
+      "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is "
+      "whole; make room there, or set run.dir to another place (bfloat16 state does not help: files hold "
+      "float32)",
       shortage());
 }
 
@@ -187,11 +187,9 @@ void Room::foresee(const Saves& saves) const {
     advice = "keep fewer (checkpoint.keep_every), or " + advice;
   }
   log_.warning(
-      "there is no room for all checkpoints of this run: with checkpoint.keep = {} and checkpoint.keep_every "
-      "= {} there "
-      "are {} new ones of {} when the last one is written, which need {}, and {} are free in {}; {} "
-      "(bfloat16 state "
-      "does not help: files hold float32)",
+      "there is no room for all checkpoints of this run: with checkpoint.keep = {} and "
+      "checkpoint.keep_every = {} there are {} new ones of {} when the last one is written, which need {}, "
+      "and {} are free in {}; {} (bfloat16 state does not help: files hold float32)",
       config_.checkpoint.keep, config_.checkpoint.keep_every, end.new_files, format_bytes(bytes_),
       format_bytes(end.bytes), format_bytes(free), folder().string(), advice);
 }

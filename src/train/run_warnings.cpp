@@ -19,8 +19,7 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
   } else if (steps < kSteps) {
     log.warning(
         "1 of {} steps, the last one, has learning rate 0 and trains nothing: set optimizer.min_lr above 0 "
-        "to "
-        "use it",
+        "to use it",
         steps);
   } else {
     log.info("the last step has learning rate 0 (optimizer.min_lr)");

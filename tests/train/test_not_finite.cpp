@@ -144,9 +144,8 @@ TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
     EXPECT_FALSE(std::isfinite(result.grad_norm));
     EXPECT_TRUE(std::isfinite(result.loss_sum));
     EXPECT_EQ(find_not_finite(world(), *device, engine, result.loss_sum),
-              "the loss of every rank is finite, the first unit whose gradient is not is model.layers.1, in "
-              "the shard "
-              "of " +
+              "the loss of every rank is finite, the first unit whose gradient is not is model.layers.1, "
+              "in the shard of " +
                   on_rank(holder));
   }
 }

@@ -45,8 +45,7 @@ struct RankGroups {
 /// @param node_of_rank the node of each rank of the world
 /// @param shard_group_size for hybrid strategies: ranks per shard group, consecutive; 0: the ranks of a node
 /// @throws UserError if it cannot be done as asked (one group only, a size that does not divide the ranks,
-/// uneven nodes): it is
-///         never silently weakened
+/// uneven nodes): it is never silently weakened
 RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
 /// The node of each rank of the world. Collective.

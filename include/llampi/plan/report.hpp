@@ -4,56 +4,51 @@
 // to_json() gives one object. Sizes are integers, in bytes where the key says so; per rank, and the same on
 // every rank:
 //
-//   device, ranks, ranks_per_node, nodes, threads_per_rank        what was asked for
-//   strategy, shard_ranks, replicas, groups                        ranks of a shard group, number of such
-//   groups,
-//                                                                  both written out for people
-//   micro_batch, seq_len, micro_batches                            sequences, tokens, micro-batches of a step
+//   device, ranks, ranks_per_node, nodes, threads_per_rank
+//       what was asked for
+//   strategy, shard_ranks, replicas, groups
+//       ranks of a shard group, number of such groups, both written out for people
+//   micro_batch, seq_len, micro_batches
+//       sequences, tokens, micro-batches of a step
 //   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
-//   parameters, trained_parameters                                 elements of the model
-//   planned_bytes                                                  what the program allocates: all arenas
-//   process_bytes                                                  kProcessBytes, not in planned_bytes
-//   context_bytes, loaded_later_bytes, communicator_bytes          what else of a GPU is taken, likewise:
-//                                                                  measured on one H100 but for the last, an
-//                                                                  estimate; 0 on CPUs
-//   needed_bytes, device_memory_bytes, fits                        of the device's memory with all of these;
-//                                                                  what it has and whether that is enough,
-//                                                                  null if it is not known
-//   host_needed_bytes, host_memory_bytes                           of a node with GPUs: what its ranks need
-//   of
-//                                                                  the host's memory, what it has (null if
-//                                                                  not given); `fits` is of both
+//   parameters, trained_parameters
+//       elements of the model
+//   planned_bytes
+//       what the program allocates: all arenas
+//   process_bytes
+//       kProcessBytes, not in planned_bytes
+//   context_bytes, loaded_later_bytes, communicator_bytes
+//       what else of a GPU is taken, likewise: measured on one H100 but for the last, an estimate; 0 on CPUs
+//   needed_bytes, device_memory_bytes, fits
+//       of the device's memory with all of these; what it has and whether that is enough, null if it is not
+//       known
+//   host_needed_bytes, host_memory_bytes
+//       of a node with GPUs: what its ranks need of the host's memory, what it has (null if not given);
+//       `fits` is of both
 //   arenas {device, host} {planned_bytes, kept_bytes, step_bytes, evaluation_bytes}
-//                                                                  planned is the larger of the step's and
-//                                                                  the evaluation's; both contain what is
-//                                                                  kept
-//   roles [{role, arena, kept, buffers, bytes}]                    of a step; those that are not kept share
-//   memory busiest {action, actions, description, transient_bytes, roles} the action at which buffers that
-//   are not kept
-//                                                                  hold most, the number of actions, what it
-//                                                                  does, what they hold, and all that is
-//                                                                  alive then
+//       planned is the larger of the step's and the evaluation's; both contain what is kept
+//   roles [{role, arena, kept, buffers, bytes}]
+//       of a step; those that are not kept share memory
+//   busiest {action, actions, description, transient_bytes, roles}
+//       the action at which buffers that are not kept hold most, the number of actions, what it does, what
+//       they hold, and all that is alive then
 //   categories {parameters, gradients, optimizer, activations, other} {kept_bytes, busiest_bytes}
-//                                                                  busiest contains what is kept
+//       busiest contains what is kept
 //   traffic {gathered_bytes, reduced_bytes, replica_reduced_bytes, host_to_device_bytes,
-//   device_to_host_bytes}
-//                                                                  see Traffic
+//            device_to_host_bytes}
+//       see Traffic
 //   step_actions, evaluation_actions
 //   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
-//                                                                  see UnitReport
+//       see UnitReport
 //
 // and, of `llampi plan --actions`, the step's program:
 //
 //   actions [{op, stream, waits, operands [{buffer, slot, access, bytes}], ...}]
-//                                                                  in order, their numbers count from 0;
-//                                                                  `waits` are numbers of actions, `buffer`
-//                                                                  an index into buffers, `access` one of
-//                                                                  read, write, both, reserve. As far as they
-//                                                                  apply: stage, stage_name, unit, unit_name,
-//                                                                  micro_batch, pass, cargo, ranks, bytes
+//       in order, their numbers count from 0; `waits` are numbers of actions, `buffer` an index into buffers,
+//       `access` one of read, write, both, reserve. As far as they apply: stage, stage_name, unit, unit_name,
+//       micro_batch, pass, cargo, ranks, bytes
 //   buffers [{purpose, name, arena, dtype, rows, cols, bytes, kept, offset, live [[first, last]]}]
-//                                                                  `live` are actions during which a buffer
-//                                                                  that is not kept holds something
+//       `live` are actions during which a buffer that is not kept holds something
 #pragma once
 
 #include <array>

@@ -4,12 +4,10 @@
 // q, k, v are columns of the rows of qkv, out and the gradients likewise: 4-D views [batch, heads, longest,
 // D] without copies. Two things cuDNN does not take as we have them, so they go through the workspace:
 //   statistics  log_sum_exp [Hq, T] is read by the backward direction as [batch, Hq, longest] (before 9.26 it
-//   ignores
-//               the strides), and by both directions as [T, Hq] for packed documents;
+//               ignores the strides), and by both directions as [T, Hq] for packed documents;
 //   k, v        packed documents, backward: with grouped queries, dK and dV of every query head are kept in
-//   rows that
-//               are Hq / Hkv times as long as those of dK; in rows of qkv that would be Hq / Hkv times the
-//               whole of it. dK shares K's table of offsets, so K is copied too.
+//               rows that are Hq / Hkv times as long as those of dK; in rows of qkv that would be Hq / Hkv
+//               times the whole of it. dK shares K's table of offsets, so K is copied too.
 // cuDNN's statistics are the natural logarithm of the sum of exp(scale q k): its backward graph restores the
 // probabilities as exp(scale q k - statistics), node "exp_s" of the frontend's sdpa_backward.
 #pragma once
