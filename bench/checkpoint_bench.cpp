@@ -150,8 +150,8 @@ int main(int argc, char** argv) {
       file.sync();
     }));
     saved.seconds.push_back(timed(*world, [&] {
-      llampi::checkpoint::save_checkpoint(*world, *device, checkpoint, infos, pieces, {.step = 1},
-                                          {"{}", ""});
+      llampi::checkpoint::save_checkpoint(*world, *device, checkpoint,
+                                          {infos, pieces, {.step = 1}, {"{}", ""}});
     }));
     drop_pages(plain);
     read.seconds.push_back(timed(*world, [&] {

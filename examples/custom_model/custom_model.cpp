@@ -126,16 +126,16 @@ void run(comm::World& world, const std::filesystem::path& file) {
     const double loss = mean(result.loss_sum);
     if (step % 20 == 0) log.info("step {}: loss {:.4f}, gradient norm {:.3f}", step, loss, result.grad_norm);
   }
-  const auto unseen = make_batch(0, world.rank());
-  const double loss = mean(engine.evaluate(unseen));
-  checkpoint::save_checkpoint(world, compute.device(), file, infer::tensor_infos(engine),
-                              infer::tensor_pieces(engine.pieces_to_save()), {.step = 100}, {});
+  const auto evaluate = [&](fsdp::Engine& of) { return mean(of.evaluate(make_batch(0, world.rank()))); };
+  const double loss = evaluate(engine);
+  checkpoint::save_checkpoint(
+      world, compute.device(), file,
+      {infer::tensor_infos(engine), infer::tensor_pieces(engine.pieces_to_save()), {.step = 100}, {}});
   fsdp::Engine other(model, compute.device(), *compute.host, compute.world(), options);  // all zero
   checkpoint::load_checkpoint(world, compute.device(), file, infer::tensor_infos(other),
                               infer::tensor_pieces(other.pieces_to_load()));
-  const double loaded = mean(other.evaluate(unseen));
-  log.info("loss {:.6f}, and from {} {:.6f}", loss, file.string(), loaded);
-  if (loaded != loss) throw Error("the model that was loaded is not the one that was saved");
+  log.info("loss {:.6f}, and from {} {:.6f}", loss, file.string(), evaluate(other));
+  if (evaluate(other) != loss) throw Error("the model that was loaded is not the one that was saved");
 }
 
 int main(int argc, char** argv) {

@@ -297,21 +297,20 @@ bool was_imported(const fs::path& file) {
 }  // namespace
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
-                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
-  comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });
-  require_full_coverage(world, tensors, pieces);
-  Job job = make_job(world, file, tensors_to_write(world, tensors, pieces), state, texts, options);
-  job.write_values = [&](Values& values) { write_pieces(job, values, device, pieces); };
+                     const CheckpointContent& content, const SaveOptions& options) {
+  comm::agree(world, [&] { require_valid_pieces(content.tensors, content.pieces); });
+  require_full_coverage(world, content.tensors, content.pieces);
+  Job job = make_job(world, file, tensors_to_write(world, content.tensors, content.pieces), content.state,
+                     content.texts, options);
+  job.write_values = [&](Values& values) { write_pieces(job, values, device, content.pieces); };
   save(job);
 }
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
-                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts, const FileSettings& settings) {
+                     const CheckpointContent& content, const FileSettings& settings) {
   SaveOptions options;
   options.file = settings;
-  save_checkpoint(world, device, file, tensors, pieces, state, texts, options);
+  save_checkpoint(world, device, file, content, options);
 }
 
 void import_weights(comm::World& world, const WeightsSource& source, const fs::path& checkpoint,

@@ -8,7 +8,6 @@
 namespace llampi::checkpoint {
 
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
-                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options);
+                     const CheckpointContent& content, const SaveOptions& options);
 
 }  // namespace llampi::checkpoint

@@ -58,7 +58,7 @@ struct Saver::Job {
   /// Collective. Returns the seconds until the checkpoint has its name.
   double write(comm::World& world, device::Device& device) const {
     const double begin = steady_seconds();
-    checkpoint::save_checkpoint(world, device, file, tensors, pieces, state, texts, settings);
+    checkpoint::save_checkpoint(world, device, file, {tensors, pieces, state, texts}, settings);
     return steady_seconds() - begin;
   }
   /// Collective.

@@ -57,8 +57,8 @@ TEST(Checksums, AreThoseOfTheValuesHoweverTheyAreDivided) {
       options.file.transfer_elements = 700 * parts;
       const auto pieces = parts == 7 ? SamplePieces::random(5, rank, ranks).fill()
                                      : SamplePieces::even(parts, rank, ranks).fill();
-      save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
-                      {"{}", ""}, options);
+      save_checkpoint(test_world(), sample_device(), file,
+                      {pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}}, options);
       expect_right(file, block);
       test_world().barrier();
     }
@@ -71,8 +71,8 @@ TEST(Checksums, OfNarrowStates) {
   const fs::path file = folder.path() / "step.h5";
   const SampleOptions options{.model = DType::bfloat16, .moment = DType::float16};
   const auto pieces = SamplePieces::even(3, test_world().rank(), test_world().size(), options).fill();
-  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
-                  {"{}", ""});
+  save_checkpoint(test_world(), sample_device(), file,
+                  {pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}});
   test_world().barrier();
   EXPECT_GT(verify_checkpoint(file), 0);
   test_world().barrier();

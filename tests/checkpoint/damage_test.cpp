@@ -44,7 +44,7 @@ class Damage : public ::testing::Test {
     SaveOptions options;
     options.block_elements = kBlock;
     test_world().barrier();
-    save_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces(), state, texts_,
+    save_checkpoint(test_world(), sample_device(), file(), {pieces.tensors(), pieces.pieces(), state, texts_},
                     options);
     whole_ = read_bytes(file());
     test_world().barrier();

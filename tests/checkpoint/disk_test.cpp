@@ -86,8 +86,8 @@ void save(const fs::path& file, bool check_free_space) {
   SaveOptions options;
   options.check_free_space = check_free_space;
   const auto pieces = large_pieces().fill();
-  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
-                  {"{}", ""}, options);
+  save_checkpoint(test_world(), sample_device(), file,
+                  {pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}}, options);
 }
 
 /// That `file` cannot be saved, and that nothing else changes.

@@ -26,8 +26,10 @@ TEST(Exchange, Write) {
   const auto pieces = own_pieces().fill();
   SaveOptions options;
   options.block_elements = 1000;  // several blocks, which ranks share
-  save_checkpoint(test_world(), sample_device(), file_written_by(test_world().size()), pieces.tensors(),
-                  pieces.pieces(), sample_state(), {"{\"hidden_size\": 80}", "[run]\nseed = 5\n"}, options);
+  save_checkpoint(
+      test_world(), sample_device(), file_written_by(test_world().size()),
+      {pieces.tensors(), pieces.pieces(), sample_state(), {"{\"hidden_size\": 80}", "[run]\nseed = 5\n"}},
+      options);
 }
 
 TEST(Exchange, Read) {

@@ -26,8 +26,8 @@ SamplePieces even(int parts, const SampleOptions& options = {}) {
 }
 
 void save(const fs::path& file, const SamplePieces& pieces, const SaveOptions& options = {}) {
-  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
-                  kTexts, options);
+  save_checkpoint(test_world(), sample_device(), file,
+                  {pieces.tensors(), pieces.pieces(), sample_state(), kTexts}, options);
 }
 
 TrainingState load(const fs::path& file, const SamplePieces& pieces) {
@@ -129,8 +129,9 @@ TEST(SaveLoad, LongTexts) {
                               std::string(70 * 1024, 't')};
   const auto pieces = even(2).fill();
   // What the other ranks pass does not matter; it would damage the file if it did.
-  save_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces(), sample_state(),
-                  test_world().rank() == 0 ? texts : CheckpointTexts{"other", ""});
+  save_checkpoint(test_world(), sample_device(), file,
+                  {pieces.tensors(), pieces.pieces(), sample_state(),
+                   test_world().rank() == 0 ? texts : CheckpointTexts{"other", ""}});
   const auto summary = read_checkpoint_summary(file);
   EXPECT_TRUE(summary.texts.model_config == texts.model_config);
   EXPECT_TRUE(summary.texts.run_config == texts.run_config);
@@ -153,7 +154,7 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
   for (const std::size_t length : {10, 20'000, 60'000, 100'000}) {
     SCOPED_TRACE(length);
     const CheckpointTexts texts{std::string(length, 'm'), std::string(length, 'r')};
-    save_checkpoint(test_world(), sample_device(), file, tensors, pieces.pieces(), sample_state(), texts);
+    save_checkpoint(test_world(), sample_device(), file, {tensors, pieces.pieces(), sample_state(), texts});
     const auto values_bytes = std::int64_t{3} * 300 * 6 * 4;
     const auto file_bytes = static_cast<std::int64_t>(fs::file_size(file));
     EXPECT_LT(file_bytes - values_bytes, metadata_bytes(tensors, texts, io::kChecksumBlockElements));

@@ -33,8 +33,8 @@ class State : public ::testing::Test {
  protected:
   fs::path file() const { return folder_.path() / "step.h5"; }
   void save(const SamplePieces& pieces) const {
-    save_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces(), sample_state(),
-                    {});
+    save_checkpoint(test_world(), sample_device(), file(),
+                    {pieces.tensors(), pieces.pieces(), sample_state(), {}});
   }
   TrainingState load(const SamplePieces& pieces, bool missing_moments_are_zero = false) const {
     return load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces(),
@@ -160,8 +160,8 @@ TEST_F(State, PiecesMustHaveTheMomentsOfTheirTensor) {
   const auto refused = [&](const SampleOptions& pieces, const SampleOptions& tensors) {
     const auto filled = even(2, pieces).fill();
     const auto message = message_of<Error>([&] {
-      save_checkpoint(test_world(), sample_device(), file(), tensors.tensors, filled.pieces(), sample_state(),
-                      {});
+      save_checkpoint(test_world(), sample_device(), file(),
+                      {tensors.tensors, filled.pieces(), sample_state(), {}});
     });
     EXPECT_THAT(message, AllOf(HasSubstr("internal error"), HasSubstr("optimizer")));
     EXPECT_FALSE(fs::exists(file()));

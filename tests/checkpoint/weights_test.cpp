@@ -34,8 +34,8 @@ class Exported {
  public:
   explicit Exported(const ExportOptions& options) {
     const auto pieces = pieces_of(3).fill();
-    save_checkpoint(test_world(), sample_device(), checkpoint(), pieces.tensors(), pieces.pieces(), {},
-                    kTexts);
+    save_checkpoint(test_world(), sample_device(), checkpoint(),
+                    {pieces.tensors(), pieces.pieces(), {}, kTexts});
     fs::create_directories(folder());
     export_weights(test_world(), *open_checkpoint_weights(checkpoint()), folder(), options);
   }

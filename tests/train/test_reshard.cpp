@@ -106,9 +106,10 @@ TEST(Reshard, Write) {
     const Loaded loaded(choice);
     for (const auto& piece : loaded.engine->pieces_to_load()) fill(loaded, piece);
     checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_world().size()),
-                                infer::tensor_infos(*loaded.engine),
-                                infer::tensor_pieces(loaded.engine->pieces_to_save()),
-                                {.step = test_world().size()}, {kModel, ""});
+                                {infer::tensor_infos(*loaded.engine),
+                                 infer::tensor_pieces(loaded.engine->pieces_to_save()),
+                                 {.step = test_world().size()},
+                                 {kModel, ""}});
   }
 }
 

@@ -79,15 +79,21 @@ class DamagedCheckpoint : public UserError {
   using UserError::UserError;
 };
 
+/// What a checkpoint is made of. All must stay until it is written.
+struct CheckpointContent {
+  const std::vector<TensorInfo>& tensors;  ///< of the model, the same on all ranks
+  const std::vector<TensorPiece>& pieces;  ///< of them, this rank's
+  const TrainingState& state;
+  const CheckpointTexts& texts;
+};
+
 /// Collective. Every element of every tensor must be in exactly one rank's pieces, with moments where the
 /// tensor's `optimizer` says so: either of some tensors or (evaluation) of none. Writes FILE.tmp, flushes,
 /// renames: under its own name there is only ever a complete file, with checksums of all that is in it. If it
 /// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
-                     const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                     const TrainingState& state, const CheckpointTexts& texts,
-                     const FileSettings& settings = {});
+                     const CheckpointContent& content, const FileSettings& settings = {});
 
 /// Collective. Fills the pieces (moments only where they are not empty) and returns the state.
 /// Strict: a missing, unexpected or misshaped tensor is an error that names it. What is read is compared with

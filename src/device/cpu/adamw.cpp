@@ -90,14 +90,14 @@ struct Step {
 
   void update_float32(std::int64_t first, std::int64_t n) const {
     const auto from = [first](const Tensor& tensor) { return static_cast<float*>(tensor.data) + first; };
-    kernels.adamw(n, factors, from(gradient), from(master), from(exp_avg), from(exp_avg_sq), from(shard));
+    kernels.adamw(n, factors, {from(gradient), from(master), from(exp_avg), from(exp_avg_sq), from(shard)});
   }
 
   /// n elements, at most kUpdatePiece, of which the first is `element` of its parameter.
   void update_piece(std::int64_t first, std::int64_t n, std::int64_t element) const {
     const GradientPiece g(kernels, gradient, first, n);
     Operand p(kernels, master, first, n), m(kernels, exp_avg, first, n), v(kernels, exp_avg_sq, first, n);
-    kernels.adamw(n, factors, g.data(), p.data(), m.data(), v.data(), p.data());
+    kernels.adamw(n, factors, {g.data(), p.data(), m.data(), v.data(), p.data()});
     p.store(key(Rounded::master, element));
     m.store(key(Rounded::exp_avg, element));
     v.store(key(Rounded::exp_avg_sq, element));

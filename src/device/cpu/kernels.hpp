@@ -15,6 +15,21 @@ struct AdamWFactors {
   float clip, decay, beta1, rest1, beta2, rest2, inverse_root2, eps, step;
 };
 
+/// The arrays of one AdamW step, of equal length; `shard` may be `master`.
+struct AdamWArrays {
+  const float* gradient;
+  float *master, *exp_avg, *exp_avg_sq, *shard;
+};
+
+/// A row of op::RmsNormBackward.
+struct RmsNormRow {
+  const float *dy, *x, *weight;
+  float inverse_rms;
+  bool add_dx;  ///< dx holds something to which the gradient is added
+  float* dx;
+  double* dweight;  ///< may be nullptr
+};
+
 /// Where the random bits of a stochastic rounding come from, as op::AdamW defines it.
 struct RoundingKey {
   std::uint64_t parameter;      ///< UpdateRange::rounding_key
@@ -44,8 +59,7 @@ struct Kernels {
   /// y = x weight / rms; returns 1 / rms, rms = sqrt(mean(x^2) + eps)
   float (*rms_norm)(Index n, const float* x, const float* weight, double eps, float* y);
   /// dx = (add_dx ? dx : 0) + gradient; dweight += dy x inverse_rms, unless it is nullptr
-  void (*rms_norm_backward)(Index n, const float* dy, const float* x, const float* weight, float inverse_rms,
-                            bool add_dx, float* dx, double* dweight);
+  void (*rms_norm_backward)(Index n, const RmsNormRow& row);
   /// Rotates `heads` heads of 2 `half` elements by the angles with these cosines and sines, or back
   /// (direction -1).
   void (*rope)(Index heads, Index half, const float* cosines, const float* sines, float direction,
@@ -71,8 +85,7 @@ struct Kernels {
   std::int32_t (*max_magnitude)(Index n, const float* x, std::int32_t bits);
   /// high and low += the squares, cut on the grid of this scale (grid.hpp). n <= 2^31.
   void (*sum_squares)(Index n, const float* x, double scale, Limb* high, Limb* low);
-  void (*adamw)(Index n, const AdamWFactors& factors, const float* gradient, float* master, float* exp_avg,
-                float* exp_avg_sq, float* shard);
+  void (*adamw)(Index n, const AdamWFactors& factors, const AdamWArrays& arrays);
 
   // The 16-bit formats, as bits; the arithmetic is that of core/half.hpp, but NaN may differ in its payload.
   void (*from_bfloat16)(Index n, const std::uint16_t* x, float* y);

@@ -34,8 +34,12 @@ float rms_norm(Index n, const float* x, const float* weight, double eps, float* 
 }
 
 /// As in the reference: dx[i] = r dy[i] w[i] - x[i] r^3 sum(dy w x) / n.
-void rms_norm_backward(Index n, const float* dy, const float* x, const float* weight, float inverse_rms,
-                       bool add_dx, float* dx, double* dweight) {
+void rms_norm_backward(Index n, const RmsNormRow& row) {
+  const float *const dy = row.dy, *const x = row.x, *const weight = row.weight;
+  const float inverse_rms = row.inverse_rms;
+  const bool add_dx = row.add_dx;
+  float* const dx = row.dx;
+  double* const dweight = row.dweight;
   Sum sum;
   for_each_vector(n, [&](Index i, auto part) {
     const Floats product = load(dy + i, part) * load(x + i, part);

@@ -55,8 +55,10 @@ void sum_squares(Index n, const float* x, double scale, std::int64_t* high_sum, 
   *low_sum += low_limbs.total();
 }
 
-void adamw(Index n, const AdamWFactors& f, const float* gradient, float* master, float* exp_avg,
-           float* exp_avg_sq, float* shard) {
+void adamw(Index n, const AdamWFactors& f, const AdamWArrays& arrays) {
+  const float* const gradient = arrays.gradient;
+  float *const master = arrays.master, *const shard = arrays.shard;
+  float *const exp_avg = arrays.exp_avg, *const exp_avg_sq = arrays.exp_avg_sq;
   for_each_vector(n, [&](Index i, auto part) {
     const Floats g = load(gradient + i, part) * f.clip;
     const Floats m = multiply_add(load(exp_avg + i, part), broadcast(f.beta1), g * f.rest1);

@@ -76,9 +76,13 @@ void CpuDevice::execute(const op::RmsNormBackward& o) {
   if (dweight != nullptr) std::memset(partial, 0, static_cast<std::size_t>(bytes));
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int part) {
     for (std::int64_t t = begin; t < end; ++t) {
-      kernels_.rms_norm_backward(hidden, dy + t * hidden, x + t * hidden, weight, inverse_rms[t],
-                                 o.accumulate_dx == Accumulate::yes, dx + t * hidden,
-                                 dweight == nullptr ? nullptr : partial + part * hidden);
+      kernels_.rms_norm_backward(hidden, {.dy = dy + t * hidden,
+                                          .x = x + t * hidden,
+                                          .weight = weight,
+                                          .inverse_rms = inverse_rms[t],
+                                          .add_dx = o.accumulate_dx == Accumulate::yes,
+                                          .dx = dx + t * hidden,
+                                          .dweight = dweight == nullptr ? nullptr : partial + part * hidden});
     }
   });
   if (dweight == nullptr) return;

@@ -165,13 +165,19 @@ struct QueryShape {
       (2 * kQueries + 4 * kKeys) * kDim * static_cast<int>(sizeof(T)) + QueryRows<kQueries>::kBytes;
 };
 
-/// Scores [queries, keys] and dP = dout V^T (in `ds`), of which the lane has rows from `query` and columns
-/// from `key` on: ds becomes dS, zero where the key is not visible, and for keys from keys_end on. `rows` are
-/// those of the lane's first row.
+/// The first query and key of a lane, and where visible keys end.
+struct LaneCorner {
+  int query, key, keys_end;
+};
+
+/// Scores [queries, keys] and dP = dout V^T (in `ds`), of which the lane has rows from at.query and columns
+/// from at.key on: ds becomes dS, zero where the key is not visible, and for keys from at.keys_end on. `rows`
+/// are those of the lane's first row.
 template <bool kMasked, int kRowTiles, int kColumnTiles, int kRows>
 __device__ inline void query_gradients(const float (&s)[kRowTiles][kColumnTiles][4],
-                                       float (&ds)[kRowTiles][kColumnTiles][4], float scale_log2, int query,
-                                       int key, int keys_end, QueryRows<kRows> rows) {
+                                       float (&ds)[kRowTiles][kColumnTiles][4], float scale_log2,
+                                       LaneCorner at, QueryRows<kRows> rows) {
+  const auto [query, key, keys_end] = at;
 #pragma unroll
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const int m = i / 2, row = 8 * i;
@@ -241,9 +247,10 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
       const Lane at;
       const QueryRows<kQueries> lane_rows{rows.log_sum_exp + warp_row + at.row};
       if (key + kKeys - 1 > warp_query || first + warp_last - positions[warp_last] > key) {
-        query_gradients<true>(s, ds, scale_log2, warp_query + at.row, key + at.column, tile_end, lane_rows);
+        query_gradients<true>(s, ds, scale_log2, {warp_query + at.row, key + at.column, tile_end}, lane_rows);
       } else {
-        query_gradients<false>(s, ds, scale_log2, warp_query + at.row, key + at.column, tile_end, lane_rows);
+        query_gradients<false>(s, ds, scale_log2, {warp_query + at.row, key + at.column, tile_end},
+                               lane_rows);
       }
       std::uint32_t left[kRowTiles][kKeys / 16][4];
       round_to_left<T>(ds, left);

@@ -41,14 +41,21 @@ __device__ inline float dot(const float* a, const T* b, int dim) {
   return sum;
 }
 
+/// Rows in memory, `stride` elements apart.
+template <class T>
+struct StridedRows {
+  const T* first;
+  std::int64_t stride;
+};
+
 /// sums[i] += sum over j < count of weights[j] * rows[j][lane + 32 i]
 template <class T>
-__device__ inline void add_rows(float (&sums)[kColumns], const float* weights, const T* rows,
-                                std::int64_t stride, int count, int dim, int lane) {
+__device__ inline void add_rows(float (&sums)[kColumns], const float* weights, StridedRows<T> rows, int count,
+                                int dim, int lane) {
   for (int j = 0; j < count; ++j) {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
-      if (lane + 32 * i < dim) sums[i] += weights[j] * to_float(rows[j * stride + lane + 32 * i]);
+      if (lane + 32 * i < dim) sums[i] += weights[j] * to_float(rows.first[j * rows.stride + lane + 32 * i]);
     }
   }
 }
@@ -84,7 +91,8 @@ __global__ void forward_kernel(AttentionProblem p, const T* qkv, T* out, float* 
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) sums[i] *= correction;
     __syncwarp();
-    add_rows(sums, board.p[at.warp], values + first * p.qkv_stride, p.qkv_stride, count, p.dim, at.lane);
+    add_rows(sums, board.p[at.warp], StridedRows<T>{values + first * p.qkv_stride, p.qkv_stride}, count,
+             p.dim, at.lane);
   }
   write_row(sums, 1 / sum, out + at.row * p.out_stride + p.query_column(at.head), p.dim, at.lane);
   if (at.lane == 0) log_sum_exp[static_cast<std::int64_t>(at.head) * p.tokens + at.row] = largest + logf(sum);
@@ -113,7 +121,8 @@ __global__ void query_gradient_kernel(AttentionProblem p, const T* qkv, const T*
       board.ds[at.warp][at.lane] = expf(score - log_sum_exp[statistic]) * (dp - delta[statistic]);
     }
     __syncwarp();
-    add_rows(sums, board.ds[at.warp], keys + first * p.qkv_stride, p.qkv_stride, count, p.dim, at.lane);
+    add_rows(sums, board.ds[at.warp], StridedRows<T>{keys + first * p.qkv_stride, p.qkv_stride}, count, p.dim,
+             at.lane);
   }
   write_row(sums, p.scale, dqkv + at.row * p.qkv_stride + column, p.dim, at.lane);
 }
@@ -145,8 +154,10 @@ __global__ void key_value_gradient_kernel(AttentionProblem p, const T* qkv, cons
         board.ds[at.warp][at.lane] = probability * (dp - delta[statistics + query]);
       }
       __syncwarp();
-      add_rows(dk, board.ds[at.warp], queries + first * p.qkv_stride, p.qkv_stride, count, p.dim, at.lane);
-      add_rows(dv, board.p[at.warp], gradients + first * p.out_stride, p.out_stride, count, p.dim, at.lane);
+      add_rows(dk, board.ds[at.warp], StridedRows<T>{queries + first * p.qkv_stride, p.qkv_stride}, count,
+               p.dim, at.lane);
+      add_rows(dv, board.p[at.warp], StridedRows<T>{gradients + first * p.out_stride, p.out_stride}, count,
+               p.dim, at.lane);
       __syncwarp();
     }
   }
