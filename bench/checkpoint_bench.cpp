@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/infer/session.hpp"

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"

@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "gpu/results.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace {
 

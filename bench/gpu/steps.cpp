@@ -5,6 +5,7 @@
 
 #include "gpu/clock.hpp"
 #include "gpu/noise.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"

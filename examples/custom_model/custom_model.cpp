@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/device/operations.hpp"

@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/checkpoint/background.hpp"
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::checkpoint {
+
+Background::Background(comm::World& world) : world_(world.duplicate()) {}
+
+Background::~Background() = default;
+
+bool Background::waits() const { return world_->waits(); }
 
 void Background::start(std::function<double(comm::World&)> work) {
   require(works() && !is_under_way(), "one work in the background at a time");

@@ -17,6 +17,7 @@
 #include "llampi/checkpoint/room.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/on_rank_0.hpp"

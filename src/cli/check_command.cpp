@@ -7,6 +7,7 @@
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/selfcheck/check.hpp"

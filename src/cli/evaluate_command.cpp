@@ -8,6 +8,7 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/infer/generate.hpp"
 #include "llampi/train/evaluate.hpp"

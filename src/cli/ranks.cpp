@@ -5,6 +5,7 @@
 #include "cli/console.hpp"
 #include "cli/keys.hpp"
 #include "cli/launch.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
 

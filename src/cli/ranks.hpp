@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::cli {
 

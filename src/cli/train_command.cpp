@@ -9,6 +9,7 @@
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "cli/stop_signals.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/train/train.hpp"
 

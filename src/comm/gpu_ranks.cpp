@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/config_error.hpp"

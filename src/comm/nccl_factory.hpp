@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/forward.hpp"
 
 namespace llampi::comm {

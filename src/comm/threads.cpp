@@ -10,6 +10,7 @@
 #include <string>
 #include <tuple>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 
 namespace llampi::comm {

@@ -12,6 +12,7 @@
 #include "fsdp/runtime/step_graph.hpp"
 #include "fsdp/state/snapshot.hpp"
 #include "fsdp/state/views.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/config_error.hpp"
 

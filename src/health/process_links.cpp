@@ -18,6 +18,7 @@
 #include <random>
 #include <thread>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "health/watchers.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::health {
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/health/side_work.hpp"
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/clock.hpp"
 
 namespace llampi::health {

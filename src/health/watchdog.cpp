@@ -14,6 +14,7 @@
 #include "health/process_links.hpp"
 #include "health/verdict.hpp"
 #include "health/watchers.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/process.hpp"

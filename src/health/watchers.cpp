@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/process.hpp"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::health {
 

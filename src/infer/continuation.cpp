@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::infer {

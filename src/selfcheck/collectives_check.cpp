@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "llampi/comm/comm.hpp"
 #include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {

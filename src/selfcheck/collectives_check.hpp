@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "selfcheck/device_check.hpp"
 
 namespace llampi::selfcheck {

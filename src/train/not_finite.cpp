@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"

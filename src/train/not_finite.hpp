@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/fsdp/engine.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/engine.hpp"
 
 namespace llampi::train {

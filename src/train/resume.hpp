@@ -11,7 +11,7 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/newest.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/train/config.hpp"

@@ -9,6 +9,7 @@
 #include <span>
 #include <sstream>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 

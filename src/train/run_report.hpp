@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/device/gpu_process.hpp"
 #include "llampi/fsdp/engine.hpp"

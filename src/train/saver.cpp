@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/text.hpp"

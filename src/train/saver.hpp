@@ -10,6 +10,7 @@
 
 #include "llampi/checkpoint/background.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/health/side_work.hpp"

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "support/mpi_test.hpp"
 

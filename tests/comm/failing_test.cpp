@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/values.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "support/streams.hpp"
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "comm/nccl_factory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/values.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "support/streams.hpp"
 

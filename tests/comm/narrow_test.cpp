@@ -8,6 +8,7 @@
 
 #include "comm/mpi/mpi_world.hpp"
 #include "comm/values.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "support/mpi_test.hpp"
 #include "support/streams.hpp"

@@ -8,6 +8,7 @@
 
 #include "comm/split.hpp"
 #include "comm/values.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 
 namespace llampi::comm {

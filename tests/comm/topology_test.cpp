@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::comm {

@@ -10,6 +10,7 @@
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/mpi_world.hpp"
 #include "comm/values.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::comm {

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "trajectory.hpp"
 

@@ -6,6 +6,7 @@
 
 #include "documents_apart.hpp"
 #include "expect_trajectory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/model/llama.hpp"

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "expect_trajectory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::fsdp {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "expect_trajectory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "support/world_over.hpp"
 

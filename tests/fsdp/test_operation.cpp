@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "fsdp/runtime/executor.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"

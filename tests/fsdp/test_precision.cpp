@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "expect_trajectory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "support/mpi_test.hpp"
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "lists.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi::fsdp {

@@ -19,6 +19,7 @@
 
 #include "comm/mpi/handles.hpp"
 #include "comm/mpi/mpi_world.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi {
 namespace {

@@ -15,6 +15,7 @@
 #include <tuple>
 #include <vector>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/train/compiled_run.hpp"
 
 namespace llampi::train {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoints that are written while training goes on.
 #include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/train/stop.hpp"

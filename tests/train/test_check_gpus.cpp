@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"

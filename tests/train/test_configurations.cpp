@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "llampi/comm/comm.hpp"
 #include "train/run_fixture.hpp"
 
 namespace llampi::train {

@@ -13,6 +13,7 @@
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
 #include "llampi/checkpoint/convert.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/tokenizer/chat.hpp"
 #include "llampi/tokenizer/make_tokenizer.hpp"

@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/infer/session.hpp"
 #include "train/not_finite.hpp"

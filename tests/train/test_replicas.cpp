@@ -2,6 +2,7 @@
 // Replicas that are not equal: found, and named.
 #include <gmock/gmock.h>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/infer/session.hpp"
 #include "train/replicas.hpp"
 #include "train/run_fixture.hpp"

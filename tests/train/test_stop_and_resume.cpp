@@ -2,6 +2,7 @@
 // Runs that stop, continue, or are finished already.
 #include <gmock/gmock.h>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/run_fixture.hpp"
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 #include "train/recorded.hpp"
 #include "train/run_fixture.hpp"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/train/evaluate.hpp"

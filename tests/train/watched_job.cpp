@@ -13,6 +13,7 @@
 #include <string>
 #include <thread>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "support/world_over.hpp"

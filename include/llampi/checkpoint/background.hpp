@@ -7,7 +7,7 @@
 #include <future>
 #include <memory>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::checkpoint {
 
@@ -16,9 +16,9 @@ namespace llampi::checkpoint {
 class Background {
  public:
   /// Collective.
-  explicit Background(comm::World& world) : world_(world.duplicate()) {}
+  explicit Background(comm::World& world);
   /// Waits for what is under way; a failure of it is lost.
-  ~Background() = default;
+  ~Background();
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
@@ -31,7 +31,7 @@ class Background {
   bool is_done() const { return is_done_within(std::chrono::seconds(0)); }
   bool is_done_within(std::chrono::duration<double> time) const;
   /// Whether it waits for what is under way on other ranks.
-  bool waits() const { return world_->waits(); }
+  bool waits() const;
   /// Waits for what is under way, and throws what it threw.
   double finish();
   /// Leaves what is under way to itself, for good: the job is about to be aborted, and other ranks may not

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/runtime.hpp"

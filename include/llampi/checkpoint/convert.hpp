@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/core/tensor.hpp"
 

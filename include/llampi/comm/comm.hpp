@@ -11,16 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/runtime.hpp"
 
 namespace llampi::comm {
-
-enum class ReduceOp : std::uint8_t { sum, max };
-
-/// What moves the data: MPI between processes in host memory, NCCL between GPUs (see nccl.hpp).
-enum class Backend : std::uint8_t { mpi, nccl };
 
 /// A collective in flight. Destroying it waits for it, unless a stream already does (wait()), though while an
 /// exception unwinds only for a few seconds.

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/device/device.hpp"
@@ -33,7 +33,7 @@ struct ComputeChoice {
 struct Compute {
   std::unique_ptr<device::Device> host;  ///< computes in host memory
   std::unique_ptr<device::Device> gpu;   ///< null on CPUs
-  std::unique_ptr<World> gpu_world;      ///< collectives between GPUs, memory that travels; null on CPUs
+  std::shared_ptr<World> gpu_world;      ///< collectives between GPUs, memory that travels; null on CPUs
   World* mpi = nullptr;
   device::GpuProperties gpu_properties;
   std::int64_t gpu_opened_bytes = 0;  ///< in use when nothing was allocated yet: context and libraries

@@ -7,7 +7,7 @@
 #include <string>
 #include <tuple>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/config_error.hpp"
 
 namespace llampi::comm {

@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/forward.hpp"
 
 namespace llampi::comm {

@@ -2,7 +2,7 @@
 // How many threads a rank computes with.
 #pragma once
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::comm {
 

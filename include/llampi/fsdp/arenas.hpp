@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/program.hpp"
 
 namespace llampi::fsdp {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/words.hpp"
 #include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/storage.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/program.hpp"

@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/arenas.hpp"

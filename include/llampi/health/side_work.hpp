@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::health {
 

@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/health/flight_record.hpp"
 #include "llampi/health/side_work.hpp"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/infer/text_options.hpp"
 

@@ -9,8 +9,8 @@
 
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/weights.hpp"
-#include "llampi/comm/comm.hpp"
 #include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/llama.hpp"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/train/config.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/lane.hpp"
+#include "llampi/comm/comm.hpp"
 
 #include <chrono>
 #include <exception>

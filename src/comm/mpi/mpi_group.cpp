@@ -6,6 +6,7 @@
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/rank_order.hpp"
 #include "comm/split.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
 namespace {

@@ -13,6 +13,7 @@
 #include "comm/mpi/mpi_group.hpp"
 #include "comm/mpi/rank_order.hpp"
 #include "comm/mpi/topology.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/device/host_memory.hpp"
 
 namespace llampi::comm {

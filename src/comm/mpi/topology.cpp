@@ -5,6 +5,7 @@
 #include <map>
 
 #include "comm/mpi/check.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
 namespace {

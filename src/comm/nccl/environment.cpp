@@ -5,6 +5,7 @@
 #include <set>
 
 #include "comm/nccl/gpu.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm::nccl {
 namespace {

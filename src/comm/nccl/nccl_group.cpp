@@ -6,6 +6,7 @@
 
 #include "comm/nccl/nccl_work.hpp"
 #include "comm/reducible.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm::nccl {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm::nccl {
 namespace {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {

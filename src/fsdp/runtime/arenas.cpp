@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/placement.hpp"
 
 namespace llampi::fsdp {

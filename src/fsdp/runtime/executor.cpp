@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/executor.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 #include <utility>

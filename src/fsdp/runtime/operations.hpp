@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/program.hpp"

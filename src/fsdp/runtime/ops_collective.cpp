@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between ranks: parameters are gathered, gradients reduced.
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::fsdp {
 namespace {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages: forward, recompute, backward; and casts.
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/optim/adamw.hpp"
 

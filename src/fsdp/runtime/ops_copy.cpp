@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Between host memory and the device: as many inputs as outputs, each to its own.
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::fsdp {
 

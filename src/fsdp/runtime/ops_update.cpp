@@ -2,6 +2,7 @@
 // The gradient norm and the optimizer.
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/state/views.hpp"
+#include "llampi/comm/comm.hpp"
 
 #include <algorithm>
 

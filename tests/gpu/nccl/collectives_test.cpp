@@ -5,6 +5,7 @@
 #include <array>
 
 #include "gpu/nccl/nccl_test.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
 
 namespace llampi::test {

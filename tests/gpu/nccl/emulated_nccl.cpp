@@ -17,6 +17,7 @@
 #include "emulation/streams.hpp"
 #include "gpu/nccl/emulated_exchange.hpp"
 #include "gpu/nccl/ring_sums.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::emulated_nccl {

@@ -10,6 +10,7 @@
 #include "emulation/streams.hpp"
 #include "gpu/nccl/emulated_nccl.hpp"
 #include "gpu/nccl/nccl_test.hpp"
+#include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
 
 namespace llampi::test {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/nccl/nccl_test.hpp"
+#include "llampi/comm/comm.hpp"
 
 #include <cmath>
 #include <cstring>

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu/gpu_test.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/device.hpp"
