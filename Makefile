@@ -27,7 +27,7 @@ CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
 
 configure_flags = $(if $(BUILD_TYPE),-DCMAKE_BUILD_TYPE=$(BUILD_TYPE)) $(if $(WERROR),-DLLAMPI_WERROR=$(WERROR)) \
                   $(if $(GEMM),-DLLAMPI_GEMM=$(GEMM)) $(if $(CUDA),-DLLAMPI_CUDA=$(CUDA)) $(CMAKE_FLAGS)
-sources = find $(wildcard include src tests bench examples) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+sources = find $(wildcard include src tests emulator bench examples) -name '*.hpp' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The same device class on the emulated runtime.
 #include "device/cuda/cuda_device.hpp"
-#include "emulation/control.hpp"
+#include "emulator/control.hpp"
 #include "gpu/gpu_test.hpp"
 
 namespace llampi::test {
@@ -11,13 +11,13 @@ std::unique_ptr<device::Device> make_gpu(const device::GpuOptions& options, std:
 }
 
 std::vector<WorkOrder> work_orders() {
-  using emulation::StreamOrder;
-  using emulation::ThreadOrder;
+  using emulator::StreamOrder;
+  using emulator::ThreadOrder;
   const auto order = [](std::string name, StreamOrder streams, ThreadOrder threads, std::uint64_t seed) {
     return WorkOrder{std::move(name), [=] {
-                       emulation::set_stream_order(streams, seed);
-                       emulation::set_thread_order(threads, seed);
-                       emulation::guard_device_memory(streams == StreamOrder::lazy);  // where that is cheap
+                       emulator::set_stream_order(streams, seed);
+                       emulator::set_thread_order(threads, seed);
+                       emulator::guard_device_memory(streams == StreamOrder::lazy);  // where that is cheap
                      }};
   };
   return {order("eager streams, threads in order", StreamOrder::eager, ThreadOrder::forward, 0),

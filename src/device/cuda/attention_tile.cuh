@@ -11,7 +11,6 @@
 #include <type_traits>
 
 #include "device/cuda/attention.cuh"
-#include "device/cuda/mma.cuh"
 #include "device/cuda/vectors.cuh"
 
 namespace llampi::device::cuda {

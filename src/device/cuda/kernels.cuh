@@ -9,9 +9,10 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <cstring>
 
 #include "device/cuda/common.hpp"
-#include "device/cuda/launch.cuh"
+#include "device/cuda/hardware.cuh"
 
 namespace llampi::device::cuda {
 
@@ -46,6 +47,24 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
 template <>
 __device__ inline __half from_float<__half>(float x) {
   return __float2half_rn(x);
+}
+
+/// Two float32 rounded to nearest even as one register, `low` in the lower half.
+template <class T>
+__device__ inline std::uint32_t pack_pair(float low, float high);
+template <>
+__device__ inline std::uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
+}
+template <>
+__device__ inline std::uint32_t pack_pair<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  std::uint32_t bits;
+  memcpy(&bits, &pair, sizeof(bits));
+  return bits;
 }
 
 /// 16 bytes of T, read and written at once; pointers are aligned to 16 bytes.

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// How kernels are started: by nvcc on a GPU, or by an emulator on the CPU.
+// How kernels are started on a GPU, by nvcc (see hardware.cuh).
 #pragma once
 
 #include <cuda_runtime.h>
 
-#ifdef LLAMPI_EMULATION  // the header that replaces what follows
-#include LLAMPI_EMULATION
-#else
+#include "device/cuda/common.hpp"
 
 namespace llampi::device::cuda {
 
@@ -24,5 +22,3 @@ __device__ inline T* dynamic_shared() {
 }
 
 }  // namespace llampi::device::cuda
-
-#endif

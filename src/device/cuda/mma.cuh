@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Instructions of a warp for tensor cores: matrix products, fragments from shared memory, asynchronous
-// copies. PTX on a GPU (sm_80 and later); in the emulator of the tests (LLAMPI_EMULATION), the same step by
-// step.
+// Instructions of a warp for tensor cores, as PTX (sm_80 and later; see hardware.cuh): matrix products,
+// fragments from shared memory, asynchronous copies.
 //
 // Fragments as the PTX ISA lays them out ("Matrix Fragments for mma.m16n8k16 with floating point type"). With
 // lane = 4 g + t, 0 <= g < 8, 0 <= t < 4, registers hold two 16-bit elements each, the first in the lower
@@ -17,35 +16,8 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
-#include <cstring>
-
-#include "device/cuda/kernels.cuh"
-
-#ifdef LLAMPI_EMULATION
-#include "device/cuda/mma_emulated.hpp"
-#endif
 
 namespace llampi::device::cuda {
-
-/// Two float32 rounded to nearest even as one register, `low` in the lower half.
-template <class T>
-__device__ inline std::uint32_t pack_pair(float low, float high);
-template <>
-__device__ inline std::uint32_t pack_pair<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  std::uint32_t bits;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
-}
-template <>
-__device__ inline std::uint32_t pack_pair<__half>(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  std::uint32_t bits;
-  memcpy(&bits, &pair, sizeof(bits));
-  return bits;
-}
-
-#ifndef LLAMPI_EMULATION
 
 /// Where something lies in shared memory, in bytes.
 using SharedAddress = std::uint32_t;
@@ -124,7 +96,5 @@ __device__ inline float exp2_approximate(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-
-#endif
 
 }  // namespace llampi::device::cuda

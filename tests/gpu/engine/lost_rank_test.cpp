@@ -2,9 +2,9 @@
 // A rank that is lost while the GPU waits for it is noticed by the host that waits for the GPU.
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"
-#include "emulation/control.hpp"
+#include "emulator/control.hpp"
+#include "emulator/seams/emulated_nccl.hpp"
 #include "fsdp/trajectory.hpp"
-#include "gpu/nccl/emulated_nccl.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 
 namespace llampi::test {
@@ -21,7 +21,7 @@ std::string error_of_last_step(bool graph) {
   for (int t = 1; t <= 2; ++t) run.step(t);
   EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
   const auto inputs = run.inputs(3);
-  emulation::set_stream_order(emulation::StreamOrder::lazy);  // the host comes to wait before the GPU is done
+  emulator::set_stream_order(emulator::StreamOrder::lazy);  // the host comes to wait before the GPU is done
   emulated_nccl::lose_a_rank();
   try {
     run.engine().step(inputs.micro_batches, inputs.step);
@@ -34,7 +34,7 @@ std::string error_of_last_step(bool graph) {
 class LostRank : public ::testing::Test {
  protected:
   void TearDown() override {
-    emulation::set_stream_order(emulation::StreamOrder::eager);
+    emulator::set_stream_order(emulator::StreamOrder::eager);
     emulated_nccl::reset();
   }
 };

@@ -9,14 +9,14 @@
 #include <cstring>
 #include <vector>
 
-#include "emulation/cublaslt.hpp"
-#include "emulation/streams.hpp"
+#include "emulator/seams/cublaslt.hpp"
+#include "emulator/streams.hpp"
 #include "llampi/core/half.hpp"
 
 namespace llampi::device::cuda {
 namespace {
 
-using emulation::Algorithm;
+using emulator::Algorithm;
 using ::testing::HasSubstr;
 
 struct Types {
@@ -97,16 +97,16 @@ constexpr Added kAdded[] = {Added::nothing, Added::c, Added::residual, Added::c_
 class GemmTest : public ::testing::Test {
  protected:
   GemmTest() : workspace_(DType::float32, 1, 1 << 16) {
-    emulation::take_products();
-    emulation::take_searches();
+    emulator::take_products();
+    emulator::take_searches();
   }
-  ~GemmTest() override { emulation::set_usual_algorithms(); }
+  ~GemmTest() override { emulator::set_usual_algorithms(); }
 
   void run(Gemm& gemm, const GemmShape& shape, const Matrix& a, const Matrix& b, Matrix& c,
            const void* residual = nullptr, std::int64_t workspace_bytes = 1 << 18) {
     gemm.run(shape, {a.data(), b.data(), c.data(), residual},
              {workspace_.data(), DType::int32, 1, workspace_bytes / 4}, nullptr);
-    emulation::run_all();
+    emulator::run_all();
   }
 
   /// A product of whole numbers has its exact value.
@@ -153,7 +153,7 @@ class GemmTest : public ::testing::Test {
                              : added == Added::c_as_residual ? y.data()
                                                              : nullptr;
     run(gemm, shape, x, w, y, adds, workspace_bytes);
-    const std::vector<emulation::Product> products = emulation::take_products();
+    const std::vector<emulator::Product> products = emulator::take_products();
     EXPECT_EQ(products.size(), 1U);
     return products.at(0).algorithm;
   }
@@ -181,13 +181,13 @@ TEST_F(GemmTest, EveryProductOfEveryDtype) {
 TEST_F(GemmTest, AlgorithmsAreAskedForOnce) {
   Gemm gemm(true, false);
   for (int i = 0; i < 3; ++i) expect_product(gemm, {.m = 3, .n = 5, .k = 7}, Added::nothing, 0);
-  EXPECT_EQ(emulation::take_searches(), 1);
+  EXPECT_EQ(emulator::take_searches(), 1);
   expect_product(gemm, {.m = 3, .n = 5, .k = 8}, Added::nothing, 0);
-  EXPECT_EQ(emulation::take_searches(), 1);
+  EXPECT_EQ(emulator::take_searches(), 1);
 }
 
 TEST_F(GemmTest, AlgorithmsFitTheAlignmentOfTheMatrices) {
-  emulation::set_algorithms({{.alignment = 16}, {.alignment = 2}});
+  emulator::set_algorithms({{.alignment = 16}, {.alignment = 2}});
   Gemm gemm(true, false);
   EXPECT_EQ(algorithm_of(gemm, Added::residual).alignment, 16U);
   EXPECT_EQ(algorithm_of(gemm, Added::residual, 0, 1, 0).alignment, 2U);
@@ -197,7 +197,7 @@ TEST_F(GemmTest, AlgorithmsFitTheAlignmentOfTheMatrices) {
 }
 
 TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
-  emulation::set_algorithms({{.out_of_place = false}, {.out_of_place = true}});
+  emulator::set_algorithms({{.out_of_place = false}, {.out_of_place = true}});
   Gemm gemm(true, false);
   EXPECT_FALSE(algorithm_of(gemm, Added::nothing).out_of_place);
   EXPECT_FALSE(algorithm_of(gemm, Added::c).out_of_place);
@@ -207,7 +207,7 @@ TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
 }
 
 TEST_F(GemmTest, AlgorithmsFitTheWorkspace) {
-  emulation::set_algorithms({{.workspace_bytes = 4096}, {}});
+  emulator::set_algorithms({{.workspace_bytes = 4096}, {}});
   Gemm gemm(true, false);
   EXPECT_EQ(algorithm_of(gemm, Added::nothing, 4096).workspace_bytes, 4096U);
   EXPECT_EQ(algorithm_of(gemm, Added::nothing, 2048).workspace_bytes, 0U);
@@ -222,7 +222,7 @@ TEST_F(GemmTest, SplitSums) {
       const bool any = !deterministic && out == DType::float32;
       const std::uint32_t allowed =
           any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-      EXPECT_EQ(emulation::take_products().at(0).reductions, allowed) << to_string(out) << deterministic;
+      EXPECT_EQ(emulator::take_products().at(0).reductions, allowed) << to_string(out) << deterministic;
     }
   }
 }
@@ -232,17 +232,17 @@ TEST_F(GemmTest, Tf32IsForFloat32WhereItIsAskedFor) {
     for (const auto& [in, out] : kTypes) {
       Gemm gemm(true, tf32);
       expect_product(gemm, {.m = 4, .n = 8, .k = 16, .in = in, .out = out}, Added::nothing, 0);
-      EXPECT_EQ(emulation::take_products().at(0).compute,
+      EXPECT_EQ(emulator::take_products().at(0).compute,
                 tf32 && in == DType::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
     }
   }
 }
 
 TEST_F(GemmTest, AlgorithmsThatDoNotRunArePassedOver) {
-  emulation::set_algorithms({{.runs = false}, {.workspace_bytes = 256}});
+  emulator::set_algorithms({{.runs = false}, {.workspace_bytes = 256}});
   Gemm gemm(true, false);
   EXPECT_TRUE(algorithm_of(gemm, Added::nothing, 256).runs);
-  emulation::set_algorithms({{.runs = false}});
+  emulator::set_algorithms({{.runs = false}});
   try {
     algorithm_of(gemm, Added::c, 256);
     ADD_FAILURE() << "no error";

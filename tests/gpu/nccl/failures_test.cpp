@@ -6,9 +6,9 @@
 
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"
-#include "emulation/control.hpp"
-#include "emulation/streams.hpp"
-#include "gpu/nccl/emulated_nccl.hpp"
+#include "emulator/control.hpp"
+#include "emulator/seams/emulated_nccl.hpp"
+#include "emulator/streams.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
@@ -23,11 +23,11 @@ class NcclFailures : public ::testing::Test {
   void SetUp() override {
     before_ = emulated_nccl::counts();
     make_world(std::chrono::seconds(30));
-    emulation::set_stream_order(emulation::StreamOrder::lazy);
+    emulator::set_stream_order(emulator::StreamOrder::lazy);
   }
   void TearDown() override {
     emulated_nccl::reset();
-    emulation::set_stream_order(emulation::StreamOrder::eager);
+    emulator::set_stream_order(emulator::StreamOrder::eager);
     world.reset();
     EXPECT_EQ(emulated_nccl::counts().open, before_.open);
     EXPECT_EQ(emulated_nccl::counts().memory, before_.memory);
@@ -96,7 +96,7 @@ TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
   const auto group = world->group(all);
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::compute);  // and the work is destroyed
-  EXPECT_FALSE(emulation::is_empty(gpu.stream(kReduce))) << "the host waited";
+  EXPECT_FALSE(emulator::is_empty(gpu.stream(kReduce))) << "the host waited";
   EXPECT_EQ(buffer.get()[17], sum_over(all, 17));
 }
 

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/block.hpp"
+
+#include <link.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "emulator/fiber.hpp"
+#include "emulator/guarded_memory.hpp"
+#include "llampi/core/error.hpp"
+
+uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
+
+namespace llampi::emulator {
+namespace {
+
+constexpr std::size_t kStackBytes = std::size_t{256} << 10;
+constexpr std::size_t kMostShared = std::size_t{227} << 10;
+
+std::string text_of(std::source_location where) {
+  const std::string path = where.file_name();
+  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line());
+}
+std::string text_of(uint3 index) { return fmt::format("({}, {}, {})", index.x, index.y, index.z); }
+
+/// All `__shared__` variables: the thread-local ones of the program.
+std::span<std::byte> static_shared_memory() {
+  std::span<std::byte> memory;
+  const auto find = [](dl_phdr_info* program, std::size_t, void* result) {
+    for (int i = 0; i < program->dlpi_phnum; ++i) {
+      if (program->dlpi_phdr[i].p_type != PT_TLS || program->dlpi_tls_data == nullptr) continue;
+      *static_cast<std::span<std::byte>*>(result) = {static_cast<std::byte*>(program->dlpi_tls_data),
+                                                     program->dlpi_phdr[i].p_memsz};
+    }
+    return 1;  // the program itself comes first: go no further
+  };
+  dl_iterate_phdr(find, &memory);
+  return memory;
+}
+
+/// Where some threads wait for the others.
+struct Meeting {
+  std::optional<std::source_location> where;  ///< of those that have come
+  std::vector<int> waiting;
+
+  /// @throws Error if this thread comes to another place than those that are there
+  void come(std::source_location here, uint3 thread) {
+    if (where && !same(*where, here)) {
+      throw Error(fmt::format("thread {} meets at {} the threads that wait at {}", text_of(thread),
+                              text_of(here), text_of(*where)));
+    }
+    where = here;
+  }
+  static bool same(const std::source_location& a, const std::source_location& b) {
+    return a.line() == b.line() &&
+           (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
+  }
+};
+
+struct Warp {
+  Meeting meeting;
+  int phase = 0;
+  /// Two sets of values, in turn: one is written while the last is still read.
+  alignas(16) std::byte values[2][kWarp * kLaneBytes];
+};
+
+struct Thread {
+  uint3 index{};
+  bool done = false;
+  std::unique_ptr<Fiber> fiber;
+};
+
+class Block {
+ public:
+  void run(dim3 shape, std::size_t shared_bytes, const std::function<void()>& body);
+  void set_order(ThreadOrder order, std::uint64_t seed) {
+    order_ = order;
+    random_.seed(seed);
+  }
+
+  bool running() const { return current_ >= 0; }
+  int current() const { return current_; }
+  std::byte* shared() const { return shared_; }
+  void meet_all(std::source_location where);
+  int count(bool predicate, std::source_location where);
+  const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where);
+
+ private:
+  void prepare(dim3 shape);
+  void prepare_shared(std::size_t bytes);
+  void run_thread(int thread);
+  void thread_main(int thread);
+  /// The current thread gives way until it is made ready again.
+  void pause();
+  /// Which of the ready threads runs next. Forward: the one that has waited longest. Else the one that became
+  /// ready last, so that a warp gets far ahead of the others.
+  int next();
+  void make_ready(std::vector<int>& threads);
+  void set_indices() { threadIdx = threads_[static_cast<std::size_t>(current_)].index; }
+  [[noreturn]] void report_stuck();
+  void discard();
+
+  std::vector<Thread> threads_;  ///< with the fibers of former blocks; the first size_ are of this block
+  std::vector<std::unique_ptr<Warp>> warps_;
+  Meeting barrier_;
+  std::deque<int> ready_;
+  int size_ = 0, current_ = -1;
+  int counted_ = 0;  ///< threads whose predicate holds, of the count that is under way
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr error_;
+  GuardedMemory shared_memory_{kMostShared};
+  std::byte* shared_ = nullptr;
+  std::size_t shared_bytes_ = 0;
+  std::span<std::byte> static_shared_ = static_shared_memory();
+  ThreadOrder order_ = ThreadOrder::forward;
+  std::mt19937_64 random_;
+};
+
+void Block::prepare(dim3 shape) {
+  size_ = static_cast<int>(shape.x * shape.y * shape.z);
+  while (static_cast<int>(threads_.size()) < size_) {
+    const int thread = static_cast<int>(threads_.size());
+    threads_.push_back(
+        {{}, false, std::make_unique<Fiber>(thread, kStackBytes, [this, thread] { thread_main(thread); })});
+    if (thread % kWarp == 0) warps_.push_back(std::make_unique<Warp>());
+  }
+  std::vector<int> all;
+  for (int i = 0; i < size_; ++i) {
+    const unsigned thread = static_cast<unsigned>(i);
+    threads_[thread].index = {thread % shape.x, thread / shape.x % shape.y, thread / (shape.x * shape.y)};
+    threads_[thread].done = false;
+    all.push_back(i);
+  }
+  if (order_ == ThreadOrder::backward) std::reverse(all.begin(), all.end());  // as if the last had come first
+  make_ready(all);
+}
+
+/// At the end of the memory, so that the guard behind it starts where the block's part ends (but for the
+/// alignment).
+void Block::prepare_shared(std::size_t bytes) {
+  const std::size_t whole = (bytes + 127) / 128 * 128;
+  shared_ = shared_memory_.end() - whole;
+  shared_bytes_ = bytes;
+  std::memset(shared_, 0xFF, bytes);
+  std::memset(shared_ + bytes, 0xA5, whole - bytes);
+  std::fill(static_shared_.begin(), static_shared_.end(), std::byte{0xFF});
+}
+
+void Block::run(dim3 shape, std::size_t shared_bytes, const std::function<void()>& body) {
+  body_ = &body;
+  prepare(shape);
+  prepare_shared(shared_bytes);
+  while (!ready_.empty() && !error_) run_thread(next());
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  if (error) {
+    discard();
+    std::rethrow_exception(error);
+  }
+  if (!std::all_of(threads_.begin(), threads_.begin() + size_, [](const Thread& t) { return t.done; }))
+    report_stuck();
+  for (const std::byte* behind = shared_ + shared_bytes_; behind < shared_memory_.end(); ++behind) {
+    if (*behind != std::byte{0xA5})
+      throw Error(
+          fmt::format("the kernel writes behind its {} bytes of dynamic shared memory", shared_bytes_));
+  }
+}
+
+void Block::run_thread(int thread) {
+  current_ = thread;
+  set_indices();
+  threads_[static_cast<std::size_t>(thread)].fiber->resume();
+  current_ = -1;
+}
+
+void Block::thread_main(int thread) {
+  try {
+    (*body_)();
+  } catch (...) {
+    error_ = std::current_exception();
+  }
+  threads_[static_cast<std::size_t>(thread)].done = true;
+}
+
+void Block::pause() {
+  const int thread = current_;
+  threads_[static_cast<std::size_t>(thread)].fiber->pause();
+}
+
+int Block::next() {
+  const int thread = order_ == ThreadOrder::forward ? ready_.front() : ready_.back();
+  order_ == ThreadOrder::forward ? ready_.pop_front() : ready_.pop_back();
+  return thread;
+}
+
+void Block::make_ready(std::vector<int>& threads) {
+  if (order_ == ThreadOrder::backward) std::reverse(threads.begin(), threads.end());
+  if (order_ == ThreadOrder::random) std::shuffle(threads.begin(), threads.end(), random_);
+  const bool last = order_ == ThreadOrder::random && random_() % 2 == 0;
+  ready_.insert(last ? ready_.begin() : ready_.end(), threads.begin(), threads.end());
+  threads.clear();
+}
+
+void Block::meet_all(std::source_location where) {
+  barrier_.come(where, threadIdx);
+  barrier_.waiting.push_back(current_);
+  if (static_cast<int>(barrier_.waiting.size()) == size_) {
+    barrier_.where.reset();
+    make_ready(barrier_.waiting);
+  }
+  pause();
+}
+
+/// The last to come leaves the sum; the next count starts at zero, and only after all have read this one.
+int Block::count(bool predicate, std::source_location where) {
+  if (barrier_.waiting.empty()) counted_ = 0;
+  counted_ += predicate ? 1 : 0;
+  meet_all(where);
+  const int result = counted_;
+  meet_all(where);
+  return result;
+}
+
+const std::byte* Block::meet_warp(const void* value, std::size_t bytes, std::source_location where) {
+  Warp& warp = *warps_[static_cast<std::size_t>(current_ / kWarp)];
+  if (current_ / kWarp * kWarp + kWarp > size_) {
+    throw Error(fmt::format("{}: an operation of all lanes in a warp that has only {}", text_of(where),
+                            size_ % kWarp));
+  }
+  warp.meeting.come(where, threadIdx);
+  std::byte* values = warp.values[warp.phase];
+  if (bytes > 0) std::memcpy(values + static_cast<std::size_t>(current_ % kWarp) * kLaneBytes, value, bytes);
+  warp.meeting.waiting.push_back(current_);
+  if (static_cast<int>(warp.meeting.waiting.size()) == kWarp) {
+    warp.phase = 1 - warp.phase;
+    warp.meeting.where.reset();
+    make_ready(warp.meeting.waiting);
+  }
+  pause();
+  return values;
+}
+
+void Block::report_stuck() {
+  std::string text = "the threads of a block wait for each other in vain:";
+  const auto add = [&](const Meeting& meeting, const char* whom) {
+    if (meeting.waiting.empty()) return;
+    const int first = *std::min_element(meeting.waiting.begin(), meeting.waiting.end());
+    text +=
+        fmt::format(" {} (first {}) wait at {} for {};", meeting.waiting.size(),
+                    text_of(threads_[static_cast<std::size_t>(first)].index), text_of(*meeting.where), whom);
+  };
+  add(barrier_, "the block");
+  for (const auto& warp : warps_) add(warp->meeting, "their warp");
+  const auto returned =
+      std::count_if(threads_.begin(), threads_.begin() + size_, [](const Thread& t) { return t.done; });
+  text += fmt::format(" {} of {} have returned", returned, size_);
+  discard();
+  throw Error(text);
+}
+
+/// Fibers that were left in the middle cannot be used again.
+void Block::discard() {
+  threads_.clear();
+  warps_.clear();
+  ready_.clear();
+  barrier_ = {};
+}
+
+Block& the_block() {
+  static Block block;
+  return block;
+}
+
+Block& running_block(const char* what) {
+  Block& block = the_block();
+  require(block.running(), what);
+  return block;
+}
+
+}  // namespace
+
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body) {
+  gridDim = grid;
+  blockDim = block;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) {
+        blockIdx = {x, y, z};
+        try {
+          the_block().run(block, shared_bytes, body);
+        } catch (const std::exception& error) {
+          throw Error(fmt::format("emulated kernel <<<({}, {}, {}), ({}, {}, {}), {}>>>, block {}: {}",
+                                  grid.x, grid.y, grid.z, block.x, block.y, block.z, shared_bytes,
+                                  text_of(blockIdx), error.what()));
+        }
+      }
+    }
+  }
+}
+
+bool in_kernel() { return the_block().running(); }
+
+std::byte* dynamic_shared_memory() { return running_block("dynamic_shared() outside of a kernel").shared(); }
+
+void meet_block(std::source_location where) {
+  running_block("a barrier outside of a kernel").meet_all(where);
+}
+
+const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where) {
+  return running_block("an operation of a warp outside of a kernel").meet_warp(value, bytes, where);
+}
+
+int count_in_block(bool predicate, std::source_location where) {
+  return running_block("a barrier outside of a kernel").count(predicate, where);
+}
+
+int lane() { return running_block("lane() outside of a kernel").current() % kWarp; }
+
+void set_thread_order(ThreadOrder order, std::uint64_t seed) { the_block().set_order(order, seed); }
+
+}  // namespace llampi::emulator

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The threads of one block as fibers of one host thread. A fiber runs until it meets others: at a barrier of
+// the block or at an operation of its warp. Blocks run one after another, so only one block exists at a time.
+//
+// Found and thrown as Error: threads that wait for others that returned or wait elsewhere; lanes of a warp,
+// or threads of a block, that meet at different places of the source.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <type_traits>
+
+#include "emulator/control.hpp"
+
+extern uint3 threadIdx, blockIdx;
+extern dim3 blockDim, gridDim;
+
+namespace llampi::emulator {
+
+inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffU;
+inline constexpr std::size_t kLaneBytes = 256;  ///< what a lane can show to its warp at once
+
+/// Runs `body` in every thread of every block. The shape is allowed (see launch()).
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& body);
+
+/// True in a thread of a kernel.
+bool in_kernel();
+
+/// The block's dynamic shared memory; NaN whatever it is read as when the block starts. Aligned to 128 bytes
+/// and not more; what lies behind its end cannot be read or is found to be written.
+std::byte* dynamic_shared_memory();
+
+/// __syncthreads(). @throws Error outside of kernels, as the following do
+void meet_block(std::source_location where);
+
+/// __syncthreads_count()
+int count_in_block(bool predicate, std::source_location where);
+
+/// All lanes of the warp come here, each with `bytes` (at most kLaneBytes). Returns the 32 values, kLaneBytes
+/// from each other; they stay until this lane's next operation of the warp.
+const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where);
+
+/// The values of the 32 lanes.
+template <class T>
+class Lanes {
+ public:
+  explicit Lanes(const std::byte* values) : values_(values) {}
+  T operator[](int lane) const {
+    T value;
+    std::memcpy(static_cast<void*>(&value), values_ + static_cast<std::size_t>(lane) * kLaneBytes, sizeof(T));
+    return value;
+  }
+
+ private:
+  const std::byte* values_;
+};
+
+/// Every lane shows `value` to all lanes: what a tensor-core instruction or a shuffle of several registers is
+/// made of.
+template <class T>
+Lanes<T> show_lanes(const T& value, std::source_location where = std::source_location::current()) {
+  static_assert(sizeof(T) <= kLaneBytes);
+  return Lanes<T>(meet_warp(&value, sizeof(T), where));
+}
+
+/// Index of the calling thread in its warp.
+int lane();
+
+}  // namespace llampi::emulator

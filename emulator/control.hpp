@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the emulated GPU orders what a real one may order freely. For tests; needs no CUDA header.
+#pragma once
+
+#include <cstdint>
+
+namespace llampi::emulator {
+
+/// When work that was enqueued on a stream is done.
+enum class StreamOrder : std::uint8_t {
+  eager,   ///< at once
+  lazy,    ///< when a synchronization asks for it, or another stream that waits for it: as late as can be
+  random,  ///< at any time that the order of a stream and the events between streams allow
+};
+/// In which order the threads of a block run between two barriers.
+enum class ThreadOrder : std::uint8_t {
+  forward,   ///< the first thread first, all side by side
+  backward,  ///< the last warp first, as far as it gets without the others
+  random,    ///< any thread; now and then one warp goes far ahead
+};
+
+/// What is still enqueued is done first. `seed` is for StreamOrder::random.
+void set_stream_order(StreamOrder order, std::uint64_t seed = 0);
+void set_thread_order(ThreadOrder order, std::uint64_t seed = 0);
+/// Host code that touches device memory (all but large allocations) ends the program, as it would with a real
+/// GPU.
+void guard_device_memory(bool wanted);
+
+}  // namespace llampi::emulator
