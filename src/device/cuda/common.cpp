@@ -3,17 +3,6 @@
 
 namespace llampi::device::cuda {
 
-void check(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(
-      fmt::format("{}: {} ({})", what, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
-}
-
-std::string cublas_version() {
-  const std::size_t version = cublasLtGetVersion();
-  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
 void* optional_elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols,
                            const char* name) {
   if (!tensor) return nullptr;

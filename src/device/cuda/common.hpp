@@ -2,7 +2,6 @@
 // What the host code of the CUDA device shares: checked calls, launches, dtypes.
 #pragma once
 
-#include <cublasLt.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -20,10 +19,6 @@ inline void check(cudaError_t status, const char* what) {
 }
 /// After each launch: a wrong configuration shows here, a fault inside a kernel at a later call.
 inline void check_launch(const char* kernel) { check(cudaGetLastError(), kernel); }
-
-void check(cublasStatus_t status, const char* what);
-
-std::string cublas_version();  ///< "cuBLASLt 13.1.0"
 
 /// A kernel's element types by DType: float, __nv_bfloat16, __half. Calls `work(Tag<T>{})`.
 template <class T>

@@ -80,8 +80,8 @@ cudaStream_t CudaDevice::stream(Stream stream) const {
 }
 
 std::string CudaDevice::describe() const {
-  return fmt::format("{} ({}), {}, attention {}", properties_.name, bus_id(options_.gpu), cublas_version(),
-                     cudnn_ ? cudnn_->describe() : "own");
+  return fmt::format("{} ({}), {}, attention {}", properties_.name, bus_id(options_.gpu),
+                     product_library_version(), cudnn_ ? cudnn_->describe() : "own");
 }
 
 // ---- memory

@@ -4,7 +4,7 @@
 //   cuda_device.cu    memory, streams, events, copies, casts
 //   capture.cpp       capture of work into CUDA graphs, ranges for profilers
 //   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
-//   products.cu       the operations around matrix products, which gemm.{hpp,cpp} hands to cuBLASLt
+//   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
 //   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
 #pragma once

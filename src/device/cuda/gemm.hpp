@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products by cuBLASLt: float32 accumulation, one choice of algorithm per shape, kept.
+// Matrix products: float32 accumulation, one choice of algorithm per shape, kept.
 #pragma once
 
-#include <cublasLt.h>
-
-#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 
 #include "device/cuda/common.hpp"
+#include "device/cuda/product_library.hpp"
 #include "llampi/core/tensor.hpp"
 
 namespace llampi::device::cuda {
-
-enum class Transpose : bool { no, yes };
 
 /// Row-major C [m, n] (+)= op(A) op(B), op(A) [m, k], op(B) [k, n]; A and B in one dtype (float32, bfloat16,
 /// float16), C in that one or in float32. All sizes are at least 1; none has to be a multiple of anything,
@@ -45,14 +41,14 @@ class Gemm {
  public:
   /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
   /// @param tf32 float32 products in TF32
-  /// @throws Error if cuBLASLt cannot be used on this machine
+  /// @throws Error if the library of products cannot be used on this machine
   Gemm(bool deterministic, bool tf32);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
   /// C (+)= op(A) op(B) + residual. `workspace` is aligned to 256 bytes and belongs to `stream` while the
-  /// product runs; an empty one will do. The first call of a shape asks cuBLASLt for an algorithm, for the
+  /// product runs; an empty one will do. The first call of a shape asks the library for an algorithm, for the
   /// current GPU: that takes some 100 microseconds and may load kernels (device memory), so it is to be done
   /// before a graph is captured.
   /// @throws Error naming the shape
@@ -62,22 +58,12 @@ class Gemm {
   static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
 
  private:
-  /// All that the choice of an algorithm depends on.
-  struct Problem {
-    GemmShape shape;
-    bool residual = false;
-    bool in_place = true;
-    std::array<std::uint32_t, 3> alignment{};  ///< of the pointers A, B, C and the residual, in bytes
-    std::int64_t workspace_bytes = 0;
-
-    auto operator<=>(const Problem&) const = default;
-  };
   struct Plan;
-  Plan& plan_of(const Problem& problem);
+  Plan& plan_of(const ColumnProduct& product);
 
-  cublasLtHandle_t handle_ = nullptr;
+  std::unique_ptr<ProductLibrary> library_;
   bool deterministic_, tf32_;
-  std::map<Problem, std::unique_ptr<Plan>> plans_;
+  std::map<ColumnProduct, std::unique_ptr<Plan>> plans_;
 };
 
 }  // namespace llampi::device::cuda

@@ -1,37 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the program sees of the plugin: llampi_gpu_library(), the one way in (see device/gpu_factory.hpp).
 #include <dlfcn.h>
-#include <nccl.h>
-#ifdef LLAMPI_CUDNN
-#include <cudnn.h>
-#endif
 
 #include "device/cuda/cuda_device.hpp"
+#include "device/cuda/versions.hpp"
 #include "device/gpu_factory.hpp"
 
 namespace llampi::device::cuda {
 namespace {
-
-std::string cuda_version() {
-  int version = 0;
-  check(cudaRuntimeGetVersion(&version), "cudaRuntimeGetVersion");
-  return fmt::format("CUDA {}.{}", version / 1000, version / 10 % 100);
-}
-
-std::string nccl_version() {
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL";
-  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-}
-
-std::string cudnn_version() {
-#ifdef LLAMPI_CUDNN
-  const std::size_t version = cudnnGetVersion();
-  return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-#else
-  return "no cuDNN";
-#endif
-}
 
 std::string hexadecimal(const cudaUUID_t& uuid) {
   std::string text;
@@ -43,9 +19,7 @@ class CudaLibrary final : public GpuLibrary {
  public:
   explicit CudaLibrary(void* handle) : handle_(handle) {}
 
-  std::string describe() const override {
-    return fmt::format("{}, {}, {}, {}", cuda_version(), cublas_version(), cudnn_version(), nccl_version());
-  }
+  std::string describe() const override { return library_versions(); }
 
   std::vector<GpuProperties> gpus() const override {
     int count = 0;

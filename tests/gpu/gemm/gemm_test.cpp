@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What src/device/cuda/gemm.cpp asks of cuBLASLt, by the emulated one, which refuses what a real one would.
+// What Gemm asks of the library of products, by the emulated one, which refuses what cuBLASLt would; and which
+// of its algorithms it takes.
 #include "device/cuda/gemm.hpp"
 
 #include <gmock/gmock.h>
@@ -9,7 +10,7 @@
 #include <cstring>
 #include <vector>
 
-#include "emulator/seams/cublaslt.hpp"
+#include "emulator/seams/products.hpp"
 #include "emulator/streams.hpp"
 #include "llampi/core/half.hpp"
 
@@ -220,9 +221,9 @@ TEST_F(GemmTest, SplitSums) {
       Gemm gemm(deterministic, false);
       expect_product(gemm, {.m = 4, .n = 8, .k = 16, .in = in, .out = out}, Added::c, 0);
       const bool any = !deterministic && out == DType::float32;
-      const std::uint32_t allowed =
-          any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-      EXPECT_EQ(emulator::take_products().at(0).reductions, allowed) << to_string(out) << deterministic;
+      EXPECT_EQ(emulator::take_products().at(0).asked.partial_sums,
+                any ? PartialSums::any : PartialSums::in_order)
+          << to_string(out) << deterministic;
     }
   }
 }
@@ -232,8 +233,7 @@ TEST_F(GemmTest, Tf32IsForFloat32WhereItIsAskedFor) {
     for (const auto& [in, out] : kTypes) {
       Gemm gemm(true, tf32);
       expect_product(gemm, {.m = 4, .n = 8, .k = 16, .in = in, .out = out}, Added::nothing, 0);
-      EXPECT_EQ(emulator::take_products().at(0).compute,
-                tf32 && in == DType::float32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F);
+      EXPECT_EQ(emulator::take_products().at(0).asked.tf32, tf32 && in == DType::float32);
     }
   }
 }

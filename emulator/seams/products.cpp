@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// The products that src/device/cuda/gemm.cpp asks for, as loops on the emulated GPU. What cuBLASLt would
+// refuse, or get wrong without a word, ends with an Error here.
+#include "emulator/seams/products.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "device/cuda/kernels.cuh"
+
+namespace llampi::emulator {
+namespace {
+
+using device::cuda::ColumnMatrix;
+using device::cuda::ColumnOperands;
+using device::cuda::ColumnProduct;
+using device::cuda::PartialSums;
+using device::cuda::Transpose;
+
+constexpr std::size_t kSpoiled = 1 << 16;  ///< bytes of the workspace that a product overwrites
+/// What is offered unless a test says otherwise: the first takes as much of the workspace.
+const std::vector<Algorithm> kUsual{{.workspace_bytes = kSpoiled}, {}};
+
+std::vector<Algorithm> offered = kUsual;
+std::vector<Product> products;
+int searches = 0;
+
+/// The rows of the table of cublasLtMatmul() in cuBLAS's documentation, for float32 scale factors.
+bool is_supported(const ColumnProduct& product) {
+  const DType in = product.first.dtype, out = product.result.dtype;
+  const bool known = in == DType::float32 || in == DType::bfloat16 || in == DType::float16;
+  return known && product.second.dtype == in && (out == in || out == DType::float32) &&
+         (!product.tf32 || in == DType::float32);
+}
+
+/// [m, n] = op([m, k]) op([k, n]), columns that do not overlap.
+bool fits_together(const ColumnProduct& product) {
+  const ColumnMatrix &first = product.first, &second = product.second, &result = product.result;
+  const bool turned[] = {product.transpose_first == Transpose::yes,
+                         product.transpose_second == Transpose::yes};
+  for (const ColumnMatrix& matrix : {first, second, result}) {
+    if (matrix.rows <= 0 || matrix.cols <= 0 || matrix.stride < matrix.rows) return false;
+  }
+  return (turned[0] ? first.rows : first.cols) == (turned[1] ? second.cols : second.rows) &&
+         result.rows == (turned[0] ? first.cols : first.rows) &&
+         result.cols == (turned[1] ? second.rows : second.cols);
+}
+
+bool is_allowed(const Algorithm& algorithm, const ColumnProduct& product) {
+  return (algorithm.partial_sums == PartialSums::in_order || product.partial_sums == PartialSums::any) &&
+         algorithm.workspace_bytes <= static_cast<std::size_t>(product.workspace_bytes) &&
+         std::ranges::all_of(product.alignment, [&](auto a) { return a >= algorithm.alignment; });
+}
+
+float read(const void* data, DType dtype, std::int64_t at) {
+  float value = 0;
+  device::cuda::dispatch(dtype, [&](auto tag) {
+    value = device::cuda::to_float(static_cast<const typename decltype(tag)::type*>(data)[at]);
+  });
+  return value;
+}
+
+void write(void* data, DType dtype, std::int64_t at, float value) {
+  device::cuda::dispatch(dtype, [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    static_cast<T*>(data)[at] = device::cuda::from_float<T>(value);
+  });
+}
+
+/// op(matrix) in float32, row by row, without gaps.
+std::vector<float> rows_of(const void* data, const ColumnMatrix& m, Transpose transpose) {
+  std::vector<float> result;
+  result.reserve(static_cast<std::size_t>(m.rows * m.cols));
+  if (transpose == Transpose::yes) {
+    for (std::int64_t j = 0; j < m.cols; ++j)
+      for (std::int64_t i = 0; i < m.rows; ++i) result.push_back(read(data, m.dtype, j * m.stride + i));
+  } else {
+    for (std::int64_t i = 0; i < m.rows; ++i)
+      for (std::int64_t j = 0; j < m.cols; ++j) result.push_back(read(data, m.dtype, j * m.stride + i));
+  }
+  return result;
+}
+
+void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
+  const std::vector<float> a = rows_of(operands.first, product.first, product.transpose_first);
+  const std::vector<float> b = rows_of(operands.second, product.second, product.transpose_second);
+  const ColumnMatrix& c = product.result;
+  const auto m = static_cast<std::size_t>(c.rows), n = static_cast<std::size_t>(c.cols), k = a.size() / m;
+  std::vector<float> row(n);
+  for (std::size_t i = 0; i < m; ++i) {
+    std::fill(row.begin(), row.end(), 0.0F);
+    for (std::size_t l = 0; l < k; ++l) {
+      const float factor = a[i * k + l];
+      const float* const b_row = &b[l * n];
+      for (std::size_t j = 0; j < n; ++j) row[j] += factor * b_row[j];
+    }
+    for (std::size_t j = 0; j < n; ++j) {
+      const auto at = static_cast<std::int64_t>(j) * c.stride + static_cast<std::int64_t>(i);
+      const float before = product.adds ? read(operands.added, c.dtype, at) : 0.0F;
+      write(operands.result, c.dtype, at, row[j] + before);
+    }
+  }
+}
+
+class EmulatedProduct final : public device::cuda::LibraryProduct {
+ public:
+  explicit EmulatedProduct(const ColumnProduct& product) : product_(product) {
+    for (const emulator::Algorithm& algorithm : offered) {
+      if (is_allowed(algorithm, product)) algorithms_.push_back(algorithm);
+    }
+  }
+
+  std::vector<Algorithm> algorithms() const override {
+    std::vector<Algorithm> result;
+    for (const auto& algorithm : algorithms_) result.push_back({algorithm.runs, algorithm.workspace_bytes});
+    return result;
+  }
+
+  bool adds_out_of_place(std::size_t algorithm) const override {
+    return algorithms_.at(algorithm).out_of_place;
+  }
+
+  void run(std::size_t index, const ColumnOperands& operands, void* workspace, cudaStream_t stream) override {
+    const emulator::Algorithm& algorithm = algorithms_.at(index);
+    require(algorithm.runs, "an algorithm that cannot be used");
+    check_addresses(operands, algorithm);
+    const std::size_t bytes = algorithm.workspace_bytes;
+    require(bytes == 0 || reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0,
+            "the workspace is not aligned");
+    products.push_back({algorithm, product_});
+    enqueue(stream, [=, product = product_] {
+      if (bytes > 0) std::memset(workspace, 0xFF, std::min(bytes, kSpoiled));
+      multiply(product, operands);
+    });
+  }
+
+ private:
+  void check_addresses(const ColumnOperands& operands, const emulator::Algorithm& algorithm) const {
+    const auto check = [](const void* data, const ColumnMatrix& matrix, std::uint32_t promised) {
+      const auto address = reinterpret_cast<std::uintptr_t>(data);
+      require(address % promised == 0, "a matrix is less aligned than was promised");
+      require(address % static_cast<std::uintptr_t>(size_of(matrix.dtype)) == 0, "a matrix is not aligned");
+    };
+    const auto [first, second, result] = product_.alignment;
+    check(operands.first, product_.first, first);
+    check(operands.second, product_.second, second);
+    check(operands.result, product_.result, result);
+    check(operands.added, product_.result, result);
+    require(operands.result != operands.first && operands.result != operands.second,
+            "a product that overwrites its operand");
+    const bool in_place = operands.added == operands.result;
+    require(in_place == product_.in_place,
+            "a product that is in place where it was not, or not where it was");
+    require(in_place || algorithm.out_of_place, "the algorithm works in place only");
+  }
+
+  ColumnProduct product_;
+  std::vector<emulator::Algorithm> algorithms_;
+};
+
+class EmulatedProducts final : public device::cuda::ProductLibrary {
+ public:
+  std::unique_ptr<device::cuda::LibraryProduct> product(const ColumnProduct& product) override {
+    ++searches;
+    require(fits_together(product), "matrices that do not fit together");
+    require(is_supported(product), "dtypes that cannot be multiplied");
+    return std::make_unique<EmulatedProduct>(product);
+  }
+};
+
+}  // namespace
+
+void set_algorithms(std::vector<Algorithm> algorithms) { offered = std::move(algorithms); }
+void set_usual_algorithms() { offered = kUsual; }
+std::vector<Product> take_products() { return std::exchange(products, {}); }
+int take_searches() { return std::exchange(searches, 0); }
+
+}  // namespace llampi::emulator
+
+namespace llampi::device::cuda {
+
+std::unique_ptr<ProductLibrary> make_product_library() {
+  return std::make_unique<emulator::EmulatedProducts>();
+}
+std::string product_library_version() { return "emulated products"; }
+
+}  // namespace llampi::device::cuda

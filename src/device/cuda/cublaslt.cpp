@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products by cuBLASLt. What is asked for, and which algorithm is taken, gemm.cpp decides.
+#include <cublasLt.h>
+
+#include <array>
+
+#include "device/cuda/product_library.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::device::cuda {
+namespace {
+
+constexpr int kCandidates = 16;
+
+/// @throws Error naming the call and cuBLASLt's reason
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(
+      fmt::format("{}: {} ({})", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
+}
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return CUDA_R_32F;
+    case DType::bfloat16:
+      return CUDA_R_16BF;
+    case DType::float16:
+      return CUDA_R_16F;
+    default:
+      throw Error(fmt::format("the GPU has no matrix products in {}", to_string(dtype)));
+  }
+}
+
+/// CUBLASLT_REDUCTION_SCHEME_INPLACE adds each part to the output as it comes; it and ..._OUTPUT_TYPE also
+/// round between the parts if the output is narrow. Apart from that, cuBLAS gives the same bits in every run
+/// on the same kind of GPU where the caller provides the workspace (cuBLAS documentation, "Results
+/// Reproducibility").
+std::uint32_t reduction_schemes(PartialSums sums) {
+  return sums == PartialSums::any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+class CublasProduct final : public LibraryProduct {
+ public:
+  CublasProduct(cublasLtHandle_t handle, const ColumnProduct& product)
+      : handle_(handle), beta_(product.adds ? 1.0F : 0.0F) {
+    describe(product);
+    ask(product);
+  }
+
+  std::vector<Algorithm> algorithms() const override {
+    std::vector<Algorithm> algorithms;
+    for (int i = 0; i < count_; ++i) {
+      const cublasLtMatmulHeuristicResult_t& candidate = candidates_[static_cast<std::size_t>(i)];
+      algorithms.push_back({candidate.state == CUBLAS_STATUS_SUCCESS, candidate.workspaceSize});
+    }
+    return algorithms;
+  }
+
+  bool adds_out_of_place(std::size_t algorithm) const override {
+    std::int32_t supported = 0;
+    std::size_t written = 0;
+    check(cublasLtMatmulAlgoCapGetAttribute(&candidates_.at(algorithm).algo,
+                                            CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &supported,
+                                            sizeof supported, &written),
+          "cublasLtMatmulAlgoCapGetAttribute");
+    return supported != 0;
+  }
+
+  void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
+           cudaStream_t stream) override {
+    const float alpha = 1;
+    const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(algorithm);
+    check(cublasLtMatmul(handle_, &operation_, &alpha, operands.first, &first_, operands.second, &second_,
+                         &beta_, operands.added, &result_, operands.result, &result_, &chosen.algo, workspace,
+                         chosen.workspaceSize, stream),
+          "cublasLtMatmul");
+  }
+
+ private:
+  void describe(const ColumnProduct& product) {
+    const auto layout = [](cublasLtMatrixLayoutOpaque_t& to, const ColumnMatrix& matrix) {
+      check(cublasLtMatrixLayoutInit(&to, data_type(matrix.dtype), static_cast<std::uint64_t>(matrix.rows),
+                                     static_cast<std::uint64_t>(matrix.cols), matrix.stride),
+            "cublasLtMatrixLayoutInit");
+    };
+    const auto transpose = [&](cublasLtMatmulDescAttributes_t which, Transpose t) {
+      const std::int32_t value = t == Transpose::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
+      check(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
+            "cublasLtMatmulDescSetAttribute");
+    };
+    check(cublasLtMatmulDescInit(
+              &operation_, product.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "cublasLtMatmulDescInit");
+    transpose(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_first);
+    transpose(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_second);
+    layout(first_, product.first);
+    layout(second_, product.second);
+    layout(result_, product.result);
+  }
+
+  void ask(const ColumnProduct& product) {
+    cublasLtMatmulPreferenceOpaque_t preference{};
+    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof value),
+            "cublasLtMatmulPreferenceSetAttribute");
+    };
+    const auto [first, second, result] = product.alignment;
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(product.workspace_bytes));
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction_schemes(product.partial_sums));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, first);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, second);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result);
+    check(cublasLtMatmulAlgoGetHeuristic(handle_, &operation_, &first_, &second_, &result_, &result_,
+                                         &preference, kCandidates, candidates_.data(), &count_),
+          "cublasLtMatmulAlgoGetHeuristic");
+  }
+
+  cublasLtHandle_t handle_;
+  float beta_;
+  cublasLtMatmulDescOpaque_t operation_{};
+  cublasLtMatrixLayoutOpaque_t first_{}, second_{}, result_{};
+  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates_{};
+  int count_ = 0;
+};
+
+class Cublas final : public ProductLibrary {
+ public:
+  Cublas() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
+  ~Cublas() override { cublasLtDestroy(handle_); }  // nobody is left whom a failure could tell something
+  Cublas(const Cublas&) = delete;
+  Cublas& operator=(const Cublas&) = delete;
+
+  std::unique_ptr<LibraryProduct> product(const ColumnProduct& product) override {
+    return std::make_unique<CublasProduct>(handle_, product);
+  }
+
+ private:
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<ProductLibrary> make_product_library() { return std::make_unique<Cublas>(); }
+
+std::string product_library_version() {
+  const std::size_t version = cublasLtGetVersion();
+  return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace llampi::device::cuda

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library that multiplies matrices, as Gemm asks for it: cuBLASLt (cublaslt.cpp), or on the emulated GPU
+// plain loops (emulator/seams/products.cpp).
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::device::cuda {
+
+enum class Transpose : bool { no, yes };
+
+/// How the parts of a sum over k that blocks computed side by side ("split-K") may be put together. Not to
+/// split at all is always allowed.
+enum class PartialSums : std::uint8_t {
+  in_order,  ///< kept in float32 in the workspace and added by a second kernel: the order is fixed
+  any,       ///< also each added to the result as it comes
+};
+
+/// Stored by columns, of which one begins `stride` elements behind the other.
+struct ColumnMatrix {
+  DType dtype = DType::float32;
+  std::int64_t rows = 0, cols = 0, stride = 0;
+
+  auto operator<=>(const ColumnMatrix&) const = default;
+};
+
+/// result = op(first) op(second) (+ added, which is stored like the result), with float32 accumulation: all
+/// that the choice of an algorithm depends on.
+struct ColumnProduct {
+  ColumnMatrix first, second, result;
+  Transpose transpose_first = Transpose::no, transpose_second = Transpose::no;
+  bool adds = false;
+  bool in_place = true;  ///< what is added lies where the result is to be
+  bool tf32 = false;     ///< float32 matrices are multiplied in TF32
+  PartialSums partial_sums = PartialSums::in_order;
+  /// Bytes that divide the addresses: of first, of second, of the result and what is added.
+  std::array<std::uint32_t, 3> alignment{};
+  std::int64_t workspace_bytes = 0;  ///< that there are, aligned to 256
+
+  auto operator<=>(const ColumnProduct&) const = default;
+};
+
+/// Where the matrices of a product are. `added` is not read unless the product adds.
+struct ColumnOperands {
+  const void* first;
+  const void* second;
+  const void* added;
+  void* result;
+};
+
+/// A product as the library sees it, with the algorithms that it has for it.
+class LibraryProduct {
+ public:
+  virtual ~LibraryProduct() = default;
+
+  struct Algorithm {
+    bool runs = true;  ///< else it cannot be used here
+    std::size_t workspace_bytes = 0;
+  };
+  /// The fastest first, as the library estimates.
+  virtual std::vector<Algorithm> algorithms() const = 0;
+  /// Whether the result may be other memory than what is added. `algorithm` is an index into algorithms().
+  virtual bool adds_out_of_place(std::size_t algorithm) const = 0;
+  /// The workspace has at least what the algorithm needs. @throws Error
+  virtual void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
+                   cudaStream_t stream) = 0;
+};
+
+class ProductLibrary {
+ public:
+  virtual ~ProductLibrary() = default;
+  /// @throws Error if the library has no such product
+  virtual std::unique_ptr<LibraryProduct> product(const ColumnProduct& product) = 0;
+};
+
+/// @throws Error if it cannot be used on this machine
+std::unique_ptr<ProductLibrary> make_product_library();
+std::string product_library_version();  ///< "cuBLASLt 13.1.0"
+
+}  // namespace llampi::device::cuda
