@@ -7,7 +7,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/half.hpp"
 
-namespace llampi::emulated_nccl {
+namespace llampi::emulator {
 namespace {
 
 template <class T>
@@ -28,62 +28,47 @@ struct Half {
 };
 
 template <class Format>
-void combine(ncclRedOp_t op, const std::byte* all, std::size_t stride, int ranks, int owner,
-             std::size_t begin, std::size_t elements, std::byte* out) {
+void combine(const Contributions& of, int owner, std::size_t begin, std::size_t elements, std::byte* out) {
   using Stored = typename Format::Stored;
-  const auto* const rows = reinterpret_cast<const Stored*>(all);
+  const auto* const rows = reinterpret_cast<const Stored*>(of.all);
   auto* const target = reinterpret_cast<Stored*>(out);
   for (std::size_t i = 0; i < elements; ++i) {
-    Stored sum = rows[static_cast<std::size_t>((owner + 1) % ranks) * stride + begin + i];
-    for (int k = 2; k <= ranks; ++k) {
-      const Stored next = rows[static_cast<std::size_t>((owner + k) % ranks) * stride + begin + i];
-      const auto a = Format::load(sum), b = Format::load(next);
-      sum = Format::store(op == ncclMax ? std::max(a, b) : static_cast<decltype(a + b)>(a + b));
+    const auto given_by = [&](int rank) {
+      return rows[static_cast<std::size_t>(rank % of.ranks) * of.stride + begin + i];
+    };
+    Stored sum = given_by(owner + 1);
+    for (int k = 2; k <= of.ranks; ++k) {
+      const auto a = Format::load(sum), b = Format::load(given_by(owner + k));
+      sum =
+          Format::store(of.op == comm::ReduceOp::max ? std::max(a, b) : static_cast<decltype(a + b)>(a + b));
     }
     target[i] = sum;
   }
 }
 
-auto combine_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat64:
+auto combine_of(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
       return combine<Plain<double>>;
-    case ncclFloat32:
+    case DType::float32:
       return combine<Plain<float>>;
-    case ncclInt64:
+    case DType::int64:
       return combine<Plain<std::int64_t>>;
-    case ncclInt32:
+    case DType::int32:
       return combine<Plain<std::int32_t>>;
-    case ncclBfloat16:
+    case DType::bfloat16:
       return combine<Brain>;
-    case ncclFloat16:
+    case DType::float16:
       return combine<Half>;
-    default:
-      throw Error("the emulated NCCL has no such type");
   }
+  throw Error("no sums of this dtype between emulated GPUs");
 }
 
 }  // namespace
 
-std::size_t size_of(ncclDataType_t type) {
-  switch (type) {
-    case ncclFloat64:
-    case ncclInt64:
-      return 8;
-    case ncclFloat32:
-    case ncclInt32:
-      return 4;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    default:
-      throw Error("the emulated NCCL has no such type");
-  }
+void combine_round_the_ring(const Contributions& of, int owner, std::size_t begin, std::size_t elements,
+                            std::byte* out) {
+  combine_of(of.dtype)(of, owner, begin, elements, out);
 }
 
-void combine_round_the_ring(ncclDataType_t type, ncclRedOp_t op, const std::byte* all, std::size_t stride,
-                            int ranks, int owner, std::size_t begin, std::size_t elements, std::byte* out) {
-  combine_of(type)(op, all, stride, ranks, owner, begin, elements, out);
-}
-
-}  // namespace llampi::emulated_nccl
+}  // namespace llampi::emulator

@@ -2,17 +2,25 @@
 // Sums as NCCL forms them: round a ring of ranks, rounded to the numbers' own dtype at every station.
 #pragma once
 
-#include <nccl.h>
-
 #include <cstddef>
 
-namespace llampi::emulated_nccl {
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/tensor.hpp"
 
-std::size_t size_of(ncclDataType_t type);
+namespace llampi::emulator {
 
-/// out[i] of `elements` = sum or maximum of element `begin` + i of every row of `all` [ranks, stride],
-/// beginning with the rank behind `owner`.
-void combine_round_the_ring(ncclDataType_t type, ncclRedOp_t op, const std::byte* all, std::size_t stride,
-                            int ranks, int owner, std::size_t begin, std::size_t elements, std::byte* out);
+/// What all ranks give: [ranks, stride].
+struct Contributions {
+  DType dtype;
+  comm::ReduceOp op;
+  const std::byte* all;
+  std::size_t stride;
+  int ranks;
+};
 
-}  // namespace llampi::emulated_nccl
+/// out[i] of `elements` = sum or maximum of element `begin` + i of every rank's row, beginning with the rank
+/// behind `owner`.
+void combine_round_the_ring(const Contributions& of, int owner, std::size_t begin, std::size_t elements,
+                            std::byte* out);
+
+}  // namespace llampi::emulator

@@ -2,6 +2,7 @@
 #include "comm/nccl/communicator.hpp"
 
 #include <exception>
+#include <utility>
 
 namespace llampi::comm::nccl {
 
@@ -9,18 +10,14 @@ std::string Operation::describe() const {
   return fmt::format("{} of {} {} on stream {}", name, elements, to_string(dtype), stream.name());
 }
 
-Communicator::Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-                           const std::string& group, int stream)
+Communicator::Communicator(std::shared_ptr<Session> session, Membership membership, const std::string& group,
+                           int stream)
     : session_(std::move(session)), exceptions_(std::uncaught_exceptions()) {
   handle_->name = group;
   handle_->label = fmt::format("llampi {}", stream);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  config.commName = handle_->label.c_str();
-  const ncclResult_t result = session_->call(handle_, [&](ncclComm_t& communicator) {
-    return ncclCommInitRankConfig(&communicator, ranks, id, rank, &config);
-  });
-  // Also keeps `config` until NCCL has read it.
+  membership.label = handle_->label.c_str();
+  const Result result = session_->call(
+      handle_, [&](auto& communicator) { return library().connect(membership, communicator); });
   session_->settle(handle_, result, fmt::format("the communicator of urgent stream {}", stream));
 }
 
@@ -31,27 +28,26 @@ Communicator::~Communicator() {
     return;
   }
   try {
-    const ncclResult_t result = session_->call(handle_, ncclCommFinalize);
+    const Result result =
+        session_->call(handle_, [](auto& communicator) { return communicator->finalize(); });
     session_->settle(handle_, result, "the end");
-    const ncclResult_t destroyed = session_->call(handle_, [](ncclComm_t& communicator) {
-      return ncclCommDestroy(std::exchange(communicator, nullptr));
-    });
-    if (destroyed != ncclSuccess) session_->abort();
+    const Result destroyed = session_->call(
+        handle_, [](auto& communicator) { return std::exchange(communicator, nullptr)->destroy(); });
+    if (!destroyed.is_done()) session_->abort();
   } catch (...) {  // all is aborted, and whoever issues a collective hears of it
   }
 }
 
-void Communicator::issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t)>& call) {
-  const ncclResult_t result =
-      session_->call(handle_, [&](ncclComm_t& communicator) { return call(communicator); });
-  if (result == ncclSuccess) return;
+void Communicator::issue(const Operation& operation, const Collective& collective) {
+  const Result result =
+      session_->call(handle_, [&](auto& communicator) { return communicator->issue(collective); });
+  if (result.is_done()) return;
   session_->settle(handle_, result, operation.describe());
 }
 
 void Communicator::check(const Operation& operation) {
-  const ncclResult_t result = session_->state(handle_);
-  if (result == ncclSuccess || result == ncclInProgress) return;
-  session_->settle(handle_, result, operation.describe());
+  const Result result = session_->state(handle_);
+  if (result.has_failed()) session_->settle(handle_, result, operation.describe());
 }
 
 }  // namespace llampi::comm::nccl

@@ -2,9 +2,6 @@
 // A communicator of NCCL, non-blocking: no call of NCCL holds the host up without a limit.
 #pragma once
 
-#include <nccl.h>
-
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,9 +25,9 @@ struct Operation {
 class Communicator {
  public:
   /// Collective over the ranks of `id`.
+  /// @param membership its label is set here
   /// @param group "the group of ranks 0, 1"
-  Communicator(std::shared_ptr<Session> session, const ncclUniqueId& id, int ranks, int rank,
-               const std::string& group, int stream);
+  Communicator(std::shared_ptr<Session> session, Membership membership, const std::string& group, int stream);
   /// Flushes what is in flight and gives NCCL's resources back, once the other ranks do so too. While an
   /// exception unwinds they may never: then it is aborted.
   ~Communicator();
@@ -39,7 +36,7 @@ class Communicator {
 
   /// Issues a collective. When this returns, it is in its CUDA stream.
   /// @throws Error if it cannot be, or an earlier one failed
-  void issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t)>& call);
+  void issue(const Operation& operation, const Collective& collective);
   /// @throws Error if a collective failed; `operation` is one that is not done
   void check(const Operation& operation);
   Session& session() const { return *session_; }

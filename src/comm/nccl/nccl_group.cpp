@@ -2,7 +2,6 @@
 #include "comm/nccl/nccl_group.hpp"
 
 #include <algorithm>
-#include <cstring>
 
 #include "comm/nccl/nccl_work.hpp"
 #include "comm/reducible.hpp"
@@ -13,24 +12,6 @@ namespace {
 
 constexpr std::size_t kNamedRanks = 16;
 
-ncclDataType_t type_of(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return ncclFloat64;
-    case DType::float32:
-      return ncclFloat32;
-    case DType::bfloat16:
-      return ncclBfloat16;
-    case DType::float16:
-      return ncclFloat16;
-    case DType::int64:
-      return ncclInt64;
-    case DType::int32:
-      return ncclInt32;
-  }
-  throw Error("internal error: a dtype that NCCL does not have");
-}
-
 std::string name_of(const std::vector<int>& members) {
   std::string ranks;
   for (std::size_t i = 0; i < std::min(members.size(), kNamedRanks); ++i)
@@ -40,21 +21,19 @@ std::string name_of(const std::vector<int>& members) {
 }
 
 /// Rank 0 of the group makes an id, and the others learn it. Collective.
-ncclUniqueId agree_on_id(Group& host) {
-  ncclUniqueId id{};
+UniqueId agree_on_id(Group& host) {
+  UniqueId id;
   if (host.rank() == 0) {
-    const ncclResult_t result = ncclGetUniqueId(&id);
-    if (result != ncclSuccess)
-      throw Error(
-          fmt::format("ncclGetUniqueId: {} ({})", ncclGetErrorString(result), ncclGetLastError(nullptr)));
+    const Result result = library().make_id(id);
+    if (!result.is_done())
+      throw Error(fmt::format("ncclGetUniqueId: {} ({})", result.words, library().last_error(nullptr)));
   }
-  constexpr std::size_t kWords = sizeof(id) / sizeof(std::int32_t);
-  std::vector<std::int32_t> own(kWords), all(kWords * static_cast<std::size_t>(host.size()));
-  std::memcpy(own.data(), &id, sizeof(id));
-  host.all_gather(tensor(own.data(), 1, kWords), tensor(all.data(), host.size(), kWords),
+  const auto words = static_cast<std::int64_t>(id.words.size());
+  std::vector<std::int32_t> all(id.words.size() * static_cast<std::size_t>(host.size()));
+  host.all_gather(tensor(id.words.data(), 1, words), tensor(all.data(), host.size(), words),
                   device::Stream::host)
       ->wait(device::Stream::host);
-  std::memcpy(&id, all.data(), sizeof(id));
+  std::copy_n(all.begin(), id.words.size(), id.words.begin());
   return id;
 }
 
@@ -74,17 +53,18 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
     : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {
   if (size() == 1) return;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
-    communicators_[device::Stream::urgent(i, "").index()] =
-        std::make_shared<Communicator>(session_, agree_on_id(*host_), size(), rank(), name_of(members()), i);
+    communicators_[device::Stream::urgent(i, "").index()] = std::make_shared<Communicator>(
+        session_, Membership{agree_on_id(*host_), size(), rank()}, name_of(members()), i);
   }
 }
 
-void NcclGroup::issue(const Operation& operation,
-                      const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call) {
+void NcclGroup::issue(const Operation& operation, Collective collective) {
   if (size() == 1 || operation.elements == 0) return;
   require(communicator(operation.stream) != nullptr, "collectives between GPUs are on urgent streams");
-  const cudaStream_t stream = gpu_.stream(operation.stream);
-  communicator(operation.stream)->issue(operation, [&](ncclComm_t handle) { return call(handle, stream); });
+  collective.elements = operation.elements;
+  collective.dtype = operation.dtype;
+  collective.stream = gpu_.stream(operation.stream);
+  communicator(operation.stream)->issue(operation, collective);
 }
 
 void NcclGroup::finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const {
@@ -103,10 +83,7 @@ std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
   const Operation operation{"all_gather", shard.elements(), shard.dtype, stream};
-  issue(operation, [&](ncclComm_t handle, cudaStream_t on) {
-    return ncclAllGather(shard.data, whole.data, static_cast<std::size_t>(shard.elements()),
-                         type_of(shard.dtype), handle, on);
-  });
+  issue(operation, {.kind = Collective::Kind::all_gather, .send = shard.data, .receive = whole.data});
   if (size() == 1) finish(shard, whole, Accumulate::no, stream);
   return work(operation);
 }
@@ -120,10 +97,7 @@ std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accu
   const std::int64_t begin = rank() * shard.elements();
   const Tensor own = whole.slice(begin, begin + shard.elements());
   const Tensor sum = size() > 1 && is_direct(whole, shard, accumulate) ? shard : own;
-  issue(operation, [&](ncclComm_t handle, cudaStream_t on) {
-    return ncclReduceScatter(whole.data, sum.data, static_cast<std::size_t>(shard.elements()),
-                             type_of(whole.dtype), ncclSum, handle, on);
-  });
+  issue(operation, {.kind = Collective::Kind::reduce_scatter, .send = whole.data, .receive = sum.data});
   finish(sum, shard, accumulate, stream);
   return work(operation);
 }
@@ -139,10 +113,8 @@ std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, Reduce
   require_kernel(values, result, accumulate);
   const Operation operation{"all_reduce", values.elements(), values.dtype, stream};
   const Tensor sum = size() > 1 && is_direct(values, result, accumulate) ? result : values;
-  issue(operation, [&](ncclComm_t handle, cudaStream_t on) {
-    return ncclAllReduce(values.data, sum.data, static_cast<std::size_t>(values.elements()),
-                         type_of(values.dtype), op == ReduceOp::sum ? ncclSum : ncclMax, handle, on);
-  });
+  issue(operation,
+        {.kind = Collective::Kind::all_reduce, .send = values.data, .receive = sum.data, .op = op});
   finish(sum, result, accumulate, stream);
   return work(operation);
 }

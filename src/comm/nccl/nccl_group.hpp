@@ -30,7 +30,8 @@ class NcclGroup final : public Group {
 
  private:
   /// Calls NCCL if there is anything to do with other ranks.
-  void issue(const Operation& operation, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
+  /// @param collective but for what `operation` says
+  void issue(const Operation& operation, Collective collective);
   /// Where a reduction ends, on its stream: result (+)= sum, which may lie in the result already.
   void finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const;
   /// Of what is on the stream now.

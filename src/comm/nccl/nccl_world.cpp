@@ -13,12 +13,6 @@ namespace {
 constexpr std::uintptr_t kAlignment =
     4096;  // promised by Memory; ncclMemAlloc's pages are larger, cudaMalloc's not
 
-std::string version() {
-  int number = 0;
-  if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
-  return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
-}
-
 }  // namespace
 
 NcclWorld::NcclWorld(World& mpi, Gpu gpu, std::chrono::milliseconds patience)
@@ -33,7 +27,9 @@ NcclWorld::~NcclWorld() {
   if (std::uncaught_exceptions() > exceptions_) session_->abort();
 }
 
-std::string NcclWorld::describe() const { return fmt::format("{}, {}{}", mpi_.describe(), version(), note_); }
+std::string NcclWorld::describe() const {
+  return fmt::format("{}, {}{}", mpi_.describe(), library().version(), note_);
+}
 
 std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
   return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members));
@@ -42,16 +38,15 @@ std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
 device::Memory NcclWorld::allocate(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");
   if (bytes == 0) return {};
-  void* data = nullptr;
-  const ncclResult_t result = ncclMemAlloc(&data, static_cast<std::size_t>(bytes));
-  if (result != ncclSuccess || reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0) {
-    if (result == ncclSuccess) ncclMemFree(data);
+  void* const data = library().allocate(static_cast<std::size_t>(bytes));
+  if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0) {
+    if (data != nullptr) library().free(data);
     cudaGetLastError();  // what NCCL left there is no error of the next launch
     device::Memory memory = gpu_.device.allocate(bytes);
     if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
     return memory;
   }
-  device::Memory memory(data, bytes, [](void* begin) { ncclMemFree(begin); });
+  device::Memory memory(data, bytes, [](void* begin) { library().free(begin); });
   nccl::check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), gpu_.stream(device::Stream::compute)),
               "cudaMemsetAsync");
   gpu_.device.synchronize(device::Stream::compute);

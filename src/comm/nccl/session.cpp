@@ -32,28 +32,25 @@ void Session::require_alive() const {
                                : fmt::format("NCCL's communicators were aborted after this: {}", failure_));
 }
 
-ncclResult_t Session::call(const std::shared_ptr<Handle>& handle,
-                           const std::function<ncclResult_t(ncclComm_t&)>& call) {
+Result Session::call(const std::shared_ptr<Handle>& handle,
+                     const std::function<Result(std::unique_ptr<LibraryCommunicator>&)>& call) {
   require_alive();
   const std::lock_guard lock(mutex_);
   require_alive();
   const bool known = handle->communicator != nullptr;
-  const ncclResult_t result = call(handle->communicator);
+  const Result result = call(handle->communicator);
   if (!known && handle->communicator != nullptr) open_.push_back(handle);
   if (handle->communicator == nullptr) std::erase(open_, handle);
   return result;
 }
 
-ncclResult_t Session::state(const std::shared_ptr<Handle>& handle) {
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t result =
-      call(handle, [&](ncclComm_t& communicator) { return ncclCommGetAsyncError(communicator, &state); });
-  return result == ncclSuccess ? state : result;
+Result Session::state(const std::shared_ptr<Handle>& handle) {
+  return call(handle, [](auto& communicator) { return communicator->state(); });
 }
 
-void Session::settle(const std::shared_ptr<Handle>& handle, ncclResult_t result, const std::string& what) {
+void Session::settle(const std::shared_ptr<Handle>& handle, Result result, const std::string& what) {
   Deadline deadline(patience_);
-  while (result == ncclInProgress) {
+  while (result.is_in_progress()) {
     if (deadline.passed()) {
       fail(fmt::format("{} of {}: NCCL or other ranks did not answer for {} s", what, handle->name,
                        std::chrono::duration<double>(patience_).count()));
@@ -61,7 +58,7 @@ void Session::settle(const std::shared_ptr<Handle>& handle, ncclResult_t result,
     deadline.pause();
     result = state(handle);
   }
-  if (result != ncclSuccess) fail(fmt::format("{} of {}: {}", what, handle->name, reason(result, handle)));
+  if (result.has_failed()) fail(fmt::format("{} of {}: {}", what, handle->name, reason(result, handle)));
 }
 
 void Session::check() {
@@ -72,17 +69,15 @@ void Session::check() {
     all = open_;
   }
   for (const auto& handle : all) {
-    const ncclResult_t result = state(handle);
-    if (result == ncclSuccess || result == ncclInProgress) continue;
-    fail(fmt::format("{}: {}", handle->name, reason(result, handle)));
+    const Result result = state(handle);
+    if (result.has_failed()) fail(fmt::format("{}: {}", handle->name, reason(result, handle)));
   }
 }
 
-std::string Session::reason(ncclResult_t result, const std::shared_ptr<Handle>& handle) {
-  std::string words = fmt::format("{}", ncclGetErrorString(result));
+std::string Session::reason(const Result& result, const std::shared_ptr<Handle>& handle) {
   const std::lock_guard lock(mutex_);
-  const char* const last = ncclGetLastError(handle->communicator);  // null will do
-  return last == nullptr || *last == '\0' ? words : fmt::format("{} (NCCL's last error: {})", words, last);
+  const std::string last = library().last_error(handle->communicator.get());
+  return last.empty() ? result.words : fmt::format("{} (NCCL's last error: {})", result.words, last);
 }
 
 void Session::fail(const std::string& what) {
@@ -99,10 +94,9 @@ void Session::abort() {
   std::thread([self = shared_from_this(), done] {
     cudaSetDevice(self->gpu_);
     const std::lock_guard lock(self->mutex_);
-    // As one group: freeing the memory of one waits for the kernels of the others on this GPU.
-    ncclGroupStart();
-    for (const auto& handle : self->open_) ncclCommAbort(std::exchange(handle->communicator, nullptr));
-    ncclGroupEnd();
+    std::vector<std::unique_ptr<LibraryCommunicator>> communicators;
+    for (const auto& handle : self->open_) communicators.push_back(std::move(handle->communicator));
+    library().abort(std::move(communicators));
     self->open_.clear();
     done->set_value();
   }).detach();

@@ -2,8 +2,6 @@
 // What all communicators of NCCL of this process share: they fail together.
 #pragma once
 
-#include <nccl.h>
-
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -12,11 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "comm/nccl/library.hpp"
+
 namespace llampi::comm::nccl {
 
 /// A communicator as NCCL has it; null when it is given back or aborted. Only the session looks inside.
 struct Handle {
-  ncclComm_t communicator = nullptr;
+  std::unique_ptr<LibraryCommunicator> communicator;
   std::string name;   ///< of what, for messages
   std::string label;  ///< what NCCL calls it in its log and to profilers
 };
@@ -48,20 +48,20 @@ class Session : public std::enable_shared_from_this<Session> {
   bool aborted() const { return aborted_; }
 
   /// `call` with the handle, which is from then on aborted with the others if it holds a communicator. Does
-  /// not wait for what NCCL does beyond the call (ncclInProgress).
+  /// not wait for what NCCL does beyond the call.
   /// @throws Error if all were aborted
-  ncclResult_t call(const std::shared_ptr<Handle>& handle,
-                    const std::function<ncclResult_t(ncclComm_t&)>& call);
-  /// ncclInProgress while NCCL is at the last call. Later what happened since, ncclSuccess or an error.
-  ncclResult_t state(const std::shared_ptr<Handle>& handle);
+  Result call(const std::shared_ptr<Handle>& handle,
+              const std::function<Result(std::unique_ptr<LibraryCommunicator>&)>& call);
+  /// In progress while NCCL is at the last call. Later what happened since, a failure if any.
+  Result state(const std::shared_ptr<Handle>& handle);
   /// Waits until NCCL is done with a call that returned `result`.
   /// @throws Error, after fail(), if it failed or took too long
-  void settle(const std::shared_ptr<Handle>& handle, ncclResult_t result, const std::string& what);
+  void settle(const std::shared_ptr<Handle>& handle, Result result, const std::string& what);
 
   /// @throws Error, after fail(), if something went wrong in any communicator
   void check();
   /// NCCL's words for an error, the last ones that it wrote included.
-  std::string reason(ncclResult_t result, const std::shared_ptr<Handle>& handle);
+  std::string reason(const Result& result, const std::shared_ptr<Handle>& handle);
   /// Aborts all communicators. @throws Error: `what` and by whom it was seen
   [[noreturn]] void fail(const std::string& what);
   /// Aborts all communicators, so that no kernel waits for other ranks, and waits for that a short time: NCCL

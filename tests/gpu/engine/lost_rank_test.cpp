@@ -3,7 +3,7 @@
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "emulator/control.hpp"
-#include "emulator/seams/emulated_nccl.hpp"
+#include "emulator/seams/communicators.hpp"
 #include "fsdp/trajectory.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 
@@ -22,7 +22,7 @@ std::string error_of_last_step(bool graph) {
   EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
   const auto inputs = run.inputs(3);
   emulator::set_stream_order(emulator::StreamOrder::lazy);  // the host comes to wait before the GPU is done
-  emulated_nccl::lose_a_rank();
+  emulator::lose_a_rank();
   try {
     run.engine().step(inputs.micro_batches, inputs.step);
   } catch (const Error& error) {
@@ -35,7 +35,7 @@ class LostRank : public ::testing::Test {
  protected:
   void TearDown() override {
     emulator::set_stream_order(emulator::StreamOrder::eager);
-    emulated_nccl::reset();
+    emulator::reset_communicators();
   }
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong, as only the emulated NCCL can make it: lost ranks, calls that fail, never end, or leave
-// memory unaligned.
+// What goes wrong, as only emulated communicators can make it: lost ranks, calls that fail, never end, or
+// leave memory unaligned.
 #include <chrono>
 #include <cstdlib>
 
 #include "comm/nccl/nccl_world.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "emulator/control.hpp"
-#include "emulator/seams/emulated_nccl.hpp"
+#include "emulator/seams/communicators.hpp"
 #include "emulator/streams.hpp"
 #include "gpu/nccl/nccl_test.hpp"
 #include "llampi/comm/comm.hpp"
@@ -21,23 +21,23 @@ constexpr std::int64_t kElements = 1000;
 class NcclFailures : public ::testing::Test {
  protected:
   void SetUp() override {
-    before_ = emulated_nccl::counts();
+    before_ = emulator::communicator_counts();
     make_world(std::chrono::seconds(30));
     emulator::set_stream_order(emulator::StreamOrder::lazy);
   }
   void TearDown() override {
-    emulated_nccl::reset();
+    emulator::reset_communicators();
     emulator::set_stream_order(emulator::StreamOrder::eager);
     world.reset();
-    EXPECT_EQ(emulated_nccl::counts().open, before_.open);
-    EXPECT_EQ(emulated_nccl::counts().memory, before_.memory);
+    EXPECT_EQ(emulator::communicator_counts().open, before_.open);
+    EXPECT_EQ(emulator::communicator_counts().memory, before_.memory);
   }
 
   void make_world(std::chrono::milliseconds patience) {
     world = std::make_unique<comm::nccl::NcclWorld>(mpi, comm::nccl::Gpu{gpu, gpu}, patience);
   }
-  int aborted() const { return emulated_nccl::counts().aborted - before_.aborted; }
-  int destroyed() const { return emulated_nccl::counts().destroyed - before_.destroyed; }
+  int aborted() const { return emulator::communicator_counts().aborted - before_.aborted; }
+  int destroyed() const { return emulator::communicator_counts().destroyed - before_.destroyed; }
 
   Buffer values() {
     Buffer buffer(gpu, *world, DType::float32, kElements);
@@ -59,7 +59,7 @@ class NcclFailures : public ::testing::Test {
   }();
 
  private:
-  emulated_nccl::Counts before_;
+  emulator::CommunicatorCounts before_;
 };
 
 template <class Call>
@@ -84,7 +84,7 @@ void expect_names(const std::string& message, const comm::World& mpi, const std:
 TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
   {
     const auto group = world->group(all);
-    EXPECT_EQ(emulated_nccl::counts().open, 2);
+    EXPECT_EQ(emulator::communicator_counts().open, 2);
     const Buffer buffer = values();
     reduce(*group, buffer)->wait(device::Stream::compute);
   }
@@ -101,7 +101,7 @@ TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
 }
 
 TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
-  emulated_nccl::set_delay(100);
+  emulator::set_delay(100);
   const auto group = world->group(all);
   const Buffer buffer = values(), copy = values();
   reduce(*group, buffer)->wait(device::Stream::compute);
@@ -112,7 +112,7 @@ TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
 TEST_F(NcclFailures, ACallThatFailsNamesItself) {
   const auto group = world->group(all), other = world->group(all);
   const Buffer buffer = values();
-  emulated_nccl::fail_next("ncclAllReduce", ncclInvalidArgument);
+  emulator::fail_next(emulator::Call::issue);
   const std::string message = error_of([&] { reduce(*group, buffer); });
   expect_names(message, mpi,
                {"all_reduce of 1000 float32 on stream reduce", "an emulated error", "emulated words"});
@@ -123,7 +123,7 @@ TEST_F(NcclFailures, ACallThatFailsNamesItself) {
 }
 
 TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
-  emulated_nccl::fail_next("ncclCommInitRankConfig", ncclSystemError);
+  emulator::fail_next(emulator::Call::connect);
   expect_names(error_of([&] { world->group(all); }), mpi, {"the communicator of urgent stream 0"});
   EXPECT_EQ(aborted(), 1);
 }
@@ -137,7 +137,7 @@ TEST_F(NcclFailures, ALostRankEndsTheWait) {
       work->wait(device::Stream::host);
       continue;
     }
-    emulated_nccl::lose_a_rank();
+    emulator::lose_a_rank();
     expect_names(error_of([&] { work->wait(device::Stream::host); }), mpi,
                  {"all_reduce of 1000 float32 on stream reduce", "remote process exited"});
   }
@@ -149,7 +149,7 @@ TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::compute);
   EXPECT_NO_THROW(world->check());
-  emulated_nccl::lose_a_rank();
+  emulator::lose_a_rank();
   expect_names(error_of([&] { world->check(); }), mpi, {"remote process exited"});
   EXPECT_EQ(aborted(), 2);
 }
@@ -158,7 +158,7 @@ TEST_F(NcclFailures, NcclThatDoesNotAnswerIsGivenUp) {
   make_world(std::chrono::seconds(1));
   const auto group = world->group(all);
   const Buffer buffer = values();
-  emulated_nccl::set_delay(-1);
+  emulator::set_delay(-1);
   const auto begin = std::chrono::steady_clock::now();
   expect_names(error_of([&] { reduce(*group, buffer); }), mpi, {"did not answer for 1 s"});
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
@@ -209,12 +209,12 @@ TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
 TEST_F(NcclFailures, OtherMemoryWhereNcclHasNone) {
   for (const bool misaligned : {false, true}) {
     make_world(std::chrono::seconds(30));
-    emulated_nccl::misalign_memory(misaligned);
-    if (!misaligned) emulated_nccl::fail_next("ncclMemAlloc", ncclUnhandledCudaError);
+    emulator::misalign_memory(misaligned);
+    if (!misaligned) emulator::fail_next(emulator::Call::allocate);
     const device::Memory memory = world->allocate(10'000);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data()) % 4096, 0U);
     EXPECT_NE(world->describe().find("buffers by cudaMalloc"), std::string::npos) << world->describe();
-    emulated_nccl::reset();
+    emulator::reset_communicators();
   }
 }
 
@@ -241,7 +241,7 @@ TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::host);
   EXPECT_EQ(buffer.get()[17], number(mpi.rank(), 17));
-  EXPECT_EQ(emulated_nccl::counts().open, 0);
+  EXPECT_EQ(emulator::communicator_counts().open, 0);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <memory>
 #include <vector>
 
-namespace llampi::emulated_nccl {
+namespace llampi::emulator {
 
 /// Of a communicator and of what it has in streams.
 struct Link {
@@ -38,4 +38,4 @@ using Received = std::vector<std::byte>;
 void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
               std::function<void(Received&)> with);
 
-}  // namespace llampi::emulated_nccl
+}  // namespace llampi::emulator

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "emulator/seams/emulated_exchange.hpp"
+#include "emulator/seams/exchange.hpp"
 
 #include <array>
 #include <thread>
@@ -9,7 +9,7 @@
 #include "emulator/streams.hpp"
 #include "llampi/core/error.hpp"
 
-namespace llampi::emulated_nccl {
+namespace llampi::emulator {
 namespace {
 
 constexpr int kFirstTag = 4000;
@@ -19,7 +19,7 @@ constexpr int kProbes = 32;
 cudaStream_t network() {
   static const std::unique_ptr<CUstream_st> stream = [] {
     auto made = std::make_unique<CUstream_st>();
-    emulator::add_stream(made.get());
+    add_stream(made.get());
     return made;
   }();
   return stream.get();
@@ -29,7 +29,7 @@ cudaStream_t network() {
 bool is_eager() {
   for (int i = 0; i < kProbes; ++i) {
     const auto done = std::make_shared<bool>(false);
-    emulator::enqueue(network(), [done] { *done = true; });
+    enqueue(network(), [done] { *done = true; });
     if (!*done) return false;
   }
   return true;
@@ -42,7 +42,7 @@ struct Exchange {
   int capture = 0;            ///< in which it was captured; 0: in none
   std::vector<int> captures;  ///< of all ranks
   std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  std::shared_ptr<emulator::Point> arrived = std::make_shared<emulator::Point>(network());
+  std::shared_ptr<Point> arrived = std::make_shared<Point>(network());
 };
 
 /// MPI goes on writing what nobody waits for any more.
@@ -61,7 +61,7 @@ void look(const std::shared_ptr<Exchange>& exchange) {
   }
   if (done == 0) {
     std::this_thread::yield();  // to the rank that is waited for, where there are more ranks than cores
-    return emulator::enqueue(network(), [exchange] { look(exchange); });
+    return enqueue(network(), [exchange] { look(exchange); });
   }
   exchange->arrived->reach();
 }
@@ -94,7 +94,7 @@ void finish(Exchange& exchange, const std::function<void(Received&)>& with) {
 
 }  // namespace
 
-void check_mpi(int code) { require(code == MPI_SUCCESS, "MPI in the emulated NCCL"); }
+void check_mpi(int code) { require(code == MPI_SUCCESS, "MPI between emulated GPUs"); }
 
 MPI_Comm connect(const Id& id, int rank, int ranks) {
   int self = 0;
@@ -130,17 +130,17 @@ void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t b
               std::function<void(Received&)> with) {
   // In a graph this is done again and again: each time it is an exchange of its own.
   const auto current = std::make_shared<std::shared_ptr<Exchange>>();
-  const emulator::Capture* const capture = emulator::capture_of(stream);
-  emulator::enqueue(stream, [=, number = capture ? capture->number() : 0] {
+  const Capture* const capture = capture_of(stream);
+  enqueue(stream, [=, number = capture ? capture->number() : 0] {
     *current = std::make_shared<Exchange>();
     (*current)->link = link;
     start(*current, send, bytes, number);
   });
-  emulator::wait_for_what(stream, [current] { return (*current)->arrived; });
-  emulator::enqueue(stream, [current, with = std::move(with)] {
+  wait_for_what(stream, [current] { return (*current)->arrived; });
+  enqueue(stream, [current, with = std::move(with)] {
     const auto exchange = std::exchange(*current, nullptr);
     finish(*exchange, with);
   });
 }
 
-}  // namespace llampi::emulated_nccl
+}  // namespace llampi::emulator

@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emulator/seams/communicators.hpp"
+
+#include <cuda_runtime.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/nccl/library.hpp"
+#include "emulator/capture.hpp"
+#include "emulator/memory.hpp"
+#include "emulator/seams/exchange.hpp"
+#include "emulator/seams/ring_sums.hpp"
+#include "emulator/streams.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::emulator {
+namespace {
+
+using comm::nccl::Collective;
+using comm::nccl::LibraryCommunicator;
+using comm::nccl::Membership;
+using comm::nccl::Result;
+using comm::nccl::UniqueId;
+
+constexpr int kUsualDelay = 2;
+constexpr std::uintptr_t kPage = std::uintptr_t{2} << 20;
+constexpr Result kInProgress{Result::State::in_progress, ""};
+constexpr Result kFailed{Result::State::failed, "an emulated error"};
+constexpr Result kRankLost{Result::State::failed, "remote process exited or there was a network error"};
+
+class EmulatedCommunicator;
+
+struct State {
+  int delay = kUsualDelay;
+  Call failing = Call::none;
+  bool misaligned = false;
+  bool chained = true;
+  std::shared_ptr<Point> last;  ///< collective that was issued
+  std::atomic<int> open = 0, destroyed = 0, aborted = 0;
+  int ids = 0;
+  std::vector<EmulatedCommunicator*> communicators;
+  std::map<void*, void*> memory;  ///< what cudaMalloc gave for it
+};
+
+State& state() {
+  static State state;
+  return state;
+}
+
+/// Whether this call is the one that is to fail.
+bool fails(Call call) {
+  if (state().failing != call) return false;
+  state().failing = Call::none;
+  return true;
+}
+
+/// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may.
+void check_buffers(const Collective& c, std::size_t send_bytes, std::size_t receive_bytes,
+                   std::ptrdiff_t place) {
+  const auto *const s = static_cast<const std::byte*>(c.send), *const r =
+                                                                   static_cast<const std::byte*>(c.receive);
+  for (const auto& [data, bytes] : {std::pair{s, send_bytes}, std::pair{r, receive_bytes}}) {
+    require(device_memory().contains(data), "a collective on memory that is no GPU's");
+    device_memory().check(data, bytes, "a collective");
+  }
+  const bool apart = s + send_bytes <= r || r + receive_bytes <= s;
+  require(apart || r - s == place, "a collective whose buffers overlap");
+}
+
+class EmulatedCommunicator final : public LibraryCommunicator {
+ public:
+  EmulatedCommunicator() {
+    emulator::state().communicators.push_back(this);
+    ++emulator::state().open;
+  }
+  EmulatedCommunicator(const EmulatedCommunicator&) = delete;
+  EmulatedCommunicator& operator=(const EmulatedCommunicator&) = delete;
+  ~EmulatedCommunicator() override {
+    std::erase(emulator::state().communicators, this);
+    --emulator::state().open;
+  }
+
+  Result connect(const Membership& membership) {
+    link_->rank = membership.rank;
+    link_->ranks = membership.ranks;
+    Id id{};
+    std::memcpy(&id, &membership.id, sizeof id);
+    return begin(Call::connect,
+                 [id, link = link_] { link->mpi = emulator::connect(id, link->rank, link->ranks); });
+  }
+
+  Result issue(const Collective& collective) override {
+    switch (collective.kind) {
+      case Collective::Kind::all_gather:
+        return all_gather(collective);
+      case Collective::Kind::reduce_scatter:
+        return reduce_scatter(collective);
+      case Collective::Kind::all_reduce:
+        return all_reduce(collective);
+    }
+    return kFailed;
+  }
+
+  Result state() override {
+    if (pending_ && error_.is_done()) {
+      int connected = 0;
+      check_mpi(MPI_Test(&connection_, &connected, MPI_STATUS_IGNORE));
+      if (connected == 0) run_some();  // which other ranks may wait for before they come
+      if (polls_ != 0 || connected == 0) {
+        if (polls_ > 0) --polls_;
+        return kInProgress;
+      }
+      std::exchange(pending_, nullptr)();
+    }
+    return error_;
+  }
+
+  Result finalize() override {
+    return begin(Call::none, [this] {
+      run_all();
+      check_mpi(MPI_Barrier(link_->mpi));
+      finalized_ = true;
+    });
+  }
+  Result destroy() override {
+    require(finalized_, "a communicator is destroyed before it is finalized");
+    require(link_.use_count() == 1, "a communicator is destroyed before a graph that has its collectives");
+    check_mpi(MPI_Comm_free(&link_->mpi));
+    ++emulator::state().destroyed;
+    return {};
+  }
+  /// From any thread, so without MPI.
+  void abort() {
+    link_->dead = true;
+    ++emulator::state().aborted;
+  }
+  void lose_a_rank() {
+    error_ = kRankLost;
+    link_->dead = true;
+  }
+
+ private:
+  /// Begins a call: `work` is done later.
+  Result begin(Call call, std::function<void()> work) {
+    if (pending_) return kFailed;  // "before the previous operation returned ncclSuccess"
+    if (!error_.is_done()) return error_;
+    if (call != Call::none && fails(call)) work = [this] { error_ = kFailed; };
+    pending_ = std::move(work);
+    polls_ = emulator::state().delay;
+    return kInProgress;
+  }
+
+  /// Puts it into the stream when the library comes to it: `finish(link, received)` with what all ranks have
+  /// in `send`.
+  template <class Finish>
+  Result collective(const Collective& c, std::size_t bytes, Finish finish) {
+    if (std::exchange(connects_, false)) check_mpi(MPI_Ibarrier(link_->mpi, &connection_));
+    return begin(Call::issue, [=, link = link_] {
+      // A graph has an order of its own.
+      const auto& last = emulator::state().last;
+      if (emulator::state().chained && last && last->capture.get() == capture_of(c.stream))
+        wait_for(c.stream, last);
+      exchange(link, c.send, bytes, c.stream, [=](Received& received) { finish(*link, received); });
+      emulator::state().last = mark(c.stream);
+    });
+  }
+
+  std::size_t bytes_of(const Collective& c) const {
+    return static_cast<std::size_t>(c.elements * size_of(c.dtype));
+  }
+
+  Result all_gather(const Collective& c) {
+    const std::size_t bytes = bytes_of(c);
+    check_buffers(c, bytes, bytes * static_cast<std::size_t>(link_->ranks),
+                  -link_->rank * static_cast<std::ptrdiff_t>(bytes));
+    return collective(
+        c, bytes, [=](const Link&, const Received& all) { std::memcpy(c.receive, all.data(), all.size()); });
+  }
+  Result reduce_scatter(const Collective& c) {
+    const std::size_t all_bytes = bytes_of(c) * static_cast<std::size_t>(link_->ranks);
+    const auto place = link_->rank * static_cast<std::ptrdiff_t>(bytes_of(c));
+    check_buffers(c, all_bytes, bytes_of(c), place);
+    return collective(c, all_bytes, [=](const Link& link, const Received& all) {
+      // NCCL uses the rest of an operand in place as it likes.
+      if (static_cast<const std::byte*>(c.send) + place == c.receive)
+        std::memset(const_cast<void*>(c.send), 0xEE, all_bytes);
+      const auto ranks = static_cast<std::size_t>(link.ranks), rank = static_cast<std::size_t>(link.rank);
+      const auto count = static_cast<std::size_t>(c.elements);
+      combine_round_the_ring({c.dtype, c.op, all.data(), count * ranks, link.ranks}, link.rank, rank * count,
+                             count, static_cast<std::byte*>(c.receive));
+    });
+  }
+  Result all_reduce(const Collective& c) {
+    check_buffers(c, bytes_of(c), bytes_of(c), 0);
+    return collective(c, bytes_of(c), [=](const Link& link, const Received& all) {
+      const auto ranks = static_cast<std::size_t>(link.ranks);
+      const auto count = static_cast<std::size_t>(c.elements);
+      const auto size = static_cast<std::size_t>(size_of(c.dtype));
+      for (std::size_t owner = 0; owner < ranks; ++owner) {
+        const std::size_t begin = count * owner / ranks, end = count * (owner + 1) / ranks;
+        combine_round_the_ring({c.dtype, c.op, all.data(), count, link.ranks}, static_cast<int>(owner), begin,
+                               end - begin, static_cast<std::byte*>(c.receive) + begin * size);
+      }
+    });
+  }
+
+  std::shared_ptr<Link> link_ = std::make_shared<Link>();
+  std::function<void()> pending_;  ///< what the last call has still to do
+  int polls_ = 0;                  ///< until it does it; -1: never
+  Result error_;
+  bool finalized_ = false;
+  bool connects_ = true;                       ///< in its next collective, the first
+  MPI_Request connection_ = MPI_REQUEST_NULL;  ///< complete when all ranks have come there
+};
+
+class EmulatedLibrary final : public comm::nccl::Library {
+ public:
+  std::string version() const override { return "emulated NCCL 2.19"; }  // the oldest that is accepted
+
+  Result make_id(UniqueId& id) override {
+    Id content{.root = 0, .serial = state().ids++};
+    check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &content.root));
+    static_assert(sizeof content <= sizeof id);
+    std::memcpy(id.words.data(), &content, sizeof content);
+    return {};
+  }
+  Result connect(const Membership& membership, std::unique_ptr<LibraryCommunicator>& made) override {
+    auto communicator = std::make_unique<EmulatedCommunicator>();
+    const Result result = communicator->connect(membership);
+    made = std::move(communicator);
+    return result;
+  }
+  void abort(std::vector<std::unique_ptr<LibraryCommunicator>> communicators) override {
+    for (const auto& communicator : communicators) static_cast<EmulatedCommunicator&>(*communicator).abort();
+  }
+  std::string last_error(const LibraryCommunicator*) override { return "emulated words"; }
+
+  void* allocate(std::size_t bytes) override {
+    if (fails(Call::allocate)) return nullptr;
+    void* base = nullptr;
+    if (cudaMalloc(&base, bytes + kPage) != cudaSuccess) return nullptr;
+    const auto address = (reinterpret_cast<std::uintptr_t>(base) + kPage - 1) / kPage * kPage;
+    void* const data =
+        state().misaligned ? static_cast<std::byte*>(base) + 256 : reinterpret_cast<void*>(address);
+    state().memory[data] = base;
+    return data;
+  }
+  void free(void* data) override {
+    const auto block = state().memory.find(data);
+    require(block != state().memory.end(), "memory that was not allocated for communication");
+    cudaFree(block->second);
+    state().memory.erase(block);
+  }
+};
+
+}  // namespace
+
+CommunicatorCounts communicator_counts() {
+  return {state().open, state().destroyed, state().aborted, static_cast<int>(state().memory.size())};
+}
+void set_delay(int polls) { state().delay = polls; }
+void fail_next(Call call) { state().failing = call; }
+void lose_a_rank() {
+  for (EmulatedCommunicator* communicator : state().communicators) communicator->lose_a_rank();
+}
+void chain_collectives(bool wanted) { state().chained = wanted; }
+void misalign_memory(bool wanted) { state().misaligned = wanted; }
+void reset_communicators() {
+  state().delay = kUsualDelay;
+  state().failing = Call::none;
+  state().misaligned = false;
+  state().chained = true;
+}
+
+}  // namespace llampi::emulator
+
+namespace llampi::comm::nccl {
+
+Library& library() {
+  static emulator::EmulatedLibrary emulated;
+  return emulated;
+}
+
+}  // namespace llampi::comm::nccl

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL, call by call. When and in which order they are made is decided above (session.hpp).
+#include "comm/nccl/library.hpp"
+
+#include <nccl.h>
+
+#include <cstring>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::comm::nccl {
+namespace {
+
+Result result_of(ncclResult_t result) {
+  if (result == ncclSuccess) return {};
+  if (result == ncclInProgress) return {Result::State::in_progress, ""};
+  return {Result::State::failed, ncclGetErrorString(result)};
+}
+
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float64:
+      return ncclFloat64;
+    case DType::float32:
+      return ncclFloat32;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::float16:
+      return ncclFloat16;
+    case DType::int64:
+      return ncclInt64;
+    case DType::int32:
+      return ncclInt32;
+  }
+  throw Error("internal error: a dtype that NCCL does not have");
+}
+
+class NcclCommunicator final : public LibraryCommunicator {
+ public:
+  ncclResult_t connect(const Membership& membership) {
+    config_.blocking = 0;
+    config_.commName = membership.label;
+    ncclUniqueId id{};
+    static_assert(sizeof(id) == sizeof(membership.id));
+    std::memcpy(&id, &membership.id, sizeof(id));
+    return ncclCommInitRankConfig(&handle_, membership.ranks, id, membership.rank, &config_);
+  }
+  ncclComm_t handle() const { return handle_; }
+
+  Result issue(const Collective& c) override {
+    const auto elements = static_cast<std::size_t>(c.elements);
+    const ncclDataType_t type = type_of(c.dtype);
+    const ncclRedOp_t op = c.op == ReduceOp::sum ? ncclSum : ncclMax;
+    switch (c.kind) {
+      case Collective::Kind::all_gather:
+        return result_of(ncclAllGather(c.send, c.receive, elements, type, handle_, c.stream));
+      case Collective::Kind::reduce_scatter:
+        return result_of(ncclReduceScatter(c.send, c.receive, elements, type, op, handle_, c.stream));
+      case Collective::Kind::all_reduce:
+        return result_of(ncclAllReduce(c.send, c.receive, elements, type, op, handle_, c.stream));
+    }
+    throw Error("internal error: a collective that NCCL does not have");
+  }
+  Result state() override {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(handle_, &state);
+    return result_of(result == ncclSuccess ? state : result);
+  }
+  Result finalize() override { return result_of(ncclCommFinalize(handle_)); }
+  Result destroy() override { return result_of(ncclCommDestroy(handle_)); }
+
+ private:
+  ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;  ///< which NCCL may read until it is connected
+  ncclComm_t handle_ = nullptr;
+};
+
+ncclComm_t handle_of(const LibraryCommunicator& communicator) {
+  return static_cast<const NcclCommunicator&>(communicator).handle();
+}
+
+class Nccl final : public Library {
+ public:
+  std::string version() const override {
+    int number = 0;
+    if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
+    return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+  }
+  Result make_id(UniqueId& id) override {
+    ncclUniqueId made{};
+    const ncclResult_t result = ncclGetUniqueId(&made);
+    std::memcpy(id.words.data(), &made, sizeof(made));
+    return result_of(result);
+  }
+  Result connect(const Membership& membership, std::unique_ptr<LibraryCommunicator>& made) override {
+    auto communicator = std::make_unique<NcclCommunicator>();
+    const ncclResult_t result = communicator->connect(membership);
+    if (communicator->handle() != nullptr) made = std::move(communicator);
+    return result_of(result);
+  }
+  void abort(std::vector<std::unique_ptr<LibraryCommunicator>> communicators) override {
+    ncclGroupStart();
+    for (const auto& communicator : communicators) ncclCommAbort(handle_of(*communicator));
+    ncclGroupEnd();
+  }
+  std::string last_error(const LibraryCommunicator* of) override {
+    const char* const words = ncclGetLastError(of == nullptr ? nullptr : handle_of(*of));
+    return words == nullptr ? "" : words;
+  }
+  void* allocate(std::size_t bytes) override {
+    void* data = nullptr;
+    return ncclMemAlloc(&data, bytes) == ncclSuccess ? data : nullptr;
+  }
+  void free(void* data) override { ncclMemFree(data); }
+};
+
+}  // namespace
+
+Library& library() {
+  static Nccl nccl;
+  return nccl;
+}
+
+}  // namespace llampi::comm::nccl

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library that moves data between GPUs, as this folder asks for it: NCCL (library.cpp), or between
+// emulated GPUs messages over MPI (emulator/seams/communicators.cpp). Non-blocking: a call may return before
+// it is done, and state() says when it is.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::comm::nccl {
+
+/// How a call went, or goes.
+struct Result {
+  enum class State : std::uint8_t { done, in_progress, failed };
+  State state = State::done;
+  const char* words = "";  ///< the library's, for a failure
+
+  bool is_done() const { return state == State::done; }
+  bool is_in_progress() const { return state == State::in_progress; }
+  bool has_failed() const { return state == State::failed; }
+};
+
+/// What the ranks of a communicator have in common.
+struct UniqueId {
+  std::array<std::int32_t, 32> words{};
+};
+
+struct Membership {
+  UniqueId id;
+  int ranks = 1, rank = 0;
+  /// What the library calls the communicator in its log and to profilers; as long as it exists.
+  const char* label = "";
+};
+
+/// Operands of a collective, in memory of this rank's GPU. `send` and `receive` are apart, or one lies in the
+/// other just where this rank's part belongs.
+struct Collective {
+  enum class Kind : std::uint8_t { all_gather, reduce_scatter, all_reduce };
+  Kind kind = Kind::all_gather;
+  const void* send = nullptr;
+  void* receive = nullptr;
+  ReduceOp op = ReduceOp::sum;
+  std::int64_t elements = 0;  ///< of a rank: of the shard, or of the values
+  DType dtype = DType::float32;
+  cudaStream_t stream = nullptr;
+};
+
+/// Destroying the object gives nothing back: destroy() does, or Library::abort().
+class LibraryCommunicator {
+ public:
+  virtual ~LibraryCommunicator() = default;
+
+  virtual Result issue(const Collective& collective) = 0;
+  /// In progress while the library is at the last call; later what happened since.
+  virtual Result state() = 0;
+  /// Waits for what was issued. All ranks call it before destroy().
+  virtual Result finalize() = 0;
+  /// The last call.
+  virtual Result destroy() = 0;
+};
+
+class Library {
+ public:
+  virtual ~Library() = default;
+
+  virtual std::string version() const = 0;  ///< "NCCL 2.28.9"
+  virtual Result make_id(UniqueId& id) = 0;
+  /// Collective over the ranks of the id. `made` stays null if there is no communicator yet that could be
+  /// aborted.
+  virtual Result connect(const Membership& membership, std::unique_ptr<LibraryCommunicator>& made) = 0;
+  /// As one group: freeing the memory of one waits for the kernels of the others on this GPU. From any
+  /// thread.
+  virtual void abort(std::vector<std::unique_ptr<LibraryCommunicator>> communicators) = 0;
+  /// The last words that were written about an error, if any. `of` may be null.
+  virtual std::string last_error(const LibraryCommunicator* of) = 0;
+
+  /// Memory of the GPU that can be registered. Null if there is none of this kind.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void free(void* data) = 0;
+};
+
+Library& library();
+
+}  // namespace llampi::comm::nccl
