@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# llampi_test(NAME SOURCES file... USES part... [RANKS n...] [LABELS label...] [TIMEOUT seconds])
-# One executable, which sees the private headers of these parts; one ctest entry, or one per number of ranks. With RANKS the test runs under mpirun, failures of all ranks
-# are printed by rank 0 (tests/support/mpi_main.cpp), and every rank has one thread.
+# llampi_test(NAME SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds])
+# One executable, test_NAME, which sees the private headers of these parts; one ctest entry NAME, or one NAME_n per number of ranks.
+# NAME begins with the folder below tests/: tests/ranks/fsdp/engine_test.cpp is in ranks_fsdp or ranks_fsdp_engine; the first word of
+# it is a label (TESTING.md). With RANKS the test runs under mpirun, failures of all ranks are printed by rank 0
+# (tests/support/mpi_main.cpp), and every rank has one thread.
 find_package(GTest REQUIRED)
 
 set(LLAMPI_MPI_ENVIRONMENT
@@ -14,24 +16,16 @@ function(llampi_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set(main_source ${CMAKE_SOURCE_DIR}/tests/support/main.cpp)
+  add_executable(test_${name} ${ARG_SOURCES})
+  llampi_test_options(test_${name})
   if(ARG_RANKS)
-    set(main_source ${CMAKE_SOURCE_DIR}/tests/support/mpi_main.cpp)
+    target_link_libraries(test_${name} PRIVATE llampi_test_mpi_main)
     list(APPEND ARG_USES comm)
-    list(APPEND ARG_LIBRARIES MPI::MPI_C)
+  else()
+    target_link_libraries(test_${name} PRIVATE llampi_test_main)
   endif()
-  add_executable(test_${name} ${ARG_SOURCES} ${main_source})
-  target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  target_compile_definitions(test_${name} PRIVATE LLAMPI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests"
-                                                  LLAMPI_PROGRAM="${CMAKE_BINARY_DIR}/llampi")
-  foreach(used ${ARG_USES})
-    target_link_libraries(test_${name} PRIVATE llampi_${used})
-    if(TARGET llampi_${used}_private)
-      target_link_libraries(test_${name} PRIVATE llampi_${used}_private)
-    endif()
-  endforeach()
-  target_link_libraries(test_${name} PRIVATE GTest::gtest GTest::gmock ${ARG_LIBRARIES})
-  llampi_warnings(test_${name})
+  llampi_use_parts(test_${name} ${ARG_USES})
+  target_link_libraries(test_${name} PRIVATE ${ARG_LIBRARIES})
   if(NOT ARG_RANKS)
     add_test(NAME ${name} COMMAND test_${name})
     llampi_test_properties(${name} 1 "${ARG_LABELS}" ${ARG_TIMEOUT})
@@ -41,9 +35,14 @@ function(llampi_test name)
     set_property(GLOBAL APPEND PROPERTY LLAMPI_GPU_TESTS "${name} ${ranks}")
   endif()
   foreach(ranks ${ARG_RANKS})
-    add_test(NAME ${name}_${ranks} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_${name}>)
-    llampi_test_properties(${name}_${ranks} ${ranks} "${ARG_LABELS}" ${ARG_TIMEOUT})
+    llampi_rank_test(${name}_${ranks} ${name} ${ranks} "${ARG_LABELS}" ${ARG_TIMEOUT})
   endforeach()
+endfunction()
+
+# llampi_rank_test(ENTRY NAME RANKS LABELS TIMEOUT [argument...]): one more ctest entry of the executable test_NAME, under mpirun.
+function(llampi_rank_test entry name ranks labels timeout)
+  add_test(NAME ${entry} COMMAND ${MPIEXEC_EXECUTABLE} -n ${ranks} $<TARGET_FILE:test_${name}> ${ARGN})
+  llampi_test_properties(${entry} ${ranks} "${labels}" ${timeout})
 endfunction()
 
 function(llampi_test_properties test ranks labels timeout)
@@ -54,5 +53,27 @@ function(llampi_test_properties test ranks labels timeout)
   if(NOT "gpu" IN_LIST labels)
     list(APPEND environment CUDA_VISIBLE_DEVICES=) # run.device = auto means CPUs there, whatever the machine has
   endif()
+  if(test MATCHES "^(unit|ranks|system)_")
+    list(PREPEND labels ${CMAKE_MATCH_1})
+  endif()
   set_tests_properties(${test} PROPERTIES PROCESSORS ${ranks} TIMEOUT ${timeout} LABELS "${labels}" ENVIRONMENT "${environment}")
+endfunction()
+
+# What tests are compiled with: -O1, since it takes longer to compile them than to run them. What they test is optimized all the same.
+function(llampi_test_options target)
+  target_include_directories(${target} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(${target} PRIVATE LLAMPI_TEST_DATA="${CMAKE_SOURCE_DIR}/tests" LLAMPI_PROGRAM="${CMAKE_BINARY_DIR}/llampi")
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${target} PRIVATE GTest::gtest GTest::gmock)
+  llampi_warnings(${target})
+endfunction()
+
+# The libraries of these parts, and their private headers.
+function(llampi_use_parts target)
+  foreach(part ${ARGN})
+    target_link_libraries(${target} PRIVATE llampi_${part})
+    if(TARGET llampi_${part}_private)
+      target_link_libraries(${target} PRIVATE llampi_${part}_private)
+    endif()
+  endforeach()
 endfunction()

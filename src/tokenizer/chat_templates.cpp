@@ -41,7 +41,7 @@ const Known* find_known(std::string_view name) {
   return found == kKnown.end() ? nullptr : found;
 }
 
-/// Each compared with transformers by what it renders (tests/data/make_chat_text_fixtures.py).
+/// Each compared with transformers by what it renders (tests/fixtures/chat/make_chat_text_fixtures.py).
 constexpr std::array<PublishedTemplate, 21> kPublished{{
     {0x3bab79bda6ef11c0, "chatml"},       {0x6d3742d07bd8a569, "chatml"},
     {0xaeb437eaf4d6ebd3, "chatml"},       {0xc1de520cba0fcf01, "chatml"},

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Write corpus/: small inputs from which libFuzzer starts, and which tests/cli/malformed_test.cpp gives to the program.
+"""Write corpus/: small inputs from which libFuzzer starts, and which tests/system/cli/malformed_test.cpp gives to the program.
 
 good_* is accepted, bad_* is refused, others may be either. Run by hand, after a case was added; the files are committed. found_* are inputs that
 the fuzzer once found a mistake with; they are not written here and stay.

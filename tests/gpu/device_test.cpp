@@ -6,7 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "llampi/core/half.hpp"
 #include "support/streams.hpp"
 
@@ -129,7 +129,7 @@ TEST_F(GpuDevice, MemoryIsAlignedAndZero) {
   EXPECT_EQ(device().allocate(0).data(), nullptr);
 }
 
-TEST_F(GpuDevice, AsksForTooMuch) {
+TEST_F(GpuDevice, SaysWhenTooMuchIsAskedFor) {
   EXPECT_THROW(device().allocate(std::int64_t{1} << 50), UserError);
   const Buffer x(device(), DType::float32, 8);  // and goes on
   device().run(device::op::Add{.source = x.view(), .destination = x.view()});
@@ -291,7 +291,7 @@ TEST_F(GpuDevice, CastsBetweenAllTypes) {
   }
 }
 
-TEST_F(GpuDevice, Adds) {
+TEST_F(GpuDevice, AddsInEveryType) {
   for (const DType dtype : kGpuTypes) {
     for (const std::int64_t n : kLengths) {
       for (const std::int64_t offset : {0, 1}) {
@@ -312,7 +312,7 @@ TEST_F(GpuDevice, Adds) {
   }
 }
 
-TEST_F(GpuDevice, Zeroes) {
+TEST_F(GpuDevice, ZeroesNothingBehindTheEnd) {
   const Buffer x(device(), DType::float32, 1001);
   x.set(std::vector<float>(1001, NAN));
   device().run(device::op::Zero{.destination = x.view().slice(1, 1000)});

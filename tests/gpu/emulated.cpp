@@ -2,7 +2,7 @@
 // The same device class on the emulated runtime.
 #include "device/cuda/cuda_device.hpp"
 #include "emulator/control.hpp"
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 
 namespace llampi::test {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "support/device_operations.hpp"
 
 namespace llampi::test {
@@ -100,14 +100,14 @@ class GpuOperations : public GpuTest {
   }
 };
 
-TEST_F(GpuOperations, Embedding) {
+TEST_F(GpuOperations, EmbeddingIsLikeTheReference) {
   for (const Layout& layout : {one_segment(1), one_segment(130)}) {
     for (const std::int64_t hidden : {20, 83, 288}) expect_like_reference(embedding(layout, hidden));
   }
 }
 
 // One or two ids for all tokens: the gradient of a row is a sum over many.
-TEST_F(GpuOperations, EmbeddingOfFrequentTokens) {
+TEST_F(GpuOperations, EmbeddingOfFrequentTokensIsLikeTheReference) {
   for (const std::int64_t vocabulary : {1, 2}) {
     Layout layout = one_segment(131);
     layout.vocabulary = vocabulary;
@@ -115,14 +115,14 @@ TEST_F(GpuOperations, EmbeddingOfFrequentTokens) {
   }
 }
 
-TEST_F(GpuOperations, RmsNorm) {
+TEST_F(GpuOperations, RmsNormIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 33}) {
     for (const std::int64_t hidden : {20, 83, 288, 1030, 1031})
       expect_like_reference(rms_norm(tokens, hidden));
   }
 }
 
-TEST_F(GpuOperations, QkvRope) {
+TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
   for (const Layout& layout : layouts()) {
     expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}));
     expect_like_reference(qkv_rope(layout, 37, {3, 1, 6}));
@@ -131,7 +131,7 @@ TEST_F(GpuOperations, QkvRope) {
 }
 
 // Heads of 16, 64 and 128 are for tensor cores (in 16 bits), the others are not.
-TEST_F(GpuOperations, Attention) {
+TEST_F(GpuOperations, AttentionIsLikeTheReference) {
   for (const Layout& layout : layouts()) expect_like_reference(attention(layout, {4, 2, 16}));
   expect_like_reference(attention(one_segment(7), {3, 1, 64}));
   expect_like_reference(attention(mixed_segments(130), {2, 1, 64}));
@@ -141,7 +141,7 @@ TEST_F(GpuOperations, Attention) {
   expect_like_reference(attention(mixed_segments(40), {2, 1, 136}));
 }
 
-TEST_F(GpuOperations, AttentionCached) {
+TEST_F(GpuOperations, AttentionCachedIsLikeTheReference) {
   for (const std::int64_t past : {0, 31, 150}) {
     for (const std::int64_t tokens : {1, 16}) {
       expect_like_reference(cached_attention(past, tokens, {4, 2, 16}));
@@ -152,7 +152,7 @@ TEST_F(GpuOperations, AttentionCached) {
   expect_like_reference(cached_attention(200, 3, {2, 2, 128}));
 }
 
-TEST_F(GpuOperations, Projection) {
+TEST_F(GpuOperations, ProjectionIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 7, 65}) {
     expect_like_reference(projection_residual(tokens, 83, 37));
     expect_like_reference(projection_residual(tokens, 40, 96));
@@ -160,7 +160,7 @@ TEST_F(GpuOperations, Projection) {
   }
 }
 
-TEST_F(GpuOperations, SwiGlu) {
+TEST_F(GpuOperations, SwiGluIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 7, 65}) {
     expect_like_reference(gate_up_swiglu(tokens, 40, 88));
     expect_like_reference(gate_up_swiglu(tokens, 83, 21));
@@ -168,7 +168,7 @@ TEST_F(GpuOperations, SwiGlu) {
 }
 
 // What is computed once more for the backward pass is what the forward pass had.
-TEST_F(GpuOperations, SwiGluOnceMore) {
+TEST_F(GpuOperations, SwiGluAgainHasTheSameBits) {
   for (const DType dtype : kGpuTypes) {
     for (const std::int64_t width : {21, 176}) {
       Session s(device(), dtype);
@@ -187,7 +187,7 @@ TEST_F(GpuOperations, SwiGluOnceMore) {
   }
 }
 
-TEST_F(GpuOperations, Head) {
+TEST_F(GpuOperations, HeadIsLikeTheReference) {
   for (const std::int32_t tokens : {1, 23}) {
     expect_like_reference(linear_cross_entropy(one_segment(tokens), 40));
     expect_like_reference(tied_head(one_segment(tokens), 37));
@@ -237,7 +237,7 @@ TEST_F(GpuOperations, SegmentsDoNotTouchEachOther) {
 
 // Scores far apart: e^x underflows to zero, and nothing overflows. A score of 1000 that is summed of 16
 // products in float32 is off by up to 1000 sqrt(16) roundings, and so are, relatively, the probabilities.
-TEST_F(GpuOperations, LargeScores) {
+TEST_F(GpuOperations, LargeScoresDoNotOverflow) {
   OperationCase op = attention(one_segment(65), {2, 1, 16});
   for (double& v : op.inputs[0].data) v *= 16;
   for (const DType dtype : kGpuTypes) {

@@ -2,7 +2,7 @@
 // The GPU of this machine, through the plugin as the program loads it.
 #include <cstdlib>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "support/find_above.hpp"
 
 namespace llampi::test {

@@ -54,7 +54,7 @@ run_test() { # ranks, executable, its arguments
 gpu_options=()
 if [[ $device == cuda ]]; then gpu_options=(--run.share_gpu=true); fi
 if [[ $device == cuda && ${TESTS:-yes} == yes ]]; then
-    for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/nccl/test_nccl"; done
+    for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/nccl/test_gpu_nccl"; done
     for ranks in 1 2 4; do run_test "$ranks" "$build/tests/gpu/engine/test_gpu_engine"; done
 fi
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "support/adamw.hpp"
 
 namespace llampi::test {

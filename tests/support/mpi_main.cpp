@@ -21,7 +21,7 @@
 #include "comm/mpi/mpi_world.hpp"
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::test {
 namespace {
 
 constexpr auto kPatience = std::chrono::seconds(10);
@@ -150,19 +150,19 @@ int run_tests(comm::World& world) {
 
 comm::World& test_world() { return *the_world(); }
 
-}  // namespace llampi
+}  // namespace llampi::test
 
 int main(int argc, char** argv) {
-  llampi::the_world() = llampi::comm::World::create();
+  llampi::test::the_world() = llampi::comm::World::create();
   ::testing::InitGoogleTest(&argc, argv);
   int status = 1;
   try {
-    status = llampi::run_tests(llampi::test_world());
+    status = llampi::test::run_tests(llampi::test::test_world());
   } catch (const std::exception& error) {
     const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-    llampi::end_job(fmt::format("exception in {}.{}: {}", test ? test->test_suite_name() : "?",
-                                test ? test->name() : "?", error.what()));
+    llampi::test::end_job(fmt::format("exception in {}.{}: {}", test ? test->test_suite_name() : "?",
+                                      test ? test->name() : "?", error.what()));
   }
-  llampi::the_world().reset();
+  llampi::test::the_world().reset();
   return status;
 }

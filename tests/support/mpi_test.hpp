@@ -4,9 +4,9 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::test {
 
 /// The one world of the test program. All ranks run the same tests in the same order.
 comm::World& test_world();
 
-}  // namespace llampi
+}  // namespace llampi::test

@@ -9,7 +9,7 @@
 
 #include "support/find_above.hpp"
 
-namespace llampi::oracle {
+namespace llampi::test::oracle {
 namespace {
 
 using nlohmann::json;
@@ -162,4 +162,4 @@ Fixture load(const std::string& name) {
   return fixture;
 }
 
-}  // namespace llampi::oracle
+}  // namespace llampi::test::oracle

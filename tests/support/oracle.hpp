@@ -14,7 +14,7 @@
 #include "llampi/model/llama.hpp"
 #include "llampi/optim/parameter_groups.hpp"
 
-namespace llampi::oracle {
+namespace llampi::test::oracle {
 
 std::uint64_t draw(std::string_view name, std::uint64_t index);
 /// In [-1, 1), exact in float32.
@@ -77,4 +77,4 @@ struct Fixture {
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 
-}  // namespace llampi::oracle
+}  // namespace llampi::test::oracle

@@ -8,7 +8,7 @@
 
 #include "llampi/core/error.hpp"
 
-namespace llampi {
+namespace llampi::test {
 
 /// An empty folder, removed with everything in it at the end; made by one process.
 class TemporaryFolder {
@@ -32,4 +32,4 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-}  // namespace llampi
+}  // namespace llampi::test

@@ -10,7 +10,7 @@
 
 #include "llampi/comm/comm.hpp"
 
-namespace llampi {
+namespace llampi::test {
 
 /// Does what another world does; for tests that change some of it.
 class WorldOver : public comm::World {
@@ -55,4 +55,4 @@ class WorldOfOneThread final : public WorldOver {
   std::unique_ptr<comm::World> duplicate() override { return nullptr; }
 };
 
-}  // namespace llampi
+}  // namespace llampi::test

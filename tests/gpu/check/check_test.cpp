@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "llampi/comm/comm.hpp"
 #include "selfcheck/device_check.hpp"
 

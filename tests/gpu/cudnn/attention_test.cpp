@@ -2,7 +2,7 @@
 // Attention where cuDNN may do it, on a GPU: the other tests of operations have the own kernels only.
 #include <cmath>
 
-#include "gpu/gpu_test.hpp"
+#include "gpu/gpu_fixture.hpp"
 #include "support/device_operations.hpp"
 
 namespace llampi::test {

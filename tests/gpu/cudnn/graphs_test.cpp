@@ -8,8 +8,11 @@
 #include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_attention.hpp"
 
-namespace llampi::device::cuda {
+namespace llampi::test {
 namespace {
+
+using namespace device;
+using namespace device::cuda;
 
 struct Gpu {
   const char* name;
@@ -101,18 +104,18 @@ class CudnnGraphs : public ::testing::Test {
   }
 };
 
-TEST_F(CudnnGraphs, EqualSequences) {
+TEST_F(CudnnGraphs, AreBuiltForEqualSequences) {
   for (const Gpu& gpu : {kA100, kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 2});
   expect_both(kH100, {{9, 3, 64}, 2000, 1000, 2, DType::float16});
 }
 
-TEST_F(CudnnGraphs, PackedDocuments) {
+TEST_F(CudnnGraphs, AreBuiltForPackedDocuments) {
   for (const Gpu& gpu : {kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 9});
   expect_both(kH100, {{12, 12, 64}, 4096, 4096, 5, DType::float16});
 }
 
 // Ampere and Hopper then store what grows with the square of the segments, which is not planned for.
-TEST_F(CudnnGraphs, DeterministicGradients) {
+TEST_F(CudnnGraphs, AreBuiltForDeterministicGradientsWhereTheyFit) {
   expect_both(kB200, {kLlama8B, 4096, 2048, 2}, true);
   expect_both(kH100, {kLlama8B, 512, 512, 1}, true);
   Kernels hopper(kH100, true);
@@ -122,7 +125,7 @@ TEST_F(CudnnGraphs, DeterministicGradients) {
   EXPECT_NE(hopper.why().find("workspace"), std::string::npos) << hopper.why();
 }
 
-TEST_F(CudnnGraphs, WhatCudnnDoesNotTake) {
+TEST_F(CudnnGraphs, AreNotBuiltForWhatCudnnDoesNotTake) {
   Kernels hopper(kH100, false), ampere(kA100, false);
   EXPECT_FALSE(hopper.forward({kLlama8B, 512, 512, 1, DType::float32}));
   EXPECT_FALSE(hopper.forward({{4, 4, 20}, 512, 512, 1})) << "rows that are not aligned to 16 bytes";
@@ -131,4 +134,4 @@ TEST_F(CudnnGraphs, WhatCudnnDoesNotTake) {
 }
 
 }  // namespace
-}  // namespace llampi::device::cuda
+}  // namespace llampi::test

@@ -2,13 +2,13 @@
 // Whole training steps on a GPU, or on the emulated one: the engine's list on real streams, against PyTorch.
 #include <cmath>
 
-#include "fsdp/documents_apart.hpp"
-#include "fsdp/expect_trajectory.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/storage.hpp"
 #include "llampi/fsdp/wrap.hpp"
+#include "support/documents_apart.hpp"
+#include "support/expect_trajectory.hpp"
 
 namespace llampi::test {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // up to 6.6e-5, gradient norms by 6.4e-4, final parameters by 1.3e-4 and 1.5e-3, for any number of ranks and
 // micro-batches: it is the rounding of activations, not the order of sums. A GPU's attention rounds at other
 // places; three times as much is allowed. (PyTorch with matrix products in bfloat16: 6e-3, 2e-3, 6e-5, 2e-3.)
-constexpr fsdp::Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
+constexpr Tolerance kBfloat16Arithmetic = {2e-4, 2e-3, 4e-4, 4.5e-3};
 
 class GpuEngine : public ::testing::Test {
  protected:
@@ -26,12 +26,12 @@ class GpuEngine : public ::testing::Test {
     rank_ = make_gpu_rank(test_world(), why);
     if (!rank_.world) GTEST_SKIP() << "no GPU to test: " << why;
     host_ = device::make_cpu_device(1);
-    machine_ = std::make_unique<fsdp::Machine>(fsdp::Machine{*rank_.device, *host_, *rank_.world});
+    machine_ = std::make_unique<Machine>(Machine{*rank_.device, *host_, *rank_.world});
   }
   void TearDown() override { work_orders().front().set(); }
-  fsdp::Trajectory run(const oracle::Fixture& fixture, fsdp::TrajectoryOptions options) {
+  Trajectory run(const oracle::Fixture& fixture, TrajectoryOptions options) {
     options.machine = machine_.get();
-    return fsdp::run_trajectory(test_world(), fixture, options);
+    return run_trajectory(test_world(), fixture, options);
   }
 
   void expect_pytorch(const std::vector<std::string>& names) {
@@ -41,7 +41,7 @@ class GpuEngine : public ::testing::Test {
       for (const auto& order : work_orders()) {
         SCOPED_TRACE(order.name);
         order.set();
-        fsdp::expect_oracle(run(fixture, {.accumulation = 2}), fixture, fsdp::kFloat32Tolerance);
+        expect_oracle(run(fixture, {.accumulation = 2}), fixture, kFloat32Tolerance);
       }
     }
   }
@@ -54,7 +54,7 @@ class GpuEngine : public ::testing::Test {
   std::size_t turn_ = 0;
   GpuRank rank_;
   std::unique_ptr<device::Device> host_;
-  std::unique_ptr<fsdp::Machine> machine_;
+  std::unique_ptr<Machine> machine_;
 };
 
 TEST_F(GpuEngine, TrajectoryEqualsPyTorchInFloat32) { expect_pytorch({"one_layer_one_head"}); }
@@ -67,7 +67,7 @@ TEST_F(GpuEngine, DISABLED_EveryTrajectoryEqualsPyTorchInFloat32) {
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
   const auto fixture = oracle::load("one_layer_one_head");
   const auto base = run(fixture, {.accumulation = 2});
-  const std::vector<fsdp::TrajectoryOptions> all = {
+  const std::vector<TrajectoryOptions> all = {
       {.accumulation = 2, .backward_prefetch = fsdp::Prefetch::none, .forward_prefetch = false, .limit = 1},
       {.accumulation = 2, .checkpointing = fsdp::Checkpointing::full},
       {.accumulation = 2, .checkpointing = fsdp::Checkpointing::selective},
@@ -76,7 +76,7 @@ TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
   for (auto options : all) {
     next_order();
     options.poison = true;
-    fsdp::expect_same_bits(base, run(fixture, options), "bits");
+    expect_same_bits(base, run(fixture, options), "bits");
   }
 }
 
@@ -85,29 +85,29 @@ TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
 // differs.
 TEST_F(GpuEngine, WrappingChangesNoBitsOfOneOrTwoRanks) {
   const auto fixture = oracle::load("one_layer_one_head");
-  const fsdp::TrajectoryOptions wrapped{
+  const TrajectoryOptions wrapped{
       .accumulation = 2, .poison = true, .wrap = {.policy = fsdp::WrapPolicy::none}};
   next_order();
   const auto trajectory = run(fixture, wrapped);
   if (test_world().size() <= 2) {
-    fsdp::expect_same_bits(run(fixture, {.accumulation = 2}), trajectory, "bits");
+    expect_same_bits(run(fixture, {.accumulation = 2}), trajectory, "bits");
   } else {
-    fsdp::expect_oracle(trajectory, fixture, fsdp::kFloat32Tolerance);
-    fsdp::expect_same_bits(run(fixture, wrapped), trajectory, "bits when repeated");
+    expect_oracle(trajectory, fixture, kFloat32Tolerance);
+    expect_same_bits(run(fixture, wrapped), trajectory, "bits when repeated");
   }
 }
 
 // Any bit that differs between two orders, or two runs on a GPU, is a wait that is missing.
 TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
   const auto fixture = oracle::load("one_layer_one_head");
-  const fsdp::TrajectoryOptions options{
+  const TrajectoryOptions options{
       .accumulation = 2,
       .poison = true,
       .precision = {.param = DType::bfloat16, .compute = DType::bfloat16, .reduce = DType::bfloat16}};
   const auto base = run(fixture, options);
   for (const auto& order : work_orders()) {
     order.set();
-    fsdp::expect_same_bits(base, run(fixture, options), order.name);
+    expect_same_bits(base, run(fixture, options), order.name);
   }
 }
 
@@ -119,12 +119,12 @@ TEST_F(GpuEngine, EveryStrategyEqualsPyTorch) {
     if (fsdp::is_hybrid(strategy) && test_world().size() != 4) continue;
     SCOPED_TRACE(fsdp::to_string(strategy));
     next_order();
-    fsdp::expect_oracle(run(fixture, {.strategy = strategy,
-                                      .accumulation = 2,
-                                      .poison = true,
-                                      .shard_group_size = fsdp::is_hybrid(strategy) ? 2 : 0,
-                                      .unsharded = turn_ % 2 == 0}),
-                        fixture, fsdp::kFloat32Tolerance);
+    expect_oracle(run(fixture, {.strategy = strategy,
+                                .accumulation = 2,
+                                .poison = true,
+                                .shard_group_size = fsdp::is_hybrid(strategy) ? 2 : 0,
+                                .unsharded = turn_ % 2 == 0}),
+                  fixture, kFloat32Tolerance);
   }
 }
 
@@ -132,21 +132,21 @@ TEST_F(GpuEngine, Bfloat16StaysNearPyTorch) {
   const auto fixture = oracle::load("bf16_params");
   const fsdp::Precision precision = {.param = DType::bfloat16, .compute = DType::bfloat16};
   work_orders().back().set();
-  fsdp::expect_oracle(run(fixture, {.poison = true, .precision = precision}), fixture, kBfloat16Arithmetic);
+  expect_oracle(run(fixture, {.poison = true, .precision = precision}), fixture, kBfloat16Arithmetic);
 }
 
 TEST_F(GpuEngine, DocumentsDoNotFeelEachOther) {
   work_orders().back().set();
-  fsdp::expect_documents_apart(test_world(), oracle::load("one_layer_one_head"), {.machine = machine_.get()});
+  expect_documents_apart(test_world(), oracle::load("one_layer_one_head"), {.machine = machine_.get()});
 }
 
 TEST_F(GpuEngine, TheHostUpdatesWhatTheDeviceWould) {
   const auto fixture = oracle::load("one_layer_one_head");
   for (const bool params : {false, true}) {
     next_order();
-    fsdp::expect_oracle(
+    expect_oracle(
         run(fixture, {.poison = true, .offload = {.optimizer = true, .params = params, .host_step = true}}),
-        fixture, fsdp::kFloat32Tolerance);
+        fixture, kFloat32Tolerance);
   }
 }
 

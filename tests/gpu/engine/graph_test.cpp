@@ -4,13 +4,13 @@
 #include <bit>
 #include <functional>
 
-#include "fsdp/expect_trajectory.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/storage.hpp"
+#include "support/expect_trajectory.hpp"
 
 namespace llampi::test {
 namespace {
@@ -40,18 +40,17 @@ class GpuGraph : public ::testing::Test {
     rank_ = make_gpu_rank(test_world(), why);
     if (!rank_.world) GTEST_SKIP() << "no GPU to test: " << why;
     host_ = device::make_cpu_device(1);
-    machine_ = std::make_unique<fsdp::Machine>(fsdp::Machine{*rank_.device, *host_, *rank_.world});
+    machine_ = std::make_unique<Machine>(Machine{*rank_.device, *host_, *rank_.world});
   }
   void TearDown() override { work_orders().front().set(); }
 
-  using BeforeStep = std::function<void(fsdp::TrainingRun&, fsdp::TrainingRun::Inputs&, int)>;
+  using BeforeStep = std::function<void(TrainingRun&, TrainingRun::Inputs&, int)>;
 
   /// Some steps, each after `before`. @param replays that there must have been of graphs
-  fsdp::Trajectory run(fsdp::TrajectoryOptions options, std::int64_t replays, const BeforeStep& before,
-                       int steps) {
+  Trajectory run(TrajectoryOptions options, std::int64_t replays, const BeforeStep& before, int steps) {
     options.machine = machine_.get();
-    fsdp::TrainingRun run(test_world(), fixture_, options);
-    fsdp::Trajectory trajectory;
+    TrainingRun run(test_world(), fixture_, options);
+    Trajectory trajectory;
     for (int t = 1; t <= steps; ++t) {
       auto inputs = run.inputs(t);
       inputs.step.learning_rate = 1e-3 * t;
@@ -62,19 +61,19 @@ class GpuGraph : public ::testing::Test {
     }
     EXPECT_EQ(run.engine().replays(), options.graph ? replays : 0);
     EXPECT_EQ(run.engine().memory().used(), run.engine().compiled().arena_bytes) << "the plan is exact";
-    trajectory.final_parameters = fsdp::whole_parameters(test_world(), run.device(), run.engine());
+    trajectory.final_parameters = whole_parameters(test_world(), run.device(), run.engine());
     return trajectory;
   }
   /// With graphs and without, in every order of work.
-  void expect_same(fsdp::TrajectoryOptions options, std::int64_t replays, const BeforeStep& before = {},
+  void expect_same(TrajectoryOptions options, std::int64_t replays, const BeforeStep& before = {},
                    int steps = kUsualSteps) {
     options.poison = true;
-    const fsdp::Trajectory eager = run(options, replays, before, steps);
+    const Trajectory eager = run(options, replays, before, steps);
     options.graph = true;
     for (const auto& order : work_orders()) {
       SCOPED_TRACE(order.name);
       order.set();
-      fsdp::expect_same_bits(eager, run(options, replays, before, steps), "with graphs");
+      expect_same_bits(eager, run(options, replays, before, steps), "with graphs");
     }
     work_orders().front().set();
   }
@@ -90,7 +89,7 @@ class GpuGraph : public ::testing::Test {
   oracle::Fixture fixture_ = fixture(7, 4);
   GpuRank rank_;
   std::unique_ptr<device::Device> host_;
-  std::unique_ptr<fsdp::Machine> machine_;
+  std::unique_ptr<Machine> machine_;
 };
 
 TEST_F(GpuGraph, ReplaysEveryStepButTheFirst) {
@@ -98,9 +97,9 @@ TEST_F(GpuGraph, ReplaysEveryStepButTheFirst) {
   expect_same({.accumulation = 2, .checkpointing = fsdp::Checkpointing::full}, kUsualSteps - 1);
 }
 
-TEST_F(GpuGraph, WhateverIsInTheList) {
+TEST_F(GpuGraph, ReplaysWhateverIsInTheList) {
   const fsdp::Precision brain = {.param = DType::bfloat16, .compute = DType::bfloat16};
-  const std::vector<fsdp::TrajectoryOptions> all = {
+  const std::vector<TrajectoryOptions> all = {
       {.strategy = fsdp::Strategy::no_shard, .precision = brain},
       {.strategy = fsdp::Strategy::shard_grad_op, .accumulation = 2, .unsharded = true},
       {.offload = {.optimizer = true}},
@@ -114,8 +113,8 @@ TEST_F(GpuGraph, TheHostsUpdateNeedsNone) {
 
 // Numbers of segments that come in turns, and on one rank only: the ranks must agree, or collectives would be
 // replayed on some and issued on others.
-TEST_F(GpuGraph, OneForEachNumberOfSegments) {
-  const auto some_documents = [&](fsdp::TrainingRun&, fsdp::TrainingRun::Inputs& inputs, int t) {
+TEST_F(GpuGraph, ThereIsOneForEachNumberOfSegments) {
+  const auto some_documents = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
     if (test_world().rank() == 0 && t % 2 == 0) divide(batch, fixture_.seq_len, 2 * batch.segments);
   };
@@ -123,9 +122,9 @@ TEST_F(GpuGraph, OneForEachNumberOfSegments) {
 }
 
 // Five numbers in turns, of which the engine keeps four: each is captured again and again.
-TEST_F(GpuGraph, ManyNumbersOfSegments) {
+TEST_F(GpuGraph, OldOnesGoWhereNumbersOfSegmentsAreMany) {
   fixture_ = fixture(16, 2);
-  const auto more_and_more = [&](fsdp::TrainingRun&, fsdp::TrainingRun::Inputs& inputs, int t) {
+  const auto more_and_more = [&](TrainingRun&, TrainingRun::Inputs& inputs, int t) {
     auto& batch = inputs.micro_batches.front();
     const auto more =
         static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(batch.segments + 1)));
@@ -137,7 +136,7 @@ TEST_F(GpuGraph, ManyNumbersOfSegments) {
 
 TEST_F(GpuGraph, EvaluationsAndLoadsComeBetween) {
   std::vector<double> losses;
-  const auto evaluate_and_load = [&](fsdp::TrainingRun& run, fsdp::TrainingRun::Inputs& inputs, int t) {
+  const auto evaluate_and_load = [&](TrainingRun& run, TrainingRun::Inputs& inputs, int t) {
     if (t % 2 == 0) losses.push_back(run.engine().evaluate(inputs.micro_batches.front()));
     if (t == 3) run.engine().initialise(7);  // as a checkpoint is loaded: other parameters in the same place
   };
@@ -147,7 +146,7 @@ TEST_F(GpuGraph, EvaluationsAndLoadsComeBetween) {
 }
 
 TEST_F(GpuGraph, AStepThatIsObservedIsRun) {
-  const auto observe_one = [](fsdp::TrainingRun& run, fsdp::TrainingRun::Inputs&, int t) {
+  const auto observe_one = [](TrainingRun& run, TrainingRun::Inputs&, int t) {
     run.engine().observe(t == 3 && test_world().rank() == 0 ? [](const fsdp::Action&, int, fsdp::Moment) {}
                                                             : fsdp::Observer());
   };

@@ -4,8 +4,8 @@
 #include "device/cuda/cuda_device.hpp"
 #include "emulator/control.hpp"
 #include "emulator/seams/communicators.hpp"
-#include "fsdp/trajectory.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
+#include "support/trajectory.hpp"
 
 namespace llampi::test {
 namespace {
@@ -16,8 +16,8 @@ std::string error_of_last_step(bool graph) {
   device::cuda::CudaDevice gpu{device::GpuOptions{}};
   const auto host = device::make_cpu_device(1);
   comm::nccl::NcclWorld world(test_world(), comm::nccl::Gpu{gpu, gpu}, std::chrono::seconds(30));
-  fsdp::Machine machine{gpu, *host, world};
-  fsdp::TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
+  Machine machine{gpu, *host, world};
+  TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
   for (int t = 1; t <= 2; ++t) run.step(t);
   EXPECT_EQ(run.engine().replays(), graph ? 1 : 0);
   const auto inputs = run.inputs(3);

@@ -3,12 +3,12 @@
 #include <cstring>
 #include <thread>
 
-#include "fsdp/expect_trajectory.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/storage.hpp"
+#include "support/expect_trajectory.hpp"
 
 namespace llampi::test {
 namespace {
@@ -35,14 +35,14 @@ class GpuSnapshot : public ::testing::Test {
     rank_ = make_gpu_rank(test_world(), why);
     if (!rank_.world) GTEST_SKIP() << "no GPU to test: " << why;
     host_ = device::make_cpu_device(1);
-    machine_ = std::make_unique<fsdp::Machine>(fsdp::Machine{*rank_.device, *host_, *rank_.world});
+    machine_ = std::make_unique<Machine>(Machine{*rank_.device, *host_, *rank_.world});
   }
   void TearDown() override { work_orders().front().set(); }
 
-  std::unique_ptr<fsdp::TrainingRun> start(fsdp::TrajectoryOptions options) {
+  std::unique_ptr<TrainingRun> start(TrajectoryOptions options) {
     options.machine = machine_.get();
     options.snapshot = true;
-    return std::make_unique<fsdp::TrainingRun>(test_world(), fixture_, options);
+    return std::make_unique<TrainingRun>(test_world(), fixture_, options);
   }
   /// What the engine would save now. Nothing waits for copies of a snapshot.
   State state_of(const fsdp::Engine& engine) {
@@ -65,7 +65,7 @@ class GpuSnapshot : public ::testing::Test {
   }
 
   /// Two steps for each snapshot: one before and one behind it.
-  void expect_state_of_its_moment(const fsdp::TrajectoryOptions& options, std::int64_t replays) {
+  void expect_state_of_its_moment(const TrajectoryOptions& options, std::int64_t replays) {
     const auto run = start(options);
     fsdp::Engine& engine = run->engine();
     // The earliest update that there can be, where streams are lazy: only what it waits for comes before.
@@ -91,11 +91,11 @@ class GpuSnapshot : public ::testing::Test {
   oracle::Fixture fixture_ = oracle::load("one_layer_one_head");
   GpuRank rank_;
   std::unique_ptr<device::Device> host_;
-  std::unique_ptr<fsdp::Machine> machine_;
+  std::unique_ptr<Machine> machine_;
 };
 
 TEST_F(GpuSnapshot, TheNextUpdateComesAfterTheCopies) {
-  const std::vector<fsdp::TrajectoryOptions> all = {
+  const std::vector<TrajectoryOptions> all = {
       {},
       {.strategy = fsdp::Strategy::no_shard, .precision = kBrain},
       {.offload = {.optimizer = true}},

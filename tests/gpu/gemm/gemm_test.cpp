@@ -14,8 +14,11 @@
 #include "emulator/streams.hpp"
 #include "llampi/core/half.hpp"
 
-namespace llampi::device::cuda {
+namespace llampi::test {
 namespace {
+
+using namespace device;
+using namespace device::cuda;
 
 using emulator::Algorithm;
 using ::testing::HasSubstr;
@@ -162,7 +165,7 @@ class GemmTest : public ::testing::Test {
   Matrix workspace_;
 };
 
-TEST_F(GemmTest, EveryProductOfEveryDtype) {
+TEST_F(GemmTest, EveryProductOfEveryDtypeIsNear) {
   Gemm gemm(true, false);
   for (const auto& [in, out] : kTypes) {
     for (const Transpose a : {Transpose::no, Transpose::yes}) {
@@ -215,7 +218,7 @@ TEST_F(GemmTest, AlgorithmsFitTheWorkspace) {
 }
 
 // The parts of a split sum are added in float32 and, where the same bits are asked for, in a fixed order.
-TEST_F(GemmTest, SplitSums) {
+TEST_F(GemmTest, SplitSumsAreAddedInFloat32) {
   for (const bool deterministic : {true, false}) {
     for (const auto& [in, out] : kTypes) {
       Gemm gemm(deterministic, false);
@@ -260,4 +263,4 @@ TEST_F(GemmTest, ProductsOutsideTheTableAreRefused) {
 }
 
 }  // namespace
-}  // namespace llampi::device::cuda
+}  // namespace llampi::test

@@ -8,8 +8,11 @@
 #include "device/cuda/kernels.cuh"
 #include "device/cuda/ragged.hpp"
 
-namespace llampi::device::cuda {
+namespace llampi::test {
 namespace {
+
+using namespace device;
+using namespace device::cuda;
 
 TEST(Ragged, TablesOfDocuments) {
   const std::vector<std::int32_t> offsets{0, 3, 4, 10, 99};  // what lies behind the last offset is not read
@@ -85,4 +88,4 @@ TEST(Ragged, StatisticsOfALastPiece) {
 }
 
 }  // namespace
-}  // namespace llampi::device::cuda
+}  // namespace llampi::test

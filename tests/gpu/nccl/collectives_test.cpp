@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
 
@@ -92,7 +92,7 @@ class NcclCollectives : public NcclTest {
   }
 };
 
-TEST_F(NcclCollectives, AllGather) {
+TEST_F(NcclCollectives, AllGatherBringsEveryShard) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) { gather(*group, dtype, elements); });
 }
@@ -111,7 +111,7 @@ TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatter) {
+TEST_F(NcclCollectives, ReduceScatterSumsOverRanks) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype))
@@ -119,7 +119,7 @@ TEST_F(NcclCollectives, ReduceScatter) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatterAdding) {
+TEST_F(NcclCollectives, ReduceScatterMayAdd) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
@@ -128,7 +128,7 @@ TEST_F(NcclCollectives, ReduceScatterAdding) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
+TEST_F(NcclCollectives, ReduceScatterMayGoIntoItsPlaceInTheWhole) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     const Buffer whole = own(dtype, elements * group->size());
@@ -143,14 +143,14 @@ TEST_F(NcclCollectives, ReduceScatterIntoItsPlaceInTheWhole) {
   });
 }
 
-TEST_F(NcclCollectives, AllReduce) {
+TEST_F(NcclCollectives, AllReduceSumsOverRanks) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::no);
   });
 }
 
-TEST_F(NcclCollectives, AllReduceAdding) {
+TEST_F(NcclCollectives, AllReduceMayAdd) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
@@ -159,7 +159,7 @@ TEST_F(NcclCollectives, AllReduceAdding) {
 }
 
 // What the gradient norm needs: the maximum and the sum in place, then more with their result, on one stream.
-TEST_F(NcclCollectives, InPlaceAndMaximum) {
+TEST_F(NcclCollectives, AllReduceMayBeInPlaceAndAMaximum) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     const Buffer sum = own(dtype, elements), largest = own(dtype, elements);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ranks with an emulated GPU each.
 #include "comm/nccl/nccl_world.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 
 namespace llampi::test {
 

@@ -9,7 +9,7 @@
 #include "emulator/control.hpp"
 #include "emulator/seams/communicators.hpp"
 #include "emulator/streams.hpp"
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "gpu/nccl/nccl_test.hpp"
+#include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/streams.hpp"
 

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which rank has which GPU, and what is refused. GPUs are only named here: none is needed.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "comm/nccl_factory.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/nccl.hpp"
+#include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
+#include "support/mpi_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace comm;
+
+std::vector<device::GpuProperties> gpus(int count, int first = 0) {
+  std::vector<device::GpuProperties> result;
+  for (int i = 0; i < count; ++i)
+    result.push_back({.name = "Some GPU", .bus_id = fmt::format("0000:{:02x}:00.0", first + i)});
+  return result;
+}
+
+/// What every rank is told, which must be one thing.
+std::string refusal(World& world, const std::vector<device::GpuProperties>& visible, bool share) {
+  std::string text = "nothing";
+  try {
+    gpu_of_rank(world, visible, share);
+  } catch (const UserError& error) {
+    text = error.what();
+  }
+  for (const std::string& other : world.all_gather(text)) EXPECT_EQ(other, text);
+  return text;
+}
+
+TEST(GpuOfRank, IsTheRankWithinTheNode) {
+  World& world = test_world();
+  const Topology& topology = world.topology();
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks), false).index, topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(topology.local_ranks + 1), false).index, topology.local_rank);
+  EXPECT_EQ(gpu_of_rank(world, gpus(3), true).index, topology.local_rank % 3);
+}
+
+TEST(GpuOfRank, OneOwnGpuForEachRankIsFine) {
+  // As batch systems may arrange it: each rank sees one GPU, which is another one.
+  World& world = test_world();
+  const GpuOfRank own = gpu_of_rank(world, gpus(1, world.rank()), false);
+  EXPECT_EQ(own.index, 0);
+  EXPECT_EQ(own.ranks, 1);  // whose memory is its own, however many ranks there are on the node
+}
+
+TEST(GpuOfRank, CountsTheRanksThatHaveIt) {
+  World& world = test_world();
+  const Topology& topology = world.topology();
+  const int ranks = topology.local_ranks, rank = topology.local_rank;
+  EXPECT_EQ(gpu_of_rank(world, gpus(ranks), false).ranks, 1);
+  EXPECT_EQ(gpu_of_rank(world, gpus(1), true).ranks, ranks);
+  // Two ranks on each GPU, whether a rank sees all of them or its own alone; the last may have one to itself.
+  const int all = (ranks + 1) / 2;
+  EXPECT_EQ(gpu_of_rank(world, gpus(all), true).ranks, rank % all + all < ranks ? 2 : 1);
+  EXPECT_EQ(gpu_of_rank(world, gpus(1, rank / 2), true).ranks, (rank ^ 1) < ranks ? 2 : 1);
+}
+
+// The instances of one GPU have its bus id, and memory and names of their own.
+TEST(GpuOfRank, InstancesOfADividedGpuAreGpus) {
+  World& world = test_world();
+  auto instance = gpus(1);
+  instance[0].uuid = fmt::format("5f21c3d0{:024x}", world.rank());
+  const GpuOfRank own = gpu_of_rank(world, instance, false);
+  EXPECT_EQ(own.ranks, 1);
+  instance[0].uuid = fmt::format("5f21c3d0{:024x}", 7);
+  EXPECT_EQ(gpu_of_rank(world, instance, true).ranks, world.topology().local_ranks);
+}
+
+TEST(GpuOfRank, SharingIsRefusedUnlessAskedFor) {
+  World& world = test_world();
+  if (world.topology().local_ranks == 1) GTEST_SKIP() << "needs ranks on one node";
+  const std::string text = refusal(world, gpus(1), false);
+  EXPECT_NE(text.find("would share GPU 0000:00:00.0"), std::string::npos) << text;
+  EXPECT_NE(text.find("ranks 0 and 1 on " + world.topology().host), std::string::npos) << text;
+  EXPECT_NE(text.find("share_gpu = true"), std::string::npos) << text;
+  EXPECT_EQ(refusal(world, gpus(1), true), "nothing");
+}
+
+TEST(GpuOfRank, DifferentNumbersOfGpusAreRefused) {
+  World& world = test_world();
+  if (world.size() == 1) GTEST_SKIP() << "needs several ranks";
+  const bool last = world.rank() == world.size() - 1;
+  for (const bool share : {false, true}) {
+    const std::string text = refusal(world, gpus(last ? 15 : 16), share);
+    const std::string expected = fmt::format("rank {} on {} sees 15 GPUs, but rank 0 on", world.size() - 1,
+                                             world.all_gather(world.topology().host).back());
+    EXPECT_EQ(text.substr(0, expected.size()), expected);
+  }
+}
+
+TEST(GpuOfRank, NoGpuIsRefused) {
+  World& world = test_world();
+  EXPECT_NE(refusal(world, {}, true).find("no rank sees a GPU"), std::string::npos);
+}
+
+TEST(GpuTable, HasALineForEachRank) {
+  World& world = test_world();
+  const std::string table = gpu_table(world, gpus(16), world.rank() % 16);
+  EXPECT_EQ(std::count(table.begin(), table.end(), '\n'), world.size());
+  EXPECT_EQ(world.broadcast(table, 0), table);
+  const std::string line = table.substr(table.rfind('\n') + 1);
+  for (const std::string& part :
+       {std::to_string(world.size() - 1), fmt::format("0000:{:02x}:00.0", world.size() - 1),
+        world.all_gather(world.topology().host).back(), std::string("Some GPU")})
+    EXPECT_NE(line.find(part), std::string::npos) << table;
+}
+
+// ---- the way to the plugin ----
+
+struct Asked {
+  World* mpi = nullptr;
+  device::Device* gpu = nullptr;
+  std::chrono::milliseconds patience{};
+};
+Asked& asked() {
+  static Asked last;
+  return last;
+}
+void make_nothing(World& mpi, device::Device& gpu, std::chrono::milliseconds patience,
+                  std::unique_ptr<World>& result) {
+  asked() = {&mpi, &gpu, patience};
+  result.reset();
+}
+static_assert(std::is_same_v<decltype(make_nothing), NcclWorldFactory>);
+
+class Library final : public device::GpuLibrary {
+ public:
+  std::string describe() const override { return {}; }
+  std::vector<device::GpuProperties> gpus() const override { return {}; }
+  std::unique_ptr<device::Device> make_device(const device::GpuOptions&) const override { return {}; }
+  void* symbol(const char* name) const override {
+    if (std::string(name) != "llampi_make_nccl_world") throw Error("there is none");
+    return reinterpret_cast<void*>(&make_nothing);
+  }
+};
+
+TEST(NcclWorld, ComesFromThePlugin) {
+  const auto device = device::make_reference_device();
+  EXPECT_EQ(make_nccl_world(test_world(), *device, Library(), std::chrono::seconds(7)), nullptr);
+  EXPECT_EQ(asked().mpi, &test_world());
+  EXPECT_EQ(asked().gpu, device.get());
+  EXPECT_EQ(asked().patience, std::chrono::seconds(7));
+}
+
+TEST(Workspace, NcclNeedsNone) {
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 4, DType::float32), 0);
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 4, DType::bfloat16), 0);
+  EXPECT_EQ(reduce_scatter_workspace(Backend::mpi, 1000, 4, DType::float32),
+            reduce_scatter_workspace(1000, 4, DType::float32));
+  EXPECT_EQ(reduce_scatter_workspace(1000, 4, DType::float32), 4000);
+  EXPECT_EQ(test_world().backend(), Backend::mpi);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that does not fit: what the engine says, and that its advice is right.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "device/cpu/cpu_device.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/fit.hpp"
+#include "llampi/model/llama.hpp"
+#include "support/mpi_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace fsdp;
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// A CPU with as much memory as the test says.
+class SmallDevice final : public device::CpuDevice {
+ public:
+  explicit SmallDevice(std::int64_t available)
+      : device::CpuDevice(1, *device::available_kernels().front()), available_(available) {}
+  std::int64_t available_bytes(int) const override { return available_; }
+
+ private:
+  std::int64_t available_;
+};
+
+class Fit : public ::testing::Test {
+ protected:
+  Fit() {
+    model::LlamaConfig config;
+    config.vocab_size = 100;
+    config.hidden_size = 64;
+    config.intermediate_size = 128;
+    config.layers = 4;
+    config.query_heads = config.key_value_heads = 4;
+    config.head_dim = 16;
+    config.max_position_embeddings = 64;
+    model_ = model::make_llama(config);
+    options_.batch = {8, 64};
+    options_.groups = optim::parameter_groups(model_->parameters(), {});
+    groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
+  }
+  std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
+    return compile_model(*model_, options, groups_, *device::make_cpu_sizes(1)).arena_bytes;
+  }
+  static std::int64_t sum(const std::array<std::int64_t, kArenas>& arenas) { return arenas[0] + arenas[1]; }
+  std::string refusal(device::Device& device, device::Device& host) const {
+    try {
+      const Engine engine(*model_, device, host, test_world(), options_);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  std::unique_ptr<model::Model> model_;
+  EngineOptions options_;
+  RankGroups groups_;
+};
+
+TEST_F(Fit, IsKnownToTheByte) {
+  const std::int64_t needed = sum(arenas(options_));
+  SmallDevice enough(needed), less(needed - 1);
+  EXPECT_EQ(refusal(enough, enough), "");
+  EXPECT_NE(refusal(less, less), "");
+}
+
+TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = 4;
+  smaller.micro_batches = 2;
+  SmallDevice device(sum(arenas(smaller)));
+  const std::string text = refusal(device, device);
+  EXPECT_THAT(text,
+              ContainsRegex("^needs [0-9.]+ MiB of memory per rank, but .+ has about [0-9.]+ MiB for each of "
+                            "its [0-9]+ ranks?; largest items: saved activation [0-9.]+ MiB, "));
+  EXPECT_THAT(text, HasSubstr("; it would fit with batch.sequences = 4"));
+  options_ = smaller;
+  EXPECT_EQ(refusal(device, device), "");
+}
+
+// Device and host have memories of their own: offload fills the other one.
+TEST_F(Fit, LooksAtBothMemories) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  EngineOptions offloaded = options_;
+  offloaded.offload.optimizer = true;
+  const auto [on_device, on_host] = arenas(offloaded);
+  SmallDevice device(on_device), host(on_host), small_host(on_host - 1);
+  const std::string text = refusal(device, host);
+  EXPECT_THAT(text, HasSubstr(" of GPU memory per rank"));
+  EXPECT_THAT(text, HasSubstr("; it would fit with offload = optimizer"));
+  EXPECT_THAT(refusal(device, small_host), HasSubstr("; it would fit on "));
+  EngineOptions narrow = options_;
+  narrow.precision.moment = DType::bfloat16;
+  SmallDevice larger(arenas(narrow)[0]);
+  EXPECT_THAT(refusal(larger, host), HasSubstr("; it would fit with offload = optimizer"));
+  EXPECT_THAT(refusal(larger, small_host), HasSubstr("; it would fit with precision.moment = bfloat16"));
+  options_ = offloaded;
+  EXPECT_EQ(refusal(device, host), "");
+  EXPECT_THAT(refusal(device, small_host), HasSubstr(" of host memory per rank"));
+}
+
+// What is advised is right: it fits with these options, and with one less it does not.
+TEST_F(Fit, StateInBfloat16IsAdvisedWhereNothingElseHelps) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  options_.precision.param = DType::bfloat16;
+  EngineOptions moments = options_, master, gradients;
+  moments.precision.moment = DType::bfloat16;
+  master = moments;
+  master.precision.master = DType::bfloat16;
+  gradients = master;
+  gradients.precision.gradient_shard = gradients.precision.reduce = DType::bfloat16;
+  const std::string words[] = {"precision.moment = bfloat16", " and precision.master = bfloat16",
+                               " and precision.gradient_shard = bfloat16 and precision.reduce = bfloat16"};
+  const EngineOptions original = options_;
+  std::string advised;
+  int i = 0;
+  for (const auto& narrow : {moments, master, gradients}) {
+    advised += words[i++];
+    SmallDevice device(sum(arenas(narrow)));
+    options_ = original;
+    EXPECT_THAT(refusal(device, device), ::testing::EndsWith("; it would fit with " + advised));
+    options_ = narrow;
+    EXPECT_EQ(refusal(device, device), "");
+  }
+  // Whatever needs no other dtype comes first, several changes included.
+  options_ = original;
+  options_.micro_batches = 8;
+  SmallDevice device(sum(arenas(options_)));
+  options_.micro_batches = 1;
+  options_.batch.sequences = 8;
+  options_.checkpointing = Checkpointing::none;
+  EXPECT_THAT(refusal(device, device),
+              ::testing::EndsWith("; it would fit with batch.sequences = 1 and checkpointing = full"));
+}
+
+TEST_F(Fit, AdvisesNoCombinationThatIsRefused) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  options_.precision.param = options_.precision.reduce = DType::float16;
+  EngineOptions moments = options_;
+  moments.precision.moment = DType::bfloat16;
+  SmallDevice device(sum(arenas(moments)) - 1);
+  EXPECT_THAT(refusal(device, device), Not(HasSubstr("precision.master")));
+  EXPECT_THAT(refusal(device, device), Not(HasSubstr("precision.gradient_shard")));
+}
+
+// Parameters that are gathered in float32 are the master themselves: another one would only be added.
+TEST_F(Fit, ABfloat16MasterIsAdvisedBesideBfloat16ParametersOnly) {
+  options_.batch.sequences = 1;
+  options_.checkpointing = Checkpointing::full;
+  EngineOptions narrow = options_;
+  narrow.precision.moment = narrow.precision.gradient_shard = narrow.precision.reduce = DType::bfloat16;
+  SmallDevice device(sum(arenas(narrow)));
+  EXPECT_THAT(refusal(device, device),
+              ::testing::EndsWith("; it would fit with precision.moment = bfloat16 and "
+                                  "precision.gradient_shard = bfloat16 and precision.reduce = bfloat16"));
+}
+
+// A list grows with the micro-batches of a step: one of a million is not tried.
+TEST_F(Fit, OfAHugeMicroBatchIsNotCutIntoAsManySteps) {
+  options_.batch.sequences = 1 << 20;
+  SmallDevice device(1000);
+  EXPECT_THAT(refusal(device, device), HasSubstr("; neither 64 times as many ranks nor "));
+}
+
+TEST_F(Fit, EvaluationsHaveMicroBatchesOnly) {
+  options_.training = false;
+  options_.groups = {};
+  EngineOptions smaller = options_;
+  smaller.batch.sequences = 2;
+  SmallDevice device(sum(arenas(smaller))), tiny(1000);
+  EXPECT_THAT(refusal(device, device), HasSubstr("; it would fit with a micro-batch of 2"));
+  EXPECT_THAT(refusal(tiny, tiny), HasSubstr("; neither 64 times as many ranks nor "));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoints that are written while training goes on.
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/train/stop.hpp"
+#include "ranks/train/run_fixture.hpp"
+#include "support/world_over.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+TEST_F(Train, SavesTheSameBitsInTheBackground) {
+  for (const auto strategy :
+       {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard, fsdp::Strategy::hybrid_shard}) {
+    for (const auto dtype : {DType::float32, DType::bfloat16}) {
+      if (fsdp::is_hybrid(strategy) && world().size() == 1) continue;  // needs replicas
+      const std::string name = fmt::format("{}-{}", fsdp::to_string(strategy), to_string(dtype));
+      SCOPED_TRACE(name);
+      Config c = config(name);
+      c.fsdp.strategy = strategy;
+      if (fsdp::is_hybrid(strategy)) c.fsdp.shard_group_size = world().size() / 2;
+      c.fsdp.param_dtype = c.optimizer.moment_dtype = dtype;
+      c.optimizer.frozen = "layers.0.mlp";
+      ASSERT_EQ(run(c), Outcome::done);
+      c.run.dir = (folder_ / (name + "-async")).string();
+      c.checkpoint.async = true;
+      ASSERT_EQ(run(c), Outcome::done);
+      for (const int step : {4, 8, 12})
+        EXPECT_EQ(tensors(name + "-async", step), tensors(name, step)) << step;
+      EXPECT_EQ(curve(name + "-async"), curve(name));
+    }
+  }
+}
+
+TEST_F(Train, SavesInTheForegroundWhereMpiIsForOneThread) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config("async");
+  c.checkpoint.async = true;
+  WorldOfOneThread one_thread(world());
+  ASSERT_EQ(train::train(one_thread, c, {"resolved\n"}, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("checkpoint.async: an MPI for one thread does not let several threads call it"));
+  EXPECT_EQ(curve("async"), curve("whole"));
+  EXPECT_EQ(tensors("async", 12), tensors("whole", 12));
+}
+
+TEST_F(Train, TellsHowLongASaveHeldItUp) {
+  Config c = config("async");
+  c.checkpoint.async = true;
+  c.train.steps = 9;
+  ASSERT_EQ(run(c), Outcome::done);
+  const auto lines = metrics("async");
+  ASSERT_EQ(lines.size(), 9);
+  for (const auto& line : lines) {
+    const bool after_save = line["step"] == 5 || line["step"] == 9;
+    EXPECT_EQ(line["checkpoint_stall_seconds"] > 0, after_save) << line;
+  }
+}
+
+TEST_F(Train, AStopWhileASaveIsUnderWayLosesNoStep) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config("stopped");
+  c.checkpoint.async = true;
+  for (const int step : {4, 5}) {
+    c.run.dir = (folder_ / fmt::format("stopped-{}", step)).string();
+    ASSERT_EQ(run(c, at_step(step, world().size() - 1, [] { request_stop(); })), Outcome::stopped);
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, step));
+    ASSERT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(curve(fmt::format("stopped-{}", step)), curve("whole"));
+    EXPECT_EQ(tensors(fmt::format("stopped-{}", step), 12), tensors("whole", 12));
+  }
+}
+
+// Where run.dir has no room in the end; a file instead of the folder stands for that.
+TEST_F(Train, TheLastCheckpointGoesElsewhereAndIsFoundThere) {
+  const Config whole = config("whole");
+  run(whole);
+  for (const bool async : {false, true}) {
+    SCOPED_TRACE(async);
+    Config c = config(fmt::format("moved-{}", async));
+    c.checkpoint.async = async;
+    c.checkpoint.fallback_dir = (folder_ / "elsewhere").string();
+    const fs::path folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside";
+    const auto obstruct = [&](const std::string& line) {
+      const bool now =
+          async ? line.find("step-00000008.h5 in ") != std::string::npos : line.starts_with("step 11/12 ");
+      if (world().rank() != 0 || !now) return;
+      fs::rename(folder, aside);
+      std::ofstream(folder) << "no folder";
+    };
+    ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
+    const auto kept = folder_ / "elsewhere" / fs::weakly_canonical(c.run.dir).relative_path();
+    EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(kept, 12)));
+    EXPECT_TRUE(logged("the checkpoint of step 12 is in checkpoint.fallback_dir: " +
+                       checkpoint::checkpoint_path(kept, 12).string()));
+    world().barrier();
+    if (world().rank() == 0) {
+      fs::remove(folder);
+      fs::rename(aside, folder);
+    }
+    world().barrier();
+    run(c, keeping_log());
+    EXPECT_TRUE(logged(checkpoint::checkpoint_path(kept, 12).string()));
+    EXPECT_EQ(metrics(fmt::format("moved-{}", async)).size(), 12) << "nothing was left to do";
+    c.checkpoint.fallback_dir.clear();  // from step 8 on, as if it had been lost
+    run(c);
+    EXPECT_EQ(tensors(fmt::format("moved-{}", async), 12), tensors("whole", 12));
+  }
+}
+
+TEST_F(Train, ASaveWaitsForRoomAndIsMadeThen) {
+  const Config whole = config("whole");
+  run(whole);
+  Config c = config("waits");
+  const fs::path folder = fs::path(c.run.dir) / "checkpoints", aside = folder_ / "aside";
+  const auto obstruct = [&](const std::string& line) {
+    if (world().rank() != 0) return;
+    if (line.starts_with("step 11/12 ")) {
+      fs::rename(folder, aside);
+      std::ofstream(folder) << "no folder";
+    } else if (line.find("The state stays in memory") != std::string::npos) {
+      fs::remove(folder);
+      fs::rename(aside, folder);
+    }
+  };
+  ASSERT_EQ(run(c, keeping_log(obstruct)), Outcome::done);
+  EXPECT_TRUE(logged("waiting up to 1h 00m (checkpoint.wait_minutes, run.max_hours; a signal or the file " +
+                     c.run.dir + "/stop ends the wait and the run)"));
+  EXPECT_EQ(tensors("waits", 12), tensors("whole", 12));
+  EXPECT_EQ(curve("waits"), curve("whole"));
+}
+
+TEST_F(Train, AStopEndsAWaitForRoom) {
+  for (const std::string way : {"signal", "file"}) {
+    Config c = config("stopped-by-" + way);
+    const fs::path dir = c.run.dir;
+    std::string sentence = "not refused";
+    try {
+      run(c, keeping_log([&](const std::string& line) {
+            if (line.starts_with("step 11/12 ") && world().rank() == 0)
+              fs::rename(dir / "checkpoints", dir / "aside");
+            if (line.find("The state stays in memory") == std::string::npos) return;
+            if (way == "signal") return request_stop();
+            std::ofstream(dir / "stop") << "";
+          }));
+    } catch (const UserError& error) {
+      sentence = error.what();
+    }
+    EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
+    world().barrier();
+    EXPECT_FALSE(fs::exists(dir / "stop")) << "it would stop what continues the run";
+    EXPECT_EQ(fs::exists(dir / "stopped"), way == "file");
+  }
+}
+
+TEST_F(Train, ASaveThatFailsInTheBackgroundEndsTheRunOnAllRanks) {
+  Config c = config("fails");
+  c.checkpoint.async = true;
+  c.train.steps = 200;
+  c.checkpoint.every = 2;
+  const auto folder = folder_ / "fails/checkpoints", aside = folder_ / "aside";
+  std::string sentence = "not refused";
+  try {
+    run(c, keeping_log([&](const std::string& line) {
+          if (world().rank() != 0 || line.find("step-00000006.h5 in ") == std::string::npos) return;
+          fs::rename(folder, aside);
+          std::ofstream(folder) << "no folder";
+        }));
+  } catch (const UserError& error) {
+    sentence = error.what();
+  }
+  EXPECT_TRUE(sentence.find("cannot write the checkpoint") != std::string::npos) << sentence;
+  EXPECT_TRUE(sentence.find("step-00000008.h5") != std::string::npos) << sentence;
+  EXPECT_LT(metrics("fails").size(), 200);
+  if (world().rank() == 0) {
+    fs::remove(folder);
+    fs::rename(aside, folder);
+  }
+  world().barrier();
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).size(), 3);
+  c.train.steps = 6;
+  run(c, keeping_log());
+  EXPECT_TRUE(logged("run already complete"));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that are not finite: where they are found, and what is done.
+#include <gmock/gmock.h>
+
+#include <limits>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/data/loader.hpp"
+#include "llampi/infer/session.hpp"
+#include "ranks/train/run_fixture.hpp"
+#include "train/not_finite.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+using ::testing::MatchesRegex;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr std::int64_t kSeqLen = 8;
+
+/// Of one stage, whose backward pass writes a number that is not finite into its first gradient, on one rank.
+class BadStage final : public model::Stage {
+ public:
+  BadStage(const model::Stage& inner, bool bad) : inner_(inner), bad_(bad) {}
+  model::StageSpec spec(model::BatchShape batch, DType compute,
+                        const device::OperationSizes& sizes) const override {
+    return inner_.spec(batch, compute, sizes);
+  }
+  void forward(model::StageContext& context) const override { inner_.forward(context); }
+  void recompute(model::StageContext& context) const override { inner_.recompute(context); }
+  void backward(model::StageContext& context) const override {
+    inner_.backward(context);
+    if (bad_) context.parameter_gradients[0].as<float>()[0] = kNaN;
+  }
+
+ private:
+  const model::Stage& inner_;
+  bool bad_;
+};
+
+/// A Llama of which the stages `bad` write bad gradients.
+class BadModel final : public model::Model {
+ public:
+  BadModel(std::unique_ptr<model::Model> inner, const std::vector<std::size_t>& bad)
+      : inner_(std::move(inner)) {
+    for (std::size_t s = 0; s < inner_->stages().size(); ++s) {
+      stages_.push_back(
+          std::make_unique<BadStage>(*inner_->stages()[s], std::count(bad.begin(), bad.end(), s) > 0));
+    }
+  }
+  const std::vector<model::Module>& modules() const override { return inner_->modules(); }
+  const std::vector<model::Parameter>& parameters() const override { return inner_->parameters(); }
+  const std::vector<std::unique_ptr<model::Stage>>& stages() const override { return stages_; }
+  std::vector<model::BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
+    return inner_->constants(seq_len, compute);
+  }
+  void fill_constant(int index, const model::BufferSpec& spec, void* data) const override {
+    inner_->fill_constant(index, spec, data);
+  }
+  std::string block_type() const override { return inner_->block_type(); }
+  std::int64_t vocabulary() const override { return inner_->vocabulary(); }
+  double flops_per_token(std::int64_t seq_len) const override { return inner_->flops_per_token(seq_len); }
+
+ private:
+  std::unique_ptr<model::Model> inner_;
+  std::vector<std::unique_ptr<model::Stage>> stages_;
+};
+
+/// The engine of a small Llama, and steps of it.
+class NotFinite : public Train {
+ protected:
+  fsdp::EngineOptions options(const model::Model& model) const {
+    fsdp::EngineOptions options;
+    options.batch = {1, kSeqLen};
+    options.wrap.policy = fsdp::WrapPolicy::transformer;
+    options.groups.resize(model.parameters().size());
+    options.clip_grad_norm = 1;
+    return options;
+  }
+  fsdp::StepResult step(fsdp::Engine& engine) const {
+    const data::TokenFile file(folder_ / "tokens.h5");
+    const std::vector<std::int64_t> samples = {world().rank()};
+    const device::HostBatch batch =
+        data::make_batch(file, {.seq_len = kSeqLen, .micro_batch = 1, .vocabulary = 61}, samples);
+    std::int64_t valid = batch.valid_labels;
+    world().sum(std::span(&valid, 1));
+    return engine.step({&batch, 1}, {1e-3, 1, valid});
+  }
+  std::unique_ptr<model::Model> model() const { return model::make_llama(model::LlamaConfig::read(folder_)); }
+};
+
+/// The rank that holds element `element` of a parameter, and its value there.
+struct Element {
+  int rank = -1;
+  float* value = nullptr;  ///< on that rank
+};
+
+Element find(fsdp::Engine& engine, const std::string& name, std::int64_t element) {
+  Element result;
+  for (const auto& piece : engine.pieces_to_load()) {
+    const std::int64_t at = element - piece.begin;
+    if (engine.model().parameters()[static_cast<std::size_t>(piece.parameter)].name != name || at < 0 ||
+        at >= piece.master.elements())
+      continue;
+    result = {test_world().rank(), piece.master.as<float>() + at};
+  }
+  std::int64_t rank = result.rank;
+  test_world().max(std::span(&rank, 1));
+  result.rank = static_cast<int>(rank);
+  return result;
+}
+
+std::string on_rank(int rank) { return fmt::format("rank {} on {}", rank, test_world().topology().host); }
+
+TEST_F(NotFinite, ABadParameterIsNamed) {
+  const auto device = device::make_cpu_device(1);
+  const auto llama = model();
+  for (const std::int64_t at : {0, 959}) {  // of the first rank that has some of it, of the last
+    fsdp::Engine engine(*llama, *device, world(), options(*llama));
+    engine.initialise(1);
+    const auto element = find(engine, "model.layers.1.mlp.down_proj.weight", at);
+    if (element.value != nullptr) *element.value = kNaN;
+    const auto result = step(engine);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_EQ(
+        find_not_finite(world(), *device, engine, result.loss_sum),
+        fmt::format("the parameter model.layers.1.mlp.down_proj.weight of unit model.layers.1 is not finite "
+                    "itself, at element {}, which {} holds",
+                    at, on_rank(element.rank)));
+  }
+}
+
+TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
+  const auto device = device::make_cpu_device(1);
+  // Stages: embedding, attention 0, MLP 0, attention 1, MLP 1, loss. Of rank 0's gradients only.
+  for (const auto& offload : {fsdp::Offload{}, fsdp::Offload{.optimizer = true}}) {
+    const BadModel bad(model(),
+                       world().rank() == 0 ? std::vector<std::size_t>{3, 5} : std::vector<std::size_t>{});
+    auto with = options(bad);
+    with.offload = offload;
+    fsdp::Engine engine(bad, *device, world(), with);
+    engine.initialise(1);
+    const int holder = find(engine, "model.layers.1.input_layernorm.weight", 0).rank;
+    const auto result = step(engine);
+    EXPECT_FALSE(std::isfinite(result.grad_norm));
+    EXPECT_TRUE(std::isfinite(result.loss_sum));
+    EXPECT_EQ(find_not_finite(world(), *device, engine, result.loss_sum),
+              "the loss of every rank is finite, the first unit whose gradient is not is model.layers.1, "
+              "in the shard of " +
+                  on_rank(holder));
+  }
+}
+
+TEST_F(NotFinite, TheRankWhoseLossIsNotFiniteIsNamed) {
+  const auto device = device::make_cpu_device(1);
+  const auto llama = model();
+  fsdp::Engine engine(*llama, *device, world(), options(*llama));
+  engine.initialise(1);
+  step(engine);
+  const int last = world().size() - 1;
+  EXPECT_EQ(find_not_finite(world(), *device, engine,
+                            world().rank() == last ? std::numeric_limits<double>::infinity() : 1.0),
+            "the loss is not finite on " + on_rank(last) + ", all gradients are finite");
+}
+
+class Overflow : public Train {
+ protected:
+  /// A learning rate with which the first update throws the weights out of float32's range.
+  Config diverging(const std::string& run, NotFinitePolicy policy) const {
+    auto c = config(run);
+    c.optimizer.lr = 1e38;
+    c.optimizer.warmup_steps = 0;
+    c.train.not_finite = policy;
+    return c;
+  }
+  std::string failure(const Config& c, const Log& log = Log()) const {
+    try {
+      run(c, log);
+    } catch (const comm::CommonError& error) {
+      return error.what();
+    }
+    return "no failure";
+  }
+};
+
+TEST_F(Overflow, EndsTheRun) {
+  for (const auto strategy :
+       {fsdp::Strategy::full_shard, fsdp::Strategy::shard_grad_op, fsdp::Strategy::no_shard}) {
+    auto c = diverging(fsdp::to_string(strategy), {});
+    c.fsdp.strategy = strategy;
+    EXPECT_THAT(
+        failure(c),
+        MatchesRegex(
+            "the loss or the gradient is not finite at step [23]: the .*; there is no checkpoint yet"))
+        << fsdp::to_string(strategy);
+  }
+}
+
+TEST_F(Overflow, LeavesStepsOutWhileItMay) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto c = diverging(fsdp::to_string(strategy), {.skip = 2});
+    c.fsdp.strategy = strategy;
+    const auto message = failure(c, keeping_log());
+    EXPECT_THAT(message, MatchesRegex("the loss or the gradient is not finite at step [45]: .*"))
+        << fsdp::to_string(strategy);
+    EXPECT_TRUE(logged("1 in a row, 1 so far")) << fsdp::to_string(strategy);
+    EXPECT_TRUE(logged("2 in a row, 2 so far")) << fsdp::to_string(strategy);
+    EXPECT_FALSE(world().rank() == 0 && logged("3 in a row")) << fsdp::to_string(strategy);
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that stop, continue, or are finished already.
+#include <gmock/gmock.h>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/train/stop.hpp"
+#include "ranks/train/run_fixture.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST_F(Train, AResumedRunHasTheBitsOfAnUninterruptedOne) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto whole = config(std::string("whole-") + fsdp::to_string(strategy));
+    whole.fsdp.strategy = strategy;
+    run(whole);
+    for (const std::int64_t step : {4, 8}) {
+      const std::string name = fmt::format("resumed-{}-{}", fsdp::to_string(strategy), step);
+      copy_checkpoint(std::string("whole-") + fsdp::to_string(strategy), name, step);
+      auto resumed = whole;
+      resumed.run.dir = (folder_ / name).string();
+      EXPECT_EQ(run(resumed), Outcome::done);
+      EXPECT_EQ(curve(name), curve(std::string("whole-") + fsdp::to_string(strategy)));
+      EXPECT_EQ(tensors(name, 12), tensors(std::string("whole-") + fsdp::to_string(strategy), 12));
+    }
+  }
+}
+
+TEST_F(Train, AStopSavesAndTheNextRunContinues) {
+  run(config("whole"));
+  const auto stopped = config("stopped");
+  // Rank size-1 alone is told to stop; at step 0 there is nothing to save.
+  if (world().rank() == world().size() - 1) request_stop();
+  EXPECT_EQ(run(stopped), Outcome::stopped);
+  EXPECT_TRUE(checkpoint::list_checkpoints(folder_ / "stopped").empty());
+
+  auto hurried = config("stopped");
+  hurried.run.max_hours = 1e-9;
+  EXPECT_EQ(run(hurried), Outcome::stopped);
+
+  EXPECT_EQ(run(stopped), Outcome::done);
+  EXPECT_EQ(curve("stopped"), curve("whole"));
+}
+
+TEST_F(Train, AFinishedRunSaysSoAndChangesNothing) {
+  run(config("a"));
+  world().barrier();
+  const auto before = fs::last_write_time(folder_ / "a" / "metrics.jsonl");
+  EXPECT_EQ(run(config("a")), Outcome::done);
+  EXPECT_EQ(fs::last_write_time(folder_ / "a" / "metrics.jsonl"), before);
+}
+
+TEST_F(Train, ResumingFromAFileBeginsANewFolderAtTheStepAfterIt) {
+  run(config("a"));
+  auto other = config("b");
+  other.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 8).string()};
+  EXPECT_EQ(run(other), Outcome::done);
+  const auto lines = metrics("b");
+  ASSERT_EQ(lines.size(), 4U);
+  EXPECT_EQ(lines.front()["step"], 9);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+}
+
+TEST_F(Train, RefusesWhatWouldMixRuns) {
+  run(config("a"));
+  auto never = config("a");
+  never.run.resume = {ResumeFrom::Mode::never};
+  EXPECT_THROW(run(never), UserError);
+
+  auto longer = config("a");
+  longer.train.steps = 16;
+  auto other_batch = longer;
+  other_batch.train.global_batch = 24;
+  EXPECT_THROW(run(other_batch), UserError);
+  other_batch.run.resume_with_changes = true;
+  EXPECT_EQ(run(other_batch), Outcome::done);
+  EXPECT_EQ(metrics("a").size(), 16U);
+}
+
+TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    const std::string whole = std::string("whole-") + fsdp::to_string(strategy),
+                      name = std::string("stopped-") + fsdp::to_string(strategy);
+    auto c = config(whole);
+    c.fsdp.strategy = strategy;
+    run(c);
+    c.run.dir = (folder_ / name).string();
+    // Only the last rank gets the signal.
+    EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
+    EXPECT_TRUE(logged("stopped after step 5 by a signal"));
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 5));
+    EXPECT_EQ(metrics(name).size(), 5U);
+    EXPECT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(curve(name), curve(whole));
+    EXPECT_EQ(tensors(name, 12), tensors(whole, 12));
+  }
+}
+
+TEST_F(Train, AStopFileStopsOnce) {
+  const auto c = config("a");
+  const auto file = folder_ / "a" / "stop";
+  EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
+  EXPECT_TRUE(logged("stopped after step 5 because of the file " + file.string()));
+  world().barrier();
+  EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(c.run.dir, 5)));
+  EXPECT_FALSE(fs::exists(file));
+  // One that comes too late is not kept for the next run.
+  EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
+  world().barrier();
+  EXPECT_FALSE(fs::exists(file));
+}
+
+TEST_F(Train, AnEvaluationThatAStopBrokeOffIsMadeUpFor) {
+  Config c = config("whole");
+  c.data.eval = (folder_ / "eval.h5").string();
+  c.train.eval_every = 4;
+  run(c);
+  c.run.dir = (folder_ / "stopped").string();
+  ASSERT_EQ(run(c, at_step(8, 0, [] { request_stop(); })), Outcome::stopped);  // before the evaluation begins
+  EXPECT_TRUE(logged("stopped after step 8 by a signal"));
+  EXPECT_EQ(metrics("stopped").back()["step"], 8);
+  EXPECT_FALSE(metrics("stopped").back().contains("eval_loss"));
+  ASSERT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(curve("stopped"), curve("whole"));
+}
+
+TEST_F(Train, TooLittleTimeForAStepIsSaid) {
+  auto c = config("a");
+  c.run.max_hours =
+      1.0 / 3600;  // the start alone is less, but two saves are taken to be more than two seconds
+  EXPECT_EQ(run(c, keeping_log()), Outcome::stopped);
+  EXPECT_TRUE(logged("no step fitted into run.max_hours"));
+  EXPECT_TRUE(logged("stopped after step 0 because of run.max_hours"));
+  EXPECT_TRUE(checkpoint::list_checkpoints(c.run.dir).empty());
+}
+
+// Other ranks may be on nodes whose view of the file system is older.
+TEST_F(Train, RankZeroAloneLooksForCheckpoints) {
+  run(config("a"));
+  auto c = config(world().rank() == 0 ? "a" : "elsewhere");
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
+
+  c = config("b");
+  if (world().rank() == 0)
+    c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 8).string()};
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(metrics("b").size(), 4U);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+}
+
+TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
+  run(config("a"));
+  auto c = config("b");
+  c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 4).string()};
+  EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 10).string()));
+  EXPECT_TRUE(logged("continues from its own newest"));
+  EXPECT_EQ(metrics("b").size(), 8U);
+  EXPECT_EQ(tensors("b", 12), tensors("a", 12));
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("run already complete"));
+}
+
+TEST_F(Train, AFileAtTheEndOfTheRunIsFinishedToo) {
+  run(config("a"));
+  auto c = config("b");
+  c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 12).string()};
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("run already complete"));
+  EXPECT_FALSE(fs::exists(folder_ / "b"));
+}
+
+TEST_F(Train, AnUnreadableCheckpointIsSkippedForAnOlderOne) {
+  run(config("a"));
+  const auto whole = curve("a");
+  const auto last = tensors("a", 12);
+  const auto truncate = [&](std::int64_t step) {
+    world().barrier();
+    if (world().rank() == 0) fs::resize_file(checkpoint::checkpoint_path(folder_ / "a", step), 3000);
+    world().barrier();
+  };
+  truncate(12);
+  EXPECT_EQ(run(config("a"), keeping_log()), Outcome::done);
+  EXPECT_TRUE(
+      logged("warning: skipped a checkpoint: " + checkpoint::checkpoint_path(folder_ / "a", 12).string()));
+  EXPECT_TRUE(logged("at step 8"));
+  EXPECT_EQ(curve("a"), whole);
+  EXPECT_EQ(tensors("a", 12), last);
+
+  for (const std::int64_t step : {4, 8, 12}) truncate(step);
+  EXPECT_THAT(refusal(config("a")), HasSubstr("no checkpoint of"));
+  EXPECT_THAT(refusal(config("a")), HasSubstr("step-00000012.h5"));
+}
+
+/// The last byte of the file, which is one of a value: only its checksum tells.
+void change_a_value(const fs::path& file) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(-1, std::ios::end);
+  const auto byte = static_cast<char>(stream.peek() ^ 1);
+  stream.seekp(-1, std::ios::end);
+  stream.put(byte);
+}
+
+TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
+  run(config("a"));
+  const auto whole = curve("a");
+  const auto last = tensors("a", 12);
+  const auto file = [&](std::int64_t step) { return checkpoint::checkpoint_path(folder_ / "a", step); };
+  const auto change = [&](std::int64_t step) {
+    world().barrier();
+    if (world().rank() == 0) change_a_value(file(step));
+    world().barrier();
+  };
+  if (world().rank() == 0) fs::remove(file(12));  // the run is not finished
+  change(8);
+  auto c = config("a");
+  c.checkpoint.keep = 1;
+  // It is not one of the kept, or nothing whole would stay.
+  EXPECT_EQ(run(c, at_step(6, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
+  c.checkpoint.async = true;
+  EXPECT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
+  EXPECT_TRUE(logged(file(8).string() + " is damaged: elements 0 to "));
+  EXPECT_TRUE(logged("do not fit their checksum"));
+  EXPECT_TRUE(logged("resumed from " + file(6).string()));
+  EXPECT_EQ(curve("a"), whole);
+  EXPECT_EQ(tensors("a", 12), last);
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}))
+      << "what was damaged has been replaced";
+
+  c.train.steps = 16;
+  change(12);
+  EXPECT_THAT(refusal(c),
+              AllOf(HasSubstr("no checkpoint of " + (folder_ / "a").string() + " is whole"),
+                    HasSubstr("step-00000012.h5 refused"), HasSubstr("do not fit their checksum")));
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}));
+
+  c = config("b");
+  c.run.resume = {ResumeFrom::Mode::file, file(12).string()};
+  c.train.steps = 16;
+  EXPECT_THAT(refusal(c), AllOf(HasSubstr("is damaged"), Not(HasSubstr("no checkpoint of"))));
+}
+
+TEST_F(Train, AModelThatComputesDifferentlyIsRefused) {
+  run(config("a"));
+  if (world().rank() == 0) {
+    fs::create_directory(folder_ / "hf");
+    std::ofstream(folder_ / "hf" / "config.json") << model_json(R"(, "rope_theta": 500000)");
+  }
+  world().barrier();
+  auto c = config("a");
+  c.model.config = (folder_ / "hf").string();
+  c.train.steps = 13;
+  const auto refused = refusal(c);
+  EXPECT_THAT(refused, HasSubstr("rope_theta = 500000"));
+  EXPECT_THAT(refused, HasSubstr("has 10000;"));
+  EXPECT_THAT(refused, HasSubstr("run.resume_with_changes"));
+  c.run.resume_with_changes = true;
+  EXPECT_EQ(run(c), Outcome::done);
+
+  c = config("b");
+  c.model.weights = (folder_ / "hf").string();
+  EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "a", 13).string();  // of rope_theta 500000
+  EXPECT_THAT(refusal(c), HasSubstr("rope_theta = 10000"));
+  c.model.weights = checkpoint::checkpoint_path(folder_ / "a", 12).string();
+  EXPECT_EQ(run(c), Outcome::done);
+}
+
+TEST_F(Train, AChangedBatchGoesOnInTheSameEpoch) {
+  auto c = config("a");
+  c.train.steps = 0;
+  c.train.epochs = 1;
+  run(c);  // 187 samples: 15 steps of 12
+  c.train.epochs = 2;
+  c.train.global_batch = 24;
+  c.run.resume_with_changes = true;
+  for (int again = 0; again < 2; ++again) {
+    EXPECT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(metrics("a").size(), 15U + 7U) << "one more epoch, of 7 steps of 24";
+  }
+  const auto state =
+      checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 22)).state;
+  EXPECT_EQ(state.epoch, 2);
+  EXPECT_EQ(state.samples_consumed, 2 * 7 * 24);
+
+  c.run.resume_with_changes = false;  // the changes are the run's own now
+  c.train.epochs = 3;
+  EXPECT_EQ(run(c), Outcome::done);
+  EXPECT_EQ(metrics("a").size(), 15U + 7U + 7U);
+}
+
+}  // namespace
+}  // namespace llampi::test

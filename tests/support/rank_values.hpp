@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers that every rank can compute for every other rank.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::test {
+
+/// Element `index` of rank `rank`. Floating-point numbers spread over 20 binary orders of magnitude and both
+/// signs, so that the last bits of a sum depend on its order.
+template <class T>
+T value(int rank, std::int64_t index, std::uint64_t salt = 0) {
+  std::uint64_t bits =
+      (static_cast<std::uint64_t>(index) * 131 + static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15U +
+      salt;
+  bits = (bits ^ (bits >> 31)) * 0xBF58476D1CE4E5B9U;
+  bits ^= bits >> 29;
+  if constexpr (std::is_floating_point_v<T>) {
+    const double fraction = static_cast<double>(static_cast<std::int64_t>(bits) >> 11) * 0x1p-52;
+    return static_cast<T>(std::ldexp(fraction, static_cast<int>(bits % 20)));
+  } else {
+    return static_cast<T>(bits % 200'000'001) - 100'000'000;  // the sum of 16 fits into 32 bits
+  }
+}
+
+template <class T>
+std::vector<T> values(int rank, std::int64_t elements, std::uint64_t salt = 0) {
+  std::vector<T> result;
+  for (std::int64_t i = 0; i < elements; ++i) result.push_back(value<T>(rank, i, salt));
+  return result;
+}
+
+/// ((r0 + r1) + r2) + ... over `ranks`.
+template <class T>
+T rank_ordered_sum(const std::vector<int>& ranks, std::int64_t index, std::uint64_t salt = 0) {
+  T sum = value<T>(ranks[0], index, salt);
+  for (std::size_t r = 1; r < ranks.size(); ++r) sum = static_cast<T>(sum + value<T>(ranks[r], index, salt));
+  return sum;
+}
+
+template <class T>
+Tensor row(std::vector<T>& elements) {
+  return tensor(elements.data(), 1, static_cast<std::int64_t>(elements.size()));
+}
+
+inline Tensor workspace_row(std::vector<std::int64_t>& storage, std::int64_t bytes) {
+  storage.assign(static_cast<std::size_t>((bytes + 7) / 8), -1);
+  return row(storage);
+}
+
+inline std::vector<int> first_ranks(int count) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < count; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace llampi::test

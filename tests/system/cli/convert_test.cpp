@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a run to a Hugging Face folder and back, as a user does it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr const char* kModel =
+    R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32,
+  "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+  "vocab_size": 256, "max_position_embeddings": 64, "tie_word_embeddings": true, "torch_dtype": "bfloat16"})";
+
+class Convert : public ::testing::Test {
+ protected:
+  Ending run(int ranks, const std::string& arguments) const {
+    const std::string start = ranks == 1 ? "" : std::string(MPIRUN) + " -n " + std::to_string(ranks) + " ";
+    return shell(folder_.path(), start + LLAMPI_PROGRAM + " " + arguments);
+  }
+  void expect_done(int ranks, const std::string& arguments) const {
+    const Ending ending = run(ranks, arguments);
+    EXPECT_EQ(ending.status, 0) << arguments << "\n" << ending.err;
+  }
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+  double loss_of(const std::string& weights, const std::string& more = " --seq-len 32") const {
+    const Ending ending = run(1, "evaluate --json --data text.h5 --weights " + weights + more);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return json::parse(ending.out)["loss"];
+  }
+  /// A checkpoint of a model that has learnt for two steps; its folder also holds a tokenizer's file.
+  std::string checkpoint() const {
+    fs::create_directories(path("model"));
+    folder_.write("model/config.json", kModel);
+    folder_.write("model/tokenizer.json", "{}");
+    std::string text;
+    for (int i = 0; i < 200; ++i) text += "line " + std::to_string(i * i) + "\n";
+    folder_.write("text", text);
+    expect_done(1, "tokenize --tokenizer bytes --output text.h5 text");
+    expect_done(
+        1,
+        "train --run.dir=run --model.config=model --data.train=text.h5 --data.seq_len=32 --train.steps=2 "
+        "--train.global_batch=2 --run.threads=1");
+    return "run/checkpoints/step-00000002.h5";
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Convert, ThereAndBackWithTheSameLoss) {
+  const std::string saved = checkpoint();
+  const double loss = loss_of(saved);
+  expect_done(2, "export --checkpoint " + saved + " --output whole");
+  EXPECT_EQ(loss_of("whole"), loss);
+  EXPECT_EQ(loss_of(saved, ""), loss) << "with the sequence length of its run";
+  EXPECT_NE(loss_of(saved, " --seq-len 16"), loss);
+  EXPECT_TRUE(fs::exists(path("whole/tokenizer.json")));
+  const auto config = json::parse(read_file(path("whole/config.json")));
+  EXPECT_EQ(config["torch_dtype"], "float32");
+  EXPECT_EQ(config["hidden_size"], 32);
+
+  expect_done(1, "export --checkpoint " + saved + " --output sharded --max-shard-size 20KB");
+  EXPECT_TRUE(fs::exists(path("sharded/model.safetensors.index.json")));
+  EXPECT_EQ(loss_of("sharded"), loss);
+  expect_done(2, "import --weights sharded --output imported.h5");
+  EXPECT_EQ(loss_of("imported.h5"), loss);
+  EXPECT_EQ(run(1, "evaluate --data text.h5 --weights imported.h5").status, 2)
+      << "no run, no sequence length";
+
+  // Started from the folder, read in either way, a run takes the same first step.
+  const auto first_loss = [&](int ranks, const std::string& way) {
+    const std::string dir = "from_" + way;
+    expect_done(
+        ranks,
+        "train --run.dir=" + dir +
+            " --model.config=sharded --model.weights=sharded --data.train=text.h5 "
+            "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1 --fsdp.sync_init=" +
+            way);
+    return read_file(path(dir + "/metrics.jsonl"));
+  };
+  EXPECT_EQ(json::parse(first_loss(2, "read"))["loss"], json::parse(first_loss(2, "broadcast"))["loss"]);
+}
+
+/// A base model whose tokenizer has the tokens of ChatML, and no template.
+void write_chatml_base(const ScratchFolder& folder) {
+  json tokenizer = json::parse(
+      read_file(fs::path(LLAMPI_TEST_DATA) / "fixtures" / "tokenizers" / "llama3" / "tokenizer.json"));
+  std::int64_t next = 0;
+  for (const auto& token : tokenizer["added_tokens"])
+    next = std::max(next, token["id"].get<std::int64_t>() + 1);
+  for (const char* name : {"<|im_start|>", "<|im_end|>"}) {
+    json token = tokenizer["added_tokens"][0];
+    token["id"] = next++;
+    token["content"] = name;
+    tokenizer["added_tokens"].push_back(token);
+  }
+  auto config = json::parse(kModel);
+  config["vocab_size"] = next;
+  config["eos_token_id"] = 1501;
+  fs::create_directories(folder.path() / "base");
+  folder.write("base/config.json", config.dump());
+  folder.write("base/tokenizer.json", tokenizer.dump());
+  folder.write("base/tokenizer_config.json",
+               R"({"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"})");
+  folder.write("chat.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\"}\n");
+}
+
+TEST_F(Convert, TakesTheChatTemplateAlong) {
+  write_chatml_base(folder_);
+  const std::string tokenize =
+      "tokenize --format chat --seq-len 16 --output chat.h5 chat.jsonl --json --tokenizer ";
+  EXPECT_EQ(run(1, tokenize + "base").status, 2) << "which template is not said";
+  expect_done(1, tokenize + "base --template chatml");
+  expect_done(
+      1,
+      "train --run.dir=run --model.config=base --data.train=chat.h5 --data.seq_len=16 --train.steps=1 "
+      "--train.global_batch=1 --run.threads=1");
+  const std::string saved = "run/checkpoints/step-00000001.h5";
+  const std::string ask = "generate --prompt a --chat --max-tokens 2 --temperature 0 --weights ";
+  const Ending answer = run(1, ask + saved);
+  EXPECT_EQ(answer.status, 0) << answer.err;
+
+  expect_done(1, "export --checkpoint " + saved + " --output out");
+  for (const char* name : {"config.json", "generation_config.json"})
+    EXPECT_EQ(json::parse(read_file(path("out") / name))["eos_token_id"], json({1501, 1507})) << name;
+  const auto config = json::parse(read_file(path("out/tokenizer_config.json")));
+  EXPECT_THAT(config["chat_template"].get<std::string>(), HasSubstr("'<|im_start|>' + message['role']"));
+  EXPECT_EQ(config["eos_token"], "<|end_of_text|>");
+  const Ending again = run(1, tokenize + "out");
+  EXPECT_EQ(json::parse(again.out)["template"], "chatml") << again.err;
+  EXPECT_EQ(run(1, ask + "out").out, answer.out);
+
+  // Without a tokenizer at hand, for who adds one later.
+  fs::rename(path("base"), path("elsewhere"));
+  const Ending bare = run(1, "export --checkpoint " + saved + " --output bare");
+  EXPECT_EQ(bare.status, 0);
+  EXPECT_THAT(bare.out + bare.err, HasSubstr("the chat template is in chat_template.jinja"));
+  EXPECT_EQ(read_file(path("bare/chat_template.jinja")), config["chat_template"].get<std::string>());
+}
+
+TEST_F(Convert, VerifiesCheckpoints) {
+  const std::string saved = checkpoint();
+  const Ending whole = run(1, "inspect --verify " + saved);
+  EXPECT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.out, ::testing::ContainsRegex("\n  checksums +true\n"));
+  EXPECT_THAT(whole.out,
+              ::testing::ContainsRegex("\nevery checksum is right: of .* of values, and of names"));
+  const auto seen = json::parse(run(1, "inspect --verify --json " + saved).out);
+  EXPECT_EQ(seen["verified"]["compared_bytes"], seen["tensors"]["bytes"]);
+  EXPECT_FALSE(json::parse(run(1, "inspect --json " + saved).out).contains("verified"));
+
+  std::string bytes = read_file(path(saved));
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  folder_.write(saved, bytes);
+  EXPECT_EQ(run(1, "inspect " + saved).status, 0) << "which reads no values";
+  const Ending damaged = run(1, "inspect --verify --json " + saved);
+  EXPECT_EQ(damaged.status, 2);
+  EXPECT_EQ(damaged.out, "");
+  ASSERT_EQ(damaged.complaints().size(), 1U) << damaged.err;
+  EXPECT_THAT(damaged.complaints()[0], AllOf(HasSubstr(saved + " is damaged: elements "),
+                                             HasSubstr(" of /optimizer/exp_avg_sq/model."),
+                                             HasSubstr("do not fit their checksum; use another checkpoint")));
+}
+
+TEST_F(Convert, ARunsFolderStandsForItsNewestCheckpoint) {
+  const std::string saved = checkpoint();
+  const std::string said = "run: its newest checkpoint is " + saved + "\n";
+  const Ending evaluated = run(1, "evaluate --json --data text.h5 --weights run");
+  EXPECT_EQ(json::parse(evaluated.out)["loss"], loss_of(saved, ""));
+  EXPECT_EQ(evaluated.err.substr(0, said.size()), said);
+  const auto text_of = [&](const std::string& weights) {
+    return run(2, "generate --prompt ab --max-tokens 4 --tokenizer bytes --weights " + weights).out;
+  };
+  EXPECT_EQ(text_of("run"), text_of(saved));
+  EXPECT_EQ(run(1, "inspect --json run").out, run(1, "inspect --json " + saved).out);
+  EXPECT_THAT(run(2, "export --checkpoint run --output from_run").out, HasSubstr(said));
+  EXPECT_EQ(loss_of("from_run"), loss_of(saved));
+
+  const std::string next =
+      "train --run.dir=next --model.config=model --model.weights=run --data.train=text.h5 "
+      "--data.seq_len=32 --train.steps=1 --train.global_batch=2 --run.threads=1";
+  EXPECT_THAT(run(1, next).out, HasSubstr(said));
+  EXPECT_THAT(
+      read_file(path("next/config.ini")),
+      AllOf(HasSubstr("\nweights = run\n"), HasSubstr("\n# model.weights: read from " + saved + "\n")));
+  fs::create_directories(path("empty/checkpoints"));
+  EXPECT_THAT(run(1, "inspect empty").err,
+              HasSubstr("empty is the folder of a run that has not saved a checkpoint yet"));
+  // Of two the newest that can be read.
+  folder_.write("run/checkpoints/step-00000003.h5", "torn");
+  EXPECT_THAT(run(1, "inspect run").err, AllOf(HasSubstr("warning: skipped a checkpoint: "),
+                                               HasSubstr("step-00000003.h5"), HasSubstr(said)));
+}
+
+TEST_F(Convert, Bfloat16IsSmallerAndNear) {
+  const std::string saved = checkpoint();
+  expect_done(1, "export --checkpoint " + saved + " --output narrow --dtype bfloat16");
+  EXPECT_EQ(json::parse(read_file(path("narrow/config.json")))["torch_dtype"], "bfloat16");
+  EXPECT_LT(fs::file_size(path("narrow/model.safetensors")), 256 * 32 * 2 + 40'000);
+  // Parameters are off by up to 2^-9 of their size; a loss near log(256) then by much less than 1e-2.
+  EXPECT_NEAR(loss_of("narrow"), loss_of(saved), 1e-2);
+  EXPECT_NE(loss_of("narrow"), loss_of(saved));
+}
+
+TEST_F(Convert, SaysWhatIsWrong) {
+  const std::string saved = checkpoint();
+  const auto complaint = [&](int ranks, const std::string& arguments) {
+    const Ending ending = run(ranks, arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    return ending.complaints().empty() ? "" : ending.complaints().front();
+  };
+  expect_done(1, "export --checkpoint " + saved + " --output there");
+  EXPECT_THAT(complaint(2, "export --checkpoint " + saved + " --output there"),
+              HasSubstr("already holds a model (config.json)"));
+  EXPECT_THAT(complaint(1, "export --checkpoint text.h5 --output new"),
+              HasSubstr("text.h5 is not a checkpoint"));
+  EXPECT_THAT(complaint(1, "export --checkpoint absent.h5 --output new"),
+              HasSubstr("absent.h5: no such file or folder"));
+  EXPECT_THAT(complaint(1, "export --checkpoint " + saved + " --output new --max-shard-size 5apples"),
+              HasSubstr("write for example 5GB"));
+  EXPECT_THAT(
+      complaint(1, "evaluate --weights there --data text.h5"),
+      HasSubstr("neither there nor text.h5 says with which sequence length to evaluate; give --seq-len"));
+  EXPECT_FALSE(fs::exists(path("new")));
+  EXPECT_THAT(complaint(1, "import --weights " + saved + " --output new.h5"),
+              HasSubstr("is not a Hugging Face folder"));
+  EXPECT_THAT(complaint(1, "import --weights model --output new.h5"),
+              HasSubstr("there is no model.safetensors"));
+  folder_.write("model/pytorch_model.bin", "");
+  EXPECT_THAT(
+      complaint(1, "import --weights model --output new.h5"),
+      AllOf(HasSubstr("model holds pytorch_model.bin but no model.safetensors, and .bin files are not read"),
+            HasSubstr("from_pretrained(\"model\").save_pretrained(FOLDER)")));
+  fs::remove(path("model/pytorch_model.bin"));
+  EXPECT_THAT(complaint(1, "evaluate --weights there --data text --seq-len 8"),
+              HasSubstr("make a token file with `llampi tokenize`"));
+  EXPECT_THAT(complaint(2, "import --weights there --output absent/new.h5"),
+              HasSubstr("there is no folder absent; make room there, or name another --output"));
+  std::string other = kModel;
+  other.replace(other.find("\"intermediate_size\": 48"), 23, "\"intermediate_size\": 52");
+  folder_.write("there/config.json", other);
+  EXPECT_THAT(complaint(2, "import --weights there --output new.h5"),
+              AllOf(HasSubstr("does not fit the model"), HasSubstr("mlp.down_proj.weight ([32, 48] where")));
+  EXPECT_FALSE(fs::exists(path("new.h5")));
+}
+
+TEST_F(Convert, ReplacesNothingThatIsAnothers) {
+  const std::string saved = checkpoint();
+  const auto refused = [&](const std::string& arguments, const std::string& file,
+                           const std::string& sentence) {
+    const std::string before = read_file(path(file));
+    const Ending ending = run(2, arguments);
+    EXPECT_EQ(ending.status, 2) << arguments;
+    EXPECT_THAT(ending.complaints(), ElementsAre(HasSubstr(sentence))) << ending.err;
+    EXPECT_TRUE(read_file(path(file)) == before) << file << " has changed";
+  };
+  expect_done(1, "export --checkpoint " + saved + " --output folder --max-shard-size 20KB");
+  // import: onto the checkpoint of a run, a token file, a text; then onto what import wrote.
+  const std::string import = "import --weights folder --output ";
+  const std::string not_imported =
+      " already exists and is not a checkpoint that llampi import wrote: name another "
+      "file, or replace it with --overwrite";
+  for (const std::string& file : {saved, std::string("text.h5"), std::string("text")})
+    refused(import + file, file, file + not_imported);
+  for (int twice = 0; twice < 2; ++twice) expect_done(2, import + "imported.h5");
+  fs::copy_file(path(saved), path("copy.h5"));
+  expect_done(2, import + "copy.h5 --overwrite");
+  EXPECT_EQ(read_file(path("copy.h5")).size(), read_file(path("imported.h5")).size());
+  // export: onto weights, a config.json, files of a tokenizer that the model's has not.
+  const std::string onto = "export --checkpoint " + saved + " --output ";
+  refused(
+      onto + "folder", "folder/config.json",
+      "folder already holds a model (config.json); choose another folder, or replace it with --overwrite");
+  fs::create_directories(path("mine"));
+  folder_.write("mine/generation_config.json", "{\"eos_token_id\": 7}");
+  refused(onto + "mine", "mine/generation_config.json", "mine already holds generation_config.json");
+  folder_.write("mine/tokenizer.json", "{\"mine\": 1}");
+  refused(onto + "mine --tokenizer mine", "mine/tokenizer.json", "mine already holds tokenizer.json");
+  folder_.write("mine/notes", "stay");
+  folder_.write("mine/model-00007-of-00009.safetensors", "of another model");
+  expect_done(2, onto + "mine --overwrite");
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(path("mine"))) names.push_back(entry.path().filename());
+  EXPECT_THAT(names,
+              ::testing::UnorderedElementsAre("config.json", "model.safetensors", "notes", "tokenizer.json"));
+  EXPECT_EQ(read_file(path("mine/tokenizer.json")), "{}") << "of the model";
+  expect_done(2, onto + "folder --overwrite");
+  EXPECT_FALSE(fs::exists(path("folder/model.safetensors.index.json"))) << "of the model before";
+  EXPECT_EQ(loss_of("folder"), loss_of(saved));
+}
+
+TEST_F(Convert, WritesOneTokenFileUnderMpirun) {
+  folder_.write("a.txt", "text");
+  for (int i = 0; i < 3; ++i) {
+    const Ending ending = run(2, "tokenize --tokenizer bytes --output t.h5 a.txt");
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    const auto first = ending.out.find("t.h5: 4 tokens");
+    EXPECT_NE(first, std::string::npos) << ending.out;
+    EXPECT_EQ(first, ending.out.rfind("t.h5: 4 tokens")) << "each rank tokenizes";
+  }
+  EXPECT_EQ(json::parse(run(2, "inspect --json t.h5").out)["tokens"], 4);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,464 @@
+// SPDX-License-Identifier: Apache-2.0
+// `llampi plan` and `llampi inspect --units` as a user meets them.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "llampi/core/text.hpp"
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+/// A model whose state is most of what it needs.
+constexpr const char* kWide = R"({"model_type": "llama", "vocab_size": 4096, "hidden_size": 512,
+    "intermediate_size": 1024, "num_hidden_layers": 16, "num_attention_heads": 8, "num_key_value_heads": 8,
+    "max_position_embeddings": 64})";
+
+class Plan : public ::testing::Test {
+ protected:
+  Plan() {
+    std::filesystem::create_directory(folder_.path() / "model");
+    folder_.write("model/config.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+      "hidden_act": "silu", "initializer_range": 0.02})");
+    folder_.write("run.ini",
+                  "[model]\nconfig = model\n[data]\nseq_len = 16\n"
+                  "[train]\nmicro_batch = 2\nglobal_batch = 24\n");
+  }
+
+  Ending run(const std::string& arguments, const std::string& environment = "") const {
+    return shell(folder_.path(), environment + " " + LLAMPI_PROGRAM + " " + arguments);
+  }
+  Ending plan(const std::string& options) const { return run("plan --config run.ini " + options); }
+  nlohmann::json json(const std::string& options, const std::string& environment = "") const {
+    const Ending ending = run("plan --config run.ini --json " + options, environment);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_EQ(ending.err, "");
+    EXPECT_EQ(std::count(ending.out.begin(), ending.out.end(), '\n'), 1);
+    return nlohmann::json::parse(ending.out, nullptr, false);
+  }
+  void expect_refused(const std::string& options, const std::string& sentence) const {
+    const Ending ending = plan(options);
+    EXPECT_EQ(ending.status, 2) << options;
+    EXPECT_EQ(ending.out, "") << options;
+    EXPECT_EQ(ending.err, "llampi: " + sentence + "\n") << options;
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(Plan, SaysWhatARunSays) {
+  folder_.write("text", std::string(2000, 'x'));
+  ASSERT_EQ(run("tokenize --tokenizer bytes --output tokens.h5 text").status, 0);
+  for (const std::string options : {"", "--fsdp.cpu_offload=optimizer --fsdp.param_dtype=bfloat16"}) {
+    const std::string both = "--config run.ini " + options;
+    const Ending ran =
+        shell(folder_.path(), std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM + " train " + both +
+                                  " --train.steps=1 --data.train=tokens.h5 --run.dir=run" +
+                                  std::to_string(options.size()));
+    ASSERT_EQ(ran.status, 0) << ran.err;
+    const Ending planned = run("plan --ranks=3 " + both);
+    ASSERT_EQ(planned.status, 0) << planned.err;
+    const std::string first = "memory per rank, planned for a step:\n";
+    const auto begin = ran.out.find(first), end = ran.out.find("\ndata:");
+    ASSERT_TRUE(begin != std::string::npos && end != std::string::npos) << ran.out;
+    EXPECT_THAT(planned.out, HasSubstr(ran.out.substr(begin, end - begin)));
+    const std::int64_t bytes = json("--ranks=3 " + options)["planned_bytes"];
+    EXPECT_THAT(ran.out,
+                HasSubstr(fmt::format("planned {}, used {};", format_bytes(bytes), format_bytes(bytes))));
+    EXPECT_THAT(planned.out, HasSubstr(fmt::format(" = {} bytes\n", bytes)));
+  }
+}
+
+TEST_F(Plan, PutsRanksOnNodes) {
+  const auto one = json("--ranks 4"), two = json("--ranks 4 --per-node 2"),
+             odd = json("--ranks 4 --per-node 3");
+  EXPECT_EQ(one["nodes"], 1);
+  EXPECT_EQ(one["ranks_per_node"], 4);
+  EXPECT_EQ(two["nodes"], 2);
+  EXPECT_EQ(odd["nodes"], 2);
+  EXPECT_EQ(json("--ranks 4 --per-node 9")["ranks_per_node"], 4);
+  EXPECT_EQ(json("")["ranks"], 1);
+  const Ending hybrid = plan("--ranks 4 --per-node 2 --fsdp.strategy=HYBRID_SHARD");
+  EXPECT_EQ(hybrid.status, 0);
+  EXPECT_THAT(hybrid.out,
+              HasSubstr("hybrid_shard on 4 ranks, 2 nodes\nshards 0 1 | 2 3; replicas 0 2 | 1 3\n"));
+  EXPECT_THAT(plan("--ranks 6 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=3").out,
+              HasSubstr("\nshards 0 1 2 | 3 4 5; replicas 0 3 | 1 4 | 2 5\n"));
+}
+
+TEST_F(Plan, TakesThreadsAsARunDoes) {
+  const std::string two = "OMP_NUM_THREADS=2";
+  EXPECT_EQ(json("--threads 5 --run.threads=3", two)["threads_per_rank"], 5);
+  EXPECT_EQ(json("--run.threads=3", two)["threads_per_rank"], 3);
+  EXPECT_EQ(json("", two)["threads_per_rank"], 2);
+  EXPECT_EQ(json("--ranks 12", "env -u OMP_NUM_THREADS taskset -c 0")["threads_per_rank"], 1);
+  EXPECT_LT(json("--threads 1")["planned_bytes"], json("--threads 64")["planned_bytes"]);
+}
+
+// With one unit gathered at a time, unit 1 (block 0) is gathered again for its backward pass.
+TEST_F(Plan, ListsActionsWithTheirOperands) {
+  const std::string options = "--ranks 2 --per-node 2 --threads 1 --fsdp.limit_all_gathers=1 ";
+  const Ending ending = plan(options + "--actions");
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  EXPECT_THAT(ending.out, ::testing::StartsWith(plan(options).out));
+  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy     h2d inputs mb0\n"
+                                    "        write   output             inputs #"));
+  EXPECT_THAT(ending.out, HasSubstr("unshard  unshard mb0 unit 1 (model.layers.0) bwd, after "));
+  EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));
+  EXPECT_THAT(ending.out, HasSubstr("backward mb0 stage 1 (model.layers.0.self_attn)"));
+  EXPECT_THAT(ending.out, ::testing::ContainsRegex("write   parameter_gradient unsharded gradient #[0-9]+ "
+                                                   "model.layers.0, 5 parts, [0-9.]+ KiB\n"));
+  EXPECT_THAT(ending.out, HasSubstr("  compute  norm, after "));
+
+  EXPECT_FALSE(json(options).contains("actions"));
+  const auto listed = json(options + "--actions");
+  ASSERT_EQ(listed["actions"].size(), listed["step_actions"]);
+  std::int64_t gathered = 0;
+  for (const auto& action : listed["actions"]) {
+    if (action["op"] == "unshard") gathered += action["bytes"].get<std::int64_t>();
+    for (const auto& operand : action["operands"]) {
+      const auto& buffer = listed["buffers"].at(operand["buffer"].get<std::size_t>());
+      EXPECT_LE(buffer["offset"].get<std::int64_t>() + buffer["bytes"].get<std::int64_t>(),
+                listed["arenas"][buffer["arena"].get<std::string>()]["step_bytes"]);
+      EXPECT_TRUE(buffer["kept"].get<bool>() || !buffer["live"].empty()) << buffer;
+    }
+  }
+  EXPECT_EQ(gathered, listed["traffic"]["gathered_bytes"]);
+}
+
+TEST_F(Plan, ListsUnits) {
+  EXPECT_THAT(plan("").out, Not(HasSubstr("shard elements")));
+  const Ending units = plan("--units --ranks 3 --fsdp.wrap=modules --fsdp.wrap_modules=LlamaMLP");
+  EXPECT_THAT(units.out, ContainsRegex("\nunit .* shard elements .*\nroot .*\nmodel.layers.0.mlp .*\n"));
+  EXPECT_THAT(units.out, ContainsRegex("\n3 units, shards each: 3 .*\n$"));
+  const auto listed = json("--ranks 3 --optimizer.frozen=embed")["units"];
+  ASSERT_EQ(listed.size(), 4U);
+  EXPECT_EQ(listed[0]["frozen"], true);
+  EXPECT_EQ(listed[1]["frozen"], false);
+
+  const Ending inspected = run("inspect model --units");
+  EXPECT_EQ(inspected.status, 0) << inspected.err;
+  EXPECT_THAT(inspected.out, StartsWith("unit "));
+  EXPECT_THAT(inspected.out, ContainsRegex("\n4 units, shards each: 1 .*\n$"));
+  EXPECT_EQ(run("inspect model/config.json --units").out, inspected.out);
+  const auto one_shard = nlohmann::json::parse(run("inspect model --units --json").out);
+  EXPECT_EQ(one_shard["units"], json("")["units"]);
+}
+
+TEST_F(Plan, WarnsOfWhatIsNotBuiltAndChangesNoMemory) {
+  const std::string keys = "--log.tensorboard=true";
+  const Ending warned = plan(keys), plain = plan("");
+  EXPECT_EQ(warned.status, 0) << warned.err;
+  EXPECT_EQ(warned.out, plain.out);
+  EXPECT_EQ(plain.err, "");
+  EXPECT_EQ(warned.err,
+            "llampi: warning: not built yet, and refused by llampi train: log.tensorboard = true\n");
+}
+
+TEST_F(Plan, PlansForTheDeviceOfTheConfiguration) {
+  EXPECT_EQ(json("")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cpu")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cuda")["device"], "cuda");
+  EXPECT_EQ(json("--run.device=cuda --device cpu")["device"], "cpu");
+  EXPECT_EQ(json("--run.device=cuda"), json("--device cuda"));
+}
+
+TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
+  const auto cpu = json("--ranks 2"), gpu = json("--ranks 2 --device cuda"),
+             h100 = json("--ranks 2 --device H100");
+  EXPECT_EQ(cpu["param_dtype"], "float32");
+  EXPECT_EQ(gpu["param_dtype"], "bfloat16");
+  EXPECT_EQ(gpu["compute_dtype"], "bfloat16");
+  EXPECT_EQ(gpu["reduce_dtype"], "float32");
+  EXPECT_EQ(gpu["gradient_dtype"], "float32");
+  const auto has_role = [](const nlohmann::json& plan, const char* role) {
+    return std::any_of(plan["roles"].begin(), plan["roles"].end(),
+                       [&](const auto& row) { return row["role"] == role && row["bytes"] > 0; });
+  };
+  EXPECT_TRUE(has_role(gpu, "shared workspace"));  // cuBLASLt's
+  EXPECT_FALSE(has_role(cpu, "shared workspace"));
+  EXPECT_TRUE(has_role(cpu, "collective workspace"));  // NCCL needs none
+  EXPECT_FALSE(has_role(gpu, "collective workspace"));
+
+  EXPECT_EQ(cpu["context_bytes"], 0);
+  EXPECT_EQ(cpu["communicator_bytes"], 0);
+  EXPECT_EQ(cpu["needed_bytes"], cpu["planned_bytes"].get<std::int64_t>() + (64 << 20));
+  EXPECT_GT(gpu["communicator_bytes"], 0);
+  EXPECT_EQ(json("--device cuda")["communicator_bytes"], 0);  // one rank
+  EXPECT_EQ(json("--ranks 4 --device cuda --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2")
+                ["communicator_bytes"],
+            gpu["communicator_bytes"].get<std::int64_t>() * 3 / 2);  // and one of the replicas
+  EXPECT_EQ(cpu["loaded_later_bytes"], 0);
+  EXPECT_EQ(gpu["context_bytes"], 543 << 20);  // as measured
+  EXPECT_EQ(gpu["loaded_later_bytes"], 180 << 20);
+  EXPECT_EQ(gpu["needed_bytes"], gpu["arenas"]["device"]["planned_bytes"].get<std::int64_t>() +
+                                     gpu["context_bytes"].get<std::int64_t>() +
+                                     gpu["loaded_later_bytes"].get<std::int64_t>() +
+                                     gpu["communicator_bytes"].get<std::int64_t>());
+  EXPECT_EQ(gpu["device_memory_bytes"], nullptr);
+  EXPECT_EQ(gpu["fits"], nullptr);
+  EXPECT_EQ(h100["device"], "h100");
+  EXPECT_EQ(h100["device_memory_bytes"], std::int64_t{81559} << 20);
+  EXPECT_EQ(h100["fits"], true);
+  EXPECT_EQ(json("--memory 3.5")["device_memory_bytes"], std::int64_t{7} << 29);
+
+  const std::string table = plan("--ranks 2 --device h100").out;
+  EXPECT_THAT(table,
+              HasSubstr("gathered in bfloat16, computed with in bfloat16; gradients reduced in float32, "
+                        "kept in float32; master parameters in float32, moments in float32\n"));
+  EXPECT_THAT(table, ContainsRegex("\n  CUDA context, its libraries +543.00 MiB +, measured on one H100\n"));
+  EXPECT_THAT(table,
+              ContainsRegex("\n  NCCL's communicators +[0-9.]+ MiB +, an estimate, not measured yet\n"));
+  EXPECT_THAT(table, ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, h100 has 79.65 GiB\n"));
+  EXPECT_THAT(plan("--ranks 2 --device cuda").out, ContainsRegex("\nneeds about [0-9.]+ [MG]iB per GPU\n"));
+  EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
+}
+
+// Each piece of advice is tried: with it the plan fits, without it it does not.
+TEST_F(Plan, SaysWhatWouldMakeItFit) {
+  const auto mib_needed = [&](const std::string& options) {
+    return json(options)["needed_bytes"].get<double>() / 0x1p20;
+  };
+  const auto advice = [&](const std::string& options, double mib) {
+    const Ending ending = plan(fmt::format("{} --memory {}", options, mib / 1024));
+    EXPECT_EQ(ending.status, 2) << options;
+    EXPECT_THAT(ending.out,
+                ContainsRegex(
+                    "\ndoes not fit: needs about [0-9.]+ [MG]iB per (GPU|rank), which has [0-9.]+ [MG]iB\n"));
+    EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
+    EXPECT_THAT(ending.err, StartsWith("llampi: needs "));
+    return ending.err.substr(ending.err.find("; ", ending.err.find("largest items: ")) + 2);
+  };
+  const std::string run = "--device cuda --data.seq_len=64 --fsdp.param_dtype=float32 --train.micro_batch=";
+  const std::string recomputing = run + "1 --activation.checkpointing=full";
+  const double all = mib_needed(run + "8"), smaller = mib_needed(run + "4"), one = mib_needed(run + "1"),
+               full = mib_needed(recomputing),
+               offloaded = mib_needed(recomputing + " --fsdp.cpu_offload=params");
+  ASSERT_LT(smaller, all);
+  ASSERT_LT(full, one);
+  ASSERT_LT(offloaded, full);
+  EXPECT_EQ(advice(run + "8", (smaller + all) / 2), "it would fit with train.micro_batch = 4\n");
+  EXPECT_EQ(advice(run + "1", (full + one) / 2), "it would fit with activation.checkpointing = full\n");
+  EXPECT_THAT(
+      advice(run + "8", (offloaded + full) / 2),
+      ::testing::MatchesRegex("it would fit with train.micro_batch = 1 and activation.checkpointing = "
+                              "full and fsdp.cpu_offload = (optimizer|params)\n"));
+  // Where nothing on one rank helps: more ranks of a model whose state is most of it.
+  folder_.write("wide.json", kWide);
+  const std::string wide = "--model.config=wide.json --train.micro_batch=1 --activation.checkpointing=full";
+  EXPECT_EQ(advice(wide, mib_needed(wide + " --optimizer.moment_dtype=bfloat16") + 1),
+            "it would fit with optimizer.moment_dtype = bfloat16\n");
+  const std::string narrow =
+      " --optimizer.moment_dtype=bfloat16 --optimizer.gradient_dtype=bfloat16 --fsdp.reduce_dtype=bfloat16";
+  EXPECT_EQ(advice(wide + narrow, mib_needed(wide + narrow + " --ranks 4") + 1),
+            "it would fit on 4 ranks, with no more of them on a node\n");
+  EXPECT_THAT(advice(wide, 1), StartsWith("neither 64 times as many ranks nor smaller micro-batches"));
+
+  const Ending ending = plan(wide + " --memory 0.4");
+  EXPECT_THAT(
+      ending.err,
+      ContainsRegex("needs [0-9.]+ MiB per rank, but a rank has 409.60 MiB; largest items: [a-z_ ]+ [0-9.]+ "
+                    "MiB, [a-z_ ]+ [0-9.]+ MiB, [a-z_ ]+ [0-9.]+ MiB; it would fit on [0-9]+ ranks"));
+  EXPECT_EQ(nlohmann::json::parse(plan(wide + " --memory 0.4 --json").out)["fits"], false);
+}
+
+// Offload is no help where the host has no room for it.
+TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
+  folder_.write("wide.json", kWide);
+  const std::string wide =
+      "--ranks 2 --device cuda --model.config=wide.json --train.micro_batch=1 "
+      "--activation.checkpointing=full";
+  const std::string offload = " --fsdp.cpu_offload=optimizer";
+  const auto all = json(wide), offloaded = json(wide + offload);
+  EXPECT_EQ(offloaded["host_memory_bytes"], nullptr);
+  EXPECT_EQ(offloaded["host_needed_bytes"],
+            2 * (offloaded["arenas"]["host"]["planned_bytes"].get<std::int64_t>() + (64 << 20)));
+  const auto gib = [](const nlohmann::json& bytes) { return bytes.get<double>() / 0x1p30; };
+  const std::string memory = fmt::format(" --memory {}", gib(offloaded["needed_bytes"]) + 0.001);
+  ASSERT_GT(gib(all["needed_bytes"]), gib(offloaded["needed_bytes"]) + 0.001);
+  const double host = gib(offloaded["host_needed_bytes"]);
+  const std::string enough = fmt::format(" --host-memory {}", host + 0.001),
+                    less = fmt::format(" --host-memory {}", host - 0.001);
+  for (const auto& room : {std::string(), enough})
+    EXPECT_THAT(plan(wide + memory + room).err,
+                EndsWith("; it would fit with fsdp.cpu_offload = optimizer\n"));
+  EXPECT_THAT(plan(wide + memory + less).err, Not(HasSubstr("fsdp.cpu_offload = optimizer\n")));
+
+  const Ending fits = plan(wide + offload + memory + enough), does_not = plan(wide + offload + memory + less);
+  EXPECT_EQ(fits.status, 0) << fits.err;
+  EXPECT_THAT(fits.out,
+              ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, which has [0-9.]+ [MG]iB\n"
+                            "fits: needs about [0-9.]+ [MG]iB of host memory per node, which has "));
+  EXPECT_EQ(does_not.status, 2);
+  EXPECT_THAT(does_not.out, HasSubstr("\ndoes not fit: needs about "));
+  EXPECT_THAT(does_not.err,
+              ContainsRegex("^llampi: needs [0-9.]+ [MG]iB of host memory per node, but a node has "
+                            "[0-9.]+ [MG]iB; largest items: "));
+  // On CPUs the ranks of a node share it.
+  EXPECT_EQ(json("--ranks 4 --per-node 2 --host-memory 3")["device_memory_bytes"], std::int64_t{3} << 29);
+  expect_refused("--memory 1 --host-memory 3",
+                 "--memory and --host-memory are the same memory on CPUs; give one of them");
+  expect_refused("--device cuda --host-memory 3",
+                 "--host-memory needs to know the GPUs too; add --memory, or name them with --device");
+}
+
+// What the README says of the shapes that come with the program.
+TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
+  const std::string input = LLAMPI_TEST_DATA "/../input/";
+  std::filesystem::create_directory_symlink(input, folder_.path() / "input");
+  const auto planned = [&](const std::string& options) {
+    const Ending ending = run("plan --json --config input/llama3-" + options);
+    EXPECT_EQ(ending.err, "");
+    EXPECT_EQ(ending.status, 0);
+    return nlohmann::json::parse(ending.out);
+  };
+  const auto gib = [](const nlohmann::json& plan) { return plan["needed_bytes"].get<double>() / 0x1p30; };
+  EXPECT_EQ(planned("8b.ini --ranks 8")["device"], "cuda");
+  EXPECT_EQ(planned("8b.ini --ranks 8 --device h100")["fits"], true);
+  EXPECT_EQ(planned("8b-chat.ini --ranks 8 --device h100")["fits"], true);
+  const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
+  EXPECT_THAT(readme,
+              HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
+  EXPECT_THAT(readme, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
+                                            gib(planned("70b.ini --ranks 64 --per-node 8")))));
+  std::string refusal = run("plan --config input/llama3-70b.ini --ranks 8 --device h100").err;
+  const auto spaces = [](std::string text) {
+    const auto blank = [](char a, char b) { return std::isspace(a) && std::isspace(b); };
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    text.erase(std::unique(text.begin(), text.end(), blank), text.end());
+    return text;
+  };
+  EXPECT_THAT(spaces(readme), HasSubstr(spaces(refusal)));
+}
+
+TEST_F(Plan, RefusesWhatARunWouldRefuse) {
+  expect_refused("--ranks 5",
+                 "train.global_batch = 24 is not a multiple of 5 ranks x train.micro_batch = 2; use a "
+                 "multiple of 10");
+  expect_refused("--ranks 13",
+                 "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; make it a "
+                 "multiple of that");
+  expect_refused("--data.seq_len=65",
+                 "data.seq_len = 65 is larger than max_position_embeddings = 64 of model");
+  expect_refused(
+      "--ranks 4 --fsdp.strategy=hybrid_shard",
+      "a hybrid fsdp.strategy with fsdp.shard_group_size = node needs several nodes, and all 4 ranks are "
+      "on one; use full_shard, or give a number of ranks");
+  expect_refused(
+      "--ranks 4 --per-node 3 --fsdp.strategy=hybrid_shard",
+      "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has 3 and "
+      "another 1; start as many on each");
+  expect_refused(
+      "--ranks 4 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=3",
+      "fsdp.shard_group_size = 3 does not divide 4 ranks into several equal groups; use a smaller divisor "
+      "of the number of ranks, or full_shard");
+  for (const char* options :
+       {"--model.config=none.json", "--config=none.ini", "--fsdp.wrap=modules",
+        "--fsdp.wrap=modules '--fsdp.wrap_modules=('", "'--optimizer.frozen=.'", "'--optimizer.no_decay=('",
+        "--fsdp.shard_group_size=few", "--train.steps=1 --train.epochs=1"}) {
+    const Ending ending =
+        run(std::string("plan ") + (std::string(options).starts_with("--config") ? "" : "--config run.ini ") +
+            options);
+    EXPECT_EQ(ending.status, 2) << options;
+    EXPECT_EQ(ending.out, "") << options;
+    EXPECT_THAT(ending.err, StartsWith("llampi: ")) << options;
+    EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
+  }
+}
+
+TEST_F(Plan, RefusesWrongOptions) {
+  expect_refused(
+      "--device h1000",
+      "device = h1000 (command line) is not known; use auto, cpu, cuda, gb200, b200, gh200, h200-nvl, "
+      "h200, h100-nvl, h100-pcie, h100, a100-40gb, a100, l40s, a6000 or rtx4090");
+  expect_refused("--memory=-1", "memory = -1 (command line) is out of range; it must be at least 0");
+  expect_refused("--ranks 0",
+                 "ranks = 0 (command line) is out of range; it must be at least 1 and at most 65536");
+  expect_refused("--ranks two", "ranks = two (command line) is not a whole number");
+  expect_refused("--per-node=-1", "per-node = -1 (command line) is out of range; it must be at least 0");
+  expect_refused("--threads=-1", "threads = -1 (command line) is out of range; it must be at least 0");
+  expect_refused("--rank 2", "unknown option --rank on the command line; did you mean --ranks?");
+  expect_refused("more", "unexpected argument \"more\"; options are written --section.key=value");
+  expect_refused("--units=yes", "the option --units takes no value");
+  const Ending nothing = run("plan");
+  EXPECT_EQ(nothing.status, 2);
+  EXPECT_EQ(
+      nothing.err,
+      "llampi: model.config is not given; name a Hugging Face config.json or the folder that holds it\n");
+}
+
+TEST_F(Plan, InspectsNoUnitsOfWhatIsNoModel) {
+  folder_.write("text", "some text");
+  ASSERT_EQ(run("tokenize --tokenizer bytes --output tokens.h5 text").status, 0);
+  for (const char* file : {"tokens.h5", "none", "none.json", "run.ini"}) {
+    const Ending ending = run(std::string("inspect --units ") + file);
+    EXPECT_EQ(ending.status, 2) << file;
+    EXPECT_EQ(ending.out, "") << file;
+    EXPECT_EQ(std::count(ending.err.begin(), ending.err.end(), '\n'), 1) << ending.err;
+  }
+}
+
+/// Decimal GB per rank of parameters, sharded gradients and optimizer state.
+double model_state_gb(const nlohmann::json& plan) {
+  const std::set<std::string> roles = {"parameter shard", "master parameters", "exp_avg", "exp_avg_sq",
+                                       "sharded gradient"};
+  double bytes = 0;
+  for (const auto& role : plan["roles"]) {
+    if (roles.count(role["role"])) bytes += role["bytes"].get<double>();
+  }
+  return bytes / 1e9;
+}
+
+// 2 bytes per parameter, 2 per gradient, 8 or 4 of moments, over 8 ranks: 16 + 16 + 64 and 140 + 140 + 560 GB
+// in the tutorials that round the models to 8 and 70 billion parameters.
+TEST_F(Plan, ExpressesTheBudgetsThatTutorialsGive) {
+  const std::string shapes = LLAMPI_TEST_DATA "/../input/llama3-";
+  const std::string options =
+      " --ranks 8 --json --train.global_batch=32 --data.seq_len=2048 --train.micro_batch=4"
+      " --activation.checkpointing=full --fsdp.param_dtype=bfloat16 --optimizer.master_dtype=bfloat16"
+      " --fsdp.reduce_dtype=bfloat16 --optimizer.gradient_dtype=bfloat16 --optimizer.moment_dtype=";
+  const auto budget = [&](const std::string& size, const std::string& moments) {
+    const Ending ending = run("plan --model.config=" + shapes + size + options + moments);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return model_state_gb(nlohmann::json::parse(ending.out));
+  };
+  EXPECT_NEAR(budget("8b", "float32"), 8.03 * (2 + 2 + 8) / 8, 0.01);
+  EXPECT_NEAR(budget("8b", "bfloat16"), 8.03 * (2 + 2 + 4) / 8, 0.01);
+  EXPECT_NEAR(budget("70b", "float32"), 70.55 * (2 + 2 + 8) / 8, 0.1);
+  EXPECT_NEAR(budget("70b", "bfloat16"), 70.55 * (2 + 2 + 4) / 8, 0.1);
+}
+
+// The list that takes longest to place, in a few seconds; here with room for slow machines.
+TEST_F(Plan, IsQuickForManyRanksAndLayers) {
+  folder_.write("large.json", R"({"model_type": "llama", "vocab_size": 128256, "hidden_size": 8192,
+    "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
+    "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": false,
+    "hidden_act": "silu", "initializer_range": 0.02})");
+  const Ending ending = run(
+      "plan --config run.ini --json --ranks 512 --per-node 8 --train.global_batch=4096 --data.seq_len=8192 "
+      "--model.config=large.json --activation.checkpointing=full --fsdp.strategy=hybrid_shard",
+      "timeout 20");
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  const auto seen = nlohmann::json::parse(ending.out);
+  EXPECT_EQ(seen["parameters"], 70'553'706'496);
+  EXPECT_EQ(seen["micro_batches"], 4);
+  EXPECT_EQ(seen["shard_ranks"], 8);
+  EXPECT_EQ(seen["replicas"], 64);
+  EXPECT_EQ(seen["nodes"], 64);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run that continues, as a user meets it: what was changed is said, and what would spoil the run is
+// refused; and what a run is warned of when it begins.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+std::string model_json(int hidden) {
+  return R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": )" +
+         std::to_string(hidden) +
+         R"(, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02})";
+}
+
+class Resume : public ::testing::Test {
+ protected:
+  Resume() {
+    folder_.write("model.json", model_json(16));
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the quick brown fox " + std::to_string(i) + "\n";
+    folder_.write("text", text);
+    expect_done("tokenize --tokenizer bytes --output tokens.h5 text");
+  }
+
+  Ending run(const std::string& arguments) const {
+    return shell(folder_.path(), std::string(LLAMPI_PROGRAM) + " " + arguments);
+  }
+  Ending expect_done(const std::string& arguments) const {
+    const Ending ending = run(arguments);
+    EXPECT_EQ(ending.status, 0) << arguments << "\n" << ending.err;
+    return ending;
+  }
+  /// Two steps with a checkpoint after each, in the folder `dir`, but for these options.
+  Ending trained(const std::string& options, const std::string& dir = "run") const {
+    configure(dir);
+    return run("train --config run.ini " + options);
+  }
+  void expect_trained(const std::string& options, const std::vector<std::string>& parts,
+                      const std::string& dir = "run") const {
+    const Ending ending = trained(options, dir);
+    EXPECT_EQ(ending.status, 0) << options << "\n" << ending.err;
+    for (const auto& part : parts) EXPECT_THAT(ending.out, HasSubstr(part)) << options;
+  }
+  /// Status 2, and one line of complaint that holds all of `parts`.
+  void expect_refused(const std::string& options, const std::vector<std::string>& parts,
+                      const std::string& dir = "run") const {
+    const Ending ending = trained(options, dir);
+    EXPECT_EQ(ending.status, 2) << options << "\n" << ending.out;
+    ASSERT_EQ(ending.complaints().size(), 1U) << options << "\n" << ending.err;
+    for (const auto& part : parts) EXPECT_THAT(ending.complaints()[0], HasSubstr(part)) << options;
+  }
+  void configure(const std::string& dir) const {
+    folder_.write(
+        "run.ini",
+        (dir.empty() ? "" : "[run]\ndir = " + dir + "\n") +
+            "[model]\nconfig = model.json\n[data]\ntrain = tokens.h5\nseq_len = 16\n[train]\nsteps = 2\n"
+            "global_batch = 2\n[optimizer]\nschedule = constant\n[checkpoint]\nevery = 1\nkeep = 9\n");
+  }
+  fs::path path(const std::string& name) const { return folder_.path() / name; }
+  /// As if the run had been stopped before its last step.
+  void remove_checkpoint(const std::string& dir, int step) const {
+    ASSERT_TRUE(fs::remove(path(dir) / "checkpoints" / ("step-0000000" + std::to_string(step) + ".h5")));
+  }
+  /// A Hugging Face folder with the weights of the run and, if wished for, the tokenizer of a BPE.
+  void export_model(const std::string& more = "") const {
+    expect_done("export --checkpoint run --output hf" + more);
+  }
+  static std::string bpe() { return std::string(LLAMPI_TEST_DATA) + "/../input/sums"; }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Resume, SaysWhatDiffersAndRefusesWhatWouldSpoilTheRun) {
+  expect_trained("", {});
+  // The folder does not even exist.
+  expect_refused("--train.steps=3 --model.weights=other", {"model.weights = random, not other"});
+  expect_refused("--train.steps=3 --optimizer.lr=5e-3 --optimizer.beta2=0.99",
+                 {"run/checkpoints/step-00000002.h5", "optimizer.lr = 0.0003, not 0.005",
+                  "optimizer.beta2 = 0.95, not 0.99", "run.resume_with_changes"});
+  expect_refused("--data.seq_len=8", {"data.seq_len = 16, not 8"});
+  EXPECT_FALSE(fs::exists(path("run/checkpoints/step-00000003.h5")));
+
+  expect_trained("--train.steps=3 --log.every=2", {"changed since step 2: log.every = 2, was 1\n",
+                                                   "changed since step 2: train.steps = 3, was 2\n"});
+  // With its changes it goes on, and what it began with stays recorded as it was.
+  expect_trained(
+      "--train.steps=4 --model.weights=other --optimizer.lr=1e-3 --run.resume_with_changes=true",
+      {"model.weights = other, was random; without effect", "changed since step 3: optimizer.lr = 0.001",
+       "warning: the schedule is not the one that steps 1 to 3 had: the learning rate was 0.0003 at step 3, "
+       "and is 0.001 at step 4"});
+  EXPECT_THAT(
+      read_file(path("run/config.ini")),
+      AllOf(HasSubstr("\nweights = random\n"), HasSubstr("\nlr = 0.001\n"), HasSubstr("\n# data.train: 2")));
+  const Ending same = run("train --config run/config.ini --run.resume_with_changes=false --train.steps=5");
+  EXPECT_EQ(same.status, 0) << same.err;
+  EXPECT_THAT(same.out, Not(HasSubstr("model.weights")));
+}
+
+TEST_F(Resume, WithoutAFolderOfItsOwnASecondExperimentIsRefused) {
+  expect_trained("", {"run.dir is not given: the run is kept in runs/default\n"}, "");
+  folder_.write("other.json", model_json(24));
+  expect_refused("--model.config=other.json", {"hidden_size = 24", "use another run.dir"}, "");
+  folder_.write("others", std::string(3000, 'x'));
+  expect_done("tokenize --tokenizer bytes --output others.h5 others");
+  expect_refused("--data.train=others.h5", {"data.train = tokens.h5 (", "not others.h5 (3000 tokens"}, "");
+  // The same length does not make the same data.
+  std::string text = read_file(path("text"));
+  text[1000] = 'X';
+  folder_.write("text", text);
+  expect_done("tokenize --tokenizer bytes --output changed.h5 text");
+  expect_refused("--data.train=changed.h5", {"data.train = tokens.h5 (", "not changed.h5 ("}, "");
+  fs::rename(path("tokens.h5"), path("moved.h5"));
+  expect_trained("--data.train=moved.h5 --train.steps=3",
+                 {"changed since step 2: data.train = moved.h5, was tokens.h5\n"}, "");
+}
+
+TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
+  expect_trained("", {});
+  export_model();
+  const std::string from_folder = "--model.config=hf --model.weights=hf --train.steps=3";
+  expect_trained(from_folder, {"step 3/3"}, "b");
+  const std::string from_file = "--run.resume=run/checkpoints/step-00000002.h5 --train.steps=4";
+  expect_trained(from_file, {"step 4/4"}, "c");
+  remove_checkpoint("b", 3);
+  remove_checkpoint("c", 4);
+  folder_.write("run/checkpoints/step-00000002.h5", "a part of it");
+  expect_trained(from_file,
+                 {"run.resume = run/checkpoints/step-00000002.h5 cannot be read (",
+                  "resumed from c/checkpoints/step-00000003.h5", "step 4/4"},
+                 "c");
+  expect_refused(from_file, {"run/checkpoints/step-00000002.h5"}, "d");
+  remove_checkpoint("c", 4);
+  fs::remove_all(path("hf"));
+  fs::create_directory(path("hf"));  // as a disk that is not mounted
+  fs::remove_all(path("run"));
+  expect_trained(
+      from_folder,
+      {"model.config = hf is gone: the run continues with the model in b/checkpoints/step-00000002.h5",
+       "resumed from b/checkpoints/step-00000002.h5", "step 3/3"},
+      "b");
+  expect_trained(from_file,
+                 {"run.resume = run/checkpoints/step-00000002.h5 is gone",
+                  "resumed from c/checkpoints/step-00000003.h5", "step 4/4"},
+                 "c");
+  expect_refused("--run.resume=run/checkpoints/step-00000001.h5", {"no such file"}, "c");
+}
+
+TEST_F(Resume, SaysWhatIsDone) {
+  expect_trained("", {});
+  expect_trained("", {"run already complete: run/checkpoints/step-00000002.h5 is at step 2 of 2\n"});
+  expect_trained("--train.steps=1",
+                 {"warning: nothing to do: run/checkpoints/step-00000002.h5 is at step 2, and the "
+                  "run is to end at step 1; give more train.steps"});
+}
+
+TEST_F(Resume, WhoMovesTheCheckpointsAwayBeginsAnew) {
+  expect_trained("", {});
+  fs::rename(path("run/checkpoints"), path("moved"));
+  expect_trained("", {"step 1/2", "step 2/2"});
+  EXPECT_TRUE(fs::exists(path("run/checkpoints/step-00000002.h5")));
+}
+
+TEST_F(Resume, ABrokenAndAnOldConfigurationInACheckpointCanBeContinued) {
+  expect_trained("", {});
+  const hid_t file = H5Fopen(path("run/checkpoints/step-00000002.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t attribute = H5Aopen(file, "run_config", H5P_DEFAULT), type = H5Aget_type(attribute);
+  ASSERT_FALSE(H5Tis_variable_str(type));
+  std::string text(H5Tget_size(type), '\0');
+  ASSERT_GE(H5Aread(attribute, type, text.data()), 0);
+  // A key that there is no more, one that was not there yet, and a line that is none.
+  const auto replace = [&](const std::string& from, std::string to) {
+    ASSERT_NE(text.find(from), std::string::npos) << from;
+    to.resize(from.size(), ' ');
+    text.replace(text.find(from), from.size(), to);
+  };
+  replace("\nbeta2 = 0.95\n", "\nof_old = 1\n");
+  replace("\nstripes = 0\n", "\nbroken\n");
+  ASSERT_GE(H5Awrite(attribute, type, text.data()), 0);
+  H5Aclose(attribute);
+  ASSERT_GE(H5Adelete(file, "checksum_block_elements"), 0);  // it was changed on purpose
+  ASSERT_GE(H5Fclose(file), 0);
+  expect_done("evaluate --weights run --data tokens.h5");
+  expect_refused("--train.steps=3 --optimizer.beta2=0.99", {"optimizer.beta2 = 0.95, not 0.99"});
+  expect_trained("--train.steps=3", {"step 3/3"});
+}
+
+TEST_F(Resume, RowsOfConversationsAreNotCut) {
+  const hid_t file = H5Fopen(path("tokens.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t space = H5Screate(H5S_SCALAR);
+  const hid_t attribute = H5Acreate2(file, "seq_len", H5T_NATIVE_INT64, space, H5P_DEFAULT, H5P_DEFAULT);
+  const std::int64_t row = 16;
+  ASSERT_GE(H5Awrite(attribute, H5T_NATIVE_INT64, &row), 0);
+  H5Aclose(attribute);
+  H5Sclose(space);
+  ASSERT_GE(H5Fclose(file), 0);
+  expect_trained("", {});
+  expect_refused("--data.seq_len=8",
+                 {"tokens.h5 has rows of 16 tokens, which data.seq_len = 8 would cut; use data.seq_len = 16"},
+                 "other");
+  expect_refused("--data.eval=tokens.h5 --data.seq_len=24", {"tokens.h5 has rows of 16 tokens"}, "other");
+  const Ending evaluated = run("evaluate --weights run --data tokens.h5 --seq-len 24");
+  EXPECT_EQ(evaluated.status, 2);
+  EXPECT_THAT(evaluated.err, HasSubstr("has rows of 16 tokens, which --seq-len = 24 would cut"));
+}
+
+TEST_F(Resume, DataOfAnotherTokenizerAreNotTrainedOn) {
+  expect_trained("", {});
+  export_model(" --tokenizer " + bpe());
+  expect_done("tokenize --tokenizer hf --output bpe.h5 text");
+  expect_refused("--model.config=hf --model.weights=hf",
+                 {"data.train = tokens.h5 was made with the tokenizer bytes, but model.weights = hf has "
+                  "tokenizer.json (BPE,"},
+                 "b");
+  // A checkpoint, too, that was trained on bytes.
+  expect_refused(
+      "--model.weights=run --data.train=bpe.h5",
+      {"data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,", "step-00000002.h5 has bytes"},
+      "b");
+  expect_refused("--data.eval=bpe.h5",
+                 {"data.eval = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
+                  "data.train = tokens.h5 has bytes"},
+                 "b");
+  EXPECT_FALSE(fs::exists(path("b")));
+  // Weights that begin at random may learn any language.
+  expect_trained(
+      "--model.config=hf",
+      {"warning: data.train = tokens.h5 was made with the tokenizer bytes, but model.config = hf has "}, "b");
+  const Ending right = trained("--model.config=hf --model.weights=hf --data.train=bpe.h5", "c");
+  EXPECT_EQ(right.status, 0) << right.err;
+  EXPECT_THAT(right.out, Not(HasSubstr("tokenizer")));
+  // One of the same name and size in which two ids are exchanged.
+  std::string json = read_file(path("hf/tokenizer.json"));
+  for (const auto& [from, to] : {std::pair{"\"Ho\": 266", "\"Ho\": 283"}, {"\"co\": 283", "\"co\": 266"}}) {
+    ASSERT_NE(json.find(from), std::string::npos) << from;
+    json.replace(json.find(from), std::string(from).size(), to);
+  }
+  folder_.write("hf/tokenizer.json", json);
+  expect_trained("--model.config=hf --model.weights=hf --data.train=bpe.h5",
+                 {"warning: data.train = bpe.h5 was made with the tokenizer tokenizer.json (BPE,",
+                  "in that of model.weights = hf some ids mean other texts"},
+                 "d");
+  // Nor are data evaluated on, of which the loss means nothing.
+  const Ending evaluated = run("evaluate --weights run --data bpe.h5 --seq-len 16");
+  EXPECT_EQ(evaluated.status, 2);
+  EXPECT_THAT(evaluated.err,
+              AllOf(HasSubstr("--data bpe.h5 was made with the tokenizer tokenizer.json (BPE,"),
+                    HasSubstr("step-00000002.h5 has bytes")));
+}
+
+TEST_F(Resume, ALearningRateOfZeroIsSaid) {
+  expect_trained("--train.steps=1 --optimizer.schedule=cosine",
+                 {"warning: the only step to do has learning rate 0, so nothing is trained: set "
+                  "optimizer.min_lr"});
+  expect_trained("--optimizer.schedule=linear", {"warning: 1 of 2 steps, the last one, has learning rate 0"},
+                 "b");
+  const Ending none = trained("--optimizer.schedule=linear --optimizer.min_lr=1e-5", "c");
+  EXPECT_EQ(none.status, 0) << none.err;
+  EXPECT_THAT(none.out, Not(HasSubstr("learning rate")));
+}
+
+}  // namespace
+}  // namespace llampi::test

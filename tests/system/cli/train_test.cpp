@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// `llampi train` on two ranks: a user's mistakes, each with status 2 and one sentence, and a run that is
+// stopped.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string model_json(int vocabulary) {
+  return R"({"model_type": "llama", "vocab_size": )" + std::to_string(vocabulary) +
+         R"(, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+            "tie_word_embeddings": true, "hidden_act": "silu", "initializer_range": 0.02})";
+}
+
+class Train : public ::testing::Test {
+ protected:
+  Train() {
+    folder_.write("model.json", model_json(256));
+    std::string text;
+    for (int i = 0; i < 100; ++i) text += "the quick brown fox " + std::to_string(i) + "\n";
+    folder_.write("text", text);
+    const Ending ending = shell(
+        folder_.path(), std::string(LLAMPI_PROGRAM) + " tokenize --tokenizer bytes --output tokens.h5 text");
+    EXPECT_EQ(ending.status, 0) << ending.err;
+  }
+
+  /// Two steps on two ranks, but for these options.
+  Ending train(const std::string& options) const {
+    folder_.write("run.ini",
+                  "[run]\ndir = run\n[model]\nconfig = model.json\n[data]\ntrain = tokens.h5\nseq_len = 16\n"
+                  "[train]\nsteps = 2\nmicro_batch = 1\nglobal_batch = 4\n");
+    return shell(folder_.path(),
+                 std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config run.ini " + options);
+  }
+
+  /// Status 2, and one line of complaint that holds all of `parts`.
+  void expect_refused(const std::string& options, const std::vector<std::string>& parts) const {
+    const Ending ending = train(options);
+    EXPECT_EQ(ending.status, 2) << ending.err;
+    ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+    for (const auto& part : parts) EXPECT_THAT(ending.complaints()[0], HasSubstr(part));
+  }
+
+  ScratchFolder folder_;
+};
+
+TEST_F(Train, Succeeds) {
+  const Ending ending = train("");
+  EXPECT_EQ(ending.status, 0) << ending.err;
+  EXPECT_EQ(ending.err, "");
+  EXPECT_THAT(ending.out, HasSubstr("step 2/2"));
+  EXPECT_TRUE(std::filesystem::exists(folder_.path() / "run/checkpoints/step-00000002.h5"));
+  // The resolved configuration is one.
+  const Ending again = shell(
+      folder_.path(), std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config run/config.ini");
+  EXPECT_EQ(again.status, 0) << again.err;
+}
+
+TEST_F(Train, RefusesAMissingModelConfig) { expect_refused("--model.config=none.json", {"none.json"}); }
+
+TEST_F(Train, RefusesAMissingConfigurationFile) {
+  const Ending ending =
+      shell(folder_.path(), std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM + " train --config none.ini");
+  EXPECT_EQ(ending.status, 2);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_EQ(ending.complaints()[0],
+            "llampi: cannot read the configuration file none.ini: No such file or directory");
+}
+
+TEST_F(Train, RefusesAMalformedModelConfig) {
+  folder_.write("torn.json", model_json(256).substr(0, 50));
+  expect_refused("--model.config=torn.json", {"torn.json"});
+}
+
+TEST_F(Train, RefusesAnUnknownKey) {
+  expect_refused("--train.step=5", {"--train.step ", "did you mean --train.steps?"});
+}
+
+TEST_F(Train, RefusesAnUnknownVariable) {
+  const Ending ending = shell(folder_.path(), std::string("LLAMPI_RUN_SEEDS=1 ") + MPIRUN + " -n 2 " +
+                                                  LLAMPI_PROGRAM + " train --train.steps=1");
+  EXPECT_EQ(ending.status, 2);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(ending.complaints()[0], HasSubstr("did you mean LLAMPI_RUN_SEED?"));
+}
+
+TEST_F(Train, RefusesABatchThatDoesNotDivide) {
+  expect_refused("--train.global_batch=5", {"global_batch", "5", "2"});
+}
+
+TEST_F(Train, RefusesTooLittleData) { expect_refused("--train.global_batch=1000000", {"1000000"}); }
+
+TEST_F(Train, RefusesMissingData) { expect_refused("--data.train=none.h5", {"none.h5"}); }
+
+TEST_F(Train, RefusesATokenFileOfALargerVocabulary) {
+  folder_.write("small.json", model_json(100));
+  expect_refused("--model.config=small.json", {"tokens.h5", "256", "100"});
+}
+
+TEST_F(Train, RefusesATokenOutsideTheVocabulary) {
+  // A file of another program, which does not say how large its vocabulary is.
+  const hid_t file = H5Fopen((folder_.path() / "tokens.h5").c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  ASSERT_GE(H5Adelete(file, "vocab_size"), 0);
+  ASSERT_GE(H5Fclose(file), 0);
+  folder_.write("small.json", model_json(100));
+  expect_refused("--model.config=small.json", {"tokens.h5", "100"});
+}
+
+TEST_F(Train, RefusesAFileOfAnotherType) {
+  expect_refused("--data.train=text", {"text"});
+  expect_refused("--data.train=model.json", {"model.json"});
+}
+
+TEST_F(Train, RefusesATruncatedTokenFile) {
+  const std::string whole = read_file(folder_.path() / "tokens.h5");
+  folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
+  expect_refused("--data.train=torn.h5", {"torn.h5"});
+}
+
+TEST_F(Train, RefusesAFolderThatCannotBeWritten) { expect_refused("--run.dir=text/run", {"text/run"}); }
+
+TEST_F(Train, RefusesWhatIsNoCheckpoint) {
+  expect_refused("--model.weights=tokens.h5", {"tokens.h5"});
+  expect_refused("--run.resume=tokens.h5", {"tokens.h5"});
+}
+
+TEST_F(Train, RefusesATruncatedCheckpoint) {
+  ASSERT_EQ(train("").status, 0);
+  const std::string whole = read_file(folder_.path() / "run/checkpoints/step-00000002.h5");
+  folder_.write("torn.h5", whole.substr(0, whole.size() / 2));
+  expect_refused("--run.dir=other --run.resume=torn.h5", {"torn.h5"});
+  expect_refused("--run.dir=other --model.weights=torn.h5", {"torn.h5"});
+}
+
+TEST_F(Train, RefusesBatchesThatNoNumberHolds) {
+  expect_refused("--train.micro_batch=5", {"global_batch", "5"});
+  expect_refused("--train.micro_batch=1000000000", {"global_batch", "1000000000"});
+  for (const char* batch : {"4611686018427387904", "9223372036854775807"}) {
+    expect_refused(std::string("--train.micro_batch=") + batch, {"out of range", batch});
+    expect_refused(std::string("--train.global_batch=") + batch, {"out of range", batch});
+  }
+}
+
+TEST_F(Train, AnEvaluationWithoutValidLabelsIsSaid) {
+  ASSERT_EQ(train("").status, 0);
+  std::string inputs;  // one token per document: no label belongs to its input's document
+  for (int i = 0; i < 9; ++i) inputs.append(" ").append(folder_.write("input" + std::to_string(i), "x"));
+  ASSERT_EQ(
+      shell(folder_.path(), LLAMPI_PROGRAM " tokenize --tokenizer bytes --output singles.h5" + inputs).status,
+      0);
+  const Ending ending =
+      shell(folder_.path(), LLAMPI_PROGRAM
+            " evaluate --weights run/checkpoints/step-00000002.h5 --data singles.h5 --seq-len 4 --json");
+  EXPECT_EQ(ending.status, 0);
+  EXPECT_EQ(ending.out, "{\"loss\":null,\"perplexity\":null,\"tokens\":0}\n");
+  EXPECT_THAT(ending.err, HasSubstr("warning: singles.h5 has no valid labels"));
+}
+
+// The first job, killed say, still has the folder; the second one begins when it has ended, and a third one
+// is told to stop while it waits.
+TEST_F(Train, WaitsForTheJobThatHasItsFolderAndSaysWhichThatIs) {
+  train("");  // makes run.ini
+  const std::string job = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
+                          " train --config run.ini --run.dir=busy --log.every=100000 --train.steps=1000000";
+  const Ending ending =
+      shell(folder_.path(), "SLURM_JOB_ID=4711 " + job + " >first.log 2>&1 & first=$!\n" +
+                                "until [ -e busy/metrics.jsonl ]; do sleep 0.02; done\n" + job +
+                                " >second.log 2>&1 & second=$!\n" +
+                                "until grep -q 'waiting up to' second.log; do sleep 0.02; done\n" + job +
+                                " >third.log 2>&1 & third=$!\n"
+                                "until grep -q 'waiting up to' third.log; do sleep 0.02; done\n"
+                                "kill -USR1 $third; wait $third; echo third $?; cat third.log\n"
+                                "touch busy/stop; wait $first; echo first $?\n"
+                                "until grep -q 'resumed from' second.log; do sleep 0.02; done\n"
+                                "touch busy/stop; wait $second; echo second $?; cat second.log");
+  EXPECT_THAT(ending.out, HasSubstr("third 75\n"));
+  EXPECT_THAT(ending.out,
+              HasSubstr("\nstopped while waiting for busy, which is as it was; run the same command "
+                        "again to continue\n"));
+  EXPECT_THAT(ending.out, HasSubstr("first 75\n"));
+  EXPECT_THAT(ending.out, HasSubstr("second 75\n"));
+  EXPECT_THAT(ending.out,
+              ::testing::ContainsRegex(
+                  "\nbusy is in use by another job \\(Slurm job 4711, process [0-9]+ on [^ ]+, since "
+                  "[0-9TZ:-]+\\); waiting up to 121 s for it to finish\n"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "busy/running.json"));
+}
+
+// The signal goes to mpirun, as a user or a scheduler sends it.
+TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
+  const std::string command = std::string(MPIRUN) + " -n 2 " + LLAMPI_PROGRAM +
+                              " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                              " --data.seq_len=16 --train.global_batch=2 --train.steps=3000 --log.every=500";
+  const Ending stopped = shell(folder_.path(), command +
+                                                   " & job=$!;"
+                                                   " until grep -q '\"step\": 5,' run/metrics.jsonl; do"
+                                                   " kill -0 $job || exit 1; sleep 0.02; done 2>/dev/null;"
+                                                   " kill -USR1 $job; wait $job");
+  EXPECT_EQ(stopped.status, 75) << stopped.err;
+  EXPECT_THAT(stopped.complaints(), ::testing::IsEmpty());
+  EXPECT_THAT(stopped.out, HasSubstr("run the same command again to continue"));
+  EXPECT_THAT(stopped.out, ::testing::Not(HasSubstr("step 3000/3000")));
+
+  const Ending ended = shell(folder_.path(), command);
+  EXPECT_EQ(ended.status, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("resumed from run/checkpoints/step-"));
+  EXPECT_THAT(ended.out, HasSubstr("step 3000/3000"));
+  const std::string metrics = read_file(folder_.path() / "run/metrics.jsonl");
+  EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 3000);
+}
+
+// Ranks that can no longer do what all must do: the job ends, with the name of the rank.
+class TrainWatched : public Train {
+ protected:
+  /// Sends a signal to rank 1 of three in the middle of a run that would take much longer, after enough steps
+  /// for its first heartbeats to have come.
+  Ending end_rank_1(const std::string& signal) const {
+    return shell(folder_.path(),
+                 std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM +
+                     " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                     " --data.seq_len=16 --train.global_batch=3 --train.steps=100000000 --log.every=1000000"
+                     " --run.watchdog_seconds=2 & job=$!;"
+                     " until grep -q '\"step\": 100,' run/metrics.jsonl; do"
+                     " kill -0 $job || exit 99; sleep 0.02; done 2>/dev/null;"
+                     " for rank in $(cat /proc/$job/task/$job/children); do"
+                     " tr '\\0' '\\n' </proc/$rank/environ | grep -qx OMPI_COMM_WORLD_RANK=1 &&"
+                     " kill -" +
+                     signal + " $rank; done; wait $job");
+  }
+};
+
+TEST_F(TrainWatched, NamesARankThatIsStopped) {
+  const Ending ending = end_rank_1("STOP");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(ending.complaints()[0],
+              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ has not been heard of for [0-9.]+ s"));
+  EXPECT_THAT(ending.err,
+              ::testing::ContainsRegex("\n  rank 1 on .+: .*step [0-9]+.*; its process is stopped"));
+  EXPECT_THAT(ending.err,
+              ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waits for other ranks in "));
+  for (const char* record : {"run/flight/rank-00000.json", "run/flight/rank-00002.json"})
+    EXPECT_THAT(read_file(folder_.path() / record), HasSubstr("\"operations\""));
+}
+
+TEST_F(TrainWatched, EndsWhenARankIsKilled) {
+  const auto start = std::chrono::steady_clock::now();
+  const Ending ending = end_rank_1("KILL");
+  EXPECT_NE(ending.status, 0) << ending.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(60));  // it would not end by itself
+  // By a rank that saw it, or by mpirun, which here leaves them no time to say so.
+  EXPECT_THAT(ending.err, ::testing::ContainsRegex("rank 1 (with PID [0-9]+ )?on "));
+}
+
+// What SIGTERM has written is removed when there was time for a clean stop.
+TEST_F(TrainWatched, LeavesNoRecordBehindAfterACleanStop) {
+  const Ending ending = end_rank_1("TERM");
+  EXPECT_EQ(ending.status, 75) << ending.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "run/flight"));
+}
+
+// A signal after a second, in the middle of a run that would take much longer; `timeout` sends it to the
+// program itself, and once: a second SIGINT would end the program at once.
+TEST_F(Train, StopsAtASignalAndContinues) {
+  for (const char* signal : {"USR1", "TERM", "INT"}) {
+    const Ending ending = shell(
+        folder_.path(), "rm -rf run; timeout --foreground --preserve-status --signal=" + std::string(signal) +
+                            " 1 " + LLAMPI_PROGRAM +
+                            " train --model.config=model.json --data.train=tokens.h5 --run.dir=run"
+                            " --data.seq_len=16 --train.global_batch=1 --train.steps=100000000"
+                            " --log.every=1000000");
+    EXPECT_EQ(ending.status, 75) << signal << ": " << ending.err;
+    EXPECT_THAT(ending.complaints(), ::testing::IsEmpty());
+    EXPECT_FALSE(std::filesystem::is_empty(folder_.path() / "run/checkpoints")) << signal;
+    EXPECT_THAT(ending.out, HasSubstr("warning: checkpoint.every = 0: nothing is saved for about "))
+        << signal;
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# pbs_test.sh SOURCE LLAMPI: what jobscripts/pbs.sh does with each way in which its ranks can end, and what the next job is submitted with.
+set -uo pipefail
+# shellcheck source=tests/system/jobs/jobs.sh
+source "$1/tests/system/jobs/jobs.sh"
+prepare "$1" "$2"
+
+stand_in mpirun <<'SH'
+while [[ $1 != */llampi ]]; do shift; done
+exec "$@"
+SH
+# Keeps the environment, of which -v takes what it names.
+stand_in qsub <<'SH'
+env -0 | tr '\n\0' ' \n' | grep -E '^(JOB|LLAMPI|NCCL)_' | sort >"$FOLDER/submitted"
+for script; do :; done
+cp "$script" "$FOLDER/submitted_script"
+if [[ ${QSUB_STATUS:-0} == 0 ]]; then echo 2.server; else echo "qsub: no" >&2; fi
+exit "${QSUB_STATUS:-0}"
+SH
+# As PBS prints it: long lines are folded.
+stand_in qstat <<'SH'
+cat "$FOLDER/attributes"
+SH
+printf '%s\n' "Job Id: 1.server" "    Job_Name = mine" "    queue = long" "    Account_Name = abc-123" "    project = _pbs_project_default" \
+    "    Resource_List.mpiprocs = 3" "    Resource_List.ncpus = 6" "    Resource_List.ngpus = 3" "    Resource_List.nodect = 2" "    Resource_List.nodes = 2:ppn=2" \
+    "    Resource_List.filesystems = home:scratch" "    Resource_List.place = scatter:excl" \
+    "    Resource_List.select = 1:ncpus=4:mpiprocs=2:ngpus=2+1:ncpus=2:mpiprocs=1:ng" "	pus=1:host=b" \
+    "    Resource_List.walltime = 02:00:00" "    schedselect = 1:ncpus=4:mpiprocs=2:ngpus=2+1:ncpus=2:mpiprocs=1:ngpus=1:host" "	=b" \
+    "    Variable_List = PBS_O_HOME=/home/me,PBS_O_WORKDIR=/home/me,NCCL_DEBUG=W" "	ARN,JOB_CONFIG=input.ini,LLAMPI_OPTIMIZER_NO_DECAY=a\\,b" >attributes
+printf 'b\na\na\n' >nodes
+
+job() {
+    : >calls
+    env PBS_O_WORKDIR="$folder" PBS_JOBNAME=mine PBS_JOBID=1.server PBS_NODEFILE="$folder/nodes" JOB_CONFIG=input.ini NCCL_DEBUG=WARN "$@" \
+        bash jobscripts/pbs.sh >log 2>&1
+    status=$?
+    log=$(<log)
+}
+fresh() { rm -rf runs submitted; }
+
+# The end, and a user's mistake.
+will_end "0 100" 2
+job
+expect "status of a run at its end" $status 0
+expect "the command of the ranks" "$(last llampi)" "llampi train --config input.ini --run.dir=runs/mine --run.max_hours=1.9000"
+expect "a finished job" "$(count qsub)" 0
+job
+expect "a mistake" "$status $(count qsub)" "2 0"
+
+# Ranks on hosts, the first one first.
+expect "ranks on hosts" "$(last mpirun)" "mpirun -n 3 --host b:1,a:2 --bind-to none -x OMP_NUM_THREADS * train *"
+
+# A link of a chain: submitted as this job was.
+fresh
+will_end "75 10" "75 20" 75
+job JOB_ARGS="--train.steps=50 --optimizer.lr=1e-3" LLAMPI_OPTIMIZER_NO_DECAY='a,b "c" d' JOB_HOURS=0.5
+expect "status of a link" $status 0
+expect "overrides" "$(last llampi)" "llampi train --config input.ini --train.steps=50 --optimizer.lr=1e-3 --run.dir=runs/mine --run.max_hours=0.5"
+resources="-l filesystems=home:scratch -l place=scatter:excl -l select=1:ncpus=4:mpiprocs=2:ngpus=2+1:ncpus=2:mpiprocs=1:ngpus=1:host=b -l walltime=02:00:00"
+variables=JOB_ARGS,JOB_CONFIG,JOB_FAILURES,JOB_HOURS,JOB_RUN_DIR,LLAMPI_OPTIMIZER_NO_DECAY,NCCL_DEBUG
+expect "the next job" "$(last qsub)" "qsub -N mine -q long $resources -A abc-123 -v $variables jobscripts/pbs.sh"
+expect "its variables" "$(tr '\n' ';' <submitted)" \
+    "JOB_ARGS=--train.steps=50 --optimizer.lr=1e-3;JOB_CONFIG=input.ini;JOB_FAILURES=0;JOB_HOURS=0.5;JOB_RUN_DIR=runs/mine;LLAMPI_OPTIMIZER_NO_DECAY=a,b \"c\" d;NCCL_DEBUG=WARN;"
+cmp -s submitted_script jobscripts/pbs.sh || expect "the next job's script" "another one" jobscripts/pbs.sh
+job QSUB_STATUS=1 PBS_O_QUEUE=routing
+expect "the queue of the submission" "$(last qsub)" "qsub -N mine -q routing *"
+expect "qsub that fails" "$status $log" "75 *qsub: no*"
+job
+expect "status without progress" "$status $(count qsub) $log" "1 0 *without a new checkpoint in runs/mine (more time per job or more room*"
+
+# Stopped by hand.
+fresh
+mkdir -p runs/mine
+touch runs/mine/stop
+will_end "75 10" "75 20"
+job
+expect "a stop by hand" "$status $(count qsub) $log" "75 0 *stopped by the file runs/mine/stop; not submitted again*"
+job
+expect "the job after a stop by hand" "$status $(count qsub)" "0 1"
+
+# Failures.
+fresh
+will_end 205 1 "1 10"
+job
+expect "a failure" "$status $(grep FAILURES submitted)" "205 JOB_FAILURES=1"
+job JOB_FAILURES=3
+expect "the last failure" "$status $(count qsub)" "1 0"
+job JOB_FAILURES=3
+expect "a failure after progress" "$status $(grep FAILURES submitted)" "1 JOB_FAILURES=1"
+will_end 1
+job JOB_RETRIES=0
+expect "without retries" "$status $(count qsub)" "1 0"
+
+# Its own folder, also of a subjob; the copy of the script that was submitted.
+fresh
+printf '[run]\ndir = runs/file\n' >>input.ini
+will_end "0 1" "75 1" "75 10"
+job
+expect "run.dir of the file" "$(last llampi)" "llampi train --config input.ini --run.max_hours=1.9000"
+job PBS_ARRAY_INDEX=4
+expect "a subjob" "$(last llampi) $(grep RUN_DIR submitted) $(last qsub)" "* --run.dir=runs/file-4 * JOB_RUN_DIR=runs/file-4 *,PBS_ARRAY_INDEX *"
+job JOB_RUN_DIR=runs/job JOB_SCRIPT=jobscripts/slurm.sh
+expect "JOB_RUN_DIR" "$(last llampi)" "* --run.dir=runs/job *"
+expect "JOB_SCRIPT" "$(last qsub)" "* jobscripts/slurm.sh"
+
+# A server that does not answer: no job with other resources than this one.
+will_end "75 20"
+: >attributes
+job JOB_RUN_DIR=runs/job
+expect "an unknown job" "$status $(count qsub) $log" "75 0 *its resources are not known: submit it by hand*"
+finish

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program on GPUs, which here are emulated: a plugin that the program loads as it loads the real one.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class OnGpus : public ::testing::Test {
+ protected:
+  OnGpus() {
+    folder_.write("config.json", R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "head_dim": 16, "max_position_embeddings": 64})");
+    folder_.write("run.ini",
+                  "[model]\nconfig = config.json\n[data]\ntrain = tokens.h5\nseq_len = 16\n"
+                  "[train]\nsteps = 2\nmicro_batch = 2\nglobal_batch = 4\n[optimizer]\nlr = 1e-3\n");
+    std::string text;
+    for (int i = 0; i < 2000; ++i) text += static_cast<char>('a' + i * i % 23);
+    folder_.write("text", text);
+    EXPECT_EQ(llampi("tokenize --tokenizer bytes --output tokens.h5 text").status, 0);
+  }
+
+  Ending llampi(const std::string& arguments, int ranks = 1, const std::string& environment = "") const {
+    const std::string start = ranks == 1 ? "" : fmt::format("{} -n {} ", MPIRUN, ranks);
+    return shell(folder_.path(), fmt::format("LLAMPI_PLUGIN_DIR='{}/emulated' OMP_NUM_THREADS=1 {} {} {} {}",
+                                             FAKE_PLUGINS, environment, start, LLAMPI_PROGRAM, arguments));
+  }
+  std::vector<nlohmann::json> metrics(const std::string& run) const {
+    std::vector<nlohmann::json> lines;
+    std::istringstream text(read_file(folder_.path() / run / "metrics.jsonl"));
+    for (std::string line; std::getline(text, line);) lines.push_back(nlohmann::json::parse(line));
+    return lines;
+  }
+  void expect_same_curve(const std::string& run, const std::string& expected, double tolerance) const {
+    const auto lines = metrics(run), others = metrics(expected);
+    ASSERT_EQ(lines.size(), 2U);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      for (const char* key : {"loss", "grad_norm"}) {
+        const double value = others.at(i)[key];
+        EXPECT_NEAR(lines[i][key].get<double>(), value, tolerance * value) << key << " of step " << i + 1;
+      }
+    }
+  }
+
+  ScratchFolder folder_;
+};
+
+// As far as float32 goes: 1e-5 is what other orders of sums do (tests/support/expect_trajectory.hpp). bfloat16:
+// three times what PyTorch's deviates by (tests/gpu/engine/engine_test.cpp).
+TEST_F(OnGpus, TrainsAsOnCpus) {
+  const std::string train = "train --config run.ini --run.dir=";
+  ASSERT_EQ(llampi(train + "cpu --run.device=cpu").status, 0);
+  const Ending exact = llampi(train + "exact --run.device=cuda --fsdp.param_dtype=float32");
+  ASSERT_EQ(exact.status, 0) << exact.err;
+  expect_same_curve("exact", "cpu", 1e-5);
+  EXPECT_THAT(exact.out, HasSubstr("\ndevice: emulated GPU (0000:00:00.0), "));
+  EXPECT_THAT(exact.out,
+              ContainsRegex("\nGPU check: [0-9]+ tensors of a small step in float32 are the CPU's\n"));
+  EXPECT_THAT(exact.out,
+              ContainsRegex("\nGPU memory per rank: CUDA context and libraries .*, arena planned "
+                            "([0-9.]+ [KMG]iB) and used [0-9.]+ [KMG]iB, NCCL's communicators .*; in all "));
+
+  const Ending narrow =
+      llampi(train + "narrow --run.device=cuda --run.share_gpu=true", 2,
+             fmt::format("LD_LIBRARY_PATH='{}/nvml' FAKE_NVML='1:5000000000 self:700000000'", FAKE_PLUGINS));
+  ASSERT_EQ(narrow.status, 0) << narrow.err;
+  expect_same_curve("narrow", "cpu", 1.8e-2);
+  EXPECT_THAT(narrow.out, HasSubstr(" in bfloat16 are the CPU's\n"));
+  // The arena, and nothing of the process.
+  const auto plan = nlohmann::json::parse(llampi("plan --config run.ini --ranks 2 --device cuda --json").out);
+  EXPECT_GE(metrics("narrow").back()["memory_bytes"], plan["arenas"]["device"]["planned_bytes"]);
+  // What the driver says of this process, where it says it.
+  EXPECT_EQ(metrics("narrow").back()["gpu_process_bytes"], 700000000);
+  EXPECT_THAT(narrow.out, HasSubstr(" (of all that use it), of which this process has 667.57 MiB\n"));
+  EXPECT_TRUE(metrics("exact").back().at("gpu_process_bytes").is_null());
+  EXPECT_FALSE(metrics("cpu").back().contains("gpu_process_bytes"));
+
+  // Weights go on where there are other devices.
+  const std::string weights = " --weights narrow/checkpoints/step-00000002.h5 ";
+  const auto loss = [&](const std::string& device) {
+    const Ending ending =
+        llampi("evaluate --json --data tokens.h5 --seq-len 16" + weights + "--device " + device);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    return nlohmann::json::parse(ending.out)["loss"].get<double>();
+  };
+  const double on_cpu = loss("cpu");
+  EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
+  const Ending text = llampi("generate --prompt ab --max-tokens 3 --temperature 0 --device cuda" + weights);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_THAT(text.out, ::testing::StartsWith("ab"));
+  EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
+}
+
+// A thread of each rank waits for the GPU's copies before it writes them.
+TEST_F(OnGpus, SavesWhileTheyTrain) {
+  const std::string train =
+      "train --config run.ini --run.device=cuda --run.share_gpu=true --train.steps=3 --checkpoint.every=1 "
+      "--checkpoint.keep=3 --run.dir=";
+  for (const auto* run : {"waits", "overlaps --checkpoint.async=true"}) {
+    const Ending ending = llampi(train + run, 2);
+    ASSERT_EQ(ending.status, 0) << ending.err;
+    EXPECT_THAT(ending.err + ending.out, Not(HasSubstr("holds training up")));
+  }
+  for (int step = 1; step <= 3; ++step) {
+    const auto loss = [&](const std::string& run) {
+      const std::string file = fmt::format("{}/checkpoints/step-{:08}.h5", run, step);
+      EXPECT_EQ(llampi("inspect --verify " + file).status, 0);
+      const Ending ending =
+          llampi("evaluate --json --data tokens.h5 --seq-len 16 --device cpu --weights " + file);
+      EXPECT_EQ(ending.status, 0) << ending.err;
+      return nlohmann::json::parse(ending.out)["loss"].get<double>();
+    };
+    EXPECT_EQ(loss("overlaps"), loss("waits")) << "step " << step;
+  }
+}
+
+TEST_F(OnGpus, ChecksWhatComputes) {
+  const Ending check = llampi("check --json --device cuda");
+  ASSERT_EQ(check.status, 0) << check.err;
+  const auto json = nlohmann::json::parse(check.out);
+  EXPECT_EQ(json["passed"], true);
+  EXPECT_THAT(json["devices"][0].get<std::string>(), HasSubstr("emulated GPU"));
+  EXPECT_GT(json["tensors"].size(), 250U);
+
+  const Ending on_cpus = llampi("check --device cpu", 2);
+  EXPECT_EQ(on_cpus.status, 0) << on_cpus.err;
+  EXPECT_THAT(on_cpus.out, HasSubstr("CPU against the reference in float64: "));
+  EXPECT_THAT(on_cpus.out, ContainsRegex("\nMPI: 6 tensors, of which this differs most\n  ok  "));
+  EXPECT_THAT(on_cpus.out, Not(HasSubstr("WRONG")));
+}
+
+// `auto`: GPUs where there is a driver and one for each rank, else CPUs.
+TEST_F(OnGpus, AutoTakesGpusWhereEveryRankCanHaveOne) {
+  const std::string train = "train --config run.ini --train.steps=1 --run.dir=";
+  const std::string driver = fmt::format("LD_LIBRARY_PATH='{}/driver'", FAKE_PLUGINS);
+  const Ending with = llampi(train + "with", 1, driver);
+  ASSERT_EQ(with.status, 0) << with.err;
+  EXPECT_THAT(with.out, HasSubstr("\ndevice: emulated GPU"));
+  const Ending two = llampi(train + "two", 2, driver);
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_THAT(two.out,
+              HasSubstr("warning: all compute on CPUs, as run.device = auto allows: ranks 0 and 1 on "));
+  EXPECT_THAT(two.out, HasSubstr("\ndevice: cpu: "));
+  const Ending refused = llampi(train + "refused --run.device=cuda", 2);
+  EXPECT_EQ(refused.status, 2);
+  ASSERT_EQ(refused.complaints().size(), 1U);
+  EXPECT_THAT(refused.complaints()[0], HasSubstr("would share GPU"));
+}
+
+TEST_F(OnGpus, CudaNeedsGpus) {
+  const Ending ending = llampi("train --config run.ini --run.device=cuda", 1, "LLAMPI_PLUGIN_DIR=/nowhere");
+  EXPECT_EQ(ending.status, 2);
+  EXPECT_EQ(ending.err,
+            "llampi: run.device = cuda, but there is no GPU: there is no libllampi_cuda.so in /nowhere; use "
+            "run.device = cpu, or start on a machine with one\n");
+  const Ending evaluation = llampi("evaluate --weights . --data tokens.h5 --seq-len 16 --device gpu");
+  EXPECT_EQ(evaluation.status, 2);
+  EXPECT_THAT(evaluation.err, HasSubstr("use auto, cpu or cuda"));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job that the watchdog watches, for tests/system/watchdog/watchdog_test.cpp: steps of operations between all ranks,
+// and one rank that fails in the way the arguments name.
+//   watched_job FOLDER SECONDS WAY RANK STEPS [one-thread|apart]
+// one-thread: MPI does not let a second thread call it; apart: each rank is on a machine of its own.
+// Way side-work: the rank's second thread hangs, for which those of the others wait, while steps go on.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/health/watchdog.hpp"
+#include "support/world_over.hpp"
+
+namespace {
+
+constexpr int kBadStep = 3;
+
+using namespace llampi;
+
+/// Ranks that do not see each other's processes.
+class WorldOfNodes final : public test::WorldOver {
+ public:
+  explicit WorldOfNodes(llampi::comm::World& world) : test::WorldOver(world), topology_(world.topology()) {
+    topology_.nodes = world.size();
+    topology_.node = world.rank();
+    topology_.local_rank = 0;
+    topology_.local_ranks = 1;
+  }
+  const llampi::comm::Topology& topology() const override { return topology_; }
+
+ private:
+  llampi::comm::Topology topology_;
+};
+
+void fail(llampi::comm::World& world, const std::string& way) {
+  if (way == "exit") std::exit(0);
+  if (way == "exit-at-once") ::_exit(0);
+  if (way == "kill") std::raise(SIGKILL);
+  if (way == "throw") throw Error("something is wrong here");
+  if (way == "stop") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // so that where it is has been heard
+    std::raise(SIGSTOP);
+  }
+  if (way == "stop-all-but-one" && world.rank() + 1 < world.size()) std::raise(SIGSTOP);
+  if (way == "sleep") std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+void step(llampi::comm::World& world, llampi::health::FlightRecord& record, int number,
+          const std::string& way, bool bad) {
+  record.begin_step(number);
+  record.act("thinking", 0, 0);
+  if (way == "slow") std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  if (bad && number == kBadStep) fail(world, way);
+  const bool different = bad && number == kBadStep && way == "diverge";
+  {
+    const llampi::health::FlightScope scope(record, {"unshard", 0, 4096, 0});
+    world.barrier();
+  }
+  if (way == "leave-out" && bad && number == kBadStep) {
+    const llampi::health::FlightScope scope(record, {"unshard", 0, 4096, 0});  // the first of the next step
+    std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  {
+    const llampi::health::FlightScope scope(record,
+                                            {different ? "reduce" : "unshard", 1, different ? 64 : 4096, 0});
+    world.barrier();
+  }
+  record.end_step();
+}
+
+}  // namespace
+
+int main(int arguments, char** argv) {
+  const std::string folder = argv[1], way = argv[3];
+  const int bad_rank = std::atoi(argv[4]), steps = std::atoi(argv[5]);
+  std::signal(SIGTERM, SIG_IGN);  // as in `llampi train`, which has it blocked: ranks see others end
+  const auto mpi = llampi::comm::World::create();
+  test::WorldOfOneThread one_thread(*mpi);
+  WorldOfNodes apart(*mpi);
+  const std::string kind = arguments > 6 ? argv[6] : "";
+  llampi::comm::World* const world = kind == "one-thread" ? &one_thread
+                                     : kind == "apart"    ? &apart
+                                                          : mpi.get();
+  llampi::health::FlightRecord record;
+  try {
+    record.set_names({"model.layers.0", "model.layers.1"});
+    const bool speaks = world->rank() == 0;
+    const auto complain = [](const std::string& summary) {
+      std::fprintf(stderr, "llampi: watchdog: %s\n", summary.c_str());
+    };
+    const auto side_work = std::make_shared<llampi::health::SideWork>();
+    // In a phase it is as patient as elsewhere.
+    llampi::health::Watchdog watchdog(
+        *world, record, {std::atof(argv[2]), folder, side_work, complain, 0},
+        speaks ? Log([](const std::string& line) { std::cout << line << std::endl; }) : Log());
+    if (way == "side-work") {
+      std::thread([beside = world->duplicate().release(), side_work, bad_rank] {
+        side_work->begin("saving a checkpoint in the background", *beside);
+        if (beside->rank() == bad_rank) std::this_thread::sleep_for(std::chrono::hours(1));
+        beside->barrier();
+      }).detach();
+    }
+    const bool bad = world->rank() == bad_rank || way == "stop-all-but-one";
+    for (int number = 1; number <= steps; ++number) {
+      step(*world, record, number, way, bad);
+      if (speaks) std::cout << "step " << number << std::endl;
+    }
+    watchdog.finish();
+  } catch (const std::exception& error) {
+    std::cerr << "llampi: rank " << world->rank() << ": " << error.what() << std::endl;
+    world->abort(1);
+  }
+  return 0;
+}

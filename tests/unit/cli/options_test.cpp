@@ -1,0 +1,433 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration of a run: its sources, their precedence, and the file that gives it back.
+#include "cli/options.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "cli/option_table.hpp"
+#include "train/changed_keys.hpp"
+#include "unit/cli/expect_user_error.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace cli;
+
+using ::testing::HasSubstr;
+
+class OptionsTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    for (const auto& name : variables_) unsetenv(name.c_str());
+    std::filesystem::remove(kFile);
+  }
+  void set_variable(const std::string& name, const std::string& value) {
+    setenv(name.c_str(), value.c_str(), 1);
+    variables_.push_back(name);
+  }
+  void write_file(const std::string& text) { std::ofstream(kFile, std::ios::binary) << text; }
+
+  static Arguments with_required(Arguments arguments) {
+    const Arguments required = {"--model.config=m.json", "--data.train=t.h5", "--train.steps=9"};
+    arguments.insert(arguments.end(), required.begin(), required.end());
+    return arguments;
+  }
+
+  const std::string kFile = "options_test.ini";  // in the folder of the build where the test runs
+
+ private:
+  std::vector<std::string> variables_;
+};
+
+train::Config resolve_config(const Arguments& arguments, Purpose purpose = Purpose::train,
+                             const std::vector<Option>& more = {}) {
+  return cli::resolve_config(arguments, Log(), purpose, more);
+}
+
+constexpr const char* kRequired = "[model]\nconfig=m.json\n[data]\ntrain=t.h5\n[train]\nsteps=9\n";
+
+TEST_F(OptionsTest, DefaultsAreTheConfigs) {
+  train::Config c = resolve_config(with_required({})), defaults;
+  EXPECT_EQ(c.model.config, "m.json");
+  EXPECT_EQ(c.data.train, "t.h5");
+  EXPECT_EQ(c.train.steps, 9);
+  for (const auto& option : option_table(defaults)) {
+    if (option.key == "model.config" || option.key == "data.train" || option.key == "train.steps") continue;
+    EXPECT_EQ(value_text(*find_option(option_table(c), option.key)), value_text(option)) << option.key;
+  }
+}
+
+TEST_F(OptionsTest, CommandLineThenEnvironmentThenFileThenDefault) {
+  write_file(std::string(kRequired) +
+             "micro_batch = 2\neval_every = 0\n[run]\nseed = 1\nthreads = 1\n[log]\nevery=5");
+  set_variable("LLAMPI_RUN_SEED", "2");
+  set_variable("LLAMPI_RUN_THREADS", "2");
+  set_variable("LLAMPI_CHECKPOINT_KEEP", "8");
+  const train::Config c = resolve_config({"--run.seed=3", "--config", kFile, "--train.global_batch", "16"});
+  EXPECT_EQ(c.run.seed, 3U);            // all three
+  EXPECT_EQ(c.run.threads, 2);          // environment and file
+  EXPECT_EQ(c.train.micro_batch, 2);    // file
+  EXPECT_EQ(c.log.every, 5);            // file, in a later section, without a line end
+  EXPECT_EQ(c.train.global_batch, 16);  // command line
+  EXPECT_EQ(c.checkpoint.keep, 8);      // environment
+  EXPECT_EQ(c.data.seq_len, 1024);      // nobody
+}
+
+TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
+  write_file(std::string(kRequired) + "[log]\ntensorboard = true\n");
+  EXPECT_FALSE(resolve_config({"--config=" + kFile, "--log.tensorboard=false"}).log.tensorboard);
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "log.tensorboard = true (options_test.ini, line 8) is not built yet; use false");
+}
+
+TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
+  write_file("# first\r\n[run]\r\n dir = a b=c # why\r\n\r\n[data]\r\n\teval =\r\n" + std::string(kRequired));
+  const train::Config c = resolve_config({"--config=" + kFile});
+  EXPECT_EQ(c.run.dir, "a b=c");
+  EXPECT_EQ(c.data.eval, "");
+}
+
+TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
+  const train::Config c = resolve_config(with_required({"--run.dir=d",
+                                                        "--run.device=CPU",
+                                                        "--run.threads=3",
+                                                        "--run.share_gpu=true",
+                                                        "--run.seed=5",
+                                                        "--run.resume=never",
+                                                        "--run.resume_with_changes=true",
+                                                        "--run.max_hours=1.5",
+                                                        "--model.weights=w",
+                                                        "--data.eval=e",
+                                                        "--data.seq_len=64",
+                                                        "--data.shuffle=false",
+                                                        "--data.document_mask=false",
+                                                        "--train.micro_batch=2",
+                                                        "--train.global_batch=12",
+                                                        "--train.eval_every=7",
+                                                        "--optimizer.lr=0.5",
+                                                        "--optimizer.min_lr=0.25",
+                                                        "--optimizer.schedule=linear",
+                                                        "--optimizer.warmup_steps=4",
+                                                        "--optimizer.beta1=0.5",
+                                                        "--optimizer.beta2=0.75",
+                                                        "--optimizer.eps=1e-6",
+                                                        "--optimizer.weight_decay=0",
+                                                        "--optimizer.clip_grad_norm=0",
+                                                        "--optimizer.no_decay=norm|bias$",
+                                                        "--optimizer.weight_decays=embed=0.5",
+                                                        "--optimizer.lr_factors=head=2",
+                                                        "--optimizer.frozen=layers.0",
+                                                        "--optimizer.loss_scale=128",
+                                                        "--optimizer.master_dtype=BFloat16",
+                                                        "--optimizer.moment_dtype=bfloat16",
+                                                        "--fsdp.strategy=NO_SHARD",
+                                                        "--fsdp.wrap=transformer",
+                                                        "--fsdp.backward_prefetch=post",
+                                                        "--fsdp.forward_prefetch=false",
+                                                        "--fsdp.limit_all_gathers=1",
+                                                        "--fsdp.param_dtype=float16",
+                                                        "--fsdp.reduce_dtype=bfloat16",
+                                                        "--fsdp.cpu_offload=params",
+                                                        "--fsdp.offload_step=host",
+                                                        "--checkpoint.every=11",
+                                                        "--checkpoint.keep=1",
+                                                        "--checkpoint.keep_every=100",
+                                                        "--checkpoint.stripes=8",
+                                                        "--run.verify_replicas_every=50",
+                                                        "--log.every=6"}));
+  EXPECT_EQ(c.run.dir, "d");
+  EXPECT_EQ(c.run.device, device::DeviceChoice::cpu);
+  EXPECT_EQ(c.run.threads, 3);
+  EXPECT_TRUE(c.run.share_gpu);
+  EXPECT_EQ(c.run.seed, 5U);
+  EXPECT_EQ(c.run.resume.mode, train::ResumeFrom::Mode::never);
+  EXPECT_TRUE(c.run.resume_with_changes);
+  EXPECT_EQ(c.run.max_hours, 1.5);
+  EXPECT_EQ(c.model.weights, "w");
+  EXPECT_EQ(c.data.eval, "e");
+  EXPECT_EQ(c.data.seq_len, 64);
+  EXPECT_FALSE(c.data.shuffle);
+  EXPECT_FALSE(c.data.document_mask);
+  EXPECT_EQ(c.train.micro_batch, 2);
+  EXPECT_EQ(c.train.global_batch, 12);
+  EXPECT_EQ(c.train.eval_every, 7);
+  EXPECT_EQ(c.optimizer.lr, 0.5);
+  EXPECT_EQ(c.optimizer.min_lr, 0.25);
+  EXPECT_EQ(c.optimizer.schedule, optim::Decay::linear);
+  EXPECT_EQ(c.optimizer.warmup_steps, 4);
+  EXPECT_EQ(c.optimizer.beta1, 0.5);
+  EXPECT_EQ(c.optimizer.beta2, 0.75);
+  EXPECT_EQ(c.optimizer.eps, 1e-6);
+  EXPECT_EQ(c.optimizer.weight_decay, 0);
+  EXPECT_EQ(c.optimizer.clip_grad_norm, 0);
+  EXPECT_EQ(c.optimizer.no_decay, "norm|bias$");
+  EXPECT_EQ(c.optimizer.weight_decays, "embed=0.5");
+  EXPECT_EQ(c.optimizer.lr_factors, "head=2");
+  EXPECT_EQ(c.optimizer.frozen, "layers.0");
+  EXPECT_EQ(c.optimizer.loss_scale, 128);
+  EXPECT_EQ(c.optimizer.master_dtype, DType::bfloat16);
+  EXPECT_EQ(c.optimizer.moment_dtype, DType::bfloat16);
+  EXPECT_EQ(c.fsdp.strategy, fsdp::Strategy::no_shard);
+  EXPECT_EQ(c.fsdp.backward_prefetch, fsdp::Prefetch::post);
+  EXPECT_FALSE(c.fsdp.forward_prefetch);
+  EXPECT_EQ(c.fsdp.limit_all_gathers, 1);
+  EXPECT_EQ(c.fsdp.param_dtype, DType::float16);
+  EXPECT_EQ(c.fsdp.reduce_dtype, DType::bfloat16);
+  EXPECT_EQ(c.fsdp.cpu_offload, train::CpuOffload::params);
+  EXPECT_EQ(c.fsdp.offload_step, train::OffloadStep::host);
+  EXPECT_EQ(c.checkpoint.every, 11);
+  EXPECT_EQ(c.checkpoint.keep, 1);
+  EXPECT_EQ(c.checkpoint.keep_every, 100);
+  EXPECT_EQ(c.checkpoint.stripes, 8);
+  EXPECT_EQ(c.run.verify_replicas_every, 50);
+  EXPECT_EQ(c.log.every, 6);
+}
+
+TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
+  train::Config c = resolve_config(with_required({"--optimizer.lr=0.1", "--run.seed=18446744073709551615",
+                                                  "--run.max_hours=0.3333333333333333", "--run.dir=a folder",
+                                                  "--optimizer.no_decay=[a=b]", "--data.shuffle=false"}));
+  const std::string ini = to_ini(c);
+  train::Config back = parse_ini(ini, "x");
+  const auto table = option_table(c), table_back = option_table(back);
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    EXPECT_EQ(value_text(table_back[i]), value_text(table[i])) << table[i].key;
+  }
+  write_file(ini);
+  EXPECT_EQ(to_ini(resolve_config({"--config=" + kFile})), ini);
+  EXPECT_THAT(ini, HasSubstr("[run]\ndir = a folder\n"));
+  EXPECT_THAT(ini, HasSubstr("\n[train]\nsteps = 9\nepochs = 0\n"));
+}
+
+TEST_F(OptionsTest, NothingIsLostInAFileThatCouldNotHoldIt) {
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir=a#b"})); },
+      "run.dir = a#b (command line) cannot be kept in a configuration file: it holds a # or a line end");
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir=a\nb"})); },
+      "run.dir = a?b (command line) cannot be kept in a configuration file: it holds a # or a line end");
+  expect_user_error(
+      [] { resolve_config(with_required({"--run.dir= a"})); },
+      "run.dir =  a (command line) cannot be kept in a configuration file: it begins or ends with a space");
+}
+
+TEST_F(OptionsTest, UnknownKeysAreNamedWithTheNearest) {
+  expect_user_error([] { resolve_config(with_required({"--train.step=5"})); },
+                    "unknown option --train.step on the command line; did you mean --train.steps?");
+  write_file("[optimiser]\nlr = 1\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "unknown key optimiser.lr in options_test.ini, line 2; did you mean optimizer.lr?");
+  set_variable("LLAMPI_TRAIN_MICROBATCH", "1");
+  expect_user_error(
+      [] { resolve_config(with_required({})); },
+      "unknown variable LLAMPI_TRAIN_MICROBATCH in the environment; did you mean LLAMPI_TRAIN_MICRO_BATCH?");
+}
+
+TEST_F(OptionsTest, SuggestionsKnowSectionsAndOtherTrainers) {
+  const auto suggests = [](const std::string& option, const std::string& end) {
+    expect_user_error([&] { resolve_config(with_required({"--" + option + "=1"})); },
+                      "unknown option --" + option + " on the command line; " + end);
+  };
+  suggests("lr", "did you mean --optimizer.lr?");
+  suggests("optimizer.learning_rate", "did you mean --optimizer.lr?");
+  suggests("train.lr", "did you mean --optimizer.lr?");
+  suggests("batch-size", "did you mean --train.micro_batch?");
+  suggests("max_steps", "did you mean --train.steps?");
+  suggests("every", "did you mean --checkpoint.every or --log.every?");
+  suggests("checkpoints.every", "did you mean --checkpoint.every?");
+  suggests("data.seqlen", "did you mean --data.seq_len?");
+  suggests("weigth_decay", "did you mean --optimizer.weight_decay?");
+  suggests("gradient_checkpointing", "did you mean --activation.checkpointing?");
+  suggests("frobnicate", "see --help");
+  set_variable("LLAMPI_LR", "1");
+  expect_user_error([] { resolve_config(with_required({})); },
+                    "unknown variable LLAMPI_LR in the environment; did you mean LLAMPI_OPTIMIZER_LR?");
+}
+
+TEST_F(OptionsTest, OfTwoOptionsTheLastCounts) {
+  write_file(kRequired);
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const train::Config c = llampi::cli::resolve_config(
+      {"--config=none.ini", "--run.dir=a", "--config=" + kFile, "--run.dir", "b", "--run.dir=c"}, log);
+  EXPECT_EQ(c.run.dir, "c");
+  EXPECT_THAT(lines, ::testing::ElementsAre(
+                         "--config is given twice on the command line: options_test.ini counts, not none.ini",
+                         "--run.dir is given twice on the command line: b counts, not a",
+                         "--run.dir is given twice on the command line: c counts, not b"));
+}
+
+TEST_F(OptionsTest, QuotesAroundAValueMeanNothing) {
+  write_file("\xEF\xBB\xBF[run]\n" +  // a byte order mark, as some editors write it
+             std::string("dir = \"runs/x y\" # as in TOML\n[data]\neval = ''\n") + kRequired);
+  const train::Config c = resolve_config({"--config=" + kFile});
+  EXPECT_EQ(c.run.dir, "runs/x y");
+  EXPECT_EQ(c.data.eval, "");
+  write_file("[run]\ndir = \"runs # x\"\n" + std::string(kRequired));
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "run.dir = \"runs (options_test.ini, line 2) cannot be kept in a configuration file: it "
+                    "begins or ends with a quotation mark");
+  expect_user_error([] { resolve_config(with_required({"--run.dir='a'"})); },
+                    "run.dir = 'a' (command line) cannot be kept in a configuration file: it begins or ends "
+                    "with a quotation mark");
+}
+
+TEST_F(OptionsTest, EveryVariableWithThePrefixIsAKey) {
+  for (const char* name : {"LLAMPI_CONFIG", "LLAMPI_HOURS", "LLAMPI_SCRIPT", "LLAMPI_SITE"}) {
+    setenv(name, "x", 1);
+    EXPECT_THROW(resolve_config(with_required({})), UserError) << name;
+    unsetenv(name);
+  }
+}
+
+TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
+  expect_user_error([] { resolve_config(with_required({"--optimizer.beta1=1"})); },
+                    "optimizer.beta1 = 1 (command line) is out of range; it must be at least 0 and below 1");
+  expect_user_error(
+      [] { resolve_config(with_required({"--data.seq_len=0"})); },
+      "data.seq_len = 0 (command line) is out of range; it must be at least 1 and at most 1000000000");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.lr=0"})); },
+                    "optimizer.lr = 0 (command line) is out of range; it must be above 0");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.schedule=cosin"})); },
+                    "optimizer.schedule = cosin (command line) is not known; use cosine, linear or constant");
+  expect_user_error([] { resolve_config(with_required({"more"})); },
+                    "unexpected argument \"more\"; options are written --section.key=value");
+  write_file(std::string(kRequired) + "steps = 10\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "train.steps is given twice, first in options_test.ini, line 6; give it once");
+  write_file("[train]\nsteps 10\n");
+  expect_user_error(
+      [&] { resolve_config({"--config=" + kFile}); },
+      "options_test.ini holds the line \"steps 10\", which is neither [section] nor key = value");
+  write_file(std::string(kRequired) +
+             "# of a run\n[ optimizer ]  # or so\n[optimizer]\n  beta1 = 0.9\n lr = -1 # too little\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "optimizer.lr = -1 (options_test.ini, line 11) is out of range; it must be above 0");
+  write_file("[train]\r\n# note\r\n\r\n= 5\r\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "unknown key train. in options_test.ini, line 4; did you mean train.steps?");
+  write_file("[optimizer.]\n\tlr\t= 0\n");
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "optimizer.lr = 0 (options_test.ini, line 2) is out of range; it must be above 0");
+  set_variable("LLAMPI_TRAIN_MICRO_BATCH", "two");
+  expect_user_error([] { resolve_config(with_required({})); },
+                    "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not a whole number");
+}
+
+TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
+  expect_user_error([] { resolve_config({"--config=missing.ini"}); },
+                    "cannot read the configuration file missing.ini: No such file or directory");
+  expect_user_error([] { resolve_config({"--config=."}); },
+                    "the configuration file . is a folder; give the file in it");
+  write_file(std::string("\x89HDF\r\n\x1a\n\0\0", 10));
+  expect_user_error([&] { resolve_config({"--config=" + kFile}); },
+                    "options_test.ini holds the line \"?HDF\", which is neither [section] nor key = value");
+}
+
+TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
+  const auto refuses = [](const std::string& key, const std::string& value, const std::string& advice) {
+    expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
+                      fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
+  };
+  refuses("log.tensorboard", "true", "use false");
+  // What asks for nothing is accepted.
+  const train::Config c =
+      resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
+                                    "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
+  EXPECT_EQ(c.fsdp.cpu_offload, train::CpuOffload::none);
+}
+
+TEST_F(OptionsTest, TheConfigurationsThatComeWithTheProgramCanBeTrained) {
+  for (const std::string name :
+       {"small", "sums-base", "sums-chat", "llama3-8b", "llama3-8b-chat", "llama3-70b"}) {
+    const std::string file = LLAMPI_TEST_DATA "/../input/" + name + ".ini";
+    EXPECT_EQ(resolve_config({"--config=" + file}).run.device,
+              name.starts_with("llama3") ? device::DeviceChoice::cuda : device::DeviceChoice::automatic)
+        << name;
+  }
+}
+
+TEST_F(OptionsTest, ConsistencyIsChecked) {
+  expect_user_error(
+      [] {
+        resolve_config({"--data.train=t", "--train.steps=1"});
+      },
+      "model.config is not given; name a Hugging Face config.json or the folder that holds it");
+  expect_user_error(
+      [] {
+        resolve_config({"--model.config=m", "--train.steps=1"});
+      },
+      "data.train is not given; name a token file, which llampi tokenize writes");
+  expect_user_error(
+      [] {
+        resolve_config({"--model.config=m", "--data.train=t"});
+      },
+      "neither train.steps nor train.epochs is given; say how long the run is with one of them");
+  expect_user_error([] { resolve_config(with_required({"--train.epochs=1.5"})); },
+                    "train.steps = 9 and train.epochs = 1.5 are both given; set one of them to 0");
+  expect_user_error([] { resolve_config(with_required({"--train.eval_every=2"})); },
+                    "train.eval_every = 2 needs data.eval; name a token file, or set it to 0");
+  expect_user_error([] { resolve_config(with_required({"--optimizer.min_lr=1"})); },
+                    "optimizer.min_lr = 1 is above optimizer.lr = 0.0003; it must be at most that");
+  EXPECT_EQ(resolve_config({"--model.config=m", "--data.train=t", "--train.epochs=1.5"}).train.epochs, 1.5);
+}
+
+TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
+  const auto plan = [](Arguments arguments, const std::vector<Option>& more = {}) {
+    arguments.push_back("--model.config=m");
+    return resolve_config(arguments, Purpose::plan, more);
+  };
+  EXPECT_TRUE(not_built(plan({})).empty());
+  const train::Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
+  EXPECT_EQ(c.run.device, device::DeviceChoice::cuda);
+  EXPECT_EQ(not_built(c), (std::vector<std::string>{"log.tensorboard = true"}));
+  // What is left is as strict as ever.
+  expect_user_error([&] { resolve_config({}, Purpose::plan); },
+                    "model.config is not given; name a Hugging Face config.json or the folder that holds it");
+  expect_user_error([&] { plan({"--run.device=gpu"}); },
+                    "run.device = gpu (command line) is not known; use auto, cpu or cuda");
+  expect_user_error([&] { plan({"--train.eval_every=2"}); },
+                    "train.eval_every = 2 needs data.eval; name a token file, or set it to 0");
+}
+
+TEST_F(OptionsTest, ACommandHasOptionsOfItsOwn) {
+  int ranks = 1;
+  bool units = false;
+  const std::vector<Option> more = {{"ranks", &ranks, "", {.range = kAtLeastOne}},
+                                    {"units", &units, "", {}, true}};
+  const train::Config c =
+      resolve_config(with_required({"--ranks", "4", "--run.seed=7", "--units"}), Purpose::train, more);
+  EXPECT_EQ(ranks, 4);
+  EXPECT_TRUE(units);
+  EXPECT_EQ(c.run.seed, 7U);
+  expect_user_error([&] { resolve_config(with_required({"--ranks=0"}), Purpose::train, more); },
+                    "ranks = 0 (command line) is out of range; it must be at least 1");
+  expect_user_error([&] { resolve_config(with_required({"--unit"}), Purpose::train, more); },
+                    "unknown option --unit on the command line; did you mean --units?");
+}
+
+// Who adds a key decides, in src/train/changed_keys.cpp, what a change of it means for a run that continues.
+TEST_F(OptionsTest, EveryKeyHasAnEffectOnRunsThatContinue) {
+  train::Config defaults;
+  for (const auto& option : option_table(defaults)) EXPECT_TRUE(train::effect_of(option.key)) << option.key;
+}
+
+TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
+  const std::string help = config_help();
+  train::Config defaults;
+  for (const auto& option : option_table(defaults)) {
+    EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option)));
+    const auto value = value_text(option);
+    if (value.empty()) continue;
+    EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
+  }
+  EXPECT_THAT(help, HasSubstr("write event files; not built yet: true\n"));
+}
+
+}  // namespace
+}  // namespace llampi::test

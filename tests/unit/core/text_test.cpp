@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "llampi/core/text.hpp"
+
+namespace llampi::test {
+namespace {
+
+TEST(Text, BytesAreInTheUnitThatFits) {
+  EXPECT_EQ(format_bytes(7), "7 B");
+  EXPECT_EQ(format_bytes(1536), "1.50 KiB");
+  EXPECT_EQ(format_bytes(std::int64_t{3} << 30), "3.00 GiB");
+}
+
+TEST(Text, DurationsAreInTheUnitThatFits) {
+  EXPECT_EQ(format_duration(12.4), "12s");
+  EXPECT_EQ(format_duration(200), "3m 20s");
+  EXPECT_EQ(format_duration(3720), "1h 02m");
+  EXPECT_EQ(format_duration(-1), "0s");
+}
+
+TEST(Text, EditDistanceCountsChangedCharacters) {
+  EXPECT_EQ(edit_distance("optimiser", "optimizer"), 1U);
+  EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);
+  EXPECT_EQ(edit_distance("", "four"), 4U);
+  EXPECT_EQ(edit_distance("four", ""), 4U);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/data/json_lines.hpp"
+
+#include "support/files.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(TextLine, GivesTheText) {
+  EXPECT_EQ(data::parse_text_line(R"({"text": "a\nb ä \u00e4 \ud83d\ude00", "id": 7})", "text"),
+            "a\nb ä ä 😀");
+  EXPECT_EQ(data::parse_text_line("  {\"content\": \"x\"}\r", "content"), "x");
+  EXPECT_EQ(data::parse_text_line(R"({"text": ""})", "text"), "");
+}
+
+TEST(TextLine, SaysWhatIsWrong) {
+  const auto message = [](std::string_view line) {
+    return user_error([&] { data::parse_text_line(line, "text"); });
+  };
+  EXPECT_THAT(message(R"({"text": "cut of)"), HasSubstr("breaks off within its JSON, after 16 bytes"));
+  EXPECT_THAT(message(R"({"text": "a")"), HasSubstr("breaks off within its JSON"));
+  EXPECT_THAT(message(R"({"text": "a"} {)"), HasSubstr("not valid JSON at byte 15"));
+  EXPECT_THAT(message(R"({"text": 'a'})"), HasSubstr("not valid JSON at byte 10"));
+  EXPECT_THAT(message(std::string(R"({"text": "a"})").append(1, '\0').append("{}")),
+              HasSubstr("not valid JSON at byte 14: it holds a null byte"));
+  EXPECT_THAT(message("{\"text\": \"a\xff\"}"), HasSubstr("not valid UTF-8 at byte 12"));
+  EXPECT_THAT(message(R"({"text": "a", "n": 1e999})"), HasSubstr("number that is out of range"));
+  EXPECT_THAT(message(R"({"text": "\ud800"})"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(message(R"(["text"])"), HasSubstr("is an array and not a JSON object"));
+  EXPECT_THAT(message(R"("text")"), HasSubstr("is a string and not a JSON object"));
+  EXPECT_EQ(message(R"({"id": 1, "content": "a"})"), R"("text" is missing; the keys are "content", "id")");
+  EXPECT_EQ(message("{}"), R"("text" is missing; the object is empty)");
+  EXPECT_THAT(message(R"({"text": 7})"), HasSubstr("\"text\" is of type number"));
+  EXPECT_THAT(message(std::string(100'000, '[')), HasSubstr("breaks off"));
+}
+
+TEST(ConversationLine, GivesTheMessages) {
+  const auto turns = data::parse_conversation(
+      R"({"id": 1, "messages": [{"role": "system", "content": ""}, {"role": "user", "content": "a", "name": "x"},
+          {"role": "assistant", "content": "b", "weight": 0}, {"role": "assistant", "content": " c ", "weight": 1}]})");
+  ASSERT_EQ(turns.size(), 4U);
+  EXPECT_EQ(turns[0].role, tokenizer::ChatRole::system);
+  EXPECT_EQ(turns[1].role, tokenizer::ChatRole::user);
+  EXPECT_EQ(turns[1].content, "a");
+  EXPECT_EQ(turns[2].role, tokenizer::ChatRole::assistant);
+  EXPECT_FALSE(turns[2].trained);
+  EXPECT_EQ(turns[3].content, " c ");
+  EXPECT_TRUE(turns[3].trained);
+  const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
+  ASSERT_EQ(pair.size(), 2U);
+  EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);
+  EXPECT_EQ(pair[0].content, "p");
+  EXPECT_EQ(pair[1].role, tokenizer::ChatRole::assistant);
+  EXPECT_EQ(pair[1].content, "c");
+}
+
+TEST(ConversationLine, SaysWhatIsWrong) {
+  const auto message = [](const std::string& line) {
+    return user_error([&] { data::parse_conversation(line); });
+  };
+  const auto messages = [&](const std::string& list) { return message(R"({"messages": )" + list + "}"); };
+  const std::string user = R"({"role": "user", "content": "a"}, )";
+  EXPECT_EQ(
+      message(R"({"id": 7, "conversations": []})"),
+      R"(neither "messages" nor "prompt" and "completion" are there; the keys are "conversations", "id")");
+  EXPECT_THAT(message(R"({"text": "a"})"), HasSubstr(R"(are there; the only key is "text")"));
+  EXPECT_THAT(messages(R"([{"from": "human", "value": "a"}])"),
+              HasSubstr(R"(message 1: "role" is missing; the keys are "from", "value")"));
+  EXPECT_THAT(message(R"({"prompt": "a"})"), HasSubstr("\"completion\" is missing"));
+  EXPECT_THAT(message(R"({"completion": "a"})"), HasSubstr("\"prompt\" is missing"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": [1]})"), HasSubstr("\"completion\" is of type array"));
+  EXPECT_THAT(message(R"({"prompt": "a", "completion": ""})"),
+              HasSubstr("\"completion\" is empty or only white space"));
+  EXPECT_THAT(messages("[]"), HasSubstr("list that is not empty"));
+  EXPECT_THAT(messages("{}"), HasSubstr("list that is not empty"));
+  EXPECT_THAT(messages("[1]"), HasSubstr("message 1 is not an object"));
+  EXPECT_THAT(messages("[" + user + R"({"content": "b"}])"), HasSubstr("message 2: \"role\" is missing"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "tool", "content": "b"}])"),
+              HasSubstr("message 2: the role \"tool\" is not known; use system, user or assistant"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": null}])"),
+              HasSubstr("message 2: \"content\" is of type null; it must be a string"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant"}])"),
+              HasSubstr("message 2: \"content\" is missing"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "\t"}])"),
+              HasSubstr("message 2: \"content\" is empty"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "a", "weight": 0.5}])"),
+              HasSubstr("message 2: \"weight\" must be 0 or 1"));
+  EXPECT_THAT(messages(R"([{"role": "user", "content": "a"}])"),
+              HasSubstr("no message of the assistant to learn"));
+  EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "a", "weight": 0}])"),
+              HasSubstr("no message of the assistant to learn"));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is known of GPUs without one: scratch memory and peaks.
+#include <gtest/gtest.h>
+
+#include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr std::int64_t kMiB = 1 << 20;
+
+TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
+  const auto sizes = device::make_gpu_sizes();
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    const std::int64_t whole = sizes->linear_cross_entropy_workspace(65536, 4096, 128256, dtype);
+    EXPECT_LE(whole, 1025 * kMiB);
+    EXPECT_GE(whole, 512 * kMiB);  // short chunks read and write the gradient of the weight too often
+    EXPECT_EQ(whole, sizes->linear_cross_entropy_workspace(8192, 4096, 128256, dtype));
+    // One row at least, however wide.
+    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 8, 512 * kMiB, dtype), 512 * kMiB * size_of(dtype));
+  }
+}
+
+TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
+  const auto sizes = device::make_gpu_sizes();
+  const device::AttentionShape shape{32, 8, 128};
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const auto bytes = [&](std::int64_t tokens) {
+      return sizes->attention_workspace(shape, tokens, tokens, dtype) +
+             sizes->attention_backward_workspace(shape, tokens, tokens, dtype);
+    };
+    EXPECT_GT(bytes(8192), bytes(4096));
+    EXPECT_LE(bytes(8192), 2 * bytes(4096));
+    // A gradient of the queries in float32, statistics, and little else: a sixteenth of the scores.
+    EXPECT_LE(bytes(8192), 32 * std::int64_t{8192} * 8192 * 4 / 8);
+    EXPECT_LE(sizes->rms_norm_backward_workspace(1 << 20, 4096, dtype), 16 * kMiB);
+  }
+  EXPECT_EQ(sizes->shared_workspace(), 64 * kMiB);
+}
+
+TEST(GpuSizes, RefuseWhatHasNoKernels) {
+  const auto sizes = device::make_gpu_sizes();
+  const device::AttentionShape shape{2, 1, 64};
+  EXPECT_THROW(sizes->attention_workspace(shape, 8, 8, DType::float64), Error);
+  EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64), Error);
+  EXPECT_THROW(sizes->rms_norm_backward_workspace(8, 8, DType::float64), Error);
+  EXPECT_THROW(sizes->linear_cross_entropy_workspace(8, 8, 8, DType::int32), Error);
+}
+
+TEST(GpuPeak, IsFoundByTheNameThatTheDriverGives) {
+  const auto tera = [](const char* name, DType dtype) { return device::peak_flops(name, dtype) / 1e12; };
+  EXPECT_EQ(tera("NVIDIA A100-SXM4-80GB", DType::bfloat16), 312);
+  EXPECT_EQ(tera("NVIDIA H100 80GB HBM3", DType::bfloat16), 989.4);
+  EXPECT_EQ(tera("NVIDIA H100 PCIe", DType::float16), 756.5);
+  EXPECT_EQ(tera("NVIDIA H100 NVL", DType::bfloat16), 835.5);
+  EXPECT_EQ(tera("NVIDIA H200", DType::bfloat16), 989.4);
+  EXPECT_EQ(tera("NVIDIA H200", DType::float32), 67);
+  EXPECT_EQ(tera("NVIDIA H200 NVL", DType::bfloat16), 835.5);
+  EXPECT_EQ(tera("NVIDIA GH200 480GB", DType::bfloat16), 989.4);
+  EXPECT_EQ(tera("NVIDIA B200", DType::bfloat16), 2250);
+  EXPECT_EQ(tera("NVIDIA GB200", DType::bfloat16), 2500);
+  EXPECT_EQ(tera("NVIDIA L40S", DType::bfloat16), 362.05);
+  EXPECT_EQ(tera("NVIDIA RTX A6000", DType::bfloat16), 154.8);
+  EXPECT_EQ(tera("NVIDIA GeForce RTX 4090", DType::bfloat16), 165.2);
+  EXPECT_EQ(device::peak_flops("NVIDIA GeForce GTX 1080", DType::bfloat16), 0);
+  EXPECT_EQ(device::peak_flops("NVIDIA H200", DType::float64), 0);
+}
+
+TEST(KnownGpus, HaveMemoryAndPeaksAndAreFoundByTheNameOfTheDriver) {
+  for (const device::KnownGpu& gpu : device::known_gpus()) {
+    SCOPED_TRACE(std::string(gpu.key));
+    EXPECT_GE(gpu.memory_bytes, std::int64_t{16} << 30);
+    EXPECT_LE(gpu.memory_bytes, std::int64_t{256} << 30);
+    EXPECT_EQ(device::peak_flops("NVIDIA " + std::string(gpu.driver_name), DType::bfloat16),
+              gpu.half_teraflops * 1e12);
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "unit/fsdp/lists.hpp"
+
+#include <regex>
+
+#include "llampi/device/device.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/model/llama_config.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi::test {
+
+using namespace fsdp;
+
+std::string ListCase::name() const {
+  return fmt::format(
+      "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
+      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{} "
+      "short_gradient={} frozen={}",
+      layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
+      forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
+      static_cast<int>(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
+      static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen);
+}
+
+void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
+
+namespace {
+
+const std::vector<Offload> kOffloads = {{},
+                                        {.optimizer = true},
+                                        {.optimizer = true, .host_step = true},
+                                        {.optimizer = true, .params = true},
+                                        {.optimizer = true, .params = true, .host_step = true}};
+
+std::vector<bool> frozen_parameters(const model::Model& model) {
+  const std::regex expression("embed_tokens|layers\\.0\\.|k_proj|q_proj|layernorm");
+  std::vector<bool> frozen;
+  for (const auto& p : model.parameters()) frozen.push_back(std::regex_search(p.name, expression));
+  return frozen;
+}
+
+}  // namespace
+
+std::vector<ListCase> list_cases() {
+  std::vector<ListCase> cases;
+  for (const int layers : {1, 3, 6}) {
+    for (const bool tied : {false, true}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const auto prefetch : {Prefetch::pre, Prefetch::post, Prefetch::none}) {
+          for (const int limit : {1, 2, 3}) {
+            for (const bool forward : {true, false}) {
+              for (const bool reshard : {true, false}) {
+                cases.push_back({layers, tied, 2, Strategy::full_shard, micro_batches, prefetch, forward,
+                                 limit, reshard});
+              }
+            }
+          }
+        }
+        for (const auto checkpointing :
+             {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
+          for (const int limit : {1, 2}) {
+            for (const bool unsharded : {true, false}) {
+              for (const int shards : {1, 2, 4}) {
+                for (const bool mixed : {false, true}) {
+                  cases.push_back({.layers = layers,
+                                   .tied = tied,
+                                   .ranks = 4,
+                                   .micro_batches = micro_batches,
+                                   .limit = limit,
+                                   .shards = shards,
+                                   .unsharded = unsharded,
+                                   .checkpointing = checkpointing,
+                                   .mixed = mixed});
+                }
+              }
+            }
+          }
+        }
+        const std::vector<WrapOptions> wraps = {
+            {.policy = WrapPolicy::none},
+            {.policy = WrapPolicy::size, .min_params = 1000},
+            {.policy = WrapPolicy::modules, .modules = {"LlamaDecoderLayer", "LlamaAttention", "LlamaMLP"}},
+            {.policy = WrapPolicy::modules, .modules = {"Linear"}}};
+        for (const auto& wrap : wraps) {
+          for (const int limit : {1, 2, 3}) {
+            for (const auto checkpointing : {Checkpointing::none, Checkpointing::full}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .micro_batches = micro_batches,
+                               .limit = limit,
+                               .checkpointing = checkpointing,
+                               .wrap = wrap});
+            }
+          }
+        }
+        for (const auto& offload : kOffloads) {
+          for (const int ranks : {1, 2}) {
+            for (const bool mixed : {false, true}) {
+              for (const bool frozen : {false, true}) {
+                for (const int limit : {1, 2}) {
+                  cases.push_back({.layers = layers,
+                                   .tied = tied,
+                                   .ranks = ranks,
+                                   .micro_batches = micro_batches,
+                                   .limit = limit,
+                                   .checkpointing = limit == 1 ? Checkpointing::full : Checkpointing::none,
+                                   .mixed = mixed,
+                                   .offload = offload,
+                                   .frozen = frozen});
+                }
+              }
+            }
+          }
+        }
+        for (const auto& wrap : wraps) {
+          for (const auto& offload : kOffloads) {
+            for (const bool mixed : {false, true}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .micro_batches = micro_batches,
+                               .wrap = wrap,
+                               .mixed = mixed,
+                               .offload = offload});
+            }
+          }
+        }
+        for (const int ranks : {1, 2, 4}) {
+          for (const int shards : {1, 2}) {
+            if (shards > ranks) continue;
+            for (const bool unsharded : {true, false}) {
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .ranks = ranks,
+                               .micro_batches = micro_batches,
+                               .shards = shards,
+                               .unsharded = unsharded,
+                               .short_gradient = true});
+            }
+          }
+        }
+        for (const auto& wrap : wraps) {
+          cases.push_back(
+              {.layers = layers, .tied = tied, .micro_batches = micro_batches, .wrap = wrap, .frozen = true});
+        }
+        cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
+        cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
+        cases.push_back(
+            {.layers = layers, .tied = tied, .strategy = Strategy::no_shard, .micro_batches = micro_batches});
+      }
+    }
+  }
+  return cases;
+}
+
+Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)>& change) {
+  model::LlamaConfig config;
+  config.vocab_size = 101;
+  config.hidden_size = 24;
+  config.intermediate_size = 40;
+  config.layers = options.layers;
+  config.query_heads = 3;
+  config.key_value_heads = 1;
+  config.head_dim = 8;
+  config.max_position_embeddings = 64;
+  config.tie_word_embeddings = options.tied;
+
+  Lists lists;
+  lists.model = model::make_llama(config);
+  lists.options = options;
+  const auto sizes = device::make_cpu_sizes(1);
+  for (const auto& stage : lists.model->stages())
+    lists.specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
+  const int shards = options.shard_count();
+  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
+                     options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>());
+  lists.constants = lists.model->constants(16, DType::float32);
+  ProgramSpec spec{.parameters = lists.model->parameters(),
+                   .specs = lists.specs,
+                   .units = lists.units,
+                   .constants = lists.constants,
+                   .batch = {2, 16},
+                   .vocabulary = 101,
+                   .micro_batches = options.micro_batches,
+                   .reshard_after_forward = options.reshard_after_forward,
+                   .backward_prefetch = options.backward_prefetch,
+                   .forward_prefetch = options.forward_prefetch,
+                   .limit_all_gathers = options.limit,
+                   .accumulate_unsharded = options.unsharded,
+                   .precision = options.precision(),
+                   .offload = options.offload,
+                   .checkpointing = options.checkpointing,
+                   .shards = shards,
+                   .replicas = options.ranks / shards,
+                   .input_buffers = options.micro_batches};
+  for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
+    const bool block = s > 0 && !lists.last_stage(s);
+    spec.blocks.push_back(block ? (s - 1) / 2 : -1);
+  }
+  if (change) change(spec);
+  lists.step = build(spec);
+  spec.forward_only = true;
+  spec.micro_batches = 1;
+  lists.evaluation = build(spec);
+  lists.unit_of = unit_of_parameter(lists.units, lists.model->parameters().size());
+  return lists;
+}
+
+Lists make_placed_lists(const ListCase& options) {
+  Lists lists = make_lists(options);
+  place(lists.step);
+  place(lists.evaluation);
+  return lists;
+}
+
+}  // namespace llampi::test

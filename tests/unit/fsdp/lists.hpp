@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small Llamas and their compiled lists, for tests that run nothing.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/placement.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::test {
+
+struct ListCase {
+  int layers = 3;
+  bool tied = false;
+  int ranks = 2;
+  fsdp::Strategy strategy = fsdp::Strategy::full_shard;
+  int micro_batches = 1;
+  fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;
+  bool forward_prefetch = true;
+  int limit = 2;
+  bool reshard_after_forward = true;
+  int shards = 0;  ///< hybrid: ranks per shard group; 0: as the strategy says
+  bool unsharded = false;
+  fsdp::Checkpointing checkpointing = fsdp::Checkpointing::none;
+  fsdp::WrapOptions wrap = {};
+  bool mixed = false;  ///< parameters and reductions in bfloat16
+  fsdp::Offload offload = {};
+  bool short_gradient = false;  ///< likewise sharded gradients
+  bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
+
+  fsdp::Precision precision() const {
+    fsdp::Precision precision;
+    if (mixed) precision.param = precision.reduce = DType::bfloat16;
+    if (short_gradient) precision.gradient_shard = precision.reduce = DType::bfloat16;
+    return precision;
+  }
+  int shard_count() const { return shards > 0 ? shards : (strategy == fsdp::Strategy::no_shard ? 1 : ranks); }
+
+  std::string name() const;
+};
+
+void PrintTo(const ListCase& options, std::ostream* out);  ///< GoogleTest's way to print a value
+
+/// A spread of all of them.
+std::vector<ListCase> list_cases();
+
+struct Lists {
+  std::unique_ptr<model::Model> model;
+  ListCase options;
+  std::vector<model::StageSpec> specs;
+  std::vector<fsdp::Unit> units;
+  std::vector<model::BufferSpec> constants;
+  fsdp::Program step, evaluation;
+  std::vector<int> unit_of;
+
+  bool trained(int parameter) const {
+    return !units[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(parameter)])].frozen;
+  }
+  bool last_stage(int stage) const { return stage + 1 == static_cast<int>(specs.size()); }
+};
+/// @param change of what the case says, before the programs are built
+Lists make_lists(const ListCase& options, const std::function<void(fsdp::ProgramSpec&)>& change = {});
+/// Likewise, with the programs' buffers in their places.
+Lists make_placed_lists(const ListCase& options);
+
+}  // namespace llampi::test

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Live ranges never overlap in an arena, neither in the order of the list nor in time.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "unit/fsdp/lists.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace fsdp;
+
+bool share_memory(const Buffer& a, const Buffer& b) {
+  return a.arena == b.arena && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes &&
+         b.offset < a.offset + a.bytes;
+}
+
+void expect_sound(const Program& plan, const std::string& name) {
+  const HappensBefore happens_before(plan.actions);
+  for (std::size_t i = 0; i < plan.buffers.size(); ++i) {
+    const auto& a = plan.buffers[i];
+    EXPECT_LE(a.offset + a.bytes, plan.arena_bytes[static_cast<std::size_t>(a.arena)]);
+    EXPECT_EQ(a.offset % 128, 0);
+    for (std::size_t k = 1; k < a.live.size(); ++k) {
+      ASSERT_LT(a.live[k - 1].last, a.live[k].first) << name << ": " << to_string(a.purpose);
+      ASSERT_TRUE(happens_before(a.live[k - 1].last_use, a.live[k].first))
+          << name << ": " << to_string(a.purpose) << " " << a.name << " is used again before it is done with";
+    }
+    for (std::size_t j = 0; j < plan.buffers.size(); ++j) {
+      const auto& b = plan.buffers[j];
+      if (i == j || !share_memory(a, b)) continue;
+      ASSERT_FALSE(a.persistent || b.persistent)
+          << name << ": " << to_string(a.purpose) << " " << to_string(b.purpose);
+      for (const auto& x : a.live) {
+        for (const auto& y : b.live) {
+          ASSERT_TRUE(x.last < y.first || y.last < x.first)
+              << name << ": " << to_string(a.purpose) << " " << to_string(b.purpose);
+          if (x.last < y.first) {
+            ASSERT_TRUE(happens_before(x.last_use, y.first))
+                << name << ": " << to_string(b.purpose) << " " << b.name << " begins at action " << y.first
+                << " before " << to_string(a.purpose) << " " << a.name << " is done with at " << x.last_use;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(MemoryPlan, BuffersThatShareMemoryNeverMeet) {
+  for (const auto& options : list_cases()) {
+    const auto lists = make_placed_lists(options);
+    expect_sound(lists.step, options.name());
+    expect_sound(lists.evaluation, options.name() + " evaluation");
+  }
+}
+
+TEST(MemoryPlan, PersistentBuffersLieAlikeInStepAndEvaluation) {
+  const auto lists = make_placed_lists({});
+  int persistent = 0;
+  for (std::size_t i = 0; i < lists.step.buffers.size(); ++i) {
+    const auto& buffer = lists.step.buffers[i];
+    if (!buffer.persistent) continue;
+    ++persistent;
+    const auto& other = lists.evaluation.buffers[i];
+    EXPECT_EQ(buffer.purpose, other.purpose);
+    EXPECT_EQ(buffer.name, other.name);
+    EXPECT_EQ(buffer.offset, other.offset);
+    EXPECT_EQ(buffer.bytes, other.bytes);
+  }
+  EXPECT_GT(persistent, 10);
+}
+
+/// From the second on: that one needs sharded gradients and activations at once.
+TEST(MemoryPlan, MoreMicroBatchesCostInputsOnly) {
+  const auto two = make_placed_lists({.micro_batches = 2});
+  const auto eight = make_placed_lists({.micro_batches = 8});
+  const auto &a = two.step, &b = eight.step;
+  const std::int64_t inputs = (4 * (4 * 32 + 1) + 255) / 256 * 256;
+  EXPECT_EQ(b.arena_bytes[0], a.arena_bytes[0] + 6 * inputs);
+}
+
+TEST(MemoryPlan, ShardsShrinkWithTheNumberOfRanks) {
+  const auto sum = [](int ranks) {
+    const auto lists = make_placed_lists({.layers = 6, .ranks = ranks});
+    std::int64_t bytes = 0;
+    for (const auto& b : lists.step.buffers) {
+      if (b.purpose == Purpose::parameter_shard || b.purpose == Purpose::exp_avg ||
+          b.purpose == Purpose::exp_avg_sq)
+        bytes += b.bytes;
+    }
+    return static_cast<double>(bytes);
+  };
+  // Padding to 64 elements per unit and rank is what is allowed to deviate: 8 units x 3 x 64 x 4 bytes.
+  EXPECT_NEAR(sum(4), sum(1) / 4, 8 * 3 * 64 * 4);
+}
+
+TEST(MemoryPlan, CheckpointingShortensTheLivesOfSavedTensors) {
+  const auto bytes = [](Checkpointing checkpointing) {
+    const auto lists = make_placed_lists({.layers = 12, .checkpointing = checkpointing});
+    return lists.step.arena_bytes[0];
+  };
+  const auto none = bytes(Checkpointing::none), selective = bytes(Checkpointing::selective);
+  const auto full = bytes(Checkpointing::full);
+  EXPECT_LT(selective, none);
+  EXPECT_LT(full, selective);
+}
+
+/// What is alive at the peak action: no placement can need less.
+std::int64_t lower_bound(const Program& program, Arena arena) {
+  std::vector<std::int64_t> alive(program.actions.size());
+  for (const auto& buffer : program.buffers) {
+    if (buffer.arena != arena) continue;
+    if (buffer.persistent) {
+      for (auto& bytes : alive) bytes += buffer.bytes;
+    }
+    for (const auto& range : buffer.live) {
+      for (int i = range.first; i <= range.last; ++i) alive[static_cast<std::size_t>(i)] += buffer.bytes;
+    }
+  }
+  return *std::max_element(alive.begin(), alive.end());
+}
+
+TEST(MemoryPlan, ArenasAreCloseToTheLowerBound) {
+  for (const auto& options : list_cases()) {
+    const auto lists = make_placed_lists(options);
+    const auto& plan = lists.step;
+    for (const auto arena : {Arena::device, Arena::host}) {
+      const auto bound = lower_bound(plan, arena);
+      // A quarter for fragmentation, and the rounding of each buffer to 256 bytes.
+      EXPECT_LE(plan.arena_bytes[static_cast<std::size_t>(arena)],
+                bound + bound / 4 + 256 * static_cast<std::int64_t>(plan.buffers.size()))
+          << options.name();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,429 @@
+// SPDX-License-Identifier: Apache-2.0
+// Properties of the list of actions, for every combination of list_cases(), without running it.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "llampi/fsdp/streams.hpp"
+#include "unit/fsdp/lists.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace fsdp;
+
+using Key = std::pair<int, Pass>;  // unit and unsharded copy
+
+class EveryList : public ::testing::TestWithParam<ListCase> {
+ protected:
+  EveryList() : lists_(make_lists(GetParam())), happens_before_(lists_.step.actions) {
+    for (const auto& action : step()) {
+      if (!action.pass || action.op == Op::reshard) continue;
+      const Key key{action.unit, *action.pass};
+      EXPECT_EQ(copies_.emplace(action.find(Slot::output)->buffer, key).first->second, key);
+    }
+  }
+
+  const std::vector<Action>& step() const { return lists_.step.actions; }
+  int size() const { return static_cast<int>(step().size()); }
+  const Action& at(int i) const { return step()[static_cast<std::size_t>(i)]; }
+  const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
+  bool sharded(int u) const { return unit(u).shards > 1; }
+  bool gathered_at_all(int u) const { return sharded(u) || GetParam().mixed || GetParam().offload.params; }
+  /// The action puts a unit's parameters where kernels read them, or the widening does.
+  bool gathers(const Action& action) const {
+    return action.op == Op::unshard || (action.payload == CopyPayload::shard && !sharded(action.unit));
+  }
+  /// The unit that another one is gathered with.
+  int leader(int u) const {
+    while (unit(u).follows) --u;
+    return u;
+  }
+  int first_trained_stage() const {
+    for (int s = 0;; ++s) {
+      for (const auto& use : lists_.specs.at(static_cast<std::size_t>(s)).parameters) {
+        if (lists_.trained(use.parameter)) return s;
+      }
+    }
+  }
+
+  bool reads(const Action& action, std::size_t use) const {
+    const auto& u = lists_.specs[static_cast<std::size_t>(action.stage)].parameters[use];
+    if (action.op != Op::backward) return u.forward;
+    return u.backward || lists_.last_stage(action.stage);
+  }
+  bool uses_unit(const Action& action, int unit) const {
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
+    for (const auto& use : lists_.specs[static_cast<std::size_t>(action.stage)].parameters) {
+      if (lists_.unit_of[static_cast<std::size_t>(use.parameter)] == unit) return true;
+    }
+    return false;
+  }
+
+  int unit_of(int parameter) const { return lists_.unit_of[static_cast<std::size_t>(parameter)]; }
+  /// The operand of this slot for a parameter of the stage.
+  const Operand& operand(const Action& action, Slot slot, std::size_t use) const {
+    const auto first = action.find(slot) - action.operands.data();
+    const Operand& found = action.operands.at(static_cast<std::size_t>(first) + use);
+    EXPECT_EQ(found.slot, slot);
+    return found;
+  }
+  /// Which unsharded copy a stage reads a parameter from: the one that is made in the same buffer.
+  Key copy_of(const Action& action, std::size_t use) const {
+    const BufferId buffer = operand(action, Slot::parameter, use).buffer;
+    const auto made = copies_.find(buffer);
+    return made == copies_.end() ? Key{-1, Pass::forward} : made->second;
+  }
+
+  /// Of the unit or of what follows it.
+  bool reads_copy(const Action& action, int unit, Pass pass) const {
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      const bool same = leader(lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)]) == unit;
+      if (same && reads(action, u) && copy_of(action, u) == Key{unit_of(uses[u].parameter), pass})
+        return true;
+    }
+    return false;
+  }
+
+  Lists lists_;
+  HappensBefore happens_before_;
+  std::map<BufferId, Key> copies_;  // what is in the buffers of unsharded parameters
+};
+
+TEST_P(EveryList, StagesRunInOrder) {
+  std::vector<std::pair<Op, int>> expected, actual;
+  const int stages = static_cast<int>(lists_.specs.size());
+  for (int m = 0; m < GetParam().micro_batches; ++m) {
+    for (int s = 0; s + 1 < stages; ++s) expected.emplace_back(Op::forward, s);
+    for (int s = stages - 1; s >= first_trained_stage(); --s) expected.emplace_back(Op::backward, s);
+  }
+  for (const auto& action : step()) {
+    if (action.op == Op::forward || action.op == Op::backward) actual.emplace_back(action.op, action.stage);
+  }
+  EXPECT_EQ(actual, expected);
+}
+
+TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
+  std::map<Key, int> gathered;  // to the action that gathered it
+  for (int i = 0; i < size(); ++i) {
+    const auto& action = at(i);
+    const Key key{action.unit, action.pass.value_or(Pass::forward)};
+    if (gathers(action)) {
+      EXPECT_TRUE(gathered.emplace(key, i).second)
+          << "gathered twice: " << to_string(action, lists_.specs, lists_.units);
+    }
+    if (action.op == Op::cast_params) {
+      if (sharded(action.unit) || GetParam().offload.params) {
+        ASSERT_TRUE(gathered.count(key));
+        EXPECT_TRUE(happens_before_(gathered[key], i));
+      }
+      gathered[key] = i;  // stages read the widened copy
+    }
+    if (action.op == Op::reshard) {
+      EXPECT_EQ(gathered.erase(key), 1U);
+    }
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) continue;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
+      if (!gathered_at_all(unit) || !reads(action, u)) continue;
+      const auto source = gathered.find(copy_of(action, u));
+      ASSERT_NE(source, gathered.end()) << to_string(action, lists_.specs, lists_.units);
+      EXPECT_TRUE(happens_before_(source->second, i));
+    }
+  }
+  EXPECT_TRUE(gathered.empty()) << "left gathered at the end of the step";
+}
+
+TEST_P(EveryList, AUnitIsGatheredAsOftenAsTheStrategySays) {
+  if (GetParam().wrap.policy != WrapPolicy::transformer || GetParam().frozen) return;
+  std::map<int, int> count;
+  for (const auto& action : step()) count[action.unit] += gathers(action) ? 1 : 0;
+  const int units = static_cast<int>(lists_.units.size());
+  for (int u = 0; u < units; ++u) {
+    // Blocks once per pass; the embedding is not read in the backward pass, the head's passes are one.
+    const bool block = lists_.units[static_cast<std::size_t>(u)].parameters.size() == 9;
+    const bool kept = !sharded(u) && !GetParam().offload.params;
+    const int per_micro_batch = kept ? 0 : (block && GetParam().reshard_after_forward ? 2 : 1);
+    EXPECT_EQ(count[u], per_micro_batch * GetParam().micro_batches)
+        << lists_.units[static_cast<std::size_t>(u)].name;
+  }
+}
+
+TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
+  if (!GetParam().reshard_after_forward) return;  // the strategy keeps everything
+  struct Gathered {
+    int unit;
+    Pass pass;
+    int issued, first_use, given_up;
+  };
+  std::vector<Gathered> all;
+  for (int i = size() - 1; i >= 0; --i) {  // backwards: the first use of a gather is the last one seen
+    if (at(i).op == Op::reshard && !unit(at(i).unit).follows)
+      all.push_back({at(i).unit, *at(i).pass, -1, -1, i});
+    for (auto& g : all) {
+      if (g.issued >= 0) continue;
+      if (reads_copy(at(i), g.unit, g.pass)) g.first_use = i;
+      if (gathers(at(i)) && at(i).unit == g.unit && at(i).pass == g.pass) g.issued = i;
+    }
+  }
+  int at_once = 1;  // units that one stage needs
+  for (int i = 0; i < size(); ++i) {
+    at_once = std::max(at_once, static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& g) {
+                         return g.first_use == i;
+                       })));
+  }
+  // Units that others begin inside of are extra, as the header says.
+  const auto every = all;
+  std::erase_if(all, [&](const Gathered& g) {
+    return std::any_of(every.begin(), every.end(), [&](const auto& other) {
+      return g.first_use < other.first_use && other.first_use < g.given_up;
+    });
+  });
+  for (int i = 0; i < size(); ++i) {
+    const auto live = std::count_if(all.begin(), all.end(), [&](const auto& g) {
+      return g.issued >= 0 && g.issued <= i && i < g.given_up;
+    });
+    ASSERT_LE(live, std::max(GetParam().limit, at_once)) << "at action " << i;
+  }
+}
+
+TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
+  const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
+  for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
+    if (unit(u).frozen) continue;
+    for (int m = 0; m < GetParam().micro_batches; ++m) {
+      int last_write = -1;
+      std::vector<int> reductions;
+      for (int i = 0; i < size(); ++i) {
+        if (at(i).micro_batch != m) continue;
+        if (at(i).op == Op::backward && uses_unit(at(i), u)) last_write = i;
+        if ((at(i).op == Op::reduce || at(i).op == Op::all_reduce) && at(i).unit == u)
+          reductions.push_back(i);
+      }
+      ASSERT_GE(last_write, 0);
+      const bool last = m + 1 == GetParam().micro_batches;
+      const bool now = reduced && (!GetParam().unsharded || last);
+      const bool hybrid = sharded(u) && GetParam().ranks > GetParam().shard_count();
+      ASSERT_EQ(reductions.size(), !now ? 0U : (hybrid && last ? 2U : 1U));
+      if (!now) continue;
+      const auto& reduction = at(reductions.front());
+      EXPECT_TRUE(happens_before_(last_write, reductions.front()));
+      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::all_reduce);
+      const bool adds = m > 0 && !GetParam().unsharded;
+      EXPECT_EQ(reduction.find(Slot::output)->access, adds ? Access::both : Access::write);
+      if (!hybrid || !last) continue;
+      const auto& join = at(reductions.back());  // of the shards, in place, behind the group's own reduction
+      EXPECT_EQ(join.op, Op::all_reduce);
+      EXPECT_EQ(join.find(Slot::input)->buffer, join.find(Slot::output)->buffer);
+      EXPECT_EQ(lists_.step[join.find(Slot::output)->buffer].elements(),
+                lists_.units[static_cast<std::size_t>(u)].shard_elements);
+      EXPECT_EQ(join.find(Slot::output)->access, Access::write);
+      EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
+    }
+  }
+}
+
+TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
+  std::set<std::pair<int, int>> written;
+  for (const auto& action : step()) {
+    if (action.op != Op::backward) continue;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    for (std::size_t u = 0; u < uses.size(); ++u) {
+      if (!lists_.trained(uses[u].parameter)) continue;
+      // Gradients that are not reduced in each micro-batch add up over the step.
+      const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
+      const int epoch = reduced && !GetParam().unsharded ? action.micro_batch : 0;
+      const bool first = written.emplace(uses[u].parameter, epoch).second;
+      EXPECT_EQ(operand(action, Slot::parameter_gradient, u).access, first ? Access::write : Access::both);
+    }
+  }
+}
+
+TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
+  const auto norm =
+      std::find_if(step().begin(), step().end(), [](const auto& a) { return a.op == Op::norm; });
+  ASSERT_NE(norm, step().end());
+  const int n = static_cast<int>(norm - step().begin());
+  std::set<int> updated;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).op == Op::update) {
+      EXPECT_TRUE(updated.insert(at(i).unit).second);
+      EXPECT_FALSE(unit(at(i).unit).frozen);
+    }
+    if (i > n) {
+      EXPECT_TRUE(happens_before_(n, i)) << to_string(at(i), lists_.specs, lists_.units);
+    } else if (i < n && at(i).op != Op::reshard && at(i).payload != CopyPayload::state) {
+      EXPECT_TRUE(happens_before_(i, n)) << to_string(at(i), lists_.specs, lists_.units);
+    }
+  }
+  EXPECT_EQ(updated.size(), static_cast<std::size_t>(std::count_if(lists_.units.begin(), lists_.units.end(),
+                                                                   [](const auto& u) { return !u.frozen; })));
+}
+
+TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATime) {
+  const auto& offload = GetParam().offload;
+  if (!offload.optimizer || offload.host_step) return;
+  std::map<int, int> in, updated;
+  std::set<int> on_device;
+  std::size_t out = 0;
+  for (int i = 0; i < size(); ++i) {
+    const int u = at(i).unit;
+    if (at(i).op == Op::update) {
+      ASSERT_TRUE(in.count(u));
+      EXPECT_TRUE(happens_before_(in[u], i));
+      updated[u] = i;
+    }
+    if (at(i).payload != CopyPayload::state) continue;
+    if (at(i).op == Op::h2d) {
+      in[u] = i;
+      on_device.insert(u);
+      EXPECT_LE(on_device.size(), 2U);
+    } else {
+      ++out;
+      ASSERT_TRUE(updated.count(u));
+      EXPECT_TRUE(happens_before_(updated[u], i));
+      on_device.erase(u);
+    }
+  }
+  EXPECT_EQ(out, updated.size());
+}
+
+TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack) {
+  const auto& offload = GetParam().offload;
+  if (!offload.host_step) return;
+  std::map<int, int> gradient, updated, back;
+  int scalars = -1;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).payload == CopyPayload::scalars) scalars = i;
+    if (at(i).payload == CopyPayload::gradient) gradient[at(i).unit] = i;
+    if (at(i).payload == CopyPayload::new_shard) back[at(i).unit] = i;
+    if (at(i).op == Op::update) updated[at(i).unit] = i;
+  }
+  ASSERT_GE(scalars, 0);
+  EXPECT_EQ(gradient.size(), updated.size());
+  EXPECT_EQ(back.size(), offload.params ? 0U : updated.size());
+  for (const auto& [u, i] : updated) {
+    EXPECT_EQ(at(i).stream, device::Stream::host);
+    EXPECT_TRUE(happens_before_(scalars, i));
+    EXPECT_TRUE(happens_before_(gradient.at(u), i));
+    if (!offload.params) {
+      EXPECT_TRUE(happens_before_(i, back.at(u)));
+    }
+  }
+}
+
+TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
+  std::map<Key, int> copied;
+  for (int i = 0; i < size(); ++i) {
+    const Key key{at(i).unit, at(i).pass.value_or(Pass::forward)};
+    if (at(i).payload == CopyPayload::shard) copied[key] = i;
+    if (at(i).op != Op::unshard || !GetParam().offload.params) continue;
+    ASSERT_TRUE(copied.count(key)) << "a copy for each gather";
+    EXPECT_TRUE(happens_before_(copied[key], i));
+    copied.erase(key);
+  }
+  if (!GetParam().offload.params) {
+    EXPECT_TRUE(copied.empty());
+  }
+}
+
+TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
+  for (const auto& action : step()) {
+    if (action.unit < 0 || !unit(action.unit).frozen) continue;
+    const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard};
+    EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
+    EXPECT_NE(action.payload, CopyPayload::state);
+  }
+}
+
+TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
+  const auto& options = GetParam();
+  if (options.wrap.policy != WrapPolicy::transformer || options.limit != 2 || options.tied ||
+      !options.reshard_after_forward || options.frozen)
+    return;
+  for (int i = 0; i < size(); ++i) {
+    const auto& action = at(i);
+    if (action.op != Op::unshard || action.pass != Pass::backward) continue;
+    int use = i;
+    while (!uses_unit(at(use), action.unit)) ++use;
+    int before = use - 1;  // the compute action before its first use
+    while (at(before).stage < 0) --before;
+    if (options.backward_prefetch == Prefetch::none) {
+      EXPECT_GT(i, before) << "gathered only when it is needed";
+    } else if (options.backward_prefetch == Prefetch::post) {
+      EXPECT_GT(i, before) << "after the gradients of the unit before it";
+      for (int r = before; r < i; ++r) EXPECT_NE(at(r).op, Op::reduce) << "but before their reduction";
+    } else {
+      EXPECT_LT(i, before) << "before the gradients of the unit before it";
+    }
+  }
+}
+
+TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
+  const auto mode = GetParam().checkpointing;
+  std::map<int, int> recomputed;  // per stage: times not yet consumed by its backward
+  for (const auto& action : step()) {
+    if (action.op == Op::recompute) ++recomputed[action.stage];
+    if (action.op != Op::backward) continue;
+    const bool block = action.stage > 0 && !lists_.last_stage(action.stage);
+    EXPECT_EQ(recomputed[action.stage], block && mode != Checkpointing::none ? 1 : 0) << action.stage;
+    recomputed[action.stage] = 0;
+  }
+}
+
+TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
+  const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
+  for (const auto& action : lists_.evaluation.actions)
+    EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
+  const auto forwards = std::count_if(lists_.evaluation.actions.begin(), lists_.evaluation.actions.end(),
+                                      [](const auto& a) { return a.op == Op::forward; });
+  EXPECT_EQ(static_cast<std::size_t>(forwards), lists_.specs.size());
+}
+
+INSTANTIATE_TEST_SUITE_P(Schedule, EveryList, ::testing::ValuesIn(list_cases()));
+
+TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
+  const auto lists = make_lists({.layers = 2});
+  std::vector<std::string> lines;
+  for (const auto& a : lists.step.actions) {
+    std::string line = to_string(a.op);
+    if (a.stage >= 0) line += fmt::format(" s{}", a.stage);
+    if (a.unit >= 0) line += fmt::format(" u{}", a.unit);
+    lines.push_back(line);
+  }
+  // Stages: 0 embedding, 1 and 2 block 0, 3 and 4 block 1, 5 norm, head and loss. Units: 0 embedding, 1, 2
+  // blocks, 3 head.
+  const std::vector<std::string> expected = {"h2d",         "unshard u0",  "unshard u1",                //
+                                             "forward s0",  "reshard u0",  "unshard u2",                //
+                                             "forward s1",  "forward s2",  "reshard u1", "unshard u3",  //
+                                             "forward s3",  "forward s4",  "reshard u2", "unshard u2",  //
+                                             "backward s5", "reshard u3",  "unshard u1", "reduce u3",   //
+                                             "backward s4", "backward s3", "reshard u2", "reduce u2",   //
+                                             "backward s2", "backward s1", "reshard u1", "reduce u1",   //
+                                             "backward s0", "reduce u0",                                //
+                                             "norm",        "update u0",   "update u1",  "update u2",
+                                             "update u3"};
+  EXPECT_EQ(lines, expected);
+}
+
+TEST(Streams, StandAtTheirNumbersAndHaveDifferentNames) {
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < kAllStreams.size(); ++i) {
+    EXPECT_EQ(kAllStreams[i].index(), i);
+    names.insert(kAllStreams[i].name());
+  }
+  EXPECT_EQ(names.size(), kAllStreams.size());
+}
+
+TEST(Streams, OnlyThoseOfCollectivesAreUrgent) {
+  for (const device::Stream stream : kAllStreams)
+    EXPECT_EQ(stream.is_urgent(), stream == kUnshardStream || stream == kReduceStream) << stream.name();
+}
+
+}  // namespace
+}  // namespace llampi::test

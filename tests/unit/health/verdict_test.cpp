@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of a job by what its ranks say of themselves.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "health/verdict.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace health;
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr Limits kLimits = {10, 600};
+
+/// Four ranks on two nodes that have done `operations` operations and wait in the last one.
+std::vector<WatchedRank> waiting_ranks(int operations, int other_rank = -1, int other_operation = 0) {
+  std::vector<WatchedRank> ranks(4);
+  for (int r = 0; r < 4; ++r) {
+    FlightRecord record;
+    record.set_names({"model.layers.0", "model.layers.1"});
+    record.begin_step(12);
+    for (int i = 1; i <= operations; ++i) {
+      const bool other = r == other_rank && i == other_operation;
+      record.issue({other ? "reduce" : "unshard", i % 2, other ? 1 << 20 : 4096, 0});
+    }
+    record.wait(static_cast<std::uint64_t>(operations));
+    ranks[r].host = r < 2 ? "node0" : "node1";
+    ranks[r].heartbeat = heartbeat_of(record, 0);
+    ranks[r].report = report_of(record, ranks[r].heartbeat);
+  }
+  return ranks;
+}
+
+void let_think(WatchedRank& rank) {
+  rank.heartbeat.waiting = Waiting::no;
+  rank.heartbeat.doing = FixedText<44>("backward");
+  rank.heartbeat.doing_name = FixedText<80>("model.layers.1.mlp");
+  rank.heartbeat.micro_batch = 3;
+}
+
+void hold_all(std::vector<WatchedRank>& ranks, double seconds) {
+  for (auto& rank : ranks) rank.still_seconds = seconds;
+}
+
+/// Four ranks that have not moved for 11 s after as many operations, and do not wait for each other.
+std::vector<WatchedRank> held_ranks(Waiting waiting) {
+  auto ranks = waiting_ranks(100);
+  for (auto& rank : ranks) rank.heartbeat.waiting = waiting;
+  hold_all(ranks, 11);
+  return ranks;
+}
+
+TEST(Verdict, IsNoneWhileRanksMove) {
+  auto ranks = waiting_ranks(100);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  hold_all(ranks, 11);
+  ranks[3].still_seconds = 9;  // whom the others wait for
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+}
+
+void let_save(WatchedRank& rank, double seconds) {
+  rank.heartbeat.beside = FixedText<44>("saving a checkpoint in the background");
+  rank.beside_still_seconds = seconds;
+}
+
+// All ranks move on; of two whose saves stand still one waits for the other.
+TEST(Verdict, NamesTheRankWhoseSaveBesideTrainingHangs) {
+  auto ranks = waiting_ranks(100);
+  let_save(ranks[1], 601);
+  let_save(ranks[2], 601);
+  ranks[2].heartbeat.beside_waits = true;
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::side_work);
+  EXPECT_THAT(
+      summary(ranks, Trouble::side_work, kLimits, "runs/mine/flight"),
+      StartsWith("rank 1 on node0 is stuck while saving a checkpoint in the background: no progress for "
+                 "601.0 s\n  rank 1 on node0: step 12"));
+  hold_all(ranks, 601);  // when training waits for it, too
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::side_work);
+  hold_all(ranks, 0);
+  let_save(ranks[1], 599);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  let_save(ranks[1], 601);
+  ranks[1].heartbeat.beside = {};  // it is done
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+}
+
+TEST(Verdict, NamesTheRankThatDoesNotWait) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 11);
+  let_think(ranks[2]);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
+  const auto text = summary(ranks, Trouble::still, kLimits, "runs/mine/flight");
+  EXPECT_THAT(text, StartsWith("nothing has moved for 11.0 s; rank 2 on node1 is behind\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\n  rank 2 on node1: step 12, micro-batch 3: backward of model.layers.1.mlp, after "
+                        "unshard #100 of model.layers.0 (4.00 KiB), for "));
+  EXPECT_THAT(text,
+              HasSubstr("\n  ranks 0-1, 3: step 12, micro-batch 0: waits for other ranks in unshard #100 of "
+                        "model.layers.0 (4.00 KiB)\n"));
+  EXPECT_THAT(text, HasSubstr("the record of ranks 0-3 is in runs/mine/flight"));
+}
+
+TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
+  std::vector<WatchedRank> ranks(3);
+  for (int r = 0; r < 3; ++r) {
+    FlightRecord record;
+    record.begin_step(12);
+    record.issue({"reduce"});
+    record.set_phase("saves a checkpoint");
+    ranks[r].host = "node0";
+    ranks[r].heartbeat = heartbeat_of(record, 0, 0, r != 1);
+    ranks[r].report = report_of(record, ranks[r].heartbeat);
+  }
+  hold_all(ranks, 601);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
+  const auto text = summary(ranks, Trouble::still, kLimits, "flight");
+  EXPECT_THAT(text, StartsWith("nothing has moved for 601.0 s; rank 1 on node0 is behind\n  rank 1 on node0: "
+                               "saves a checkpoint, step 12, for "));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0, 2: saves a checkpoint, step 12: waits for other ranks\n"));
+}
+
+// Of operations the record itself knows.
+TEST(Verdict, KnowsOfOtherWaitingInPhasesOnly) {
+  FlightRecord record;
+  record.begin_step(1);
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::no);
+  record.set_phase("saves a checkpoint");
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::ranks);
+  const auto before = heartbeat_of(record, 0).movement;
+  record.wait_for_ranks(true);
+  EXPECT_EQ(heartbeat_of(record, 0).waiting, Waiting::ranks);
+  record.wait_for_ranks(false);
+  EXPECT_EQ(heartbeat_of(record, 0).waiting, Waiting::no);
+  EXPECT_EQ(heartbeat_of(record, 0).movement, before) << "waiting is no movement";
+  record.wait(record.issue({"reduce"}));
+  EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::operation);
+}
+
+TEST(Verdict, NamesTheRanksThatWaitForSomethingEarlier) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 11);
+  ranks[0] = waiting_ranks(99)[0];
+  ranks[0].still_seconds = 11;
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("rank 0 on node0 is behind"));
+}
+
+TEST(Verdict, SaysThatNobodyIsBehind) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 11);
+  EXPECT_THAT(
+      summary(ranks, Trouble::still, kLimits, "f"),
+      StartsWith("nothing has moved for 11.0 s, and no rank is behind the others\n  ranks 0-3: step 12"));
+}
+
+TEST(Verdict, IsPatientWithAJobInAPhase) {
+  auto ranks = waiting_ranks(100);
+  hold_all(ranks, 599);
+  ranks[1].heartbeat.phase = FixedText<44>("saves a checkpoint");
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  hold_all(ranks, 601);
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::still);
+}
+
+TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
+  auto ranks = waiting_ranks(100);
+  ranks[1].silent_seconds = 10.5;
+  ranks[2].silent_seconds = 9.7;  // stopped with it
+  ranks[1].report.reset(), ranks[2].report.reset();
+  ranks[2].state = 'T';
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::silent);
+  const auto text = summary(ranks, Trouble::silent, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("rank 1 on node0, rank 2 on node1 have not been heard of for 10.5 s\n"));
+  EXPECT_THAT(text, HasSubstr("when it was last heard of 9.7 s ago; its process is stopped"));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0, 3: "));
+  EXPECT_THAT(text, HasSubstr("the record of ranks 0, 3 is in f"));
+}
+
+// In a save, say, where all have done the same operations between ranks.
+TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
+  auto ranks = held_ranks(Waiting::no);
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
+  ranks[2].state = 'D';
+  const auto text = summary(ranks, Trouble::still, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("nothing has moved for 11.0 s; rank 2 on node1 is behind\n"));
+  EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
+}
+
+TEST(Verdict, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
+  const auto ranks = held_ranks(Waiting::device);
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+              HasSubstr("and all wait for their devices, one of which may hang"));
+}
+
+TEST(Verdict, NamesAProcessThatHasEnded) {
+  auto ranks = waiting_ranks(100);
+  ranks[3].gone = true;
+  ranks[3].report.reset();
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::gone);
+  EXPECT_THAT(summary(ranks, Trouble::gone, kLimits, "f"),
+              StartsWith("rank 3 on node1 has ended without a word\n"));
+  ranks[3].left = true;  // after an error, which it told itself
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+}
+
+TEST(Verdict, NamesTheMinorityAndTheFirstOperationThatDiffers) {
+  const auto ranks = waiting_ranks(70, 2, 60);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged) << "the marks at 64 differ";
+  const auto text = summary(ranks, Trouble::diverged, kLimits, "f");
+  EXPECT_THAT(
+      text,
+      StartsWith("the ranks do different things at operation #60: rank 2 on node1 is not like the others"));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0-1, 3: unshard #60 of model.layers.0 (4.00 KiB)"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 2: reduce #60 of model.layers.0 (1.00 MiB)"));
+}
+
+TEST(Verdict, WaitsUntilAllHaveToldOfADifference) {
+  auto ranks = waiting_ranks(70, 2, 60);
+  ranks[3] = waiting_ranks(50)[3];
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  ranks[3] = waiting_ranks(130)[3];  // past the next mark: that of 64 is still there
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::diverged);
+}
+
+TEST(Verdict, SaysThatTheFirstDifferenceIsOutOfSight) {
+  const auto ranks = waiting_ranks(200, 2, 60);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged);
+  EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
+              StartsWith("the ranks do different things before operation #128: rank 2 on node1"));
+}
+
+TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
+  auto ranks = waiting_ranks(63, 1, 63);  // before any mark
+  EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
+  hold_all(ranks, 11);
+  ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+              StartsWith("the ranks do different things at operation #63: rank 1 on node0"));
+}
+
+TEST(Verdict, WithoutAMajorityAllAreNamed) {
+  auto ranks = waiting_ranks(63, 1, 63);
+  ranks.resize(2);
+  const auto text = summary(ranks, Trouble::still, kLimits, "f");
+  EXPECT_THAT(text, StartsWith("the ranks do different things at operation #63\n"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 0: unshard #63"));
+  EXPECT_THAT(text, HasSubstr("\n  rank 1: reduce #63"));
+}
+
+TEST(Verdict, ListsOfRanksAreShort) {
+  EXPECT_EQ(comm::format_ranks({3}), "rank 3");
+  EXPECT_EQ(comm::format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
+}
+
+}  // namespace
+}  // namespace llampi::test

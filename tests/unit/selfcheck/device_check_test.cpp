@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// The comparison of devices: equal ones pass, and every operation that a step uses is found out when it is
+// broken.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "llampi/device/device.hpp"
+#include "selfcheck/device_check.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace selfcheck;
+
+using ::testing::HasSubstr;
+
+/// The last sixteenth of a result was never written.
+void leave_out_the_end(Tensor result) {
+  const std::int64_t first = result.elements() - (result.elements() + 15) / 16;
+  const Tensor end = result.slice(first, result.elements());
+  std::memset(end.data, 0, static_cast<std::size_t>(end.bytes()));
+}
+
+/// A CPU of which one operation is broken, or one of its results.
+std::unique_ptr<device::Device> broken_device(const std::string& broken) {
+  auto device = device::make_cpu_device(1);
+  device->decorate([broken](const device::Operation& operation, const std::function<void()>& issue) {
+    issue();
+    const auto spoil = [&](const std::string& what, Tensor result) {
+      if (broken == what) leave_out_the_end(result);
+    };
+    const auto results = [&](const auto& o) {
+      const std::string name = o.kName;
+      if constexpr (requires { o.x, o.table, o.tokens; }) spoil(name, o.x);
+      if constexpr (requires { o.dtable; }) spoil(name, o.dtable);
+      if constexpr (requires { o.eps, o.y; }) spoil(name, o.y), spoil(name + "'s statistics", o.inverse_rms);
+      if constexpr (requires { o.residual; }) spoil(name, o.y);
+      if constexpr (requires { o.dx, o.dweight; }) spoil(name, o.dx), spoil(name + "'s weight", o.dweight);
+      if constexpr (std::is_same_v<decltype(o), const device::op::QkvRope&>) spoil(name, o.qkv);
+      if constexpr (std::is_same_v<decltype(o), const device::op::Attention&>)
+        spoil(name, o.out), spoil(name + "'s statistics", o.log_sum_exp);
+      if constexpr (std::is_same_v<decltype(o), const device::op::AttentionBackward&>) spoil(name, o.dqkv);
+      if constexpr (std::is_same_v<decltype(o), const device::op::GateUpSwiglu&> ||
+                    std::is_same_v<decltype(o), const device::op::Swiglu&>)
+        spoil(name, o.activated);
+      if constexpr (std::is_same_v<decltype(o), const device::op::LinearCrossEntropy&>)
+        if (broken == name) *o.loss_sum *= 1.05;
+      if constexpr (std::is_same_v<decltype(o), const device::op::LinearCrossEntropyBackward&>)
+        if (broken == name + "'s loss") *o.loss_sum *= 1.05;
+      if constexpr (std::is_same_v<decltype(o), const device::op::MaxMagnitude&>) spoil(name, o.maximum);
+      if constexpr (std::is_same_v<decltype(o), const device::op::SumSquares&>)
+        if (broken == name) o.limbs.template as<std::int64_t>()[0] /= 2;
+      if constexpr (std::is_same_v<decltype(o), const device::op::FinishNorm&>)
+        if (broken == name) o.scalars->clip_coefficient = 1;
+      if constexpr (requires { o.master; }) {
+        spoil("adamw's master", o.master);
+        spoil("adamw's exp_avg", o.exp_avg);
+        spoil("adamw's exp_avg_sq", o.exp_avg_sq);
+        spoil("adamw's shard", o.shard);
+      }
+    };
+    std::visit(results, operation);
+  });
+  return device;
+}
+
+TEST(DeviceCheck, TheCpuComputesWhatTheReferenceDoes) {
+  const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
+  for (const std::int64_t head_dim : {16, 64, 128}) {
+    const auto compared =
+        compare_devices(*cpu, *reference, {.head_dim = head_dim, .judge_dtype = DType::float64});
+    EXPECT_EQ(failure_of(compared), "") << head_dim;
+    EXPECT_GT(compared.size(), 35U);
+    for (const auto& tensor : compared) EXPECT_GE(tensor.error, 0) << tensor.name;
+  }
+}
+
+TEST(DeviceCheck, TheSameDeviceHasNoError) {
+  const auto one = device::make_cpu_device(1), other = device::make_cpu_device(1);
+  for (const auto& tensor : compare_devices(*one, *other, {})) EXPECT_EQ(tensor.error, 0) << tensor.name;
+}
+
+// By more than what bfloat16 is allowed, the widest of all.
+TEST(DeviceCheck, NamesWhatABrokenOperationHasWritten) {
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"embedding", "output of model.embed_tokens"},
+      {"embedding_backward", "gradient of model.embed_tokens.weight"},
+      {"rms_norm", "output of model.layers.0.self_attn"},
+      {"rms_norm's statistics", "inverse_rms of model.layers.0.self_attn"},
+      {"rms_norm_backward", "gradient before the head"},
+      {"rms_norm_backward's weight", "gradient of model.norm.weight"},
+      {"qkv_rope", "qkv of model.layers.0.self_attn"},
+      {"qkv_rope_backward", "gradient of model.layers.0.input_layernorm.weight"},
+      {"qkv_rope_backward's weight", "gradient of model.layers.0.self_attn.v_proj.weight"},
+      {"attention", "heads of model.layers.0.self_attn"},
+      {"attention's statistics", "log_sum_exp of model.layers.0.self_attn"},
+      {"attention_backward", "gradient of model.layers.0.input_layernorm.weight"},
+      {"projection_residual", "output of model.layers.0.self_attn"},
+      {"projection_backward", "gradient of model.layers.0.post_attention_layernorm.weight"},
+      {"projection_backward's weight", "gradient of model.layers.0.mlp.down_proj.weight"},
+      {"gate_up_swiglu", "activated of model.layers.0.mlp"},
+      {"swiglu", "activated of model.layers.0.mlp, recomputed"},
+      {"gate_up_swiglu_backward", "gradient of model.layers.0.post_attention_layernorm.weight"},
+      {"gate_up_swiglu_backward's weight", "gradient of model.layers.0.mlp.up_proj.weight"},
+      {"linear_cross_entropy", "loss of an evaluation"},
+      {"linear_cross_entropy_backward", "gradient of model.norm.weight"},
+      {"linear_cross_entropy_backward's weight", "gradient of lm_head.weight"},
+      {"linear_cross_entropy_backward's loss", "loss"},
+      {"max_magnitude", "largest gradient of update 1"},
+      {"sum_squares", "gradient norm of update 1"},
+      {"finish_norm", "clip coefficient of update 1"},
+      {"adamw's master", "AdamW's master"},
+      {"adamw's exp_avg", "AdamW's exp_avg"},
+      {"adamw's exp_avg_sq", "AdamW's exp_avg_sq"},
+      {"adamw's shard", "AdamW's shard"},
+  };
+  const auto judge = device::make_cpu_device(1);
+  for (const auto& [operation, tensor] : broken) {
+    SCOPED_TRACE(operation);
+    const auto device = broken_device(operation);
+    const auto compared = compare_devices(*device, *judge, {});
+    const auto failed = std::find_if(compared.begin(), compared.end(), [&](const auto& c) {
+      return c.name == tensor && c.error > rounding_explains(DType::bfloat16, false);
+    });
+    EXPECT_TRUE(failed != compared.end()) << failure_of(compared);
+  }
+}
+
+TEST(DeviceCheck, SaysWhatDiffersAndByHowMuch) {
+  const auto judge = device::make_cpu_device(1);
+  const auto device = broken_device("linear_cross_entropy");
+  const std::string failure = failure_of(compare_devices(*device, *judge, {}));
+  EXPECT_THAT(failure, HasSubstr("loss of an evaluation differs by 0.05 of its norm, and rounding explains"));
+  EXPECT_EQ(failure_of({{"a", 0.5, 1}, {"b", std::nan(""), 1}}),
+            "b differs by nan of its norm, and rounding explains 1");
+}
+
+}  // namespace
+}  // namespace llampi::test

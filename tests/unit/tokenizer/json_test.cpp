@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tokenizer.json and the files beside it may say, and what is refused.
+#include <nlohmann/json.hpp>
+
+#include "llampi/tokenizer/make_tokenizer.hpp"
+#include "support/files.hpp"
+#include "tokenizer/files.hpp"
+
+namespace llampi::test {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+json smallest() {
+  return json::parse(R"({
+    "version": "1.0",
+    "added_tokens": [{"id": 4, "content": "<end>", "special": true, "single_word": false, "lstrip": false,
+                      "rstrip": false, "normalized": false}],
+    "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": {"type": "Fuse"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": ["a b"]}})");
+}
+
+std::unique_ptr<tokenizer::FileTokenizer> parse(const json& file) {
+  return tokenizer::parse_tokenizer_json(file.dump(), "t.json");
+}
+
+std::string refusal(const std::string& path, const json& value) {
+  json file = smallest();
+  file[json::json_pointer(path)] = value;
+  return user_error([&] { parse(file); });
+}
+
+TEST(TokenizerJson, ReadsTheSmallest) {
+  const auto tokenizer = parse(smallest());
+  EXPECT_THAT(tokenizer->encode("cab<end>b"), ElementsAre(3, 2, 4, 1));
+  EXPECT_THAT(tokenizer->encode("xcx"), ElementsAre(3));  // no unk_token: left out
+  EXPECT_EQ(tokenizer->decode(std::vector<std::int32_t>{3, 2, 4}), "cab<end>");
+  EXPECT_EQ(tokenizer->vocabulary(), 5);
+  EXPECT_TRUE(tokenizer->is_special(4));
+}
+
+TEST(TokenizerJson, ReadsMergesInBothForms) {
+  json file = smallest();
+  file["model"]["merges"] = json::parse(R"([["a", "b"]])");
+  EXPECT_THAT(parse(file)->encode("ab"), ElementsAre(2));
+  file["model"]["merges"] = json::parse(R"(["#version: 0.2", "a b"])");
+  EXPECT_THAT(parse(file)->encode("ab"), ElementsAre(2));
+}
+
+TEST(TokenizerJson, SpecialTokensDoNotComeOutOfMerges) {
+  json file = smallest();
+  file["added_tokens"][0]["id"] = 2;
+  file["added_tokens"][0]["content"] = "ab";
+  const auto tokenizer = parse(file);
+  EXPECT_THAT(tokenizer->encode("ab"), ElementsAre(2));
+  EXPECT_THAT(tokenizer->encode("ab", tokenizer::SpecialText::text), ElementsAre(0, 1));
+  file["model"]["ignore_merges"] = true;
+  EXPECT_THAT(parse(file)->encode("ab", tokenizer::SpecialText::text), ElementsAre(0, 1));
+}
+
+TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
+  EXPECT_THAT(refusal("/model/type", "WordPiece"),
+              AllOf(StartsWith("t.json: model"), HasSubstr("\"WordPiece\"")));
+  EXPECT_THAT(refusal("/model/dropout", 0.1), HasSubstr("\"dropout\""));
+  EXPECT_THAT(refusal("/model/continuing_subword_prefix", "##"), HasSubstr("\"continuing_subword_prefix\""));
+  EXPECT_THAT(refusal("/model/end_of_word_suffix", "</w>"), HasSubstr("\"end_of_word_suffix\""));
+  EXPECT_THAT(refusal("/model/new_thing", 1), HasSubstr("\"new_thing\""));
+  EXPECT_THAT(refusal("/new_thing", 1), HasSubstr("\"new_thing\""));
+  EXPECT_THAT(refusal("/version", "2.0"), HasSubstr("\"2.0\""));
+  for (const char* part : {"normalizer", "pre_tokenizer", "post_processor", "decoder"}) {
+    const auto message = refusal(std::string("/") + part, {{"type", "Nonsense"}});
+    EXPECT_THAT(message, AllOf(StartsWith(std::string("t.json: ") + part), HasSubstr("\"Nonsense\"")));
+  }
+  EXPECT_THAT(refusal("/normalizer", {{"type", "NFC"}}), HasSubstr("\"NFC\""));
+  EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]})")),
+              AllOf(HasSubstr("pre_tokenizer[1]"), HasSubstr("behind ByteLevel")));
+  EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Split", "pattern": {"Regex": "a"},
+      "behavior": "Twisted"})")),
+              HasSubstr("\"Twisted\""));
+  EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Split", "pattern": {"Regex": "("},
+      "behavior": "Isolated"})")),
+              AllOf(HasSubstr("pre_tokenizer"), HasSubstr("regular expression")));
+}
+
+TEST(TokenizerJson, RefusesEndlessSteps) {
+  const json digits{{"type", "Digits"}};
+  EXPECT_EQ(refusal("/pre_tokenizer",
+                    {{"type", "Sequence"}, {"pretokenizers", std::vector<json>(100'000, digits)}}),
+            "t.json: pre_tokenizer[32]: more than 32 such steps are not supported");
+  // Each doubles the text.
+  const json twice{{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}};
+  const std::vector<json> often(31, twice);
+  json file = smallest();
+  file["normalizer"] = {{"type", "Sequence"}, {"normalizers", often}};
+  EXPECT_EQ(user_error([&] { parse(file)->encode("aa"); }),
+            "the replacements of the tokenizer make more than 1048704 bytes of a text of 2");
+  EXPECT_THAT(parse(file)->encode("b"), ElementsAre(1));
+  file = smallest();
+  file["decoder"] = {{"type", "Sequence"}, {"decoders", often}};
+  EXPECT_THAT(user_error([&] {
+                parse(file)->decode(std::vector<std::int32_t>{0, 0});
+              }),
+              HasSubstr("of a text of 2"));
+  EXPECT_THAT(user_error([&] { parse(file)->bytes_of(0); }), HasSubstr("of a text of 1"));
+}
+
+TEST(TokenizerJson, RefusesVocabulariesThatContradictThemselves) {
+  EXPECT_THAT(refusal("/model/vocab", json::object()), HasSubstr("empty"));
+  EXPECT_THAT(refusal("/model/vocab", json::array()), HasSubstr("\"vocab\" must be an object"));
+  EXPECT_THAT(refusal("/model/vocab/b", 0), HasSubstr("\"a\" and \"b\" have the same id 0"));
+  for (const json& id : {json(-1), json(1.5), json("1"), json(4'000'000'000), json(100'000), json(nullptr)}) {
+    EXPECT_THAT(refusal("/model/vocab/b", id), HasSubstr("the id of \"b\"")) << id;
+  }
+  EXPECT_THAT(refusal("/model/merges", {"a x"}),
+              AllOf(HasSubstr("merge 0"), HasSubstr("needs the token \"x\"")));
+  EXPECT_THAT(refusal("/model/merges", {"b a"}), HasSubstr("needs the token \"ba\""));
+  EXPECT_THAT(refusal("/model/merges", {"ab"}), HasSubstr("one space"));
+  EXPECT_THAT(refusal("/model/merges", {"a  b"}), HasSubstr("one space"));
+  EXPECT_THAT(refusal("/model/merges", {"a b", {"a", "b"}}), HasSubstr("merge 1"));
+  EXPECT_THAT(refusal("/model/merges", json::parse(R"([["a", 1]])")), HasSubstr("merge 0"));
+  EXPECT_THAT(refusal("/model/merges", json::parse(R"([["a", "b", "c"]])")), HasSubstr("merge 0"));
+  EXPECT_THAT(refusal("/model/unk_token", "<unk>"), HasSubstr("\"<unk>\""));
+  EXPECT_THAT(refusal("/model/unk_token", 0), HasSubstr("\"unk_token\" must be a string"));
+}
+
+TEST(TokenizerJson, RefusesAddedTokensThatContradictTheVocabulary) {
+  EXPECT_THAT(refusal("/added_tokens/0/id", 7),
+              AllOf(HasSubstr("\"<end>\""), HasSubstr("7"), HasSubstr("number is 4")));
+  EXPECT_THAT(refusal("/added_tokens/0/id", 3), HasSubstr("number is 4"));
+  EXPECT_THAT(refusal("/added_tokens/0/id", -1), HasSubstr("\"id\""));
+  EXPECT_THAT(refusal("/added_tokens/0/id", 4'000'000'000), HasSubstr("\"id\""));
+  EXPECT_THAT(refusal("/added_tokens/0/content", "ab"),
+              AllOf(HasSubstr("id 4"), HasSubstr("but 2 in the vocabulary")));
+  EXPECT_THAT(refusal("/added_tokens/0/content", ""), HasSubstr("empty"));
+  EXPECT_THAT(refusal("/added_tokens/0/lstrip", nullptr), HasSubstr("\"lstrip\" is missing"));
+  json twice = smallest()["added_tokens"];
+  twice.push_back(twice[0]);
+  EXPECT_THAT(refusal("/added_tokens", twice), HasSubstr("twice"));
+}
+
+TEST(TokenizerJson, RefusesTemplatesWithUnknownTokens) {
+  const json good = json::parse(R"({"type": "TemplateProcessing", "pair": [],
+      "single": [{"SpecialToken": {"id": "<end>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+                 {"SpecialToken": {"id": "<end>", "type_id": 0}}],
+      "special_tokens": {"<end>": {"id": "<end>", "ids": [4], "tokens": ["<end>"]}}})");
+  json file = smallest();
+  file["post_processor"] = good;
+  EXPECT_EQ(parse(file)->begin(), 4);
+  EXPECT_EQ(parse(file)->end(), 4);
+  const auto changed = [&](const std::string& path, const json& value) {
+    json bad = good;
+    bad[json::json_pointer(path)] = value;
+    return refusal("/post_processor", bad);
+  };
+  EXPECT_THAT(changed("/special_tokens/<end>/ids/0", 5), HasSubstr("\"<end>\""));
+  EXPECT_THAT(changed("/special_tokens", json::object()), HasSubstr("\"<end>\""));
+  EXPECT_THAT(changed("/single", json::array()), HasSubstr("does not have the text"));
+  EXPECT_THAT(changed("/special_tokens/<end>/ids", {4, 4}), HasSubstr("more than one"));
+}
+
+TEST(TokenizerJson, RefusesWhatIsNoSuchFile) {
+  const auto message = [](const std::string& text) {
+    return user_error([&] { tokenizer::parse_tokenizer_json(text, "t.json"); });
+  };
+  EXPECT_THAT(message(""), AllOf(StartsWith("t.json: "), HasSubstr("not JSON")));
+  EXPECT_THAT(message("{\"a\": \"\xFF\"}"), HasSubstr("not JSON"));
+  EXPECT_THAT(message("[]"), HasSubstr("not a JSON object"));
+  EXPECT_THAT(message("{}"), HasSubstr("\"model\" is missing"));
+  EXPECT_THAT(message(R"({"model": {"type": "BPE"}})"), HasSubstr("\"vocab\" is missing"));
+  EXPECT_THAT(message(std::string(1'000'000, '[')), HasSubstr("not JSON"));
+  std::string deep;
+  for (int i = 0; i < 100'000; ++i) deep += R"({"type": "Sequence", "decoders": [)";
+  for (int i = 0; i < 100'000; ++i) deep += "]}";
+  EXPECT_THAT(message(R"({"model": {}, "decoder": )" + deep + "}"), HasSubstr("more than 8 sequences"));
+}
+
+/// A folder with the smallest tokenizer and files beside it.
+class TokenizerFolder : public ::testing::Test {
+ protected:
+  TokenizerFolder() { write("tokenizer.json", smallest()); }
+  void write(const std::string& name, const json& contents) { write_text(folder_ / name, contents.dump()); }
+  std::unique_ptr<tokenizer::Tokenizer> open() { return tokenizer::make_tokenizer(folder_.path().string()); }
+  std::string refusal() {
+    return user_error([&] { open(); });
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(TokenizerFolder, SaysWhereTextsBeginAndEnd) {
+  EXPECT_EQ(open()->begin(), std::nullopt);
+  EXPECT_EQ(open()->end(), std::nullopt);
+  write("config.json", {{"eos_token_id", 1}, {"hidden_size", 8}});
+  EXPECT_EQ(open()->end(), 1);
+  EXPECT_TRUE(open()->is_special(1));
+  write("generation_config.json", {{"eos_token_id", {3, 1}}});
+  EXPECT_EQ(open()->end(), 3);
+  write("special_tokens_map.json", {{"eos_token", "ab"}});
+  EXPECT_EQ(open()->end(), 2);
+  write("tokenizer_config.json",
+        {{"eos_token", {{"content", "<end>"}, {"lstrip", false}}}, {"bos_token", "a"}});
+  EXPECT_EQ(open()->end(), 4);
+  EXPECT_EQ(open()->begin(), std::nullopt);
+  write("tokenizer_config.json", {{"tokenizer_class", "LlamaTokenizerFast"}, {"bos_token", "a"}});
+  EXPECT_EQ(open()->begin(), 0);
+  write("tokenizer_config.json", {{"add_bos_token", true}, {"bos_token", "a"}});
+  EXPECT_EQ(open()->begin(), 0);
+  EXPECT_EQ(tokenizer::make_tokenizer((folder_ / "tokenizer.json").string())->begin(), 0);
+}
+
+TEST_F(TokenizerFolder, RefusesTokensThatAreNone) {
+  write("config.json", {{"eos_token_id", 5}});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json"), HasSubstr("\"eos_token_id\"")));
+  write("tokenizer_config.json", {{"eos_token", "<none>"}});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("tokenizer_config.json"), HasSubstr("\"<none>\"")));
+  write("tokenizer_config.json", {{"eos_token", 3}});
+  EXPECT_THAT(refusal(), HasSubstr("must be a string"));
+  write("tokenizer_config.json", json::array());
+  EXPECT_THAT(refusal(), HasSubstr("not a JSON object"));
+}
+
+TEST_F(TokenizerFolder, RefusesTokensOfAnotherFile) {
+  write("added_tokens.json", {{"<end>", 4}});
+  EXPECT_EQ(open()->vocabulary(), 5);
+  write("added_tokens.json", {{"<pad>", 5}});
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("added_tokens.json"), HasSubstr("\"<pad>\"")));
+}
+
+TEST_F(TokenizerFolder, RefusesOtherNames) {
+  const auto message = [](const std::string& name) {
+    return user_error([&] { tokenizer::make_tokenizer(name); });
+  };
+  EXPECT_THAT(message((folder_ / "none.json").string()), HasSubstr("does not exist"));
+  write_text(folder_ / "vocab.txt", "");
+  EXPECT_THAT(message((folder_ / "vocab.txt").string()), HasSubstr("tokenizer.json or tokenizer.model"));
+  const TemporaryFolder empty;
+  EXPECT_THAT(message(empty.path().string()), HasSubstr("neither tokenizer.json nor tokenizer.model"));
+}
+
+}  // namespace
+}  // namespace llampi::test

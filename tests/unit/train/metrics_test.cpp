@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "llampi/core/error.hpp"
+#include "train/metrics.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+namespace fs = std::filesystem;
+
+class Metrics : public ::testing::Test {
+ protected:
+  Metrics() : folder_(fs::temp_directory_path() / fmt::format("llampi-metrics-{}", ::getpid())) {
+    fs::create_directories(folder_);
+  }
+  ~Metrics() override { fs::remove_all(folder_); }
+
+  fs::path file() const { return folder_ / "metrics.jsonl"; }
+  std::string content() const {
+    std::ifstream in(file());
+    std::stringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  void write(const std::string& text) const { std::ofstream(file()) << text; }
+
+  fs::path folder_;
+};
+
+// A file that may not grow stands for a disk that is full.
+TEST_F(Metrics, LinesWithoutRoomStayInMemory) {
+  MetricsFile metrics(file(), 0);
+  EXPECT_TRUE(metrics.append("first\n"));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit narrow{8, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &narrow), 0);
+  const bool written = metrics.append("second\n") || metrics.append("third\n");
+  EXPECT_THROW(metrics.sync(), UserError);
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_FALSE(written);
+  EXPECT_EQ(metrics.unwritten(), "second\nthird\n");
+  metrics.sync();
+  EXPECT_EQ(metrics.unwritten(), "");
+  EXPECT_TRUE(metrics.append("fourth\n"));
+  EXPECT_EQ(content(), "first\nsecond\nthird\nfourth\n");
+}
+
+TEST_F(Metrics, AStepIsOneJsonObjectWithTheKeysOfTheContract) {
+  const auto json = nlohmann::json::parse(
+      to_json({.step = 3, .loss = 1.23456789012, .grad_norm = 2, .lr = 1e-3, .tokens = 5}));
+  for (const auto* key : {"step", "loss", "grad_norm", "lr", "tokens", "tokens_seen", "step_seconds",
+                          "data_seconds", "tokens_per_second", "tokens_per_second_per_rank", "mfu",
+                          "memory_bytes", "checkpoint_stall_seconds"}) {
+    EXPECT_TRUE(json.contains(key)) << key;
+  }
+  EXPECT_EQ(json.size(), 13U);
+  EXPECT_EQ(json["loss"].get<double>(), 1.23456789) << "nine significant digits";
+  EXPECT_TRUE(json["mfu"].is_null());
+}
+
+TEST_F(Metrics, ValuesThatAreNotFiniteAreNull) {
+  const auto json = nlohmann::json::parse(to_json({.loss = std::numeric_limits<double>::quiet_NaN(),
+                                                   .grad_norm = std::numeric_limits<double>::infinity()}));
+  EXPECT_TRUE(json["loss"].is_null());
+  EXPECT_TRUE(json["grad_norm"].is_null());
+}
+
+TEST_F(Metrics, OpeningCutsBackToTheStep) {
+  write("{\"step\": 1}\n{\"step\": 1, \"eval_loss\": 2}\n{\"step\": 2}\n{\"step\": 3}\n");
+  MetricsFile metrics(file(), 2);
+  metrics.append("{\"step\": 3, \"again\": true}\n");
+  EXPECT_EQ(
+      content(),
+      "{\"step\": 1}\n{\"step\": 1, \"eval_loss\": 2}\n{\"step\": 2}\n{\"step\": 3, \"again\": true}\n");
+}
+
+TEST_F(Metrics, ATornLastLineIsDropped) {
+  for (const auto* torn : {"{\"step\": 2", "{\"step\": 2, \"lo\n", "{\"step\": 2}"}) {
+    write(std::string("{\"step\": 1}\n") + torn);
+    MetricsFile metrics(file(), 2);
+    EXPECT_EQ(content(), "{\"step\": 1}\n") << torn;
+  }
+}
+
+TEST_F(Metrics, AFolderThatCannotBeWrittenIsTheUsersMistake) {
+  write("a file, no folder");
+  EXPECT_THROW(MetricsFile(file() / "metrics.jsonl", 0), UserError);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may have a run's folder, and what is done to it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "llampi/core/error.hpp"
+#include "llampi/train/run_text.hpp"
+#include "support/temporary_folder.hpp"
+#include "train/run_folder.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+void write(const fs::path& file, const std::string& text) { std::ofstream(file) << text; }
+
+RunFolder opened(const fs::path& folder, const std::string& config, std::int64_t last_step = 0) {
+  RunFolder run(folder, Log(), 0.2);
+  run.open(config, false, last_step);
+  return run;
+}
+
+template <class Work>
+void expect_refusal(const fs::path& folder, const Work& work) {
+  try {
+    work();
+    FAIL() << "two jobs in one folder";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(folder.string() + " is in use by another job"));
+  }
+}
+
+TEST(RunFolder, IsMadeAndTidied) {
+  const TemporaryFolder folder;
+  const fs::path run = folder / "a/run";
+  {
+    RunFolder made(run, Log(), 0.2);
+    EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
+    made.open("[run]\n", true, 0);
+  }
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
+  EXPECT_TRUE(fs::is_directory(run / "trace"));
+  write(run / "checkpoints" / "step-00000002.h5.tmp", "a part");
+  write(run / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n{\"step\": 2, \"loss\": 1}\n{\"st");
+  auto again = opened(run, "[run]\nseed = 7\n", 1);
+  EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\nseed = 7\n");
+  EXPECT_TRUE(fs::is_empty(run / "checkpoints"));
+  EXPECT_EQ(io::read_whole(run / "metrics.jsonl"), "{\"step\": 1, \"loss\": 2}\n");
+  EXPECT_TRUE(again.metrics().ends_with_step(1));
+}
+
+TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
+  for (const std::string name : {"config.ini", "metrics.jsonl"}) {
+    const TemporaryFolder folder;
+    write(folder / name, "mine\n");
+    try {
+      opened(folder.path(), "[run]\n");
+      FAIL() << name;
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.what(), "run.dir = " + folder.path().string() + " has no run but a " + name +
+                                  ", which a run would replace; choose another run.dir");
+    }
+    EXPECT_EQ(io::read_whole(folder / name), "mine\n");
+  }
+}
+
+TEST(RunFolder, IsStillARunsWithoutItsCheckpoints) {
+  const TemporaryFolder folder;
+  const std::string config = with_note("[run]\nseed = 1\n", "data.train", "3000 tokens");
+  opened(folder.path(), config);
+  write(folder / "metrics.jsonl", "{\"step\": 1, \"loss\": 2}\n");
+  fs::rename(folder / "checkpoints", folder / "moved-away");
+  opened(folder.path(), "[run]\nseed = 2\n");
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "[run]\nseed = 2\n");
+  EXPECT_TRUE(fs::is_directory(folder / "checkpoints"));
+}
+
+TEST(RunFolder, IsOneJobsAtATime) {
+  const TemporaryFolder folder;
+  {
+    const auto first = opened(folder.path(), "first\n");
+    write(folder / "checkpoints/step-00000002.h5.tmp", "what the first one writes");
+    expect_refusal(folder.path(), [&] { const RunFolder second(folder.path(), Log(), 0.2); });
+    EXPECT_EQ(io::read_whole(folder / "config.ini"), "first\n");
+    EXPECT_TRUE(fs::exists(folder / "checkpoints/step-00000002.h5.tmp"));
+    int turns = 0;
+    expect_refusal(folder.path(),
+                   [&] { const RunFolder second(folder.path(), Log(), 0.2, [&] { ++turns; }); });
+    EXPECT_GT(turns, 0) << "the watchdog must see that it waits";
+  }
+  const auto third = opened(folder.path(), "third\n");
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "third\n");
+}
+
+TEST(RunFolder, SaysWhichJobHasIt) {
+  const TemporaryFolder folder;
+  ::setenv("SLURM_JOB_ID", "4711", 1);
+  std::vector<std::string> lines;
+  const Log log([&](const std::string& line) { lines.push_back(line); });
+  const auto wait = [&]() -> std::string {
+    lines.clear();
+    try {
+      const RunFolder second(folder.path(), log, 0.2);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  {
+    const auto first = opened(folder.path(), "first\n");
+    const std::string job = fmt::format("{} is in use by another job (Slurm job 4711, process {} on ",
+                                        folder.path().string(), ::getpid());
+    EXPECT_THAT(wait(), AllOf(HasSubstr(job), HasSubstr(", since 20"), HasSubstr("; wait for it to finish")));
+    EXPECT_THAT(lines, ElementsAre(AllOf(HasSubstr(job), HasSubstr("; waiting up to 0 s for it to finish"))));
+    // What a job that was killed has left is not told of the one that has the folder now.
+    const std::string own = io::read_whole(folder / "running.json");
+    const auto at = own.find(fmt::format(":{},", ::getpid()));
+    ASSERT_NE(at, std::string::npos) << own;
+    write(folder / "running.json", own.substr(0, at + 1) + "999999999" + own.substr(own.find(',', at)));
+    EXPECT_THAT(wait(), HasSubstr("in use by another job; wait"));
+    write(folder / "running.json", own.substr(0, 20));
+    EXPECT_THAT(wait(), HasSubstr("in use by another job; wait"));
+  }
+  ::unsetenv("SLURM_JOB_ID");
+  EXPECT_FALSE(fs::exists(folder / "running.json"));
+  EXPECT_EQ(wait(), "");
+  EXPECT_FALSE(fs::exists(folder / "running.json"));
+}
+
+// The second saw nothing to continue from.
+TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
+  const TemporaryFolder folder;
+  RunFolder slow(folder.path(), Log(), 0.2);
+  {
+    const auto quick = opened(folder.path(), "quick\n");
+    expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+  }
+  expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+  EXPECT_EQ(io::read_whole(folder / "config.ini"), "quick\n");
+}
+
+TEST(RunFolder, MustBeNamed) {
+  const TemporaryFolder folder;
+  write(folder / "file", "");
+  EXPECT_THROW(RunFolder("", Log(), 0), UserError);
+  EXPECT_THROW(RunFolder(folder / "file", Log(), 0), UserError);
+}
+
+}  // namespace
+}  // namespace llampi::test
