@@ -355,8 +355,8 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
                  "data.seq_len = 65 is larger than max_position_embeddings = 64 of model");
   expect_refused(
       "--ranks 4 --fsdp.strategy=hybrid_shard",
-      "a hybrid fsdp.strategy with fsdp.shard_group_size = node needs several nodes, and all 4 ranks are "
-      "on one; use full_shard, or give a number of ranks");
+      "fsdp.shard_group_size = node needs several nodes, and all 4 ranks are on one; use fsdp.strategy = "
+      "full_shard, or give a number of ranks");
   expect_refused(
       "--ranks 4 --per-node 3 --fsdp.strategy=hybrid_shard",
       "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has 3 and "
@@ -364,7 +364,7 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
   expect_refused(
       "--ranks 4 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=3",
       "fsdp.shard_group_size = 3 does not divide 4 ranks into several equal groups; use a smaller divisor "
-      "of the number of ranks, or full_shard");
+      "of the number of ranks, or fsdp.strategy = full_shard");
   for (const char* options :
        {"--model.config=none.json", "--config=none.ini", "--fsdp.wrap=modules",
         "--fsdp.wrap=modules '--fsdp.wrap_modules=('", "'--optimizer.frozen=.'", "'--optimizer.no_decay=('",

@@ -13,6 +13,8 @@ What is checked:
   namespace  what stands in a part is in llampi::PART; in core, in llampi
   includes   every quoted include of src/ and include/ is a file that is there
   licence    every source file has an SPDX line at its top (scripts/add-spdx.py adds it)
+  tests      a source with cases is called x_test.cpp, and only such a one; suites and cases are CamelCase, and cases say something; tests
+             are called after their folder; their namespace is llampi::test (TESTING.md, "Names")
   named      files that CONTRIBUTING.md, TESTING.md and docs/library.md name are there
 """
 import pathlib
@@ -29,6 +31,11 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 SOURCE_FOLDERS = "include src tests bench emulator examples cmake scripts jobscripts .ci".split()
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".c", ".h", ".py", ".sh", ".cmake"}
 DOCUMENTS = ("CONTRIBUTING.md", "TESTING.md", "docs/library.md")
+TEST_CASE = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)
+TEST_NAME = re.compile(r"(?:DISABLED_)?[A-Z][A-Za-z0-9]*")
+SAYS_NOTHING = re.compile(r"(Works|Basic|Simple|Ok|Test)\d*")
+TEST_TARGET = re.compile(r"^\s*(?:llampi_test\(|add_test\(NAME )(\w[\w${}]*)", re.M)
+TEST_FOLDERS = ("unit", "ranks", "gpu", "system")
 SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh"}
 
 
@@ -157,6 +164,30 @@ def faults_of_documents(root):
                     folder = ("include/" if name.startswith("llampi/") else "") + name.rsplit("/", 1)[0]
 
 
+def faults_of_tests(root):
+    tests = root / "tests"
+    for folder in ("unit", "ranks"):
+        for place in sorted((tests / folder).iterdir()):
+            if place.is_dir() and place.name not in PARTS:
+                yield f"tests: tests/{folder}/{place.name} is called after no part"
+    for path in sorted(p for folder in TEST_FOLDERS for p in (tests / folder).rglob("*.[ch]pp")):
+        place, text = path.relative_to(root), path.read_text(encoding="utf-8")
+        cases = TEST_CASE.findall(text)
+        if bool(cases) != path.name.endswith("_test.cpp"):
+            yield f"tests: {place} holds {len(cases)} cases"
+        for suite, case in cases:
+            if not TEST_NAME.fullmatch(suite) or not TEST_NAME.fullmatch(case) or SAYS_NOTHING.fullmatch(case):
+                yield f"tests: {place}: the name {suite}.{case} does not say what holds"
+        for name in NAMESPACE.findall(text) if cases else ():
+            if name.startswith("llampi") and not re.match(r"llampi::test\b", name):
+                yield f"tests: {place} opens {name}"
+    for path in sorted(p for folder in TEST_FOLDERS for p in (tests / folder).rglob("CMakeLists.txt")):
+        folder = path.parent.relative_to(tests)
+        for name in TEST_TARGET.findall(path.read_text(encoding="utf-8")):
+            if not name.startswith("_".join(folder.parts)) and not name.startswith("${"):
+                yield f"tests: {path.relative_to(root)} calls a test {name}"
+
+
 def faults(root):
     sources = read(root)
     if len(sources) < 100:
@@ -171,6 +202,7 @@ def faults(root):
         yield f"circle: {' '.join(members)}"
     for path in without_spdx(root):
         yield f"licence: {path.relative_to(root)} has no line \"{spdx_line(path)}\""
+    yield from faults_of_tests(root)
     yield from faults_of_documents(root)
 
 
@@ -188,6 +220,11 @@ PLANTED = [  # kind of fault, file that gets a line, the line
     ("includes", "src/device/device.cpp", '#include "../io/spool.hpp"'),
     ("namespace", "src/data/sampler.cpp", "namespace llampi::train {"),
     ("licence", "src/data/sampler.cpp", "// The licence is on the second line now."),
+    ("tests", "tests/unit/core/text_test.cpp", "TEST(Text, Works) {"),
+    ("tests", "tests/unit/core/text_test.cpp", "TEST(text, IsCut) {"),
+    ("tests", "tests/unit/core/text_test.cpp", "namespace llampi::core {"),
+    ("tests", "tests/unit/fsdp/lists.cpp", "TEST(Lists, AreLists) {"),
+    ("tests", "tests/ranks/CMakeLists.txt", "llampi_test(comm SOURCES a_test.cpp)"),
 ]
 
 
@@ -196,7 +233,7 @@ def plant(root):
     missed = []
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder)
-        for part in ("include", "src"):
+        for part in ("include", "src", *(f"tests/{folder}" for folder in TEST_FOLDERS)):
             shutil.copytree(root / part, copy / part)
         for kind, place, line in PLANTED:
             path = copy / place

@@ -100,7 +100,7 @@ TEST(MakeBatch, LeavesEmptySlots) {
 // multiple of 3.
 TEST(MakeBatch, NeverPredictsWhatTheLossMaskHides) {
   for (const char* name : {"loss_mask.h5", "bool_mask.h5", "gzip.h5"}) {
-    const data::TokenFile file(fixture(name));
+    const data::TokenFile file(fixture(std::string("token_files/") + name));
     auto batch = data::make_batch(
         file, {.seq_len = 10, .micro_batch = 2, .document_mask = true, .vocabulary = 331}, {1, 0});
     EXPECT_THAT(to_vector(batch.tokens()), ElementsAre(70, 77, 84, 91, 98, 105, 112, 119, 126, 133,  //

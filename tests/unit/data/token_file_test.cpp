@@ -23,7 +23,7 @@ std::vector<std::int32_t> fixture_tokens() {
 class ForeignFile : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(ForeignFile, IsReadWithoutAttributes) {
-  const data::TokenFile file(fixture(GetParam()));
+  const data::TokenFile file(fixture(std::string("token_files/") + GetParam()));
   EXPECT_EQ(file.tokens(), 50);
   EXPECT_EQ(file.vocabulary(), 0);
   EXPECT_EQ(file.tokenizer(), "");
@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, ForeignFile,
 
 TEST(TokenFile, ReadsTheLossMask) {
   for (const char* name : {"loss_mask.h5", "bool_mask.h5", "gzip.h5"}) {
-    const data::TokenFile file(fixture(name));
+    const data::TokenFile file(fixture(std::string("token_files/") + name));
     ASSERT_TRUE(file.has_loss_mask()) << name;
     std::vector<std::uint8_t> mask(6);
     file.read_mask(1, mask);
