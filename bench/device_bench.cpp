@@ -316,7 +316,7 @@ class Bench {
     float* logits = scratch.as<float>() + 2 * chunk;
     const double flops = 6.0 * static_cast<double>(t * h * v);
     row(
-        "head_loss backward", 1, flops,
+        "linear_cross_entropy backward", 1, flops,
         [&] {
           device_->run(device::op::LinearCrossEntropyBackward{.labels = labels,
                                                               .x = x,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # llampi_test(NAME SOURCES file... USES part... [LIBRARIES lib...] [RANKS n...] [LABELS label...] [TIMEOUT seconds])
 # One executable, test_NAME, which sees the private headers of these parts; one ctest entry NAME, or one NAME_n per number of ranks.
-# NAME begins with the folder below tests/: tests/ranks/fsdp/engine_test.cpp is in ranks_fsdp or ranks_fsdp_engine; the first word of
-# it is a label (TESTING.md). With RANKS the test runs under mpirun, failures of all ranks are printed by rank 0
+# NAME begins with the folder below tests/: tests/ranks/fsdp/engine_test.cpp is in ranks_fsdp or ranks_fsdp_engine; unit, ranks and
+# system are labels, too (TESTING.md). With RANKS the test runs under mpirun, failures of all ranks are printed by rank 0
 # (tests/support/mpi_main.cpp), and every rank has one thread.
 find_package(GTest REQUIRED)
 

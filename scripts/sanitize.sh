@@ -5,9 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 build=${1:-build} jobs=${2:-$(nproc)}
-targets=(test_ranks_comm test_unit_health test_unit_io test_unit_checkpoint test_ranks_train_background_save test_system_watchdog
+targets=(test_ranks_comm test_unit_comm test_unit_health test_unit_io test_unit_checkpoint test_ranks_train_background_save test_system_watchdog
          test_ranks_checkpoint_save_load test_ranks_checkpoint_checksums test_ranks_checkpoint_damage)
-tests='^(ranks_comm_[1-4]|unit_(health|io|checkpoint)|ranks_train_background_save_[12]|system_watchdog|ranks_checkpoint_(save_load|checksums)_[12]|ranks_checkpoint_damage_[13])$'
+tests='^(ranks_comm_[1-4]|unit_(comm|health|io|checkpoint)|ranks_train_background_save_[12]|system_watchdog|ranks_checkpoint_(save_load|checksums)_[12]|ranks_checkpoint_damage_[13])$'
 . scripts/mpi-env.sh
 
 # MPI keeps memory until the end, so leaks are not looked for.

@@ -14,7 +14,6 @@ constexpr bool is_one_of = (std::is_same_v<T, List> || ...);
 /// Matrix products with the weight: one forward, two backward (one if the weight is frozen).
 template <class O>
 int products_of(const O& o) {
-  using namespace device::op;
   if constexpr (is_one_of<O, device::op::QkvRope, device::op::ProjectionResidual, device::op::GateUpSwiglu,
                           device::op::LinearCrossEntropy, device::op::Linear>)
     return 1;

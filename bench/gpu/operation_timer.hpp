@@ -17,7 +17,8 @@ struct OperationTime {
 };
 
 /// The host waits before and after each operation, so that nothing overlaps and the launch of a kernel
-/// counts: the times add up to more than a step takes that runs freely.
+/// counts: the times add up to more than a step takes that runs freely. Copies between host and device are no
+/// operations, and are not timed.
 class OperationTimer {
  public:
   /// Until its own end, which the device must outlive.

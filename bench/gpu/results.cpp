@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "llampi/device/operations.hpp"
+
 namespace llampi::bench {
 namespace {
 
@@ -26,21 +28,21 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   const auto& qkv = product(limits, "qkv");
   const auto& gate_up = product(limits, "gate_up");
   const auto& head = product(limits, "head");
-  if (operation == "qkv_rope") return {"RoPE", calls * qkv.forward_seconds};
-  if (operation == "qkv_rope_backward") return {"RoPE", calls * qkv.backward_seconds};
-  if (operation == "gate_up_swiglu") return {"SwiGLU", calls * gate_up.forward_seconds};
-  if (operation == "gate_up_swiglu_backward") return {"SwiGLU", calls * gate_up.backward_seconds};
-  if (operation == "head_loss_backward") return {"loss", head.seconds_per_step() * calls / micro_batches};
-  if (operation == "projection_residual" || operation == "projection_backward" || operation == "linear")
-    return {"", time.seconds};
-  if (operation == "attention" || operation == "attention_cached") return {"attention forward"};
-  if (operation == "attention_backward") return {"attention backward"};
-  if (operation == "swiglu") return {"SwiGLU"};
-  if (operation.starts_with("rms_norm")) return {"RMSNorm"};
-  if (operation.starts_with("embedding")) return {"embedding"};
-  if (operation == "max_magnitude" || operation == "sum_squares" || operation == "finish_norm")
-    return {"gradient norm"};
-  if (operation == "adamw") return {"AdamW"};
+  const auto is = [&](auto... names) { return ((operation == names) || ...); };
+  using namespace device::op;
+  if (is(QkvRope::kName)) return {"RoPE", calls * qkv.forward_seconds};
+  if (is(QkvRopeBackward::kName)) return {"RoPE", calls * qkv.backward_seconds};
+  if (is(GateUpSwiglu::kName)) return {"SwiGLU", calls * gate_up.forward_seconds};
+  if (is(GateUpSwigluBackward::kName)) return {"SwiGLU", calls * gate_up.backward_seconds};
+  if (is(LinearCrossEntropyBackward::kName)) return {"loss", head.seconds_per_step() * calls / micro_batches};
+  if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName)) return {"", time.seconds};
+  if (is(Attention::kName, CachedAttention::kName)) return {"attention forward"};
+  if (is(AttentionBackward::kName)) return {"attention backward"};
+  if (is(Swiglu::kName)) return {"SwiGLU"};
+  if (is(RmsNorm::kName, RmsNormBackward::kName)) return {"RMSNorm"};
+  if (is(Embedding::kName, EmbeddingBackward::kName)) return {"embedding"};
+  if (is(MaxMagnitude::kName, SumSquares::kName, FinishNorm::kName)) return {"gradient norm"};
+  if (is(AdamW::kName)) return {"AdamW"};
   return {"copies, casts, zeros"};
 }
 

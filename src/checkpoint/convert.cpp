@@ -119,7 +119,7 @@ void export_folder(comm::World& world, const ExportRequest& request, const Log& 
       throw_user_error("{} is not a checkpoint; export writes a Hugging Face folder from a checkpoint",
                        request.checkpoint.string());
     const auto texts = read_checkpoint_summary(request.checkpoint).texts;
-    config = model::LlamaConfig::parse(texts.model_config, request.checkpoint.string());
+    config = llama_of(texts, request.checkpoint);
     chat_template = texts.chat_template;
     source = open_checkpoint_weights(request.checkpoint);
     check_tensors(*source, tensors_of(config));

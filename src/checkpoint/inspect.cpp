@@ -52,6 +52,12 @@ Metadata read_metadata(hid_t file, const fs::path& path) {
   return metadata;
 }
 
+model::LlamaConfig llama_of(const CheckpointTexts& texts, const fs::path& file) {
+  if (texts.model_config.empty())
+    throw_user_error("{} holds no Llama: another program saved a model of its own in it", file.string());
+  return model::LlamaConfig::parse(texts.model_config, file.string());
+}
+
 CheckpointSummary read_checkpoint_summary(const fs::path& path) {
   CheckpointSummary summary;
   reading(path, [&] {

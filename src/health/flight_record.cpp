@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/health/flight_record.hpp"
-#include "llampi/core/clock.hpp"
 
 #include <algorithm>
+
+#include "llampi/core/clock.hpp"
 
 namespace llampi::health {
 namespace {

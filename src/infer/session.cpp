@@ -39,8 +39,7 @@ model::LlamaConfig config_of_weights(const std::filesystem::path& weights) {
     case checkpoint::FileKind::huggingface_folder:
       return model::LlamaConfig::read(weights);
     case checkpoint::FileKind::checkpoint:
-      return model::LlamaConfig::parse(checkpoint::read_checkpoint_summary(weights).texts.model_config,
-                                       weights.string());
+      return checkpoint::llama_of(checkpoint::read_checkpoint_summary(weights).texts, weights);
     case checkpoint::FileKind::tokens:
       break;
   }

@@ -4,8 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "llampi/device/device.hpp"
-
 namespace llampi::model {
 namespace {
 

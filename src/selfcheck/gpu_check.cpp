@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/selfcheck/gpu_check.hpp"
-#include "llampi/comm/comm.hpp"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "llampi/comm/comm.hpp"
 #include "selfcheck/device_check.hpp"
 
 namespace llampi::selfcheck {

@@ -83,7 +83,7 @@ void check_fits(const Checkpoint& checkpoint, const Config& config, const model:
     throw_user_error("{} has seq_len = {} and global_batch = {}: no run can have saved it", source,
                      saved.seq_len, saved.global_batch);
   }
-  const auto saved_model = model::LlamaConfig::parse(checkpoint.summary.texts.model_config, source);
+  const auto saved_model = checkpoint::llama_of(checkpoint.summary.texts, checkpoint.file);
   check_same_shapes(model, config.model.config, saved_model, source,
                     "a run continues with its own model; use another run.dir for this one");
   if (config.run.resume_with_changes) return;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/trace.hpp"
-#include "llampi/core/clock.hpp"
-#include "llampi/fsdp/dump.hpp"
-#include "llampi/fsdp/streams.hpp"
 
 #include <algorithm>
 #include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "llampi/core/clock.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::train {
 namespace {

@@ -14,6 +14,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/runtime.hpp"
+#include "llampi/model/llama_config.hpp"
 
 namespace llampi::checkpoint {
 
@@ -118,6 +119,9 @@ struct CheckpointSummary {
 };
 /// Compares all of it with its checksum. @throws UserError, DamagedCheckpoint
 CheckpointSummary read_checkpoint_summary(const std::filesystem::path& file);
+/// The Llama that a checkpoint holds. `file` is for messages.
+/// @throws UserError if it holds the model of another program, or a Llama that is not supported
+model::LlamaConfig llama_of(const CheckpointTexts& texts, const std::filesystem::path& file);
 
 /// Reads all of a checkpoint, in one process with a few MiB of memory, and compares it with its checksums.
 /// Returns how many bytes of values those cover.

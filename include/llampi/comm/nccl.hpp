@@ -2,14 +2,14 @@
 // Ranks with a GPU each: which rank has which, and a World whose groups work on the GPUs' memory, over NCCL.
 //
 // How these groups differ from those over MPI:
-//   - A collective is issued on the device's own stream of that purpose and returns at once.
+//   - A collective is issued on the device's own stream and returns at once.
 //   - Sums are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16 and float16 are
 //     summed in their own dtype, so every addition on the way rounds; a result in float32, or one that is
 //     added, is cast or added after that, with one more rounding if it is narrow. A maximum of floating-point
 //     numbers need not be NaN where one of them is.
 //   - Only float32, bfloat16 and float16 can be added to a result.
 //   - No workspace. What is said to be left undefined (whole, values) is used instead.
-//   - They are on the streams unshard and reduce, for each of which a group of several ranks has a
+//   - They are on urgent streams, for each of which a group of several ranks has a
 //     communicator of NCCL, so that gathers and reductions do not wait for each other's end.
 //   - All ranks issue the collectives of both streams, and of all their groups, in one order, not only those
 //     of each stream. NCCL starts them in that order (NCCL_LAUNCH_ORDER_IMPLICIT, set unless the user has),

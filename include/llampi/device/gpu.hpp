@@ -15,11 +15,9 @@
 
 #include "llampi/core/tensor.hpp"
 #include "llampi/core/words.hpp"
+#include "llampi/device/forward.hpp"
 
 namespace llampi::device {
-
-class Device;
-class OperationSizes;
 
 /// The least compute capability, with which the kernels' asynchronous copies came.
 inline constexpr int kOldestGpu = 8;

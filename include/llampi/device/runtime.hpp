@@ -133,7 +133,7 @@ class Runtime {
   /// allocate, and memory of the host must be allocate_host()'s. Operations and collectives must have run
   /// with the same shapes before: what is made or chosen at their first use cannot be captured.
   virtual void begin_capture();
-  /// Joins all streams. @throws UserError if there is no memory for the graph
+  /// Joins all streams. @throws Error if there is no memory for the graph
   virtual Graph end_capture();
   /// Instead of end_capture() after an exception.
   virtual void drop_capture() noexcept {}

@@ -13,8 +13,6 @@
 
 namespace llampi::model {
 
-class Device;
-
 /// What memory holds that a stage must not rely on: outputs, saved tensors, scratch, gradients to be
 /// overwritten.
 enum class Unwritten : std::uint8_t {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/lane.hpp"
-#include "llampi/comm/comm.hpp"
 
 #include <chrono>
 #include <exception>
 #include <thread>
+
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
 namespace {

@@ -14,7 +14,7 @@ Communicator::Communicator(std::shared_ptr<Session> session, Membership membersh
                            int stream)
     : session_(std::move(session)), exceptions_(std::uncaught_exceptions()) {
   handle_->name = group;
-  handle_->label = fmt::format("llampi {}", stream);
+  handle_->label = fmt::format("llampi urgent {}", stream);
   membership.label = handle_->label.c_str();
   const Result result = session_->call(
       handle_, [&](auto& communicator) { return library().connect(membership, communicator); });

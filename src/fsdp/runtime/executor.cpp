@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/executor.hpp"
-#include "llampi/comm/comm.hpp"
-#include "llampi/fsdp/streams.hpp"
 
 #include <utility>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {

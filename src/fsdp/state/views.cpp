@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/state/views.hpp"
-#include "llampi/comm/comm.hpp"
 
 #include <algorithm>
+
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::fsdp {
 

@@ -19,7 +19,7 @@ struct Results {
   Values out, log_sum_exp, dqkv;
 };
 
-/// Inputs in float64; the seed is support.hpp's.
+/// Inputs in float64; the seed is device_session.hpp's.
 struct Inputs {
   Inputs(const Layout& layout_, device::AttentionShape shape_)
       : layout(layout_),

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/nccl/nccl_fixture.hpp"
-#include "llampi/comm/comm.hpp"
 
 #include <cmath>
 #include <cstring>
 #include <limits>
+
+#include "llampi/comm/comm.hpp"
 
 namespace llampi::test {
 namespace {

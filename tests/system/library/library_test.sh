@@ -51,6 +51,10 @@ fi
 awk '/^step 20:/ { first = $4 + 0 } /^step 100:/ { last = $4 + 0 } END { exit !(last > 0 && last < 0.7 * first) }' custom.log ||
     fail "the custom model did not learn"
 "$prefix/bin/llampi" inspect model.h5 | grep -q "parameters  *28672" || fail "the custom model's checkpoint"
+status=0
+"$prefix/bin/llampi" generate --weights model.h5 --prompt a 2>error || status=$?
+[[ $status == 2 && $(<error) == "llampi: model.h5 holds no Llama: another program saved a model of its own in it" ]] ||
+    fail "a model that is no Llama: status $status, $(<error)"
 (($(grep -cv SPDX examples/custom_model/custom_model.cpp) < 150)) || fail "the custom model has 150 lines or more"
 
 # ---- weights of a checkpoint and of a Hugging Face folder ----

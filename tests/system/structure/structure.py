@@ -26,7 +26,7 @@ import tempfile
 PARTS = ("core io device comm health model optim fsdp tokenizer data checkpoint plan selfcheck infer train cli").split()
 VENDOR = re.compile(r"^(mpi|hdf5|H5\w*|cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvrtc\w*|nvml)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
-NAMESPACE = re.compile(r"^namespace ((?:\w+)(?:::\w+)*) \{")
+NAMESPACE = re.compile(r"^namespace ((?:\w+)(?:::\w+)*) \{", re.M)
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 SOURCE_FOLDERS = "include src tests bench emulator examples cmake scripts jobscripts .ci".split()
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".c", ".h", ".py", ".sh", ".cmake"}
@@ -222,7 +222,7 @@ PLANTED = [  # kind of fault, file that gets a line, the line
     ("licence", "src/data/sampler.cpp", "// The licence is on the second line now."),
     ("tests", "tests/unit/core/text_test.cpp", "TEST(Text, Works) {"),
     ("tests", "tests/unit/core/text_test.cpp", "TEST(text, IsCut) {"),
-    ("tests", "tests/unit/core/text_test.cpp", "namespace llampi::core {"),
+    ("tests", "tests/unit/core/text_test.cpp", "#include <string>\nnamespace llampi::core {"),
     ("tests", "tests/unit/fsdp/lists.cpp", "TEST(Lists, AreLists) {"),
     ("tests", "tests/ranks/CMakeLists.txt", "llampi_test(comm SOURCES a_test.cpp)"),
 ]

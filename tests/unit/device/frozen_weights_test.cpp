@@ -6,7 +6,7 @@
 namespace llampi::test {
 namespace {
 
-/// Sizes that fill no vector and divide by no number of threads; head_loss in more than one chunk.
+/// Sizes that fill no vector and divide by no number of threads; LinearCrossEntropy in more than one chunk.
 std::vector<OperationCase> operations() {
   return {embedding(one_segment(65), 83),
           rms_norm(1, 83),
