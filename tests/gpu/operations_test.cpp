@@ -20,24 +20,6 @@ double tolerance(const OperationCase& op, DType dtype) {
   return dtype == DType::float32 ? sums : sums + 2 * op.roundings * unit_roundoff(dtype);
 }
 
-Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs) {
-  Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
-  if (op.name == "linear_cross_entropy" || op.name == "tied_head") dy.data[0] = static_cast<double>(0.01F);
-  return dy;
-}
-
-void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
-                      double allowed) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    EXPECT_TRUE(close(actual[i], expected[i], allowed)) << "result " << i;
-}
-
-void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "result " << i;
-}
-
 class GpuOperations : public GpuTest {
  protected:
   static std::vector<Layout> layouts() {

@@ -35,6 +35,12 @@ Values rope_table(std::int64_t positions, std::int64_t head_dim) {
   return table;
 }
 
+Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs) {
+  Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
+  if (op.ends_in_loss) dy.data[0] = static_cast<double>(0.01F);
+  return dy;
+}
+
 OperationCase embedding(const Layout& layout, std::int64_t hidden) {
   OperationCase result;
   result.name = "embedding, " + layout.name;
@@ -269,6 +275,7 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
   const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
   OperationCase result;
   result.name = "linear_cross_entropy";
+  result.ends_in_loss = true;
   result.inputs = {normal(tokens, hidden, "x"), weight(vocabulary, hidden, "weight")};
   result.terms = std::max({tokens, hidden, vocabulary});
   result.roundings = 2;
@@ -307,6 +314,7 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
   const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
   OperationCase result;
   result.name = "tied_head";
+  result.ends_in_loss = true;
   result.inputs = {normal(vocabulary, hidden, "table", 0.3)};
   result.terms = std::max({tokens, hidden, vocabulary});
   result.roundings = 2;

@@ -28,7 +28,11 @@ struct OperationCase {
                                     Accumulate)>
       backward;
   std::vector<bool> accumulates;  ///< per input
+  bool ends_in_loss = false;      ///< the gradient that arrives is inverse_tokens, a small positive number
 };
+
+/// What arrives at the first output of `op`.
+Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs);
 
 OperationCase embedding(const Layout& layout, std::int64_t hidden);
 OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden);

@@ -207,4 +207,16 @@ bool same_bits(const Values& a, const Values& b) {
          << difference / scale << ", allowed " << tolerance;
 }
 
+void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
+                      double tolerance) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < actual.size(); ++i)
+    EXPECT_TRUE(close(actual[i], expected[i], tolerance)) << "result " << i;
+}
+
+void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "result " << i;
+}
+
 }  // namespace llampi::test

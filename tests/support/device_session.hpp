@@ -134,4 +134,9 @@ bool same_bits(const Values& a, const Values& b);
 /// |actual - expected| <= tolerance * max|expected| for all elements.
 ::testing::AssertionResult close(const Values& actual, const Values& expected, double tolerance);
 
+/// Every result is close(), or has the same bits.
+void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
+                      double tolerance);
+void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b);
+
 }  // namespace llampi::test

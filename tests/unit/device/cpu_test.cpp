@@ -15,24 +15,6 @@ namespace {
 /// about four times the usual one.
 double tolerance(const OperationCase& op) { return 2 * kEpsilon * std::sqrt(static_cast<double>(op.terms)); }
 
-Values gradient_of_output(const OperationCase& op, const std::vector<Values>& outputs) {
-  Values dy = normal(outputs[0].rows, outputs[0].cols, "dy");
-  if (op.name == "linear_cross_entropy" || op.name == "tied_head") dy.data[0] = static_cast<double>(0.01F);
-  return dy;
-}
-
-void expect_all_close(const std::vector<Values>& actual, const std::vector<Values>& expected,
-                      double allowed) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (std::size_t i = 0; i < actual.size(); ++i)
-    EXPECT_TRUE(close(actual[i], expected[i], allowed)) << "result " << i;
-}
-
-void expect_all_same(const std::vector<Values>& a, const std::vector<Values>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same_bits(a[i], b[i])) << "result " << i;
-}
-
 /// Forward and both kinds of backward on `device` against the reference; twice, with equal bits.
 void expect_like_reference(device::Device& device, const OperationCase& op) {
   SCOPED_TRACE(op.name);

@@ -254,22 +254,10 @@ TEST(NarrowAdamW, NotFiniteMeansNoUpdate) {
 TEST(NarrowAdamW, RefusesOtherTypes) {
   constexpr DType kBrain = DType::bfloat16, kShort = DType::float16;
   const auto device = device::make_cpu_device(1);
-  const device::UpdateScalars scalars = scalars_of_step(1);
   const auto refuses = [&](const Types& types, DType gradient) {
     State state(types, std::vector<float>(8));
     Vector g(gradient, std::vector<float>(8));
-    EXPECT_THROW(device->run(device::op::AdamW{.gradient = g.tensor(),
-                                               .ranges = Ranges{{0, 8}},
-                                               .beta1 = kBeta1,
-                                               .beta2 = kBeta2,
-                                               .eps = kAdamWEps,
-                                               .scalars = &scalars,
-                                               .master = state.master.tensor(),
-                                               .exp_avg = state.exp_avg.tensor(),
-                                               .exp_avg_sq = state.exp_avg_sq.tensor(),
-                                               .shard = state.shard.tensor()}),
-                 Error)
-        << describe(types);
+    EXPECT_THROW(state.update(*device, g.tensor(), {{0, 8}}, scalars_of_step(1)), Error) << describe(types);
   };
   refuses({kShort, kBrain, kBrain, kBrain}, DType::float32);
   refuses({kBrain, kShort, kBrain, kBrain}, DType::float32);
