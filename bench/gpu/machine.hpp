@@ -7,7 +7,7 @@
 #include <string>
 
 #include "gpu/options.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 
 namespace llampi::bench {

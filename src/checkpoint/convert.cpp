@@ -5,7 +5,7 @@
 
 #include "checkpoint/chat_export.hpp"
 #include "llampi/checkpoint/weights.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"

@@ -10,6 +10,7 @@
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/config_error.hpp"

@@ -8,6 +8,7 @@
 #include "checkpoint/tensor_list.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 

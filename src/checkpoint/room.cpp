@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "checkpoint/save_options.hpp"
+#include "checkpoint/schema.hpp"
 #include "checkpoint/tensor_list.hpp"
 
 namespace llampi::checkpoint {

@@ -8,6 +8,7 @@
 #include "cli/device_options.hpp"
 #include "cli/ranks.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/selfcheck/check.hpp"
@@ -15,7 +16,7 @@
 namespace llampi::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kCheckUsage =
     R"(Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]
 
 Whether this machine computes what it should: one small training step, tensor by tensor, on the CPU
@@ -24,13 +25,13 @@ ranks. Status 1 if anything differs by more than rounding explains. Every run on
 this check in the dtype that it computes in.
 )";
 
-struct Request {
+struct CheckRequest {
   comm::DeviceOptions compute;
   bool all = false;
   bool json = false;
 };
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(CheckRequest& r) {
   return {
       device_option(r.compute),
       threads_option(r.compute.threads),
@@ -86,12 +87,12 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
 
 int check_command(const Arguments& arguments) {
   if (asks_for_help(arguments)) {
-    Request defaults;
-    print(kUsage + options_help(options_of(defaults)));
+    CheckRequest defaults;
+    print(kCheckUsage + options_help(options_of(defaults)));
     return kDone;
   }
   return run_on_ranks([&](comm::World& world) {
-    Request r;
+    CheckRequest r;
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
     assign_command_line(arguments, options_of(r), 0, log);

@@ -11,6 +11,7 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/checkpoint/convert.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/dtype_words.hpp"

@@ -8,6 +8,7 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/infer/generate.hpp"
@@ -16,7 +17,7 @@
 namespace llampi::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kEvaluateUsage =
     R"(Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE [--seq-len N] [OPTIONS]
        [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]
 
@@ -26,7 +27,7 @@ answer; the model's is made of its most likely tokens, and is right if it is the
 compute in bfloat16, CPUs in float32.
 )";
 
-struct Request {
+struct EvaluateRequest {
   std::string weights, data, questions, answers;
   train::EvaluateOptions loss;
   infer::QuestionOptions asking;
@@ -34,7 +35,7 @@ struct Request {
   bool json = false;
 };
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(EvaluateRequest& r) {
   constexpr Range kMicroBatch{.low = 1, .high = 1e6};
   constexpr Range kTokens{.low = 0, .high = infer::kMostTokensToGenerate};
   return {
@@ -82,8 +83,8 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-Request parse(const Arguments& arguments, const Log& log) {
-  Request request;
+EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
+  EvaluateRequest request;
   assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "evaluate", "weights");
   if (request.data.empty() == request.questions.empty())
@@ -129,15 +130,15 @@ void print_result(const infer::Accuracy& a, bool json) {
 
 int evaluate_command(const Arguments& arguments) {
   if (asks_for_help(arguments)) {
-    Request defaults;
-    print(kUsage + options_help(options_of(defaults)));
+    EvaluateRequest defaults;
+    print(kEvaluateUsage + options_help(options_of(defaults)));
     return kDone;
   }
   return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    Request r;
-    comm::agree(world, [&] { r = parse(arguments, log); });
+    EvaluateRequest r;
+    comm::agree(world, [&] { r = parse_evaluation(arguments, log); });
     r.weights =
         comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
     if (r.questions.empty()) {

@@ -9,6 +9,7 @@
 #include "cli/ranks.hpp"
 #include "cli/text_options.hpp"
 #include "llampi/checkpoint/newest.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/infer/generate.hpp"
@@ -16,20 +17,20 @@
 namespace llampi::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kGenerateUsage =
     R"(Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]
 
 Continues a text or, with --chat, answers the prompt of a user. GPUs compute in bfloat16, CPUs in
 float32.
 )";
 
-struct Request {
+struct GenerateRequest {
   std::string weights;
   infer::GenerateOptions options;
   bool json = false;
 };
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(GenerateRequest& r) {
   infer::GenerateOptions& o = r.options;
   constexpr Range kTokens{.low = 1, .high = infer::kMostTokensToGenerate};
   constexpr Range kProbability{.low = 0, .high = 1, .includes_low = false};
@@ -65,8 +66,8 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-Request parse(const Arguments& arguments, const Log& log) {
-  Request request;
+GenerateRequest parse_generation(const Arguments& arguments, const Log& log) {
+  GenerateRequest request;
   assign_command_line(arguments, options_of(request), 0, log);
   require_option(!request.weights.empty(), "generate", "weights");
   if (request.options.prompt.empty())
@@ -81,7 +82,7 @@ Request parse(const Arguments& arguments, const Log& log) {
   return request;
 }
 
-std::string json_text(const Request& r, const infer::Generation& made) {
+std::string json_text(const GenerateRequest& r, const infer::Generation& made) {
   nlohmann::ordered_json json{{"prompt", r.options.prompt},
                               {"completion", made.completion},
                               {"tokens", made.tokens},
@@ -95,15 +96,15 @@ std::string json_text(const Request& r, const infer::Generation& made) {
 
 int generate_command(const Arguments& arguments) {
   if (asks_for_help(arguments)) {
-    Request defaults;
-    print(kUsage + options_help(options_of(defaults)));
+    GenerateRequest defaults;
+    print(kGenerateUsage + options_help(options_of(defaults)));
     return kDone;
   }
   return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    Request r;
-    comm::agree(world, [&] { r = parse(arguments, log); });
+    GenerateRequest r;
+    comm::agree(world, [&] { r = parse_generation(arguments, log); });
     r.weights =
         comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
     comm::agree(world, [&] {

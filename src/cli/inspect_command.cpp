@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-constexpr const char* kUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
+constexpr const char* kInspectUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
 
 What is in a checkpoint, a token file, or a Hugging Face folder; of the folder of a run, in its
 newest checkpoint.
@@ -36,14 +36,14 @@ as fsdp.wrap = transformer makes them, in one shard. For other policies and numb
 llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.
 )";
 
-struct Request {
+struct InspectRequest {
   std::string file;
   bool units = false;
   bool json = false;
   bool verify = false;
 };
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(InspectRequest& r) {
   return {
       {"units", &r.units, "list the FSDP units instead", {}, true},
       {"json", &r.json, "print one JSON object", {}, true},
@@ -51,8 +51,8 @@ std::vector<Option> options_of(Request& r) {
   };
 }
 
-Request parse(const Arguments& arguments) {
-  Request request;
+InspectRequest parse_inspection(const Arguments& arguments) {
+  InspectRequest request;
   const auto files = assign_command_line(arguments, options_of(request), 1, console_log(true, stderr));
   if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
   request.file = files[0];
@@ -240,13 +240,13 @@ std::string for_people(const Json& object, int indent) {
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
-  Request request;
+  InspectRequest request;
   if (asks_for_help(arguments)) {
-    print(kUsage + options_help(options_of(request)));
+    print(kInspectUsage + options_help(options_of(request)));
     return kDone;
   }
   if (!works_alone("inspect", environment_variable)) return kDone;
-  request = parse(arguments);
+  request = parse_inspection(arguments);
   request.file = checkpoint::resolve_weights(request.file, console_log(true, stderr)).string();
   if (request.units) {
     print_units(request.file, request.json);

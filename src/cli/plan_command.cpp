@@ -12,7 +12,7 @@
 namespace llampi::cli {
 namespace {
 
-constexpr const char* kUsage =
+constexpr const char* kPlanUsage =
     R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
 
 The memory that each rank of `llampi train` would plan with this configuration, to the byte, and
@@ -24,7 +24,7 @@ what would make it fit.
 
 constexpr const char* kAsConfigured = "auto";
 
-struct Request {
+struct PlanRequest {
   train::RunShape shape;
   std::string device = kAsConfigured;
   double memory_gib = 0;
@@ -42,7 +42,7 @@ std::vector<std::string> devices() {
   return names;
 }
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(PlanRequest& r) {
   constexpr Range kRanks{.low = 1, .high = 65536};
   return {
       {"ranks", &r.shape.ranks, "ranks of the job", {.range = kRanks}},
@@ -94,7 +94,7 @@ std::int64_t known_memory(const std::string& device) {
   return 0;
 }
 
-plan::Machine machine_of(const Request& r, const train::Config& config) {
+plan::Machine machine_of(const PlanRequest& r, const train::Config& config) {
   plan::Machine machine{.device = r.device};
   if (machine.device == kAsConfigured)
     machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
@@ -105,7 +105,7 @@ plan::Machine machine_of(const Request& r, const train::Config& config) {
 }
 
 /// On CPUs it is the ranks' only memory.
-void share_host_memory(const Request& r, plan::Machine& machine) {
+void share_host_memory(const PlanRequest& r, plan::Machine& machine) {
   const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
   if (bytes == 0) return;
   if (machine.backend == comm::Backend::nccl) {
@@ -122,9 +122,9 @@ void share_host_memory(const Request& r, plan::Machine& machine) {
 }  // namespace
 
 int plan_command(const Arguments& arguments) {
-  Request request;
+  PlanRequest request;
   if (asks_for_help(arguments)) {
-    print(kUsage + options_help(options_of(request)) + config_help());
+    print(kPlanUsage + options_help(options_of(request)) + config_help());
     return kDone;
   }
   if (!works_alone("plan", environment_variable)) return kDone;

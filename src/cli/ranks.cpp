@@ -6,6 +6,7 @@
 #include "cli/keys.hpp"
 #include "cli/launch.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
 

@@ -22,7 +22,8 @@ namespace {
 constexpr Range kRowTokens{.low = 2, .high = 1 << 24};
 constexpr Range kPart{.low = 0, .high = 1, .includes_high = false};
 
-constexpr const char* kUsage = R"(Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...
+constexpr const char* kTokenizeUsage =
+    R"(Usage: llampi tokenize --tokenizer bytes|FILE|FOLDER --output FILE INPUT...
        llampi tokenize --tokenizer FILE|FOLDER --format chat --seq-len N --output FILE INPUT...
        llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode
 
@@ -34,7 +35,7 @@ any conversation that fits. An existing output is replaced only if it is a token
 Or prints the ids of each line of standard input, one line each, or the other way round.
 )";
 
-struct Request {
+struct TokenizeRequest {
   std::string tokenizer;
   std::string format = "text";
   bool format_given = false;
@@ -49,7 +50,7 @@ struct Request {
   bool is_chat() const { return format == "chat"; }
 };
 
-std::vector<Option> options_of(Request& r) {
+std::vector<Option> options_of(TokenizeRequest& r) {
   auto& o = r.options;
   return {
       {"tokenizer",
@@ -95,12 +96,12 @@ std::vector<Option> options_of(Request& r) {
 }
 
 /// An option that would change nothing.
-void refuse_unused(bool given, const Request& r, const char* option, const char* reason) {
+void refuse_unused(bool given, const TokenizeRequest& r, const char* option, const char* reason) {
   if (given)
     throw_user_error("--{} cannot be used with --format {}: {}; leave it out", option, r.format, reason);
 }
 
-void check(const Request& r) {
+void check(const TokenizeRequest& r) {
   const auto& o = r.options;
   require_option(!r.output.empty(), "tokenize", "output");
   if (o.inputs.empty())
@@ -123,8 +124,8 @@ void check(const Request& r) {
   }
 }
 
-Request parse(const Arguments& arguments) {
-  Request request;
+TokenizeRequest parse_tokenization(const Arguments& arguments) {
+  TokenizeRequest request;
   const auto inputs =
       assign_command_line(arguments, options_of(request), arguments.size(), console_log(true, stderr));
   request.format_given = std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
@@ -170,7 +171,7 @@ void print_text(const tokenizer::Tokenizer& tokenizer) {
   }
 }
 
-data::TokenizeOptions resolve(const Request& r, const tokenizer::Tokenizer& tokenizer) {
+data::TokenizeOptions resolve(const TokenizeRequest& r, const tokenizer::Tokenizer& tokenizer) {
   data::TokenizeOptions options = r.options;
   options.output = r.output;
   options.held_out_output = r.held_out_output;
@@ -200,7 +201,7 @@ std::int64_t total_bytes(const std::vector<std::filesystem::path>& files) {
   return total;
 }
 
-void write_file(const tokenizer::Tokenizer& tokenizer, const Request& r) {
+void write_file(const tokenizer::Tokenizer& tokenizer, const TokenizeRequest& r) {
   const auto options = resolve(r, tokenizer);
   Progress progress(total_bytes(options.inputs));
   const Log console = console_log(true, stderr);
@@ -218,13 +219,13 @@ void write_file(const tokenizer::Tokenizer& tokenizer, const Request& r) {
 }  // namespace
 
 int tokenize_command(const Arguments& arguments) {
-  Request request;
+  TokenizeRequest request;
   if (asks_for_help(arguments)) {
-    print(kUsage + options_help(options_of(request)));
+    print(kTokenizeUsage + options_help(options_of(request)));
     return kDone;
   }
   if (!works_alone("tokenize", environment_variable)) return kDone;
-  request = parse(arguments);
+  request = parse_tokenization(arguments);
   const auto tokenizer = tokenizer::make_tokenizer(request.tokenizer);
   if (request.decode) {
     print_text(*tokenizer);

@@ -17,7 +17,7 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kPrintConfig = "--print-config";
-constexpr const char* kUsage =
+constexpr const char* kTrainUsage =
     R"(Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]
 
 Trains, or continues, a run. A key is taken from the command line, else from the environment
@@ -52,7 +52,7 @@ train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, 
 
 int train_command(const Arguments& arguments) {
   if (asks_for_help(arguments)) {
-    print(kUsage + config_help());
+    print(kTrainUsage + config_help());
     return kDone;
   }
   if (std::find(arguments.begin(), arguments.end(), kPrintConfig) != arguments.end())

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/failure.hpp"

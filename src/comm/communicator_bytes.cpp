@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 
 namespace llampi::comm {
 namespace {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/core/error.hpp"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/nccl_factory.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/comm/nccl.hpp"
 #include "llampi/device/gpu.hpp"
 

@@ -2,6 +2,7 @@
 #include "comm/split.hpp"
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 
 namespace llampi::comm {
 namespace {

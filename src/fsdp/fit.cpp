@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit.hpp"
+#include "llampi/core/config_error.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/groups.hpp"
+#include "llampi/comm/workspace.hpp"
 
 #include <algorithm>
 #include <map>

@@ -8,6 +8,7 @@
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
 #include "infer/text_model.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/infer/session.hpp"

@@ -8,6 +8,7 @@
 #include "infer/continuation.hpp"
 #include "infer/sampling.hpp"
 #include "infer/text_model.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/data/json_lines.hpp"

@@ -2,7 +2,7 @@
 #include "llampi/infer/session.hpp"
 
 #include "llampi/checkpoint/weights.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The report as data.
 #include "llampi/plan/report.hpp"
+#include "llampi/core/config_error.hpp"
 
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/dump.hpp"

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/threads.hpp"
 #include "selfcheck/collectives_check.hpp"

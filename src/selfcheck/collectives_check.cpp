@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "selfcheck/numbers.hpp"
 
 namespace llampi::selfcheck {

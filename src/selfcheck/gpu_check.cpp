@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/selfcheck/gpu_check.hpp"
+#include "llampi/comm/common_failure.hpp"
 
 #include <algorithm>
 #include <string>

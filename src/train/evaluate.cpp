@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/infer/session.hpp"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "llampi/checkpoint/staging.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/infer/session.hpp"

@@ -5,9 +5,11 @@
 #include <thread>
 #include <utility>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/io/posix_file.hpp"

@@ -10,7 +10,8 @@
 
 #include "llampi/checkpoint/background.hpp"
 #include "llampi/checkpoint/checkpoint.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/health/side_work.hpp"

@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"

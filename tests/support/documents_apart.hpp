@@ -2,7 +2,7 @@
 // Documents that share a sequence do not feel each other, in a whole step.
 #pragma once
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "support/trajectory.hpp"
 
 namespace llampi::test {

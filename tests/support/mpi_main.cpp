@@ -149,6 +149,9 @@ int run_tests(comm::World& world) {
 }  // namespace
 
 comm::World& test_world() { return *the_world(); }
+int test_rank() { return test_world().rank(); }
+int test_ranks() { return test_world().size(); }
+void wait_for_all_ranks() { test_world().barrier(); }
 
 }  // namespace llampi::test
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A temporary folder that all ranks of a test use.
+// A temporary folder that all ranks of a test use, and what they do together.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 
-#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -15,11 +17,8 @@ namespace llampi::test {
 /// Collective, like its end.
 class SharedFolder {
  public:
-  SharedFolder() {
-    if (test_world().rank() == 0) folder_.emplace();
-    path_ = test_world().broadcast(folder_ ? folder_->path().string() : "", 0);
-  }
-  ~SharedFolder() { test_world().barrier(); }
+  SharedFolder();
+  ~SharedFolder();
   SharedFolder(const SharedFolder&) = delete;
   SharedFolder& operator=(const SharedFolder&) = delete;
 
@@ -31,24 +30,24 @@ class SharedFolder {
 };
 
 /// Runs `work` on rank 0 only, then lets all go on.
-template <class Work>
-void on_rank_0(Work&& work) {
-  if (test_world().rank() == 0) work();
-  test_world().barrier();
-}
+void on_rank_0(const std::function<void()>& work);
+
+/// Fails the test if the ranks' messages differ. Collective.
+void expect_alike(const std::string& message);
 
 /// What `work` throws as ErrorType; fails the test if it does not, or if the ranks' messages differ.
 /// Collective.
 template <class ErrorType, class Work>
 std::string message_of(Work&& work) {
-  std::string message = "nothing was thrown";
+  const std::string nothing = "nothing was thrown";
+  std::string message = nothing;
   try {
     work();
   } catch (const ErrorType& error) {
     message = error.what();
   }
-  for (const auto& other : test_world().all_gather(message)) EXPECT_EQ(other, message) << "the ranks differ";
-  EXPECT_NE(message, "nothing was thrown");
+  expect_alike(message);
+  EXPECT_NE(message, nothing);
   return message;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
-#include "llampi/core/error.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/runtime.hpp"
 
@@ -68,23 +66,6 @@ class Group {
   virtual std::unique_ptr<Work> all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
                                            Tensor workspace, device::Stream stream) = 0;
 };
-
-/// Scratch memory of the collectives in bytes: pure functions, so that a plan needs no communicator. `dtype`
-/// is that of what is reduced (whole, values), whatever the result's. NCCL needs none: what is not reduced
-/// straight into its place is reduced where `whole` and `values` are.
-std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype);
-std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype);
-/// Those of MPI.
-inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
-  return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);
-}
-inline std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype) {
-  return all_reduce_workspace(Backend::mpi, elements, ranks, dtype);
-}
-
-/// About what a communicator of so many ranks takes of the device's memory for itself: an estimate, from what
-/// is public about NCCL. A group of several ranks has one for each stream that its collectives use.
-std::int64_t communicator_bytes(Backend backend, int ranks);
 
 struct Topology {
   int nodes = 1;
@@ -162,17 +143,5 @@ class World {
   /// channel.
   [[noreturn]] virtual void abort(int status) = 0;
 };
-
-/// An error that every rank throws alike: one of them may print it for all.
-class CommonError : public Error {
- public:
-  using Error::Error;
-};
-
-/// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError
-/// on some rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and
-/// host if not all ranks failed alike); with any other exception the same as CommonError. Collective. `work`
-/// itself must not wait for other ranks after a failure of its own.
-void agree(World& world, const std::function<void()>& work);
 
 }  // namespace llampi::comm

@@ -4,10 +4,15 @@
 
 #include <exception>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::comm {
+
+/// An error that every rank throws alike: one of them may print it for all.
+class CommonError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// The UserError or CommonError that `work` throws, or null. Anything else leaves at once: it is of this rank
 /// alone, and other ranks may wait for this one.

@@ -18,7 +18,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/error.hpp"
 
 namespace llampi::comm {
 
@@ -139,17 +140,24 @@ T unpacked(const std::string& bytes) {
   return value;
 }
 
+// What the templates below call, so that this header does without comm.hpp. All are collective.
+std::string broadcast_bytes_of_rank_0(World& world, const std::string& bytes);
+std::vector<std::string> all_gather_bytes(World& world, const std::string& bytes);
+std::vector<std::string> gather_bytes_on_rank_0(World& world, const std::string& bytes);
+/// Every one of `values` becomes the sum, or the maximum, over the ranks.
+void reduce_each(World& world, const std::vector<std::int64_t*>& values, ReduceOp op);
+
 /// Collective. Rank 0's value, on every rank.
 template <class T>
 T broadcast_value(World& world, const T& value) {
-  return unpacked<T>(world.broadcast(world.rank() == 0 ? packed(value) : std::string(), 0));
+  return unpacked<T>(broadcast_bytes_of_rank_0(world, packed(value)));
 }
 
 /// Collective. Every rank's value, by rank, on every rank.
 template <class T>
 std::vector<T> all_gather_value(World& world, const T& value) {
   std::vector<T> all;
-  for (const auto& bytes : world.all_gather(packed(value))) all.push_back(unpacked<T>(bytes));
+  for (const auto& bytes : all_gather_bytes(world, packed(value))) all.push_back(unpacked<T>(bytes));
   return all;
 }
 
@@ -157,7 +165,7 @@ std::vector<T> all_gather_value(World& world, const T& value) {
 template <class T>
 std::vector<T> gather_values(World& world, const std::vector<T>& values) {
   std::vector<T> all;
-  for (const auto& bytes : world.gather(packed(values), 0)) {
+  for (const auto& bytes : gather_bytes_on_rank_0(world, packed(values))) {
     const auto some = unpacked<std::vector<T>>(bytes);
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -183,10 +191,7 @@ template <ListsMembers Counts>
 void sum_members(World& world, Counts& counts) {
   std::vector<std::int64_t*> members;
   list_counts(counts, members);
-  std::vector<std::int64_t> values;
-  for (const auto* member : members) values.push_back(*member);
-  world.sum(values);
-  for (std::size_t i = 0; i < members.size(); ++i) *members[i] = values[i];
+  reduce_each(world, members, ReduceOp::sum);
 }
 
 /// Collective. The largest of every member over the ranks.
@@ -194,10 +199,7 @@ template <ListsMembers Counts>
 void max_members(World& world, Counts& counts) {
   std::vector<std::int64_t*> members;
   list_counts(counts, members);
-  std::vector<std::int64_t> values;
-  for (const auto* member : members) values.push_back(*member);
-  world.max(values);
-  for (std::size_t i = 0; i < members.size(); ++i) *members[i] = values[i];
+  reduce_each(world, members, ReduceOp::max);
 }
 
 }  // namespace llampi::comm

@@ -3,45 +3,28 @@
 // Private to the library.
 #pragma once
 
+#include <functional>
+#include <string>
 #include <type_traits>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/comm/failure.hpp"
+#include "llampi/comm/forward.hpp"
 
 namespace llampi::comm {
 
-/// Throws on every rank what failed on rank 0. A user's mistake is everybody's; of anything else rank and
-/// host are told.
-inline void throw_failure_of_rank_0(const World& world, const Failure& failure) {
-  if (failure.kind == Failure::Kind::none) return;
-  const bool tells_where = !failure.by_user() && world.size() > 1;
-  failure.rethrow(tells_where ? "rank 0 on " + failure.host : "");
-}
-
 /// Rank 0 does the work, and the others wait until it is done. Collective.
-/// @throws on every rank alike, UserError or CommonError, what `work` throws
-template <class Work>
-void on_rank_0(World& world, const Work& work) {
-  Failure failure;
-  if (world.rank() == 0) failure = failure_of(world, work);
-  throw_failure_of_rank_0(world, broadcast_value(world, failure));
-}
+/// @throws on every rank alike what `work` throws: a UserError as it is, since a user's mistake is everybody's,
+///   and anything else as a CommonError that tells rank and host
+void on_rank_0(World& world, const std::function<void()>& work);
+
+/// The bytes that `work` returns on rank 0. Collective. @throws likewise
+std::string bytes_from_rank_0(World& world, const std::function<std::string()>& work);
 
 /// What `work` returns on rank 0, of a type that travels (see exchange.hpp). Collective. @throws likewise
 template <class Work>
 auto from_rank_0(World& world, const Work& work) {
   using Result = std::decay_t<std::invoke_result_t<const Work&>>;
-  struct Answer {
-    Failure failure;
-    Result result;
-    auto members() { return std::tie(failure, result); }
-  };
-  Answer answer{};
-  if (world.rank() == 0) answer.failure = failure_of(world, [&] { answer.result = work(); });
-  answer = broadcast_value(world, answer);
-  throw_failure_of_rank_0(world, answer.failure);
-  return answer.result;
+  return unpacked<Result>(bytes_from_rank_0(world, [&] { return packed<Result>(work()); }));
 }
 
 }  // namespace llampi::comm

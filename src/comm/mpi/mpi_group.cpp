@@ -7,6 +7,7 @@
 #include "comm/mpi/rank_order.hpp"
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 
 namespace llampi::comm {
 namespace {

@@ -16,6 +16,9 @@
 
 namespace llampi::device::cuda {
 
+/// Of the kernels without tensor cores: warps of a block, columns that a lane of a warp has of a head.
+inline constexpr int kPlainWarps = 4, kMaximumDim = 256, kLaneColumns = kMaximumDim / 32;
+
 /// Passed to kernels by value.
 struct AttentionProblem {
   const std::int32_t* positions = nullptr;  ///< [T]

@@ -3,13 +3,12 @@
 // queries meet many keys, so a block has one query of one head, and its warps take the keys by turns.
 #include <cmath>
 
+#include "device/cuda/attention.cuh"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/kernels.cuh"
 
 namespace llampi::device::cuda {
 namespace {
-
-constexpr int kWarps = 4, kMaximumDim = 256, kColumns = kMaximumDim / 32;  // columns of a lane
 
 struct CachedProblem {
   int past = 0, dim = 0, group = 1;  ///< query heads per key/value head
@@ -29,20 +28,20 @@ __global__ void keep_kernel(CachedProblem p, const T* qkv, T* cache) {
 
 template <class T>
 __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* out) {
-  __shared__ float query[kMaximumDim], probabilities[kWarps][32];
-  __shared__ float sums[kWarps][kMaximumDim], totals[kWarps], maxima[kWarps];
+  __shared__ float query[kMaximumDim], probabilities[kPlainWarps][32];
+  __shared__ float sums[kPlainWarps][kMaximumDim], totals[kPlainWarps], maxima[kPlainWarps];
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const std::int64_t column = static_cast<std::int64_t>(head) * p.dim;
-  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kWarps * 32)
+  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kPlainWarps * 32)
     query[d] = p.scale * to_float(qkv[token * p.qkv_stride + column + d]);
   __syncthreads();
 
   const T* const keys = cache + static_cast<std::int64_t>(head / p.group) * p.dim;
   const T* const values = keys + p.width / 2;
   const int visible = p.past + token + 1;
-  float largest = -INFINITY, total = 0, sum[kColumns] = {};
-  for (int first = warp * 32; first < visible; first += kWarps * 32) {
+  float largest = -INFINITY, total = 0, sum[kLaneColumns] = {};
+  for (int first = warp * 32; first < visible; first += kPlainWarps * 32) {
     const int count = min(32, visible - first);
     float score = -INFINITY;
     if (lane < count) {
@@ -57,7 +56,7 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
     largest = now;
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
+    for (int i = 0; i < kLaneColumns; ++i) {
       const int d = lane + 32 * i;
       if (d >= p.dim) continue;
       sum[i] *= correction;
@@ -67,7 +66,7 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
     __syncwarp();
   }
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
+  for (int i = 0; i < kLaneColumns; ++i) {
     if (lane + 32 * i < p.dim) sums[warp][lane + 32 * i] = sum[i];
   }
   if (lane == 0) {
@@ -77,15 +76,15 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
   __syncthreads();
 
   // A warp without keys has -infinity, which counts as nothing beside the first warp's.
-  float highest = maxima[0], all = 0, factors[kWarps];
-  for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
-  for (int w = 0; w < kWarps; ++w) {
+  float highest = maxima[0], all = 0, factors[kPlainWarps];
+  for (int w = 1; w < kPlainWarps; ++w) highest = fmaxf(highest, maxima[w]);
+  for (int w = 0; w < kPlainWarps; ++w) {
     factors[w] = expf(maxima[w] - highest);
     all += factors[w] * totals[w];
   }
-  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kWarps * 32) {
+  for (int d = static_cast<int>(threadIdx.x); d < p.dim; d += kPlainWarps * 32) {
     float value = 0;
-    for (int w = 0; w < kWarps; ++w) value += factors[w] * sums[w][d];
+    for (int w = 0; w < kPlainWarps; ++w) value += factors[w] * sums[w][d];
     out[token * p.out_stride + column + d] = from_float<T>(value / all);
   }
 }
@@ -115,8 +114,8 @@ void CudaDevice::execute(const op::CachedAttention& o) {
     auto* const to = static_cast<T*>(elements_of(o.out, o.qkv.dtype, tokens, problem.out_stride, "out"));
     const auto blocks = static_cast<unsigned>(tokens);
     launch(keep_kernel<T>, dim3(blocks), dim3(128), 0, compute(), problem, from, kept);
-    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(o.shape.query_heads)), dim3(kWarps * 32), 0,
-           compute(), problem, from, kept, to);
+    launch(cached_kernel<T>, dim3(blocks, static_cast<unsigned>(o.shape.query_heads)), dim3(kPlainWarps * 32),
+           0, compute(), problem, from, kept, to);
   });
 }
 

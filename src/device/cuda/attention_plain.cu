@@ -10,18 +10,16 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kWarps = 4, kMaximumDim = 256, kColumns = kMaximumDim / 32;  // columns of a lane
-
 /// What the lanes of each warp show each other.
 struct Board {
-  float row[kWarps][kMaximumDim], gradient[kWarps][kMaximumDim];
-  float p[kWarps][32], ds[kWarps][32];
+  float row[kPlainWarps][kMaximumDim], gradient[kPlainWarps][kMaximumDim];
+  float p[kPlainWarps][32], ds[kPlainWarps][32];
 };
 
-struct Place {
+struct PlainPlace {
   int warp = static_cast<int>(threadIdx.x) / 32;
   int lane = static_cast<int>(threadIdx.x) % 32;
-  int row = static_cast<int>(blockIdx.x) * kWarps + warp;
+  int row = static_cast<int>(blockIdx.x) * kPlainWarps + warp;
   int head = blockIdx.y;
 };
 
@@ -50,33 +48,33 @@ struct StridedRows {
 
 /// sums[i] += sum over j < count of weights[j] * rows[j][lane + 32 i]
 template <class T>
-__device__ inline void add_rows(float (&sums)[kColumns], const float* weights, StridedRows<T> rows, int count,
-                                int dim, int lane) {
+__device__ inline void add_rows(float (&sums)[kLaneColumns], const float* weights, StridedRows<T> rows,
+                                int count, int dim, int lane) {
   for (int j = 0; j < count; ++j) {
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) {
+    for (int i = 0; i < kLaneColumns; ++i) {
       if (lane + 32 * i < dim) sums[i] += weights[j] * to_float(rows.first[j * rows.stride + lane + 32 * i]);
     }
   }
 }
 
 template <class T>
-__device__ inline void write_row(const float (&sums)[kColumns], float factor, T* to, int dim, int lane) {
+__device__ inline void write_row(const float (&sums)[kLaneColumns], float factor, T* to, int dim, int lane) {
 #pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
+  for (int i = 0; i < kLaneColumns; ++i) {
     if (lane + 32 * i < dim) to[lane + 32 * i] = from_float<T>(sums[i] * factor);
   }
 }
 
 template <class T, int kWidth>
-__global__ void forward_kernel(AttentionProblem p, const T* qkv, T* out, float* log_sum_exp) {
+__global__ void plain_forward_kernel(AttentionProblem p, const T* qkv, T* out, float* log_sum_exp) {
   __shared__ Board board;
-  const Place at;
+  const PlainPlace at;
   if (at.row >= p.tokens) return;
   const T* const keys = qkv + p.key_column(at.head / p.group);
   const T* const values = qkv + p.value_column(at.head / p.group);
   read_row(qkv + at.row * p.qkv_stride + p.query_column(at.head), p.dim, at.lane, board.row[at.warp]);
-  float largest = -INFINITY, sum = 0, sums[kColumns] = {};
+  float largest = -INFINITY, sum = 0, sums[kLaneColumns] = {};
   for (int first = p.segment_begin(at.row); first <= at.row; first += 32) {
     const int count = min(32, at.row + 1 - first);
     __syncwarp();  // the row is there; the last probabilities have been used
@@ -89,7 +87,7 @@ __global__ void forward_kernel(AttentionProblem p, const T* qkv, T* out, float* 
     largest = now;
     sum = sum * correction + warp_sum(probability);
 #pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums[i] *= correction;
+    for (int i = 0; i < kLaneColumns; ++i) sums[i] *= correction;
     __syncwarp();
     add_rows(sums, board.p[at.warp], StridedRows<T>{values + first * p.qkv_stride, p.qkv_stride}, count,
              p.dim, at.lane);
@@ -99,10 +97,10 @@ __global__ void forward_kernel(AttentionProblem p, const T* qkv, T* out, float* 
 }
 
 template <class T, int kWidth>
-__global__ void query_gradient_kernel(AttentionProblem p, const T* qkv, const T* dout,
-                                      const float* log_sum_exp, const float* delta, T* dqkv) {
+__global__ void plain_query_gradient_kernel(AttentionProblem p, const T* qkv, const T* dout,
+                                            const float* log_sum_exp, const float* delta, T* dqkv) {
   __shared__ Board board;
-  const Place at;
+  const PlainPlace at;
   if (at.row >= p.tokens) return;
   const T* const keys = qkv + p.key_column(at.head / p.group);
   const T* const values = qkv + p.value_column(at.head / p.group);
@@ -110,7 +108,7 @@ __global__ void query_gradient_kernel(AttentionProblem p, const T* qkv, const T*
   const std::int64_t statistic = static_cast<std::int64_t>(at.head) * p.tokens + at.row;
   read_row(qkv + at.row * p.qkv_stride + column, p.dim, at.lane, board.row[at.warp]);
   read_row(dout + at.row * p.out_stride + column, p.dim, at.lane, board.gradient[at.warp]);
-  float sums[kColumns] = {};
+  float sums[kLaneColumns] = {};
   for (int first = p.segment_begin(at.row); first <= at.row; first += 32) {
     const int count = min(32, at.row + 1 - first);
     __syncwarp();
@@ -131,13 +129,13 @@ template <class T, int kWidth>
 __global__ void key_value_gradient_kernel(AttentionProblem p, const T* qkv, const T* dout,
                                           const float* log_sum_exp, const float* delta, T* dqkv) {
   __shared__ Board board;
-  const Place at;  // a key of a key/value head
+  const PlainPlace at;  // a key of a key/value head
   if (at.row >= p.tokens) return;
   const std::int64_t row = at.row * p.qkv_stride;
   read_row(qkv + row + p.key_column(at.head), p.dim, at.lane, board.row[at.warp]);
   read_row(qkv + row + p.value_column(at.head), p.dim, at.lane, board.gradient[at.warp]);
   __syncwarp();  // the rows are there: votes order no memory
-  float dk[kColumns] = {}, dv[kColumns] = {};
+  float dk[kLaneColumns] = {}, dv[kLaneColumns] = {};
   for (int head = at.head * p.group; head < (at.head + 1) * p.group; ++head) {
     const T* const queries = qkv + p.query_column(head);
     const T* const gradients = dout + p.query_column(head);
@@ -167,7 +165,7 @@ __global__ void key_value_gradient_kernel(AttentionProblem p, const T* qkv, cons
 
 template <class T, int kWidth>
 __global__ void delta_kernel(AttentionProblem p, const T* dout, const T* out, float* delta) {
-  const Place at;
+  const PlainPlace at;
   if (at.row >= p.tokens) return;
   const std::int64_t offset = at.row * p.out_stride + p.query_column(at.head);
   float sum = 0;
@@ -181,7 +179,7 @@ __global__ void delta_kernel(AttentionProblem p, const T* dout, const T* out, fl
 }
 
 dim3 grid_of(const AttentionProblem& problem, int heads) {
-  return {(problem.tokens + kWarps - 1U) / kWarps, static_cast<unsigned>(heads)};
+  return {(problem.tokens + kPlainWarps - 1U) / kPlainWarps, static_cast<unsigned>(heads)};
 }
 
 /// work(Tag<T>{}, elements that are read at once): 16 bytes where each head starts at a multiple of them.
@@ -199,8 +197,9 @@ void plain_attention(const AttentionProblem& problem, const AttentionOperands& o
                      cudaStream_t stream) {
   dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
-    launch(forward_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kWarps), 0, stream,
-           problem, static_cast<const T*>(operands.qkv), static_cast<T*>(operands.out), operands.log_sum_exp);
+    launch(plain_forward_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kPlainWarps), 0,
+           stream, problem, static_cast<const T*>(operands.qkv), static_cast<T*>(operands.out),
+           operands.log_sum_exp);
   });
 }
 
@@ -209,12 +208,12 @@ void plain_attention_backward(const AttentionProblem& problem, const AttentionOp
   dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
     const auto start = [&](auto kernel, int heads) {
-      launch(kernel, grid_of(problem, heads), dim3(32 * kWarps), 0, stream, problem,
+      launch(kernel, grid_of(problem, heads), dim3(32 * kPlainWarps), 0, stream, problem,
              static_cast<const T*>(operands.qkv), static_cast<const T*>(operands.dout), operands.log_sum_exp,
              operands.delta, static_cast<T*>(operands.dqkv));
     };
     start(key_value_gradient_kernel<T, width()>, problem.key_value_heads);
-    start(query_gradient_kernel<T, width()>, problem.query_heads);
+    start(plain_query_gradient_kernel<T, width()>, problem.query_heads);
   });
 }
 
@@ -222,7 +221,7 @@ void attention_delta(const AttentionProblem& problem, const AttentionOperands& o
                      cudaStream_t stream) {
   dispatch_width(problem, operands.dtype, [&](auto tag, auto width) {
     using T = typename decltype(tag)::type;
-    launch(delta_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kWarps), 0, stream,
+    launch(delta_kernel<T, width()>, grid_of(problem, problem.query_heads), dim3(32 * kPlainWarps), 0, stream,
            problem, static_cast<const T*>(operands.dout), static_cast<const T*>(operands.out),
            operands.delta);
   });

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA device: one GPU of this process. Host code only; kernels are in the .cu files beside it.
 //
-//   cuda_device.cu    memory, streams, events, copies, casts
+//   cuda_device.cpp   memory, streams, events
+//   copies.cu         copies, casts, sums
 //   capture.cpp       capture of work into CUDA graphs, ranges for profilers
 //   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
 //   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp

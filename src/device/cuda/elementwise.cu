@@ -8,15 +8,13 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 // ---- RoPE ----
 // Query and key heads are read and written once: 4 (Hq + Hkv) D bytes a token; 168 MB, 35 us for 32 + 8 heads
 // of 128.
 
 /// A block has a token; a thread has N angles, which it reads once, and every blockDim.y-th head.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     rope_kernel(const std::int32_t* positions, const float* rope, float direction, int heads, int half,
                 std::int64_t row_cols, T* qkv) {
   const std::int64_t token = blockIdx.x;
@@ -42,8 +40,8 @@ __global__ void __launch_bounds__(kThreads)
 
 /// As many heads at a time as leave no thread idle in the last pass, or few.
 dim3 rope_block(int heads, int vectors) {
-  const int across = std::min(vectors, kThreads);
-  const int most = kThreads / across;
+  const int across = std::min(vectors, kElementThreads);
+  const int most = kElementThreads / across;
   const int passes = (heads + most - 1) / most;
   return dim3(static_cast<unsigned>(across), static_cast<unsigned>((heads + passes - 1) / passes));
 }
@@ -54,19 +52,20 @@ dim3 rope_block(int heads, int vectors) {
 
 /// Where a thread of a grid of `slices` blocks for each token is.
 template <int N>
-struct Place {
+struct SlicePlace {
   std::int64_t token, column;
-  __device__ explicit Place(int slices)
+  __device__ explicit SlicePlace(int slices)
       : token(blockIdx.x / static_cast<unsigned>(slices)),
-        column((std::int64_t{blockIdx.x % static_cast<unsigned>(slices)} * kThreads + threadIdx.x) * N) {}
+        column((std::int64_t{blockIdx.x % static_cast<unsigned>(slices)} * kElementThreads + threadIdx.x) *
+               N) {}
 };
 
 __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     swiglu_kernel(const T* gate_up, std::int64_t width, int slices, T* activated) {
-  const Place<N> at(slices);
+  const SlicePlace<N> at(slices);
   if (at.column >= width) return;
   const T* row = gate_up + at.token * 2 * width + at.column;
   const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
@@ -78,9 +77,9 @@ __global__ void __launch_bounds__(kThreads)
 
 /// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g).
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     swiglu_backward_kernel(const T* dactivated, std::int64_t width, int slices, T* gate_up) {
-  const Place<N> at(slices);
+  const SlicePlace<N> at(slices);
   if (at.column >= width) return;
   T* row = gate_up + at.token * 2 * width + at.column;
   const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
@@ -100,7 +99,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, class Work>
 void with_slices(std::int64_t width, std::initializer_list<const T*> data, const Work& work) {
   with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, width, data), [&](auto n) {
-    work(n, static_cast<int>(divide_up(width, std::int64_t{kThreads} * n())));
+    work(n, static_cast<int>(divide_up(width, std::int64_t{kElementThreads} * n())));
   });
 }
 
@@ -138,8 +137,8 @@ void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream) {
     const T* from = elements_of<T>(gate_up, activated.dtype, tokens, 2 * width, "gate_up");
     T* to = elements_of<T>(activated, activated.dtype, tokens, width, "activated");
     with_slices<T>(width, {from, to}, [&](auto n, int slices) {
-      launch(swiglu_kernel<T, n()>, blocks_of(tokens, slices), dim3(kThreads), 0, stream, from, width, slices,
-             to);
+      launch(swiglu_kernel<T, n()>, blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width,
+             slices, to);
     });
   });
 }
@@ -152,8 +151,8 @@ void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t strea
     const T* from = elements_of<T>(dactivated, gate_up.dtype, tokens, width, "dactivated");
     T* to = elements_of<T>(gate_up, gate_up.dtype, tokens, 2 * width, "gate_up");
     with_slices<T>(width, {from, to}, [&](auto n, int slices) {
-      launch(swiglu_backward_kernel<T, n()>, blocks_of(tokens, slices), dim3(kThreads), 0, stream, from,
-             width, slices, to);
+      launch(swiglu_backward_kernel<T, n()>, blocks_of(tokens, slices), dim3(kElementThreads), 0, stream,
+             from, width, slices, to);
     });
   });
 }

@@ -7,15 +7,13 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
-/// A block has a token and kThreads vectors of its row (blockIdx.y). 4 H bytes a token in 16 bits, read and
+/// A block has a token and kElementThreads vectors of its row (blockIdx.y). 4 H bytes a token in 16 bits, read and
 /// written: 134 MB, 28 us for 8192 tokens of 4096 at 4.8 TB/s.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     gather_kernel(const std::int32_t* tokens, const T* table, std::int64_t hidden, T* x) {
   const std::int64_t token = blockIdx.x;
-  const std::int64_t column = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
+  const std::int64_t column = (std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x) * N;
   if (column >= hidden) return;
   store_vector(x + token * hidden + column, load_vector<N>(table + tokens[token] * hidden + column));
 }
@@ -40,10 +38,10 @@ __device__ inline int warp_sum_of(int x) {
 }
 
 /// A warp has a token.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     group_kernel(const std::int32_t* tokens, int count, const Groups groups) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int t = static_cast<int>(blockIdx.x * (kThreads / 32) + threadIdx.x / 32);
+  const int t = static_cast<int>(blockIdx.x * (kElementThreads / 32) + threadIdx.x / 32);
   if (t >= count) return;  // a whole warp
   const std::int32_t id = tokens[t];
   int smaller = 0, before = 0, equal = 0;
@@ -63,15 +61,15 @@ __global__ void __launch_bounds__(kThreads)
   groups.size[t] = before == 0 ? equal : 0;
 }
 
-/// A block has a token and kThreads vectors of 4 columns (blockIdx.y); it sums the group if the token is the
+/// A block has a token and kElementThreads vectors of 4 columns (blockIdx.y); it sums the group if the token is the
 /// leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us for 8192
 /// tokens of 4096; rows that are cleared before: 4 V H bytes, 2.1 GB, 440 us for V = 128256.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kElementThreads)
     sum_groups_kernel(const std::int32_t* tokens, const Groups groups, const T* dx, std::int64_t hidden,
                       bool accumulate, float* dtable) {
   constexpr int kRows = 8;  // under way at once
-  const std::int64_t column = (std::int64_t{blockIdx.y} * kThreads + threadIdx.x) * N;
+  const std::int64_t column = (std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x) * N;
   const int size = groups.size[blockIdx.x];
   if (size == 0 || column >= hidden) return;
   const std::int32_t* rows = groups.order + groups.begin[blockIdx.x];
@@ -105,7 +103,7 @@ __global__ void __launch_bounds__(kThreads)
 /// A block for each token and part of a row.
 dim3 grid_of(std::int64_t tokens, std::int64_t hidden, int width) {
   return dim3(static_cast<unsigned>(tokens),
-              static_cast<unsigned>(divide_up(hidden, std::int64_t{kThreads} * width)));
+              static_cast<unsigned>(divide_up(hidden, std::int64_t{kElementThreads} * width)));
 }
 
 const std::int32_t* ids_of(const Tensor& tokens) {
@@ -121,7 +119,7 @@ void CudaDevice::execute(const op::Embedding& o) {
     const T* from = elements_of<T>(o.table, o.table.dtype, o.table.rows, hidden, "table");
     T* to = elements_of<T>(o.x, o.table.dtype, tokens, hidden, "x");
     with_width<kWidth<T>>(fits_vectors<T>(kWidth<T>, hidden, {from, to}), [&](auto n) {
-      launch(gather_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kThreads), 0, compute(),
+      launch(gather_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0, compute(),
              ids_of(o.tokens), from, hidden, to);
     });
   });
@@ -137,14 +135,14 @@ void CudaDevice::execute(const op::EmbeddingBackward& o) {
   const Groups groups{scratch, scratch + tokens, scratch + 2 * tokens};
   if (o.accumulate_dtable == Accumulate::no)
     check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(o.dtable.bytes()), compute()), "cudaMemsetAsync");
-  launch(group_kernel, dim3(static_cast<unsigned>(divide_up(tokens, kThreads / 32))), dim3(kThreads), 0,
-         compute(), ids_of(o.tokens), static_cast<int>(tokens), groups);
+  launch(group_kernel, dim3(static_cast<unsigned>(divide_up(tokens, kElementThreads / 32))),
+         dim3(kElementThreads), 0, compute(), ids_of(o.tokens), static_cast<int>(tokens), groups);
   dispatch(o.dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = elements_of<T>(o.dx, o.dx.dtype, tokens, hidden, "dx");
     const bool fits = fits_vectors<T>(4, hidden, {from}) && fits_vectors<float>(4, hidden, {to});
     with_width<4>(fits, [&](auto n) {
-      launch(sum_groups_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kThreads), 0, compute(),
+      launch(sum_groups_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0, compute(),
              ids_of(o.tokens), groups, from, hidden, o.accumulate_dtable == Accumulate::yes, to);
     });
   });

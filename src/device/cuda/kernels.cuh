@@ -16,6 +16,9 @@
 
 namespace llampi::device::cuda {
 
+/// Of a block of kernels that go element by element.
+inline constexpr int kElementThreads = 256;
+
 /// dispatch(dtype, [&](auto tag) { using T = typename decltype(tag)::type; ... });
 template <class Work>
 void dispatch(DType dtype, const Work& work) {

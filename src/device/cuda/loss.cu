@@ -17,9 +17,9 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kThreads = 512;                 ///< a block per row
-constexpr int kLoads = 4;                     ///< vectors of 4 that a thread has in flight
-constexpr int kTile = kThreads * kLoads * 4;  ///< logits that a block holds at a time
+constexpr int kLossThreads = 512;                 ///< a block per row
+constexpr int kLoads = 4;                         ///< vectors of 4 that a thread has in flight
+constexpr int kTile = kLossThreads * kLoads * 4;  ///< logits that a block holds at a time
 constexpr int kSumThreads = 256;
 
 /// Four gradients, written at once.
@@ -30,7 +30,7 @@ struct alignas(4 * sizeof(T)) Gradients {
 
 /// First of the 4 logits of the thread's load `i` of the tile at `begin`: neighbours read side by side.
 __device__ inline std::int64_t column_of(std::int64_t begin, int i) {
-  return begin + (i * kThreads + static_cast<int>(threadIdx.x)) * 4;
+  return begin + (i * kLossThreads + static_cast<int>(threadIdx.x)) * 4;
 }
 
 /// The thread's logits of a tile; -infinity behind the end of the row, where its gap is.
@@ -105,14 +105,14 @@ __device__ inline void write_zeros(float* row, std::int64_t vocabulary) {
   Gradients<T> zeros;
 #pragma unroll
   for (int j = 0; j < 4; ++j) zeros.values[j] = from_float<T>(0.0F);
-  for (std::int64_t column = threadIdx.x * 4; column < vocabulary; column += kThreads * 4)
+  for (std::int64_t column = threadIdx.x * 4; column < vocabulary; column += kLossThreads * 4)
     *reinterpret_cast<Gradients<T>*>(gradient + column) = zeros;
 }
 
 /// A block per row. A label that is no row of the head makes the row's loss and gradient NaN: the host cannot
 /// look at the labels without waiting for them.
 template <class T, bool kGradient>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kLossThreads, 3)
     cross_entropy(float* logits, std::int64_t stride, std::int64_t vocabulary, const std::int32_t* labels,
                   const double* inverse_tokens, float* losses) {
   float* const row = logits + blockIdx.x * stride;
@@ -186,7 +186,7 @@ class Head {
     const auto grid = static_cast<unsigned>(end - begin);
     dispatch(x_.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      launch(cross_entropy<T, kGradient>, dim3(grid), dim3(kThreads), 0, stream_, logits_, stride(),
+      launch(cross_entropy<T, kGradient>, dim3(grid), dim3(kLossThreads), 0, stream_, logits_, stride(),
              weight_.rows, labels_ + begin, inverse_tokens, losses_);
     });
     launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, loss_sum_);

@@ -8,7 +8,7 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kThreads = 512;  ///< at most
+constexpr int kNormThreads = 512;  ///< at most
 
 /// Vectors of N elements that a thread holds of a row: 16384 elements in 16 bits, 8192 in float32 or without
 /// vectors are the most that a row can have.
@@ -44,7 +44,7 @@ struct Row {
 
 /// x is read, y written: 4 H bytes a token, 134 MB, 28 us.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kNormThreads)
     rms_norm_kernel(const T* x, const T* weight, float eps, std::int64_t hidden, T* y, float* inverse_rms) {
   const std::int64_t token = blockIdx.x;
   Row<T, N> row, w;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
 /// and writes its sum of dy x r to partial [blocks, hidden], unless that is null. dy and x are read, dx is
 /// written, and read where it is added to: 6 or 8 H bytes a token, 201 or 268 MB, 42 or 56 us.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kNormThreads)
     rms_norm_backward_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms,
                              std::int64_t tokens, std::int64_t hidden, bool accumulate, T* dx,
                              float* partial) {
@@ -147,7 +147,7 @@ template <class T, class Work>
 void with_row(std::int64_t hidden, bool fits, const Work& work) {
   with_width<kWidth<T>>(fits, [&](auto n) {
     const std::int64_t threads = 32 * divide_up(hidden, std::int64_t{32} * n() * kHeld<n()>);
-    if (threads > kThreads)
+    if (threads > kNormThreads)
       throw Error(fmt::format("the GPU has no RMSNorm for rows of {} elements", hidden));
     work(n, dim3(static_cast<unsigned>(threads)));
   });

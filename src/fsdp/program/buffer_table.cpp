@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "fsdp/norm_scalars.hpp"
-#include "llampi/comm/comm.hpp"
 #include "llampi/device/host_batch.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/optim/adamw.hpp"

@@ -8,7 +8,7 @@
 
 #include "fsdp/program/emission.hpp"
 #include "fsdp/program/schedule.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/placement.hpp"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/forward.hpp"
 #include "llampi/fsdp/arenas.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/state_piece.hpp"

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "gpu/gpu_fixture.hpp"
-#include "llampi/comm/comm.hpp"
 #include "selfcheck/device_check.hpp"
 
 namespace llampi::test {

@@ -50,7 +50,7 @@ void expect_right(const fs::path& file, std::int64_t block) {
 TEST(Checksums, AreThoseOfTheValuesHoweverTheyAreDivided) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
-  const int rank = test_world().rank(), ranks = test_world().size();
+  const int rank = test_rank(), ranks = test_ranks();
   for (const std::int64_t block : {std::int64_t{1000}, std::int64_t{4096}, io::kChecksumBlockElements}) {
     for (const int parts : {1, 2, 3, 7}) {
       SCOPED_TRACE(fmt::format("blocks of {}, {} parts", block, parts));
@@ -62,7 +62,7 @@ TEST(Checksums, AreThoseOfTheValuesHoweverTheyAreDivided) {
       save_checkpoint(test_world(), sample_device(), file,
                       {pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}}, options);
       expect_right(file, block);
-      test_world().barrier();
+      wait_for_all_ranks();
     }
   }
 }
@@ -72,12 +72,12 @@ TEST(Checksums, AreThoseOfWidenedValues) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
   const SampleOptions options{.model = DType::bfloat16, .moment = DType::float16};
-  const auto pieces = SamplePieces::even(3, test_world().rank(), test_world().size(), options).fill();
+  const auto pieces = SamplePieces::even(3, test_rank(), test_ranks(), options).fill();
   save_checkpoint(test_world(), sample_device(), file,
                   {pieces.tensors(), pieces.pieces(), sample_state(), {"{}", ""}});
-  test_world().barrier();
+  wait_for_all_ranks();
   EXPECT_GT(verify_checkpoint(file), 0);
-  test_world().barrier();
+  wait_for_all_ranks();
 }
 
 }  // namespace

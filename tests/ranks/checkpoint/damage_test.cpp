@@ -35,7 +35,7 @@ std::vector<TensorInfo> small_tensors() {
 SamplePieces small_pieces() {
   SampleOptions options;
   options.tensors = small_tensors();
-  return SamplePieces::even(test_world().size(), test_world().rank(), test_world().size(), options);
+  return SamplePieces::even(test_ranks(), test_rank(), test_ranks(), options);
 }
 
 class Damage : public ::testing::Test {
@@ -45,11 +45,11 @@ class Damage : public ::testing::Test {
   void save(const SamplePieces& pieces, const TrainingState& state) {
     SaveOptions options;
     options.block_elements = kBlock;
-    test_world().barrier();
+    wait_for_all_ranks();
     save_checkpoint(test_world(), sample_device(), file(), {pieces.tensors(), pieces.pieces(), state, texts_},
                     options);
     whole_ = read_bytes(file());
-    test_world().barrier();
+    wait_for_all_ranks();
   }
 
   fs::path file() const { return folder_.path() / "step.h5"; }
@@ -60,7 +60,7 @@ class Damage : public ::testing::Test {
   }
 
   void write(const std::string& bytes) const {
-    test_world().barrier();
+    wait_for_all_ranks();
     on_rank_0([&] { write_bytes(file(), bytes); });
   }
 
@@ -85,7 +85,7 @@ class Damage : public ::testing::Test {
 
   /// What other readers of the file do must be the same.
   void expect_the_same_of_inspect(bool loaded) const {
-    if (test_world().rank() != 0) return;
+    if (test_rank() != 0) return;
     try {
       identify(file());
       verify_checkpoint(file());
@@ -99,7 +99,7 @@ class Damage : public ::testing::Test {
     write(bytes);
     const bool loaded = loads();
     expect_the_same_of_inspect(loaded);
-    test_world().barrier();
+    wait_for_all_ranks();
     return loaded;
   }
 
@@ -156,7 +156,7 @@ TEST_F(Damage, OfAFileThatIsCutAnywhereIsFound) {
 // which take longer.
 TEST_F(Damage, OfFlippedBitsIsFound) {
   for (const bool used_bytes : {false, true}) {
-    const std::uint64_t places = test_world().size() > 1 ? 60 : used_bytes ? 300 : 1000;
+    const std::uint64_t places = test_ranks() > 1 ? 60 : used_bytes ? 300 : 1000;
     std::uint64_t refused = 0;
     for (std::uint64_t i = 0; i < places; ++i) {
       const std::size_t place = random_place(i, used_bytes);
@@ -168,9 +168,9 @@ TEST_F(Damage, OfFlippedBitsIsFound) {
       const bool loaded = loads();
       if (used_bytes) expect_the_same_of_inspect(loaded);
       refused += !loaded;
-      test_world().barrier();
+      wait_for_all_ranks();
     }
-    if (test_world().rank() == 0)
+    if (test_rank() == 0)
       std::printf("%zu bytes: %lu of %lu refused, the others harmless\n", whole().size(), refused, places);
     // Of the bytes that are not 0 next to none is unused.
     EXPECT_GT(refused, used_bytes ? places * 9 / 10 : places / 10);
@@ -180,7 +180,7 @@ TEST_F(Damage, OfFlippedBitsIsFound) {
 // Sectors that never reached the disk, or came back as something else.
 TEST_F(Damage, OfLostSectorsIsFound) {
   constexpr std::size_t kSector = 512;
-  const std::size_t step = test_world().size() == 1 ? kSector : 8 * kSector;
+  const std::size_t step = test_ranks() == 1 ? kSector : 8 * kSector;
   for (std::size_t begin = 0; begin < whole().size(); begin += step) {
     const std::size_t bytes = std::min(kSector, whole().size() - begin);
     for (const char filling : {'\0', '\xFF'}) {
@@ -245,7 +245,7 @@ TEST_F(Damage, InWhatIsNotReadDoesNotMatter) {
   SampleOptions options;
   options.tensors = small_tensors();
   options.moments = false;
-  const auto pieces = SamplePieces::even(2, test_world().rank(), test_world().size(), options);
+  const auto pieces = SamplePieces::even(2, test_rank(), test_ranks(), options);
   load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces());
   EXPECT_EQ(pieces.differences(), 0);
 }
@@ -273,7 +273,7 @@ TEST_F(Damage, IsNotExported) {
   on_rank_0([&] { fs::create_directory(folder); });
   EXPECT_THAT(message_of<UserError>([&] { export_weights(test_world(), *source, folder, {}); }),
               HasSubstr("elements 0 to 3 of /model/layers.3.weight"));
-  test_world().barrier();
+  wait_for_all_ranks();
   EXPECT_TRUE(fs::is_empty(folder));
 
   // Ranges that are no blocks are compared too.
@@ -366,7 +366,7 @@ TEST_F(Damage, VerifyingReadsEveryByte) {
   std::int64_t elements = 0;
   for (const auto& tensor : small_tensors()) elements += size_of_tensor(tensor) * (tensor.optimizer ? 3 : 1);
   EXPECT_EQ(verify_checkpoint(file()), elements * 4);
-  test_world().barrier();
+  wait_for_all_ranks();
 }
 
 TEST_F(Damage, OtherVersionsAndKindsAreRefused) {

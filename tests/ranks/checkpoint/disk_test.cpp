@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "checkpoint/save.hpp"
+#include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 #include "support/checkpoint_sample.hpp"
 #include "support/shared_folder.hpp"
@@ -35,7 +36,7 @@ class SmallDisk {
     mounted_ = failed == 0;
   }
   ~SmallDisk() {
-    test_world().barrier();
+    wait_for_all_ranks();
     on_rank_0([&] {
       if (mounted_) ::umount2(path().c_str(), MNT_DETACH);
     });
@@ -46,7 +47,7 @@ class SmallDisk {
   bool mounted() const { return mounted_; }
   const fs::path& path() const { return folder_.path(); }
   void make_read_only() const {
-    test_world().barrier();
+    wait_for_all_ranks();
     on_rank_0(
         [&] { ASSERT_EQ(::mount(nullptr, path().c_str(), nullptr, MS_REMOUNT | MS_RDONLY, nullptr), 0); });
   }
@@ -76,7 +77,7 @@ SamplePieces large_pieces() {
   for (int tensor = 0; tensor < 2; ++tensor) {
     const std::int64_t elements = 331 * 317;
     for (int part = 0; part < 7; ++part) {
-      if (part % test_world().size() != test_world().rank()) continue;
+      if (part % test_ranks() != test_rank()) continue;
       const std::int64_t begin = elements * part / 7;
       pieces.add(tensor, begin, elements * (part + 1) / 7 - begin);
     }
@@ -98,10 +99,10 @@ void expect_refusal(const fs::path& file, bool check_free_space,
   const auto old = read_bytes(file);
   const auto message = message_of<UserError>([&] { save(file, check_free_space); });
   EXPECT_THAT(message, AllOf(HasSubstr(file.string()), HasSubstr("another place"), matcher));
-  test_world().barrier();
+  wait_for_all_ranks();
   EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
   EXPECT_TRUE(read_bytes(file) == old);
-  test_world().barrier();
+  wait_for_all_ranks();
 }
 
 TEST(Disk, RefusesBeforeWritingWhatDoesNotFit) {

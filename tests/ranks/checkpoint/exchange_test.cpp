@@ -18,10 +18,10 @@ std::filesystem::path file_written_by(int ranks) {
 }
 
 SamplePieces own_pieces() {
-  const int ranks = test_world().size();
+  const int ranks = test_ranks();
   SampleOptions options;
   options.tensors[4].optimizer = false;
-  return SamplePieces::even(ranks, test_world().rank(), ranks, options);
+  return SamplePieces::even(ranks, test_rank(), ranks, options);
 }
 
 TEST(Exchange, WritesAFileForEachNumberOfRanks) {
@@ -29,7 +29,7 @@ TEST(Exchange, WritesAFileForEachNumberOfRanks) {
   SaveOptions options;
   options.block_elements = 1000;  // several blocks, which ranks share
   save_checkpoint(
-      test_world(), sample_device(), file_written_by(test_world().size()),
+      test_world(), sample_device(), file_written_by(test_ranks()),
       {pieces.tensors(), pieces.pieces(), sample_state(), {"{\"hidden_size\": 80}", "[run]\nseed = 5\n"}},
       options);
 }

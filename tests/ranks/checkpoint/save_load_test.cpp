@@ -24,7 +24,7 @@ using ::testing::Not;
 const CheckpointTexts kTexts{"{\"hidden_size\": 80}", "[run]\nseed = 5\n"};
 
 SamplePieces even(int parts, const SampleOptions& options = {}) {
-  return SamplePieces::even(parts, test_world().rank(), test_world().size(), options);
+  return SamplePieces::even(parts, test_rank(), test_ranks(), options);
 }
 
 void save(const fs::path& file, const SamplePieces& pieces, const SaveOptions& options = {}) {
@@ -37,7 +37,7 @@ TrainingState load(const fs::path& file, const SamplePieces& pieces) {
 }
 
 bool there_is_no_temporary(const fs::path& folder) {
-  test_world().barrier();
+  wait_for_all_ranks();
   return std::none_of(fs::directory_iterator(folder), {},
                       [](const auto& e) { return e.path().extension() == ".tmp"; });
 }
@@ -58,7 +58,7 @@ TEST(SaveLoad, GoesFromEveryPartitionToEveryOther) {
 
 TEST(SaveLoad, TakesRandomCutsDealtAtRandom) {
   const SharedFolder folder;
-  const int rank = test_world().rank(), ranks = test_world().size();
+  const int rank = test_rank(), ranks = test_ranks();
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);
     const fs::path file = folder.path() / "step.h5";
@@ -74,7 +74,7 @@ TEST(SaveLoad, TakesRandomCutsDealtAtRandom) {
 TEST(SaveLoad, LetsOneRankHaveEverything) {
   const SharedFolder folder;
   const fs::path file = folder.path() / "step.h5";
-  const bool last = test_world().rank() == test_world().size() - 1;
+  const bool last = test_rank() == test_ranks() - 1;
   save(file, SamplePieces::even(1, last ? 0 : 1, 2).fill());
   const auto pieces = SamplePieces::even(1, 0, 1);  // every rank all of it
   load(file, pieces);
@@ -133,7 +133,7 @@ TEST(SaveLoad, KeepsLongTexts) {
   // What the other ranks pass does not matter; it would damage the file if it did.
   save_checkpoint(test_world(), sample_device(), file,
                   {pieces.tensors(), pieces.pieces(), sample_state(),
-                   test_world().rank() == 0 ? texts : CheckpointTexts{"other", ""}});
+                   test_rank() == 0 ? texts : CheckpointTexts{"other", ""}});
   const auto summary = read_checkpoint_summary(file);
   EXPECT_TRUE(summary.texts.model_config == texts.model_config);
   EXPECT_TRUE(summary.texts.run_config == texts.run_config);
@@ -151,7 +151,7 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
   }
   SamplePieces pieces(tensors);
   for (int i = 0; i < 300; ++i) {
-    if (i % test_world().size() == test_world().rank()) pieces.add(i, 0, 6);
+    if (i % test_ranks() == test_rank()) pieces.add(i, 0, 6);
   }
   for (const std::size_t length : {10, 20'000, 60'000, 100'000}) {
     SCOPED_TRACE(length);
@@ -165,7 +165,7 @@ TEST(SaveLoad, MetadataFitsItsEstimate) {
 
 TEST(SaveLoad, PiecesMustCoverEachElementOnce) {
   const SharedFolder folder;
-  const bool first = test_world().rank() == 0;
+  const bool first = test_rank() == 0;
   const std::vector<TensorInfo> tensors{{"a", {10, 10}}};
   const auto refused = [&](const std::vector<std::pair<int, int>>& ranges) {
     SamplePieces pieces(tensors);

@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 SamplePieces even(int parts, const SampleOptions& options = {}) {
-  return SamplePieces::even(parts, test_world().rank(), test_world().size(), options);
+  return SamplePieces::even(parts, test_rank(), test_ranks(), options);
 }
 
 /// The sample with some tensors frozen.
@@ -47,7 +47,7 @@ class State : public ::testing::Test {
   }
   /// Rank 0 makes the file one without checksums, and changes it.
   void change(const std::function<void(hid_t)>& work) const {
-    test_world().barrier();
+    wait_for_all_ranks();
     on_rank_0([&] {
       const io::Hdf5Lock lock;
       const io::hdf5::File opened(
@@ -121,7 +121,7 @@ TEST_F(State, OfFrozenTensorsAloneHasNoOptimizer) {
 TEST_F(State, MissingMomentsAreRefusedOrZero) {
   const auto saved = frozen({0, 4});
   save(even(3, saved).fill());
-  const bool last = test_world().rank() == test_world().size() - 1;
+  const bool last = test_rank() == test_ranks() - 1;
   for (const int parts : {1, 2}) {
     const auto some = [&](const SampleOptions& options) {
       return parts == 1 ? SamplePieces::even(1, last ? 0 : 1, 2, options) : even(parts, options);

@@ -27,8 +27,7 @@ using ::testing::HasSubstr;
 const CheckpointTexts kTexts{"{\"hidden_size\": 80}", "[run]\nseed = 5\n"};
 
 SamplePieces pieces_of(int parts, DType model = DType::float32) {
-  return SamplePieces::even(parts, test_world().rank(), test_world().size(),
-                            {.moments = false, .model = model});
+  return SamplePieces::even(parts, test_rank(), test_ranks(), {.moments = false, .model = model});
 }
 
 /// A checkpoint of the sample, and what an export of it with `options` is.
@@ -135,7 +134,7 @@ TEST(Weights, AFullDiskLeavesWhatWasThere) {
       [&] { export_weights(test_world(), *source, exported.folder(), {.overwrite = true}); });
   setrlimit(RLIMIT_FSIZE, &unlimited);
   std::signal(SIGXFSZ, handler);
-  test_world().barrier();
+  wait_for_all_ranks();
   EXPECT_THAT(message, HasSubstr("File too large"));
   EXPECT_EQ(names_in(exported.folder()), before);
 }
@@ -157,7 +156,7 @@ TEST(Weights, AreReplacedAsAWhole) {
 TEST(Weights, DamageWhileItIsReadReachesAllRanks) {
   const Exported exported({});
   const auto source = open_safetensors(exported.folder(), false);
-  test_world().barrier();
+  wait_for_all_ranks();
   on_rank_0([&] { fs::resize_file(exported.file("model.safetensors"), 2000); });
   for (const auto reading : {WeightsReading::each, WeightsReading::broadcast}) {
     const auto pieces = pieces_of(1);

@@ -3,6 +3,7 @@
 
 #include <new>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 

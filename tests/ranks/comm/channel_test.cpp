@@ -7,6 +7,7 @@
 #include <map>
 #include <thread>
 
+#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::test {

@@ -8,6 +8,7 @@
 
 #include "comm/mpi/mpi_world.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "support/mpi_test.hpp"
 #include "support/rank_values.hpp"
 #include "support/streams.hpp"

@@ -6,8 +6,10 @@
 
 #include <optional>
 
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/config_error.hpp"
 #include "support/mpi_test.hpp"
 
 namespace llampi::test {

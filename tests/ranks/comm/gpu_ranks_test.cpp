@@ -7,6 +7,7 @@
 #include "comm/nccl_factory.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/nccl.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/gpu.hpp"
 #include "support/mpi_test.hpp"

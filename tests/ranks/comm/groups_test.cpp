@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "support/mpi_test.hpp"
 #include "support/rank_values.hpp"
 #include "support/streams.hpp"

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "support/mpi_test.hpp"
 #include "support/rank_values.hpp"
 #include "support/streams.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 using namespace comm;
 
-constexpr std::int64_t kElements = 30'011;
+constexpr std::int64_t kStreamElements = 30'011;
 
 /// An all-reduce with its buffers.
 struct Reduction {
@@ -24,14 +25,14 @@ struct Reduction {
   std::unique_ptr<Work> work;
 
   void issue(Group& group, const World& world, std::uint64_t salt, device::Stream stream) {
-    numbers = values<double>(world.rank(), kElements, salt);
+    numbers = values<double>(world.rank(), kStreamElements, salt);
     const Tensor workspace =
-        workspace_row(storage, all_reduce_workspace(kElements, group.size(), DType::float64));
+        workspace_row(storage, all_reduce_workspace(kStreamElements, group.size(), DType::float64));
     work = group.all_reduce(row(numbers), row(numbers), ReduceOp::sum, Accumulate::no, workspace, stream);
   }
 
   void expect(const Group& group, std::uint64_t salt) const {
-    for (std::int64_t i = 0; i < kElements; ++i) {
+    for (std::int64_t i = 0; i < kStreamElements; ++i) {
       ASSERT_EQ(numbers[static_cast<std::size_t>(i)], rank_ordered_sum<double>(group.members(), i, salt))
           << i;
     }
@@ -74,8 +75,8 @@ TEST_F(Streams, RunInOrder) {
 
 TEST_F(Streams, OverlapInAnyOrder) {
   // Ranks agree on the order within a stream only: odd ranks issue and wait the other way round.
-  std::vector<float> shard = values<float>(world.rank(), kElements);
-  std::vector<float> whole(static_cast<std::size_t>(kElements * world.size()));
+  std::vector<float> shard = values<float>(world.rank(), kStreamElements);
+  std::vector<float> whole(static_cast<std::size_t>(kStreamElements * world.size()));
   std::unique_ptr<Work> gather;
   Reduction reduction;
   if (odd) reduction.issue(*group, world, 1, test::kReduce);
@@ -87,7 +88,7 @@ TEST_F(Streams, OverlapInAnyOrder) {
   }
   reduction.expect(*group, 1);
   for (int rank = 0; rank < world.size(); ++rank) {
-    ASSERT_EQ(whole[static_cast<std::size_t>(rank * kElements + 17)], value<float>(rank, 17));
+    ASSERT_EQ(whole[static_cast<std::size_t>(rank * kStreamElements + 17)], value<float>(rank, 17));
   }
 }
 

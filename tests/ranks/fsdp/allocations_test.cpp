@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <new>
 
-#include "llampi/comm/comm.hpp"
 #include "support/mpi_test.hpp"
 #include "support/trajectory.hpp"
 
@@ -63,7 +62,7 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
                                          {.optimizer = true, .params = true},
                                          {.optimizer = true, .params = true, .host_step = true}};
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
-    if (strategy == Strategy::hybrid_shard && world.size() != 4) continue;
+    if (strategy == Strategy::hybrid_shard && test_ranks() != 4) continue;
     for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
       for (const bool unsharded : {false, true}) {
         for (const auto& precision :

@@ -12,7 +12,6 @@
 #include <map>
 #include <tuple>
 
-#include "llampi/comm/comm.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
 
@@ -120,7 +119,7 @@ void check_every(std::size_t stride) {
       {"bf16_params", {oracle::load("bf16_params"), kBfloat16Parameters}},
       {"groups_frozen", {oracle::load("groups_frozen"), kFloat32Tolerance}}};
   std::map<std::tuple<std::string, int, bool, int>, Trajectory> of_arithmetic;
-  const auto all = combinations(world.size());
+  const auto all = combinations(test_ranks());
   std::size_t run = 0;
   for (std::size_t i = 0; i < all.size(); i += stride, ++run) {
     const auto& combination = all[i];
@@ -139,7 +138,7 @@ void check_every(std::size_t stride) {
       return;
     }
   }
-  if (world.rank() == 0)
+  if (test_rank() == 0)
     fmt::print("{} of {} combinations, {} kinds of arithmetic\n", run, all.size(), of_arithmetic.size());
 }
 

@@ -8,6 +8,7 @@
 
 #include "fsdp/runtime/executor.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/fsdp/placement.hpp"

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <numeric>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
@@ -35,7 +34,7 @@ class Precisions : public ::testing::Test {
     std::vector<TrajectoryOptions> result;
     for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
       const bool hybrid = strategy == Strategy::hybrid_shard;
-      if (hybrid && world_.size() != 4) continue;
+      if (hybrid && test_ranks() != 4) continue;
       result.push_back(base);
       result.back().strategy = strategy;
       result.back().shard_group_size = hybrid ? 2 : 0;
@@ -153,8 +152,8 @@ void Precisions::expect_overflow_is_left_out(const TrajectoryOptions& options, c
       const auto before = state_of(disturbed.engine());
       auto inputs = disturbed.inputs(t);
       inputs.step.loss_scale = too_large;
-      EXPECT_FALSE(std::isfinite(disturbed.step(inputs).grad_norm)) << "on rank " << world_.rank();
-      EXPECT_TRUE(state_of(disturbed.engine()) == before) << "on rank " << world_.rank();
+      EXPECT_FALSE(std::isfinite(disturbed.step(inputs).grad_norm)) << "on rank " << test_rank();
+      EXPECT_TRUE(state_of(disturbed.engine()) == before) << "on rank " << test_rank();
     }
     const auto result = disturbed.step(t);
     trajectory.losses.push_back(result.loss);
@@ -167,7 +166,7 @@ void Precisions::expect_overflow_is_left_out(const TrajectoryOptions& options, c
 TEST_F(Precisions, AnOverflowChangesNothingOnAnyRank) {
   const Precision precision = {.param = DType::float16, .reduce = DType::float16};
   // 2^24 is too much for float16, in which gradients travel; on one rank none travels.
-  const double too_large = std::ldexp(1.0, world_.size() == 1 ? 200 : 24);
+  const double too_large = std::ldexp(1.0, test_ranks() == 1 ? 200 : 24);
   for (auto options : strategies({.accumulation = 2, .precision = precision, .loss_scale = 256})) {
     const auto undisturbed = run(options);
     for (const auto& offload : kOffloads) {
@@ -246,7 +245,7 @@ TEST(ShortState, EndsWithinOnePercentOfTheFloat32Loss) {
   const Precision all = {.param = DType::bfloat16, .master = DType::bfloat16, .moment = DType::bfloat16};
   for (const auto& precision : {moments, all}) {
     const double loss = loss_after_300_steps(world, precision);
-    if (world.rank() == 0)
+    if (test_rank() == 0)
       fmt::print("master {}, moments {}: loss {:.5f}, float32 {:.5f}\n", to_string(precision.master),
                  to_string(precision.moment), loss, expected);
     EXPECT_NEAR(loss, expected, 0.01 * expected);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "llampi/comm/comm.hpp"
 #include "llampi/infer/session.hpp"
 #include "support/mpi_test.hpp"
 #include "support/oracle.hpp"
@@ -85,9 +86,9 @@ double element(const Tensor& tensor, std::int64_t i) {
 }
 
 /// An engine with a folder's weights, the sequences of a global batch dealt out over the ranks.
-class Loaded {
+class LoadedFolder {
  public:
-  Loaded(const fs::path& folder, DType dtype, std::int64_t sequences, std::int64_t seq_len)
+  LoadedFolder(const fs::path& folder, DType dtype, std::int64_t sequences, std::int64_t seq_len)
       : config_(model::LlamaConfig::read(folder)),
         model_(model::make_llama(config_)),
         device_(dtype == DType::float64 ? device::make_reference_device() : device::make_cpu_device(1)),
@@ -182,7 +183,7 @@ void expect_summary(const Summary& expected, std::span<const double> values, con
 void expect_results_of_transformers(const fs::path& folder, DType dtype, const Tolerance& tolerance) {
   const auto expected = read_expected(folder);
   const std::int64_t seq_len = std::ssize(expected.sequences.front()) - 1;
-  Loaded loaded(folder, dtype, std::ssize(expected.sequences), seq_len);
+  LoadedFolder loaded(folder, dtype, std::ssize(expected.sequences), seq_len);
 
   for (std::size_t s = 0; s < expected.sequences.size(); ++s) {
     const auto logits = loaded.logits(expected.sequences[s]);

@@ -401,12 +401,12 @@ TEST_F(Generate, RefusesWhatAreNoQuestions) {
 
 /// Ranks with sequences of different lengths get what each would get if all had its.
 TEST(ContinueSequence, MayDifferByRank) {
-  constexpr const char* kModel =
+  constexpr const char* kGeneratedModel =
       R"({"model_type": "llama", "vocab_size": 61, "hidden_size": 24, "intermediate_size": 40,
     "num_hidden_layers": 2, "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64,
     "initializer_range": 0.5})";
   comm::World& world = test_world();
-  const auto model = model::make_llama(model::LlamaConfig::parse(kModel, "model"));
+  const auto model = model::make_llama(model::LlamaConfig::parse(kGeneratedModel, "model"));
   const auto device = device::make_cpu_device(1);
   fsdp::EngineOptions options;
   options.batch = generation_shape(60);

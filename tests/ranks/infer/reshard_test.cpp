@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Norms have two elements, fewer than there are ranks; most matrices fewer than two for each.
-constexpr const char* kModel = R"({"model_type": "llama", "vocab_size": 5, "hidden_size": 2,
+constexpr const char* kReshardedModel = R"({"model_type": "llama", "vocab_size": 5, "hidden_size": 2,
   "intermediate_size": 3, "num_hidden_layers": 3, "num_attention_heads": 1, "num_key_value_heads": 1,
   "max_position_embeddings": 16, "tie_word_embeddings": true})";
 
@@ -38,7 +38,8 @@ bool is_possible(const Choice& choice, int ranks) {
 }
 
 struct Loaded {
-  std::unique_ptr<model::Model> model = model::make_llama(model::LlamaConfig::parse(kModel, "model"));
+  std::unique_ptr<model::Model> model =
+      model::make_llama(model::LlamaConfig::parse(kReshardedModel, "model"));
   std::unique_ptr<device::Device> device = device::make_cpu_device(1);
   std::unique_ptr<fsdp::Engine> engine;
 
@@ -49,7 +50,7 @@ struct Loaded {
     options.wrap.policy = choice.wrap;
     options.wrap.min_params = 20;
     options.precision.moment = choice.moment;
-    if (choice.strategy == fsdp::Strategy::hybrid_shard) options.shard_group_size = test_world().size() / 2;
+    if (choice.strategy == fsdp::Strategy::hybrid_shard) options.shard_group_size = test_ranks() / 2;
     options.groups = optim::parameter_groups(model->parameters(), {.frozen = "layers.1.mlp"});
     engine = std::make_unique<fsdp::Engine>(*model, *device, test_world(), options);
   }
@@ -102,20 +103,20 @@ fs::path file_of(const Choice& choice, int ranks) {
 
 TEST(Reshard, WritesStateInEachStrategy) {
   for (const auto& choice : kChoices) {
-    if (!is_possible(choice, test_world().size())) continue;
+    if (!is_possible(choice, test_ranks())) continue;
     const Loaded loaded(choice);
     for (const auto& piece : loaded.engine->pieces_to_load()) fill(loaded, piece);
-    checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_world().size()),
+    checkpoint::save_checkpoint(test_world(), *loaded.device, file_of(choice, test_ranks()),
                                 {infer::tensor_infos(*loaded.engine),
                                  infer::tensor_pieces(loaded.engine->pieces_to_save()),
-                                 {.step = test_world().size()},
-                                 {kModel, ""}});
+                                 {.step = test_ranks()},
+                                 {kReshardedModel, ""}});
   }
 }
 
 TEST(Reshard, ReadsStateOfEveryNumberOfRanksAndStrategy) {
   for (const auto& reader : kChoices) {
-    if (!is_possible(reader, test_world().size())) continue;
+    if (!is_possible(reader, test_ranks())) continue;
     const Loaded loaded(reader);
     for (const int writers : {1, 2, 3, 4}) {
       for (const auto& writer : kChoices) {

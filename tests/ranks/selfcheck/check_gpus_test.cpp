@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
@@ -39,7 +39,7 @@ comm::Compute compute_with(std::unique_ptr<device::Device> last) {
   comm::Compute compute;
   compute.mpi = &world;
   compute.host = device::make_cpu_device(1);
-  compute.gpu = world.rank() == world.size() - 1 ? std::move(last) : device::make_cpu_device(1);
+  compute.gpu = test_rank() == test_ranks() - 1 ? std::move(last) : device::make_cpu_device(1);
   compute.gpu_properties.name = "GPU X1";
   compute.gpu_properties.bus_id = "0000:17:00.0";
   return compute;
@@ -60,7 +60,7 @@ TEST(CheckGpus, GoesOnWhereAllComputeWhatTheCpuDoes) {
 
 TEST(CheckGpus, NamesTheRankItsGpuAndWhatDiffers) {
   const std::string text = refusal(compute_with(broken_gpu(false)));
-  EXPECT_THAT(text, HasSubstr(fmt::format("the GPU of rank {} (", test_world().size() - 1)));
+  EXPECT_THAT(text, HasSubstr(fmt::format("the GPU of rank {} (", test_ranks() - 1)));
   EXPECT_THAT(text,
               ContainsRegex(", GPU X1 0000:17:00.0\\) does not compute in float32 what the CPU does: "
                             "output of model.layers.0.mlp differs by [0-9.e-]+ of its norm, and rounding "

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/data/loader.hpp"
 #include "llampi/infer/session.hpp"
 #include "ranks/train/run_fixture.hpp"

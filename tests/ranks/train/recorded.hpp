@@ -15,7 +15,6 @@
 #include <tuple>
 #include <vector>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/train/compiled_run.hpp"
 
 namespace llampi::test {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/infer/session.hpp"
 #include "ranks/train/run_fixture.hpp"
 #include "train/replicas.hpp"

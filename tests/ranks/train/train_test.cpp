@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/train/evaluate.hpp"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/ranks.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"

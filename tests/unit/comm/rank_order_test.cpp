@@ -8,6 +8,7 @@
 
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/core/half.hpp"
 #include "support/rank_values.hpp"
 

@@ -8,17 +8,17 @@
 namespace llampi::test {
 namespace {
 
-constexpr std::int64_t kMiB = 1 << 20;
+constexpr std::int64_t kMebi = 1 << 20;
 
 TEST(GpuSizes, KeepTheLogitsOfALargeVocabularyInBounds) {
   const auto sizes = device::make_gpu_sizes();
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     const std::int64_t whole = sizes->linear_cross_entropy_workspace(65536, 4096, 128256, dtype);
-    EXPECT_LE(whole, 1025 * kMiB);
-    EXPECT_GE(whole, 512 * kMiB);  // short chunks read and write the gradient of the weight too often
+    EXPECT_LE(whole, 1025 * kMebi);
+    EXPECT_GE(whole, 512 * kMebi);  // short chunks read and write the gradient of the weight too often
     EXPECT_EQ(whole, sizes->linear_cross_entropy_workspace(8192, 4096, 128256, dtype));
     // One row at least, however wide.
-    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 8, 512 * kMiB, dtype), 512 * kMiB * size_of(dtype));
+    EXPECT_GE(sizes->linear_cross_entropy_workspace(1, 8, 512 * kMebi, dtype), 512 * kMebi * size_of(dtype));
   }
 }
 
@@ -34,9 +34,9 @@ TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
     EXPECT_LE(bytes(8192), 2 * bytes(4096));
     // A gradient of the queries in float32, statistics, and little else: a sixteenth of the scores.
     EXPECT_LE(bytes(8192), 32 * std::int64_t{8192} * 8192 * 4 / 8);
-    EXPECT_LE(sizes->rms_norm_backward_workspace(1 << 20, 4096, dtype), 16 * kMiB);
+    EXPECT_LE(sizes->rms_norm_backward_workspace(1 << 20, 4096, dtype), 16 * kMebi);
   }
-  EXPECT_EQ(sizes->shared_workspace(), 64 * kMiB);
+  EXPECT_EQ(sizes->shared_workspace(), 64 * kMebi);
 }
 
 TEST(GpuSizes, RefuseWhatHasNoKernels) {

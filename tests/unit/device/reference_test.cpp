@@ -64,7 +64,7 @@ void expect_accumulates(const OperationCase& op) {
   }
 }
 
-std::vector<OperationCase> operations() {
+std::vector<OperationCase> reference_operations() {
   const Layout mixed = mixed_segments(21);
   Layout small = mixed;
   small.vocabulary = 31;
@@ -82,11 +82,11 @@ std::vector<OperationCase> operations() {
 }
 
 TEST(Reference, GradientsMatchFiniteDifferences) {
-  for (const OperationCase& op : operations()) expect_gradients_match(op);
+  for (const OperationCase& op : reference_operations()) expect_gradients_match(op);
 }
 
 TEST(Reference, GradientsAreAddedWhereAsked) {
-  for (const OperationCase& op : operations()) expect_accumulates(op);
+  for (const OperationCase& op : reference_operations()) expect_accumulates(op);
 }
 
 TEST(Reference, HeadLossOfBackwardIsThatOfForward) {

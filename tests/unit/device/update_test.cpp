@@ -49,7 +49,7 @@ NormState state_of(device::Device& device, Tensor gradient, const Ranges& ranges
   return state;
 }
 
-double norm_of(device::Device& device, Tensor gradient, const Ranges& ranges) {
+double norm_over(device::Device& device, Tensor gradient, const Ranges& ranges) {
   NormState state = state_of(device, gradient, ranges);
   return finish(device, state, 0).grad_norm;
 }
@@ -66,14 +66,14 @@ double plain_norm(const Values& values) {
   return static_cast<double>(std::sqrt(sum));
 }
 
-constexpr std::int64_t kElements = 10007;
+constexpr std::int64_t kUpdatedElements = 10007;
 
 TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
-  Values values = normal(1, kElements, "gradient");
+  Values values = normal(1, kUpdatedElements, "gradient");
   for (std::size_t i = 0; i < values.data.size(); i += 3)
     values.data[i] = static_cast<double>(static_cast<float>(values.data[i] * 1e-6));
-  const Ranges whole{{0, kElements}};
-  const Ranges split{{5000, kElements}, {0, 1}, {1, 17}, {17, 5000}};
+  const Ranges whole{{0, kUpdatedElements}};
+  const Ranges split{{5000, kUpdatedElements}, {0, 1}, {1, 17}, {17, 5000}};
   const auto reference = device::make_reference_device();
   Session r(*reference, DType::float64);
   NormState expected = state_of(*reference, r.upload(values), whole);
@@ -96,16 +96,16 @@ TEST(GradientNorm, DoesNotDependOnSplitOrderThreadsOrKernels) {
 TEST(GradientNorm, DoesNotDependOnRanks) {
   const auto device = device::make_cpu_device(2);
   Session s(*device, DType::float32);
-  const Tensor gradient = s.upload(normal(1, kElements, "gradient"));
+  const Tensor gradient = s.upload(normal(1, kUpdatedElements, "gradient"));
   NormState first, second;
-  const Ranges low{{0, 4321}}, high{{4321, kElements}};
+  const Ranges low{{0, 4321}}, high{{4321, kUpdatedElements}};
   find_maximum(*device, gradient, low, first);
   find_maximum(*device, gradient, high, second);
   first.maximum = second.maximum = std::max(first.maximum, second.maximum);
   add_squares(*device, gradient, low, first);
   add_squares(*device, gradient, high, second);
   for (int i = 0; i < 2; ++i) first.limbs[i] += second.limbs[i];
-  EXPECT_EQ(finish(*device, first, 0).grad_norm, norm_of(*device, gradient, {{0, kElements}}));
+  EXPECT_EQ(finish(*device, first, 0).grad_norm, norm_over(*device, gradient, {{0, kUpdatedElements}}));
 }
 
 TEST(GradientNorm, OfHugeAndTinyMagnitudesIsExact) {
@@ -114,12 +114,12 @@ TEST(GradientNorm, OfHugeAndTinyMagnitudesIsExact) {
                                 std::numeric_limits<float>::denorm_min()}) {
     Session s(*device, DType::float32);
     const Values values{1, 100, std::vector<double>(100, static_cast<double>(magnitude))};
-    EXPECT_NEAR(norm_of(*device, s.upload(values), {{0, 100}}), 10 * static_cast<double>(magnitude),
+    EXPECT_NEAR(norm_over(*device, s.upload(values), {{0, 100}}), 10 * static_cast<double>(magnitude),
                 1e-14 * 10 * static_cast<double>(magnitude));
   }
   Session s(*device, DType::float32);
-  EXPECT_EQ(norm_of(*device, s.upload({1, 100, std::vector<double>(100, 0.0)}), {{0, 100}}), 0);
-  EXPECT_EQ(norm_of(*device, s.upload({1, 100, std::vector<double>(100, 5.0)}), {}), 0);
+  EXPECT_EQ(norm_over(*device, s.upload({1, 100, std::vector<double>(100, 0.0)}), {{0, 100}}), 0);
+  EXPECT_EQ(norm_over(*device, s.upload({1, 100, std::vector<double>(100, 5.0)}), {}), 0);
 }
 
 TEST(GradientNorm, LeavesPaddingOut) {
@@ -129,8 +129,8 @@ TEST(GradientNorm, LeavesPaddingOut) {
   values.data[40] = 1e20;
   Values real = values;
   real.data[40] = 0;
-  EXPECT_EQ(norm_of(*device, s.upload(values), {{0, 40}, {41, 100}}),
-            norm_of(*device, s.upload(real), {{0, 100}}));
+  EXPECT_EQ(norm_over(*device, s.upload(values), {{0, 40}, {41, 100}}),
+            norm_over(*device, s.upload(real), {{0, 100}}));
 }
 
 TEST(GradientNorm, AboveTheLimitIsClipped) {
@@ -232,7 +232,7 @@ TEST(Gradients, NotFiniteMeansNoUpdate) {
 }
 
 /// Every other gradient is so small that eps counts.
-Values gradient_of_step(int step, std::int64_t n) {
+Values update_gradient(int step, std::int64_t n) {
   Values gradient = normal(1, n, fmt::format("gradient {}", step));
   for (std::size_t i = 0; i < gradient.data.size(); i += 2) {
     gradient.data[i] = static_cast<double>(static_cast<float>(gradient.data[i] * 1e-8));
@@ -247,7 +247,7 @@ Values adamw_by_hand(const Values& parameters, double weight_decay, double lr_fa
     double p = parameters.data[i], m = 0, v = 0;
     for (int step = 1; step <= 10; ++step) {
       const device::UpdateScalars scalars = scalars_of_step(step, 1e-3);
-      const double g = scalars.clip_coefficient * gradient_of_step(step, parameters.cols).data[i];
+      const double g = scalars.clip_coefficient * update_gradient(step, parameters.cols).data[i];
       const double lr = scalars.learning_rate * lr_factor;
       p -= lr * weight_decay * p;
       m = kBeta1 * m + (1 - kBeta1) * g;
@@ -269,7 +269,7 @@ TEST(AdamW, TenStepsAsTheFormulaSays) {
     Session s(*device, dtype);
     Shard shard(s, parameters);
     for (int step = 1; step <= 10; ++step) {
-      const Tensor gradient = s.upload(gradient_of_step(step, n));
+      const Tensor gradient = s.upload(update_gradient(step, n));
       shard.update(*device, gradient, {{0, 40, 0.1, 1}, {45, n, 0, 0.5}}, scalars_of_step(step, 1e-3));
     }
     const Values master = s.download(shard.master), gathered = s.download(shard.shard);

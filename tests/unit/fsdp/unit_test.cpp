@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "llampi/comm/comm.hpp"
 #include "llampi/model/model.hpp"
 #include "unit/fsdp/lists.hpp"
 

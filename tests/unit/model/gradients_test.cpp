@@ -14,18 +14,18 @@ namespace {
 
 using namespace model;
 
-struct Case {
+struct GradientCase {
   const char* name;
   std::int64_t query_heads, key_value_heads, head_dim;
   bool tied, scaled_rope;
   std::vector<std::int32_t> segments;  ///< lengths, 2 sequences of 9 tokens
 };
 
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+void PrintTo(const GradientCase& c, std::ostream* out) { *out << c.name; }
 
-constexpr BatchShape kShape = {.sequences = 2, .seq_len = 9};
+constexpr BatchShape kGradientShape = {.sequences = 2, .seq_len = 9};
 
-LlamaConfig config_of(const Case& c) {
+LlamaConfig config_of(const GradientCase& c) {
   LlamaConfig config;
   config.vocab_size = 23;
   config.hidden_size = 14;
@@ -42,7 +42,7 @@ LlamaConfig config_of(const Case& c) {
 }
 
 device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt19937& random) {
-  device::HostBatch batch(kShape.tokens());
+  device::HostBatch batch(kGradientShape.tokens());
   std::int32_t at = 0;
   for (const std::int32_t length : segments) {
     batch.segment_offsets()[static_cast<std::size_t>(batch.segments++)] = at;
@@ -58,12 +58,12 @@ device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt1
   return batch;
 }
 
-class Gradients : public ::testing::TestWithParam<Case> {
+class Gradients : public ::testing::TestWithParam<GradientCase> {
  protected:
   Gradients()
       : model_(make_llama(config_of(GetParam()))),
         device_(device::make_reference_device()),
-        runner_(*model_, *device_, kShape, DType::float64),
+        runner_(*model_, *device_, kGradientShape, DType::float64),
         random_(kSeed) {
     RecordProperty("seed", kSeed);
     // Weights of 0.5 make every part of the model count; near 0 it would be nearly linear.
@@ -162,10 +162,10 @@ TEST_P(Gradients, DoNotCrossSegments) {
 
 INSTANTIATE_TEST_SUITE_P(
     Models, Gradients,
-    ::testing::Values(Case{"multi_head_untied", 3, 3, 4, false, false, {9, 9}},
-                      Case{"grouped_tied_documents", 4, 2, 4, true, false, {2, 1, 6, 9}},
-                      Case{"multi_query_scaled_documents", 3, 1, 6, false, true, {9, 4, 5}},
-                      Case{"grouped_tied_scaled", 6, 2, 2, true, true, {9, 9}}),
+    ::testing::Values(GradientCase{"multi_head_untied", 3, 3, 4, false, false, {9, 9}},
+                      GradientCase{"grouped_tied_documents", 4, 2, 4, true, false, {2, 1, 6, 9}},
+                      GradientCase{"multi_query_scaled_documents", 3, 1, 6, false, true, {9, 4, 5}},
+                      GradientCase{"grouped_tied_scaled", 6, 2, 2, true, true, {9, 9}}),
     [](const auto& model) { return std::string(model.param.name); });
 
 }  // namespace

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Failures that all ranks know of before any goes on.
+#pragma once
+
+#include <functional>
+
+#include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/forward.hpp"
+
+namespace llampi::comm {
+
+/// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError
+/// on some rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and
+/// host if not all ranks failed alike); with any other exception the same as CommonError. Collective. `work`
+/// itself must not wait for other ranks after a failure of its own.
+void agree(World& world, const std::function<void()>& work);
+
+}  // namespace llampi::comm

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What collectives take of memory: pure functions, so that a plan needs no communicator.
+#pragma once
+
+#include <cstdint>
+
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/tensor.hpp"
+
+namespace llampi::comm {
+
+/// Scratch memory of the collectives in bytes. `dtype` is that of what is reduced (whole, values), whatever the result's. NCCL needs none: what is not reduced
+/// straight into its place is reduced where `whole` and `values` are.
+std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype);
+std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype);
+/// Those of MPI.
+inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
+  return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);
+}
+inline std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType dtype) {
+  return all_reduce_workspace(Backend::mpi, elements, ranks, dtype);
+}
+
+/// About what a communicator of so many ranks takes of the device's memory for itself: an estimate, from what
+/// is public about NCCL. A group of several ranks has one for each stream that its collectives use.
+std::int64_t communicator_bytes(Backend backend, int ranks);
+
+}  // namespace llampi::comm

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/comm/exchange.hpp"
+
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::comm {
+
+std::string broadcast_bytes_of_rank_0(World& world, const std::string& bytes) {
+  return world.broadcast(bytes, 0);
+}
+
+std::vector<std::string> all_gather_bytes(World& world, const std::string& bytes) {
+  return world.all_gather(bytes);
+}
+
+std::vector<std::string> gather_bytes_on_rank_0(World& world, const std::string& bytes) {
+  return world.gather(bytes, 0);
+}
+
+void reduce_each(World& world, const std::vector<std::int64_t*>& values, ReduceOp op) {
+  std::vector<std::int64_t> reduced;
+  reduced.reserve(values.size());
+  for (const auto* value : values) reduced.push_back(*value);
+  if (op == ReduceOp::sum) {
+    world.sum(reduced);
+  } else {
+    world.max(reduced);
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) *values[i] = reduced[i];
+}
+
+}  // namespace llampi::comm
