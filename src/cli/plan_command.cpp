@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi plan
 #include "cli/commands.hpp"
+
+#include <fmt/format.h>
+
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
 #include "cli/options.hpp"

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi tokenize
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <iostream>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/comm/failure.hpp"
+
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/fit.hpp"
-#include "llampi/core/config_error.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 #include <vector>
 
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/groups.hpp"
-#include "llampi/comm/workspace.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/workspace.hpp"
 #include "llampi/core/config_error.hpp"
 
 namespace llampi::fsdp {

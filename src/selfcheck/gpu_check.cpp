@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/selfcheck/gpu_check.hpp"
-#include "llampi/comm/common_failure.hpp"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/common_failure.hpp"
 #include "selfcheck/device_check.hpp"
 
 namespace llampi::selfcheck {

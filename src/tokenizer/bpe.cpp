@@ -12,7 +12,6 @@
 namespace llampi::tokenizer {
 namespace {
 
-constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581, which stands for a space
 constexpr std::size_t kShortWord = 48;  // symbols; above, a queue is faster than looking at all pairs
 constexpr std::size_t kCachedWords = std::size_t{1} << 16;
 

@@ -13,6 +13,9 @@
 
 namespace llampi::tokenizer {
 
+/// U+2581, which stands for a space.
+inline constexpr std::string_view kMetaSpace = "\xE2\x96\x81";
+
 /// (left id, right id) -> what becomes of them. Open addressing: merges are looked up for every pair of
 /// neighbours.
 class MergeTable {

@@ -21,8 +21,7 @@ namespace {
 
 using Kind = SentencePieceFile::Kind;
 
-constexpr std::string_view kMetaSpace = "\xE2\x96\x81";  // U+2581, which stands for a space
-constexpr std::size_t kMaxPieceBytes = 2048;             // each is looked at in all its halves
+constexpr std::size_t kMaxPieceBytes = 2048;  // each is looked at in all its halves
 
 /// A piece that text can be merged to.
 bool is_merged(const SentencePieceFile::Piece& piece) {

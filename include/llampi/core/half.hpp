@@ -8,6 +8,9 @@
 #include <cstdint>
 
 namespace llampi {
+
+enum class DType : std::uint8_t;  // tensor.hpp
+
 namespace half_detail {
 
 /// condition ? a : b. As bits: the compiler would move the float32 arithmetic of `a` into a branch.
@@ -64,5 +67,9 @@ inline std::uint16_t to_float16(float value) {
   const std::uint32_t rounded = half_detail::select(magnitude < 0x38800000, small, normal);
   return static_cast<std::uint16_t>(sign | half_detail::select(magnitude >= 0x47800000, large, rounded));
 }
+
+/// Of whole arrays: the 16-bit numbers are of this dtype, bfloat16 or float16.
+void widen(DType dtype, const std::uint16_t* bits, std::int64_t elements, float* values);
+void narrow(DType dtype, const float* values, std::int64_t elements, std::uint16_t* bits);
 
 }  // namespace llampi

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fsdp.shard_group_size = node on several nodes, which here only the world's topology says that there are.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/fsdp/wrap.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
