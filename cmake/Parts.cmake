@@ -66,8 +66,17 @@ function(llampi_unity target)
   endif()
 endfunction()
 
+# The same by groups, of a target whose files cannot all be compiled at once: what is in no group is compiled alone.
+function(llampi_unity_group target group)
+  llampi_unity(${target})
+  if(LLAMPI_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+    set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+  endif()
+endfunction()
+
 # llampi_unity_file(LIST FILE source...): of the sources in the variable LIST, these become one file that includes them. For .cu,
-# which CMake's own unity builds leave alone, and where a target's files cannot all be compiled at once.
+# which CMake's own unity builds leave alone.
 function(llampi_unity_file list file)
   if(NOT LLAMPI_UNITY)
     return()

@@ -8,15 +8,15 @@
 namespace llampi::device {
 namespace {
 
-constexpr std::int64_t kGrain = 16;  // tiles start on whole vectors
+constexpr std::int64_t kTileGrain = 16;  // tiles start on whole vectors
 
-struct Range {
+struct Side {
   std::int64_t begin, end;
 };
 
-Range cut(std::int64_t n, std::int64_t part, std::int64_t parts) {
-  const std::int64_t grains = (n + kGrain - 1) / kGrain;
-  return {grains * part / parts * kGrain, std::min(n, grains * (part + 1) / parts * kGrain)};
+Side cut(std::int64_t n, std::int64_t part, std::int64_t parts) {
+  const std::int64_t grains = (n + kTileGrain - 1) / kTileGrain;
+  return {grains * part / parts * kTileGrain, std::min(n, grains * (part + 1) / parts * kTileGrain)};
 }
 
 /// In how many parts the rows of C are cut among `threads`: so that the tiles' sides, which are what is read,
@@ -58,8 +58,8 @@ void Gemm::operator()(const Product& product) {
 
 void Gemm::tile(const Product& product, std::int64_t row_part, std::int64_t row_parts, std::int64_t col_part,
                 std::int64_t col_parts) noexcept {
-  const Range rows = cut(product.m, row_part, row_parts);
-  const Range cols = cut(product.n, col_part, col_parts);
+  const Side rows = cut(product.m, row_part, row_parts);
+  const Side cols = cut(product.n, col_part, col_parts);
   if (rows.begin >= rows.end || cols.begin >= cols.end) return;
   Product part = product;
   part.m = rows.end - rows.begin;

@@ -13,7 +13,7 @@ namespace {
 constexpr int kCandidates = 16;
 
 /// @throws Error naming the call and cuBLASLt's reason
-void check(cublasStatus_t status, const char* call) {
+void check_cublas(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   throw Error(
       fmt::format("{}: {} ({})", call, cublasLtGetStatusString(status), cublasLtGetStatusName(status)));
@@ -60,10 +60,10 @@ class CublasProduct final : public LibraryProduct {
   bool adds_out_of_place(std::size_t algorithm) const override {
     std::int32_t supported = 0;
     std::size_t written = 0;
-    check(cublasLtMatmulAlgoCapGetAttribute(&candidates_.at(algorithm).algo,
-                                            CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &supported,
-                                            sizeof supported, &written),
-          "cublasLtMatmulAlgoCapGetAttribute");
+    check_cublas(cublasLtMatmulAlgoCapGetAttribute(&candidates_.at(algorithm).algo,
+                                                   CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT, &supported,
+                                                   sizeof supported, &written),
+                 "cublasLtMatmulAlgoCapGetAttribute");
     return supported != 0;
   }
 
@@ -71,27 +71,29 @@ class CublasProduct final : public LibraryProduct {
            cudaStream_t stream) override {
     const float alpha = 1;
     const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(algorithm);
-    check(cublasLtMatmul(handle_, &operation_, &alpha, operands.first, &first_, operands.second, &second_,
-                         &beta_, operands.added, &result_, operands.result, &result_, &chosen.algo, workspace,
-                         chosen.workspaceSize, stream),
-          "cublasLtMatmul");
+    check_cublas(cublasLtMatmul(handle_, &operation_, &alpha, operands.first, &first_, operands.second,
+                                &second_, &beta_, operands.added, &result_, operands.result, &result_,
+                                &chosen.algo, workspace, chosen.workspaceSize, stream),
+                 "cublasLtMatmul");
   }
 
  private:
   void describe(const ColumnProduct& product) {
     const auto layout = [](cublasLtMatrixLayoutOpaque_t& to, const ColumnMatrix& matrix) {
-      check(cublasLtMatrixLayoutInit(&to, data_type(matrix.dtype), static_cast<std::uint64_t>(matrix.rows),
-                                     static_cast<std::uint64_t>(matrix.cols), matrix.stride),
-            "cublasLtMatrixLayoutInit");
+      check_cublas(
+          cublasLtMatrixLayoutInit(&to, data_type(matrix.dtype), static_cast<std::uint64_t>(matrix.rows),
+                                   static_cast<std::uint64_t>(matrix.cols), matrix.stride),
+          "cublasLtMatrixLayoutInit");
     };
     const auto transpose = [&](cublasLtMatmulDescAttributes_t which, Transpose t) {
       const std::int32_t value = t == Transpose::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-      check(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
-            "cublasLtMatmulDescSetAttribute");
+      check_cublas(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
+                   "cublasLtMatmulDescSetAttribute");
     };
-    check(cublasLtMatmulDescInit(
-              &operation_, product.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-          "cublasLtMatmulDescInit");
+    check_cublas(
+        cublasLtMatmulDescInit(&operation_, product.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
+                               CUDA_R_32F),
+        "cublasLtMatmulDescInit");
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_first);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_second);
     layout(first_, product.first);
@@ -101,10 +103,10 @@ class CublasProduct final : public LibraryProduct {
 
   void ask(const ColumnProduct& product) {
     cublasLtMatmulPreferenceOpaque_t preference{};
-    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    check_cublas(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t which, auto value) {
-      check(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof value),
-            "cublasLtMatmulPreferenceSetAttribute");
+      check_cublas(cublasLtMatmulPreferenceSetAttribute(&preference, which, &value, sizeof value),
+                   "cublasLtMatmulPreferenceSetAttribute");
     };
     const auto [first, second, result] = product.alignment;
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(product.workspace_bytes));
@@ -113,9 +115,9 @@ class CublasProduct final : public LibraryProduct {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, second);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, result);
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, result);
-    check(cublasLtMatmulAlgoGetHeuristic(handle_, &operation_, &first_, &second_, &result_, &result_,
-                                         &preference, kCandidates, candidates_.data(), &count_),
-          "cublasLtMatmulAlgoGetHeuristic");
+    check_cublas(cublasLtMatmulAlgoGetHeuristic(handle_, &operation_, &first_, &second_, &result_, &result_,
+                                                &preference, kCandidates, candidates_.data(), &count_),
+                 "cublasLtMatmulAlgoGetHeuristic");
   }
 
   cublasLtHandle_t handle_;
@@ -128,7 +130,7 @@ class CublasProduct final : public LibraryProduct {
 
 class Cublas final : public ProductLibrary {
  public:
-  Cublas() { check(cublasLtCreate(&handle_), "cublasLtCreate"); }
+  Cublas() { check_cublas(cublasLtCreate(&handle_), "cublasLtCreate"); }
   ~Cublas() override { cublasLtDestroy(handle_); }  // nobody is left whom a failure could tell something
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
