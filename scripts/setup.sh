@@ -30,19 +30,20 @@ pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
+qemu     | qemu-x86_64, for one test of other processors | qemu-user | qemu-user
 fuzzer   | clang++ with libFuzzer, for the fuzz tests | clang libclang-rt-dev | clang compiler-rt
 format   | clang-format | clang-format | clang-tools-extra
 tidy     | clang-tidy | clang-tidy | clang-tools-extra
 docs     | Doxygen | doxygen | doxygen
 patchelf | patchelf | patchelf | patchelf
 '
-optional=" h5py fuzzer "
+optional=" h5py qemu fuzzer "
 
 wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate pcre2 gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
-        --tests) wanted+=" h5py fuzzer" ;;
+        --tests) wanted+=" h5py qemu fuzzer" ;;
         --format) wanted+=" format" ;;
         --tidy) wanted+=" tidy" ;;
         --docs) wanted+=" docs" ;;
@@ -191,6 +192,7 @@ PROBE
     command -v mpicxx >/dev/null && command -v mpirun >/dev/null || absent+=" mpi"
     has_hdf5 || absent+=" hdf5"
     case " $wanted " in *" h5py "*) has_h5py || absent+=" h5py" ;; esac
+    [[ $(uname -m) != x86_64 ]] || command -v qemu-x86_64 >/dev/null || absent+=" qemu"
     case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
     command -v clang-tidy-14 >/dev/null || command -v clang-tidy >/dev/null || absent+=" tidy"
