@@ -6,6 +6,7 @@
 
 #include "checkpoint/safetensors_file.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/weights_folder.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
 #include "llampi/comm/agree.hpp"
@@ -22,11 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kIndex = "model.safetensors.index.json";
-
 /// Whether transformers, or an export, gives a file of weights this name.
 bool is_weights_name(const std::string& name) {
-  return name == "model.safetensors" || name == kIndex ||
+  return name == kWholeWeights || name == kWeightsIndex ||
          (name.starts_with("model-") && name.ends_with(".safetensors"));
 }
 
@@ -48,7 +47,7 @@ std::vector<ShardFile> divide(const std::vector<TensorInfo>& tensors, const Expo
     files.back().data_bytes += bytes;
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
-    files[i].name = files.size() == 1 ? "model.safetensors"
+    files[i].name = files.size() == 1 ? kWholeWeights
                                       : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
   }
   return files;
@@ -93,7 +92,7 @@ class Exporter {
 
  private:
   fs::path temporary(const ShardFile& file) const { return folder_ / (file.name + ending_); }
-  fs::path temporary_index() const { return folder_ / (kIndex + ending_); }
+  fs::path temporary_index() const { return folder_ / (kWeightsIndex + ending_); }
 
   std::string beginning(const ShardFile& file) const {
     std::vector<TensorInfo> tensors;
@@ -172,7 +171,7 @@ class Exporter {
     for (const auto& file : files_) io::rename_into_place(temporary(file), folder_ / file.name);
     if (files_.size() == 1) return;
     io::PosixFile::open_for_writing(temporary_index()).sync();
-    io::rename_into_place(temporary_index(), folder_ / kIndex);
+    io::rename_into_place(temporary_index(), folder_ / kWeightsIndex);
   }
 
   void remove_temporaries() const {

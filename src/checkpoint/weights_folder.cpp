@@ -19,9 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kWhole = "model.safetensors";
-constexpr const char* kIndexFile = "model.safetensors.index.json";
-
 /// What transformers does not load either.
 bool is_left_out(const std::string& name, bool tied_head) {
   return (tied_head && name == "lm_head.weight") || name.ends_with(".rotary_emb.inv_freq");
@@ -33,11 +30,11 @@ class WeightsFolder final : public WeightsSource {
     std::error_code ignored;
     if (!fs::is_directory(path_, ignored)) {
       throw_user_error("there is no folder {}; give the Hugging Face folder that holds {}", path_.string(),
-                       kWhole);
+                       kWholeWeights);
     }
-    if (fs::exists(path_ / kWhole, ignored)) {
-      add_file(kWhole, nullptr, tied_head);
-    } else if (fs::exists(path_ / kIndexFile, ignored)) {
+    if (fs::exists(path_ / kWholeWeights, ignored)) {
+      add_file(kWholeWeights, nullptr, tied_head);
+    } else if (fs::exists(path_ / kWeightsIndex, ignored)) {
       add_files_of_index(tied_head);
     } else {
       refuse_folder();
@@ -58,9 +55,9 @@ class WeightsFolder final : public WeightsSource {
       throw_user_error(
           "{} holds {} but no {}, and .bin files are not read: convert it in Python with transformers, "
           "AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(FOLDER)",
-          path_.string(), name, kWhole, path_.string());
+          path_.string(), name, kWholeWeights, path_.string());
     }
-    throw_user_error("there is no {} in {}; give the Hugging Face folder that holds it", kWhole,
+    throw_user_error("there is no {} in {}; give the Hugging Face folder that holds it", kWholeWeights,
                      path_.string());
   }
 
@@ -73,7 +70,7 @@ class WeightsFolder final : public WeightsSource {
         const auto expected = map->find(tensor);
         if (expected == map->end() || expected->second != name) {
           throw_user_error("{} holds {}, which {} {}; fetch the folder again", file.path().string(), tensor,
-                           (path_ / kIndexFile).string(),
+                           (path_ / kWeightsIndex).string(),
                            expected == map->end() ? "does not name" : "has in " + expected->second);
         }
       }
@@ -83,7 +80,7 @@ class WeightsFolder final : public WeightsSource {
   }
 
   void add_files_of_index(bool tied_head) {
-    const fs::path file = path_ / kIndexFile;
+    const fs::path file = path_ / kWeightsIndex;
     std::ifstream stream(file, std::ios::binary);
     std::ostringstream text;
     text << stream.rdbuf();

@@ -7,6 +7,10 @@
 
 namespace llampi::checkpoint {
 
+/// The files of such a folder: all weights in one, or the list of those that hold them.
+inline constexpr const char* kWholeWeights = "model.safetensors";
+inline constexpr const char* kWeightsIndex = "model.safetensors.index.json";
+
 /// Tensor to the name of the file that holds it.
 using SafetensorsIndex = std::map<std::string, std::string>;
 

@@ -2,6 +2,7 @@
 // Numbers that every rank can compute for every other rank.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
@@ -10,6 +11,9 @@
 #include "llampi/core/tensor.hpp"
 
 namespace llampi::test {
+
+/// Elements of the tensors that collectives are tested with: none, fewer than ranks, many.
+inline constexpr std::array<std::int64_t, 5> kCollectiveSizes = {0, 1, 5, 1000, 65537};
 
 /// Element `index` of rank `rank`. Floating-point numbers spread over 20 binary orders of magnitude and both
 /// signs, so that the last bits of a sum depend on its order.

@@ -9,8 +9,9 @@
 
 namespace llampi::comm {
 
-/// Scratch memory of the collectives in bytes. `dtype` is that of what is reduced (whole, values), whatever the result's. NCCL needs none: what is not reduced
-/// straight into its place is reduced where `whole` and `values` are.
+/// Scratch memory of the collectives in bytes. `dtype` is that of what is reduced (whole, values), whatever
+/// the result's. NCCL needs none: what is not reduced straight into its place is reduced where `whole` and
+/// `values` are.
 std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype);
 std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype);
 /// Those of MPI.

@@ -32,9 +32,10 @@ bool by_cudnn(const CudnnAttention* cudnn, GpuAttention choice, bool supported) 
 }  // namespace
 
 AttentionProblem attention_problem(const Documents& documents, AttentionShape shape) {
-  if (shape.head_dim > 256)
-    throw Error(
-        fmt::format("the GPU's attention takes heads of at most 256 elements, not {}", shape.head_dim));
+  if (shape.head_dim > kMaximumDim) {
+    throw Error(fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim,
+                            shape.head_dim));
+  }
   require(shape.key_value_heads > 0 && shape.query_heads % shape.key_value_heads == 0,
           "query heads are a multiple of the key/value heads");
   const std::int64_t tokens = documents.positions.cols;

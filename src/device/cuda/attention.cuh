@@ -16,8 +16,9 @@
 
 namespace llampi::device::cuda {
 
-/// Of the kernels without tensor cores: warps of a block, columns that a lane of a warp has of a head.
-inline constexpr int kPlainWarps = 4, kMaximumDim = 256, kLaneColumns = kMaximumDim / 32;
+inline constexpr int kMaximumDim = 256;  ///< of a head
+/// Of the kernels without tensor cores: warps of a block, columns of a head that a lane of a warp has.
+inline constexpr int kPlainWarps = 4, kLaneColumns = kMaximumDim / 32;
 
 /// Passed to kernels by value.
 struct AttentionProblem {

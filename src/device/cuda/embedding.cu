@@ -7,8 +7,8 @@
 namespace llampi::device::cuda {
 namespace {
 
-/// A block has a token and kElementThreads vectors of its row (blockIdx.y). 4 H bytes a token in 16 bits, read and
-/// written: 134 MB, 28 us for 8192 tokens of 4096 at 4.8 TB/s.
+/// A block has a token and kElementThreads vectors of its row (blockIdx.y). 4 H bytes a token in 16 bits,
+/// read and written: 134 MB, 28 us for 8192 tokens of 4096 at 4.8 TB/s.
 template <class T, int N>
 __global__ void __launch_bounds__(kElementThreads)
     gather_kernel(const std::int32_t* tokens, const T* table, std::int64_t hidden, T* x) {
@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kElementThreads)
   groups.size[t] = before == 0 ? equal : 0;
 }
 
-/// A block has a token and kElementThreads vectors of 4 columns (blockIdx.y); it sums the group if the token is the
-/// leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us for 8192
+/// A block has a token and kElementThreads vectors of 4 columns (blockIdx.y); it sums the group if the token
+/// is the leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us for 8192
 /// tokens of 4096; rows that are cleared before: 4 V H bytes, 2.1 GB, 440 us for V = 128256.
 template <class T, int N>
 __global__ void __launch_bounds__(kElementThreads)

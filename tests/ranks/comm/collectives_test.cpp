@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 
 #include "comm/mpi/mpi_world.hpp"
 #include "llampi/comm/comm.hpp"
@@ -17,8 +16,6 @@ namespace llampi::test {
 namespace {
 
 using namespace comm;
-
-constexpr std::array<std::int64_t, 5> kSizes = {0, 1, 5, 1000, 65537};
 
 template <class T>
 class Collectives : public ::testing::Test {
@@ -78,11 +75,11 @@ using Types = ::testing::Types<float, double, std::int64_t, std::int32_t>;
 TYPED_TEST_SUITE(Collectives, Types);
 
 TYPED_TEST(Collectives, AllGatherBringsEveryShard) {
-  for (const std::int64_t elements : kSizes) this->gather(*this->group, elements);
+  for (const std::int64_t elements : kCollectiveSizes) this->gather(*this->group, elements);
 }
 
 TYPED_TEST(Collectives, AllGatherFromItsPlaceInTheWhole) {
-  for (const std::int64_t elements : kSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     std::vector<TypeParam> whole(static_cast<std::size_t>(elements * this->group->size()), TypeParam(-7));
     const Tensor shard =
         row(whole).slice(this->group->rank() * elements, (this->group->rank() + 1) * elements);
@@ -98,7 +95,7 @@ TYPED_TEST(Collectives, AllGatherFromItsPlaceInTheWhole) {
 }
 
 TYPED_TEST(Collectives, SumsAreInRankOrder) {
-  for (const std::int64_t elements : kSizes) this->expect_reductions(*this->group, elements);
+  for (const std::int64_t elements : kCollectiveSizes) this->expect_reductions(*this->group, elements);
 }
 
 // Guards the test above: were the order of no consequence, it could not see a wrong one.
@@ -111,7 +108,7 @@ TEST(TestValues, SumsDependOnTheOrder) {
 }
 
 TYPED_TEST(Collectives, ReduceScatterAddsTheSumAtLast) {
-  for (const std::int64_t elements : kSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     const TypeParam before(3);
     auto expected = this->expected_sums(*this->group, this->group->rank() * elements,
                                         (this->group->rank() + 1) * elements);
@@ -123,7 +120,7 @@ TYPED_TEST(Collectives, ReduceScatterAddsTheSumAtLast) {
 
 TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
   for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
-    for (const std::int64_t elements : kSizes) {
+    for (const std::int64_t elements : kCollectiveSizes) {
       auto numbers = values<TypeParam>(this->world.rank(), elements);
       std::vector<TypeParam> result(static_cast<std::size_t>(elements), TypeParam(3));
       const std::int64_t bytes = all_reduce_workspace(elements, this->group->size(), dtype_of<TypeParam>);
@@ -141,7 +138,7 @@ TYPED_TEST(Collectives, AllReduceIntoAnotherBufferAndAdding) {
 }
 
 TYPED_TEST(Collectives, MaximumIsThatOfAllRanks) {
-  for (const std::int64_t elements : kSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     std::vector<TypeParam> expected;
     for (std::int64_t i = 0; i < elements; ++i) {
       TypeParam largest = value<TypeParam>(0, i);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 
 #include "comm/mpi/mpi_world.hpp"
 #include "llampi/comm/comm.hpp"
@@ -19,7 +18,6 @@ namespace {
 
 using namespace comm;
 
-constexpr std::array<std::int64_t, 5> kNarrowSizes = {0, 1, 5, 1000, 65537};
 constexpr std::uint16_t kCanary = 0xABCD;
 
 struct Bfloat16 {
@@ -145,21 +143,21 @@ using Formats = ::testing::Types<Bfloat16, Float16>;
 TYPED_TEST_SUITE(Narrow, Formats);
 
 TYPED_TEST(Narrow, ReduceScatterSumsInFloat32) {
-  for (const std::int64_t elements : kNarrowSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     this->expect_reduce_scatter(*this->group, elements, Accumulate::no);
     this->expect_reduce_scatter(*this->group, elements, Accumulate::yes);
   }
 }
 
 TYPED_TEST(Narrow, AllReduceSumsInFloat32) {
-  for (const std::int64_t elements : kNarrowSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     this->expect_all_reduce(*this->group, elements, Accumulate::no);
     this->expect_all_reduce(*this->group, elements, Accumulate::yes);
   }
 }
 
 TYPED_TEST(Narrow, AllReduceMayBeInPlace) {
-  for (const std::int64_t elements : kNarrowSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     auto values = this->numbers(elements);
     const Tensor numbers = this->narrow_row(values, elements);
     const auto workspace =
@@ -174,7 +172,7 @@ TYPED_TEST(Narrow, AllReduceMayBeInPlace) {
 }
 
 TYPED_TEST(Narrow, MaximumIsThatOfAllRanks) {
-  for (const std::int64_t elements : kNarrowSizes) {
+  for (const std::int64_t elements : kCollectiveSizes) {
     auto values = this->numbers(elements);
     std::vector<float> result(static_cast<std::size_t>(elements));
     const auto workspace =
@@ -204,7 +202,7 @@ TYPED_TEST(Narrow, MessagesMayBeLongerThanMpiCounts) {
 // before they are added.
 TYPED_TEST(Narrow, NumbersShowHowTheyAreSummed) {
   int each = 0, order = 0, twice = 0;
-  for (std::int64_t i = 0; i < kNarrowSizes.back(); ++i) {
+  for (std::int64_t i = 0; i < kCollectiveSizes.back(); ++i) {
     const auto widen = [&](int rank) { return TypeParam::widen(bits_of<TypeParam>(rank, i)); };
     const auto round = [](float x) { return TypeParam::widen(TypeParam::narrow(x)); };
     const float sum = wide_sum<TypeParam>({0, 1, 2}, i);

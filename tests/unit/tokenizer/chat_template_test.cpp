@@ -286,7 +286,7 @@ std::string digest(const tokenizer::EncodedChat& chat, tokenizer::ChatPurpose pu
   return fmt::format("{:08x}", value);
 }
 
-tokenizer::Conversation conversation_of(const Json& messages) {
+tokenizer::Conversation conversation_of_pairs(const Json& messages) {
   tokenizer::Conversation conversation;
   for (const auto& message : messages) {
     const std::string role = message[0];
@@ -333,7 +333,7 @@ TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
       if (has_default) chosen.default_system = known["default_system"];
       std::size_t differ = 0;
       for (std::size_t i = 0; i < known["conversations"].size(); ++i) {
-        auto turns = conversation_of(known["conversations"][i]);
+        auto turns = conversation_of_pairs(known["conversations"][i]);
         const auto whole = digest_of(*tokenizer, chosen, turns, tokenizer::ChatPurpose::training);
         turns.pop_back();
         const auto prompt = digest_of(*tokenizer, chosen, turns, tokenizer::ChatPurpose::generation);

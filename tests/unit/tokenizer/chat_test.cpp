@@ -118,7 +118,7 @@ TEST(Chat, StopsAtTheEndOfATurnAndOfTheText) {
   EXPECT_THAT(tokenizer::stop_tokens(llama2, kLlama2), ::testing::ElementsAre(*llama2.find("</s>")));
 }
 
-tokenizer::Conversation conversation_in(const Json& messages) {
+tokenizer::Conversation conversation_of_objects(const Json& messages) {
   tokenizer::Conversation conversation;
   for (const auto& message : messages) {
     const std::string role = message["role"];
@@ -142,7 +142,7 @@ TEST(Chat, RendersAsTransformersDoes) {
   int compared = 0;
   for (const auto& [kind, tokenizer] : kinds) {
     for (const auto& known : cases()) {
-      const auto turns = conversation_in(known["messages"]);
+      const auto turns = conversation_of_objects(known["messages"]);
       const auto& wanted = known[kind.name];
       if (wanted.is_null()) {
         EXPECT_THROW(tokenizer::encode_chat(tokenizer, kind, turns), UserError) << known;
@@ -185,7 +185,7 @@ TEST(Chat, HasTheIdsAndTheMaskOfTransformers) {
       const auto& wanted = known[name];
       if (wanted.is_null()) continue;
       SCOPED_TRACE(name + ": " + known["messages"].dump());
-      auto turns = conversation_in(known["messages"]);
+      auto turns = conversation_of_objects(known["messages"]);
       const auto chat = tokenizer::encode_chat(*tokenizer, kind, turns);
       EXPECT_EQ(chat.ids, wanted["ids"].get<std::vector<std::int32_t>>());
       EXPECT_EQ(chat.mask, wanted["mask"].get<std::vector<std::uint8_t>>());
