@@ -7,8 +7,8 @@
 #   include/NAME/llampi/NAME -> include/llampi/NAME       of the part and of those that use it
 #   private/NAME/NAME        -> src/NAME                  of the part, and of tests of it that ask for it
 #
-# DECIDES: the part says what is to be computed, read and written, and others do it: it is compiled at -O1, in two thirds of the
-# time, and no step is slower for it (measured).
+# DECIDES: the part says what is to be computed, read and written, and others do it. It is compiled at -O1: that takes two thirds of
+# the time, and steps of bench/step_bench took no longer.
 function(llampi_part name)
   cmake_parse_arguments(ARG "DECIDES" "" "USES;LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -62,45 +62,37 @@ endfunction()
 function(llampi_unity target)
   if(LLAMPI_UNITY)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
-    llampi_unity_warnings(${target})
+    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+      # To GCC, what stands in an included file could stand in several translation units.
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+    endif()
   endif()
 endfunction()
 
-# The same by groups, of a target whose files cannot all be compiled at once: what is in no group is compiled alone.
+# llampi_unity_group(TARGET GROUP source...): of such a target, only these are compiled at once; what is in no group is compiled alone.
 function(llampi_unity_group target group)
-  llampi_unity(${target})
-  if(LLAMPI_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-    set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
-  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
 endfunction()
 
-# llampi_unity_file(LIST FILE source...): of the sources in the variable LIST, these become one file that includes them. For .cu,
-# which CMake's own unity builds leave alone.
-function(llampi_unity_file list file)
+# llampi_unity_kernels(LIST ENDING): in the variable LIST, the .cu files become two, *.ENDING, that include them: CMake's own unity
+# builds leave .cu alone. nvcc takes 6 s for the headers of a file, longer than for what is in most of them.
+function(llampi_unity_kernels list ending)
   if(NOT LLAMPI_UNITY)
     return()
   endif()
-  set(text "")
-  set(sources ${${list}})
-  foreach(source ${ARGN})
-    list(REMOVE_ITEM sources ${source})
-    string(APPEND text "#include \"${source}\"\n")
+  set(kernels ${${list}})
+  set(attention_kernels ${${list}})
+  list(FILTER kernels EXCLUDE REGEX "/attention[^/]*$")
+  list(FILTER attention_kernels INCLUDE REGEX "/attention[^/]*$")
+  set(sources "")
+  foreach(group kernels attention_kernels)
+    list(TRANSFORM ${group} REPLACE "(.+)" "#include \"\\1\"\n")
+    list(JOIN ${group} "" text)
+    file(CONFIGURE OUTPUT ${group}.${ending} CONTENT "${text}" @ONLY)
+    list(APPEND sources ${CMAKE_CURRENT_BINARY_DIR}/${group}.${ending})
   endforeach()
-  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
-  set(${list} ${sources} ${CMAKE_CURRENT_BINARY_DIR}/${file} PARENT_SCOPE)
-endfunction()
-
-# nvcc reads the headers five times for each file, which takes it longer than most files themselves. For the emulator, too.
-set(LLAMPI_CUDA_UNITY_GROUPS kernels attention_kernels)
-set(LLAMPI_CUDA_UNITY_kernels adamw.cu copies.cu elementwise.cu embedding.cu gradient_norm.cu loss.cu norm.cu products.cu)
-set(LLAMPI_CUDA_UNITY_attention_kernels attention.cu attention_cached.cu attention_forward.cu attention_plain.cu)
-
-# To GCC, what stands in an included file could stand in several translation units.
-function(llampi_unity_warnings target)
-  if(LLAMPI_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
-  endif()
+  set(${list} ${sources} PARENT_SCOPE)
 endfunction()
 
 function(llampi_warnings target)

@@ -25,13 +25,15 @@ void run(comm::World& world, const char* weights, const char* tokens, std::int64
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    fmt::print(stderr, "usage: [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN\n");
+  const auto world = comm::World::create();
+  const std::int64_t seq_len = argc == 4 ? std::atoll(argv[3]) : 0;
+  if (seq_len < 1) {
+    if (world->rank() == 0)
+      fmt::print(stderr, "usage: [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN\n");
     return 2;
   }
-  const auto world = comm::World::create();
   try {
-    run(*world, argv[1], argv[2], std::atoll(argv[3]));
+    run(*world, argv[1], argv[2], seq_len);
   } catch (const UserError& error) {  // one sentence, the same on all ranks
     if (world->rank() == 0) fmt::print(stderr, "evaluate: {}\n", error.what());
     return 2;

@@ -10,9 +10,7 @@ namespace {
 }  // namespace
 
 void Runtime::synchronize_all() {
-  synchronize(Stream::compute);
-  for (int i = 0; i < kUrgentStreams; ++i) synchronize(Stream::urgent(i, "urgent"));
-  for (int i = 0; i < kOtherStreams; ++i) synchronize(Stream::other(i, "other"));
+  for (const Stream stream : kDeviceStreams) synchronize(stream);
 }
 
 void Runtime::begin_capture() { refuse_capture(); }

@@ -31,8 +31,7 @@ class CallError : public Error {
  public:
   /// `call` is the function's name, `reason` the library's own words.
   CallError(const std::string& call, const std::string& reason,
-            SourceLocation where = SourceLocation::current())
-      : Error(fmt::format("{} failed: {} ({}:{})", call, reason, where.file_name(), where.line())) {}
+            SourceLocation where = SourceLocation::current());
 };
 
 /// Throws UserError with a formatted message.
@@ -41,10 +40,10 @@ template <class... Args>
   throw UserError(fmt::format(format, std::forward<Args>(args)...));
 }
 
+[[noreturn]] void throw_internal_error(const char* what, SourceLocation where);
 /// Throws Error if `condition` is false: for broken invariants of our own, not for the user's mistakes.
 inline void require(bool condition, const char* what, SourceLocation where = SourceLocation::current()) {
-  if (!condition)
-    throw Error(fmt::format("internal error: {} ({}:{})", what, where.file_name(), where.line()));
+  if (!condition) throw_internal_error(what, where);
 }
 
 }  // namespace llampi

@@ -3,6 +3,7 @@
 // computed is in operations.hpp.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -45,6 +46,12 @@ class Stream {
 };
 inline constexpr Stream Stream::compute{0, "compute"};
 inline constexpr Stream Stream::host{kStreams - 1, "host"};
+
+/// Those that a device has: all but the host's.
+inline constexpr std::array kDeviceStreams = {Stream::compute, Stream::urgent(0, "urgent"),
+                                              Stream::urgent(1, "urgent"), Stream::other(0, "other"),
+                                              Stream::other(1, "other")};
+static_assert(kDeviceStreams.size() == kStreams - 1);
 
 /// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
 /// in it.

@@ -13,8 +13,9 @@ namespace {
 /// Calls `work` with each stream that a capture joins to Stream::compute.
 template <class Work>
 void for_other_streams(const Work& work) {
-  for (int i = 0; i < kUrgentStreams; ++i) work(Stream::urgent(i, "urgent"));
-  for (int i = 0; i < kOtherStreams; ++i) work(Stream::other(i, "other"));
+  for (const Stream stream : kDeviceStreams) {
+    if (stream != Stream::compute) work(stream);
+  }
 }
 
 class CapturedGraph final : public Graph::Impl {

@@ -57,14 +57,11 @@ CudaDevice::CudaDevice(const GpuOptions& options)
   // Communication goes first, so that it is not held up by kernels that fill the GPU.
   int lowest = 0, highest = 0;
   check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
-  const auto make = [&](Stream stream) {
+  for (const Stream stream : kDeviceStreams) {
     check(cudaStreamCreateWithPriority(&streams_[stream.index()], cudaStreamNonBlocking,
                                        stream.is_urgent() ? highest : lowest),
           "cudaStreamCreateWithPriority");
-  };
-  make(Stream::compute);
-  for (int i = 0; i < kUrgentStreams; ++i) make(Stream::urgent(i, "urgent"));
-  for (int i = 0; i < kOtherStreams; ++i) make(Stream::other(i, "other"));
+  }
 }
 
 CudaDevice::~CudaDevice() {

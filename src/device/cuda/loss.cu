@@ -47,14 +47,14 @@ __device__ inline void load_tile(const float* row, std::int64_t begin, std::int6
   }
 }
 
-struct RowStatistics {
+struct LossStatistics {
   float maximum;
   float sum;  ///< of exp(logit - maximum)
 };
 
 /// In one pass: each thread rescales its sum when it meets a larger logit (Milakov & Gimelshein, arXiv
 /// 1805.02867). A row with NaN or +infinity has NaN as sum. All threads of the block have the result.
-__device__ inline RowStatistics row_statistics(const float* row, std::int64_t vocabulary) {
+__device__ inline LossStatistics loss_statistics(const float* row, std::int64_t vocabulary) {
   float maximum = -INFINITY, sum = 0;
   for (std::int64_t begin = 0; begin < vocabulary; begin += kTile) {
     Pack<float> tile[kLoads];
@@ -78,7 +78,7 @@ __device__ inline RowStatistics row_statistics(const float* row, std::int64_t vo
 /// logits: they are not wider.
 template <class T>
 __device__ inline void write_gradient(float* row, std::int64_t vocabulary, std::int32_t label, float scale,
-                                      RowStatistics statistics) {
+                                      LossStatistics statistics) {
   T* const gradient = reinterpret_cast<T*>(row);
   const float factor = scale / statistics.sum;
   for (std::int64_t begin = 0; begin < vocabulary; begin += kTile) {
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kLossThreads, 3)
     return;
   }
   const bool valid = label < vocabulary;
-  const RowStatistics statistics = row_statistics(row, vocabulary);
+  const LossStatistics statistics = loss_statistics(row, vocabulary);
   if (threadIdx.x == 0)
     losses[blockIdx.x] = valid ? logf(statistics.sum) + (statistics.maximum - row[label]) : NAN;
   if constexpr (kGradient) {
