@@ -4,7 +4,8 @@
 //   [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN      WEIGHTS: a Hugging Face folder or a checkpoint
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include <charconv>
+#include <string_view>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/data/token_file.hpp"
@@ -26,8 +27,10 @@ void run(comm::World& world, const char* weights, const char* tokens, std::int64
 
 int main(int argc, char** argv) {
   const auto world = comm::World::create();
-  const std::int64_t seq_len = argc == 4 ? std::atoll(argv[3]) : 0;
-  if (seq_len < 1) {
+  std::int64_t seq_len = 0;
+  const std::string_view last = argc == 4 ? argv[3] : "";
+  const auto [end, failure] = std::from_chars(last.data(), last.data() + last.size(), seq_len);
+  if (failure != std::errc() || end != last.data() + last.size() || seq_len < 1) {
     if (world->rank() == 0)
       fmt::print(stderr, "usage: [mpirun -n RANKS] evaluate WEIGHTS TOKENS.h5 SEQ_LEN\n");
     return 2;
