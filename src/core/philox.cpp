@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/core/philox.hpp"
 
-#include <cmath>
-#include <numbers>
+#include "llampi/core/normal.hpp"
 
 namespace llampi {
 
@@ -21,27 +20,26 @@ std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::a
 }
 
 RandomStream::RandomStream(std::uint64_t seed, std::string_view purpose)
-    : key_{static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)},
-      purpose_(14695981039346656037U) {
+    : key_(seed), purpose_(14695981039346656037U) {
   for (const char c : purpose)
     purpose_ = (purpose_ ^ static_cast<unsigned char>(c)) * 1099511628211U;  // FNV-1a
 }
 
+std::array<std::uint32_t, 4> RandomStream::block(std::uint64_t index) const {
+  return philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                 static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
+                {static_cast<std::uint32_t>(key_), static_cast<std::uint32_t>(key_ >> 32)});
+}
+
 std::uint64_t RandomStream::bits(std::uint64_t index) const {
-  const auto r = philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                         static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
-                        key_);
+  const auto r = block(index);
   return (std::uint64_t{r[1]} << 32) | r[0];
 }
 
 double RandomStream::normal(std::uint64_t index) const {
-  const auto r = philox({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                         static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
-                        key_);
-  // 53-bit uniforms; the first is in (0, 1], so that its logarithm is finite.
-  const double u1 = (static_cast<double>(((std::uint64_t{r[1]} << 32) | r[0]) >> 11) + 1.0) * 0x1p-53;
-  const double u2 = static_cast<double>(((std::uint64_t{r[3]} << 32) | r[2]) >> 11) * 0x1p-53;
-  return std::sqrt(-2.0 * std::log(u1)) * std::cos(2.0 * std::numbers::pi * u2);
+  const auto r = block(index);
+  return standard_normal<ScalarArithmetic>((std::uint64_t{r[1]} << 32) | r[0],
+                                           (std::uint64_t{r[3]} << 32) | r[2]);
 }
 
 }  // namespace llampi

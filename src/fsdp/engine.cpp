@@ -223,7 +223,7 @@ std::vector<double> Engine::logits(const device::HostBatch& batch, std::int64_t 
 }
 
 void Engine::initialise(std::uint64_t seed) {
-  fill_with_initial_values(model(), impl_->device, pieces_to_load(), seed);
+  fill_with_initial_values(model(), impl_->device, impl_->host, pieces_to_load(), seed);
 }
 
 std::vector<StatePiece> Engine::pieces_to_load() {

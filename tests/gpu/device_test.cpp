@@ -8,6 +8,7 @@
 
 #include "gpu/gpu_fixture.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/philox.hpp"
 #include "support/streams.hpp"
 
 namespace llampi::test {
@@ -311,6 +312,21 @@ TEST_F(GpuDevice, AddsInEveryType) {
         expect_equal(unpacked(destination.get<std::byte>(), dtype), expected, dtype);
       }
     }
+  }
+}
+
+TEST_F(GpuDevice, DrawsTheNumbersOfTheHost) {
+  const RandomStream stream(5, "init model.embed_tokens.weight");
+  constexpr double kDeviation = 0.02;
+  constexpr std::int64_t kCount = 70001, kFirst = (std::int64_t{1} << 32) - 100;
+  for (const DType dtype : kGpuTypes) {
+    const Buffer out(device(), dtype, kCount, 1);
+    device().run(device::op::RandomNormal{
+        .stream = stream, .first = kFirst, .standard_deviation = kDeviation, .out = out.view()});
+    std::vector<std::uint32_t> expected;
+    for (std::uint64_t i = 0; i < kCount; ++i)
+      expected.push_back(narrow(static_cast<float>(kDeviation * stream.normal(kFirst + i)), dtype));
+    expect_equal(unpacked(out.get<std::byte>(), dtype), expected, dtype);
   }
 }
 

@@ -23,12 +23,18 @@ class RandomStream {
 
   /// 64 random bits.
   std::uint64_t bits(std::uint64_t index) const;
-  /// Standard normal (Box-Muller in float64).
+  /// Standard normal, standard_normal() of normal.hpp: the same bits on any machine.
   double normal(std::uint64_t index) const;
 
+  /// Philox's key, its lower word first.
+  std::uint64_t key() const { return key_; }
+  /// The upper half of Philox's counter; the lower is the index.
+  std::uint64_t purpose() const { return purpose_; }
+
  private:
-  std::array<std::uint32_t, 2> key_;
-  std::uint64_t purpose_;  // upper half of the counter
+  std::array<std::uint32_t, 4> block(std::uint64_t index) const;
+
+  std::uint64_t key_, purpose_;
 };
 
 }  // namespace llampi

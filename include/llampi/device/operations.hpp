@@ -22,6 +22,7 @@
 #include <utility>
 #include <variant>
 
+#include "llampi/core/philox.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/operation_sizes.hpp"
 
@@ -274,6 +275,16 @@ struct Zero {
   Tensor destination;
 };
 
+/// out[i] = standard_deviation * stream.normal(first + i), [1, n]: the same bits on every device, rounded to
+/// float32 and then to the dtype of `out` (float32, bfloat16 or float16; the reference keeps float64).
+struct RandomNormal {
+  static constexpr const char* kName = "random_normal";
+  RandomStream stream;
+  std::int64_t first;
+  double standard_deviation;
+  Tensor out;
+};
+
 // The global gradient norm is exact in the sense that it does not depend on how the elements are spread over
 // ranks, units or threads: squares are summed as integers on a grid given by the largest magnitude. A
 // gradient is float32 or bfloat16, in AdamW too; bfloat16 counts as the float32 that it widens to.
@@ -342,12 +353,13 @@ struct AdamW {
 
 }  // namespace op
 
-using Operation = std::variant<op::Embedding, op::EmbeddingBackward, op::RmsNorm, op::RmsNormBackward,
-                               op::QkvRope, op::QkvRopeBackward, op::Attention, op::AttentionBackward,
-                               op::CachedAttention, op::ProjectionResidual, op::ProjectionBackward,
-                               op::GateUpSwiglu, op::Swiglu, op::GateUpSwigluBackward, op::LinearCrossEntropy,
-                               op::LinearCrossEntropyBackward, op::Linear, op::Add, op::Copy, op::Cast,
-                               op::Zero, op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
+using Operation =
+    std::variant<op::Embedding, op::EmbeddingBackward, op::RmsNorm, op::RmsNormBackward, op::QkvRope,
+                 op::QkvRopeBackward, op::Attention, op::AttentionBackward, op::CachedAttention,
+                 op::ProjectionResidual, op::ProjectionBackward, op::GateUpSwiglu, op::Swiglu,
+                 op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward, op::Linear,
+                 op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal, op::MaxMagnitude, op::SumSquares,
+                 op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

@@ -14,6 +14,7 @@ struct StatePiece {
   std::int64_t begin = 0;  ///< first logical element
   Tensor master;
   Tensor exp_avg, exp_avg_sq;  ///< as long, or empty: frozen, or without optimizer state
+  bool in_host_memory = false;
 };
 
 }  // namespace llampi::fsdp

@@ -26,6 +26,7 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::Add& o);
   void execute(const op::Copy& o);
   void execute(const op::Zero& o);
+  void execute(const op::RandomNormal& o);
 
   // products.cpp
   void execute(const op::QkvRope& o);

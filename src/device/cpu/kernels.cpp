@@ -12,27 +12,28 @@ namespace simd_generic {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
 void add_cast_kernels(Kernels& kernels);
+void add_random_kernels(Kernels& kernels);
 }  // namespace simd_generic
 namespace simd_v3 {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
 void add_cast_kernels(Kernels& kernels);
+void add_random_kernels(Kernels& kernels);
 }  // namespace simd_v3
 namespace simd_v4 {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
 void add_cast_kernels(Kernels& kernels);
+void add_random_kernels(Kernels& kernels);
 }  // namespace simd_v4
 
 namespace {
 
-Kernels make(const char* name, void (*add_rows)(Kernels&), void (*add_update)(Kernels&),
-             void (*add_casts)(Kernels&)) {
+/// `adds`: the functions that set the pointers of a variant.
+Kernels make(const char* name, std::initializer_list<void (*)(Kernels&)> adds) {
   Kernels kernels{};
   kernels.name = name;
-  add_rows(kernels);
-  add_update(kernels);
-  add_casts(kernels);
+  for (const auto add : adds) add(kernels);
   return kernels;
 }
 
@@ -44,16 +45,16 @@ std::vector<const Kernels*> available_kernels() {
     std::vector<Kernels> result;
 #ifdef LLAMPI_X86_VARIANTS
     if (cpu_level() >= CpuLevel::avx512) {
-      result.push_back(make("AVX-512 (x86-64-v4)", simd_v4::add_row_kernels, simd_v4::add_update_kernels,
-                            simd_v4::add_cast_kernels));
+      result.push_back(make("AVX-512 (x86-64-v4)", {simd_v4::add_row_kernels, simd_v4::add_update_kernels,
+                                                    simd_v4::add_cast_kernels, simd_v4::add_random_kernels}));
     }
     if (cpu_level() >= CpuLevel::avx2) {
-      result.push_back(make("AVX2 (x86-64-v3)", simd_v3::add_row_kernels, simd_v3::add_update_kernels,
-                            simd_v3::add_cast_kernels));
+      result.push_back(make("AVX2 (x86-64-v3)", {simd_v3::add_row_kernels, simd_v3::add_update_kernels,
+                                                 simd_v3::add_cast_kernels, simd_v3::add_random_kernels}));
     }
 #endif
-    result.push_back(make("generic", simd_generic::add_row_kernels, simd_generic::add_update_kernels,
-                          simd_generic::add_cast_kernels));
+    result.push_back(make("generic", {simd_generic::add_row_kernels, simd_generic::add_update_kernels,
+                                      simd_generic::add_cast_kernels, simd_generic::add_random_kernels}));
     return result;
   }();
   std::vector<const Kernels*> available;

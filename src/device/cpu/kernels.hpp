@@ -37,6 +37,11 @@ struct RoundingKey {
   std::uint64_t first_element;  ///< the logical element of the first value
 };
 
+/// Where normal numbers come from: a RandomStream of core/philox.hpp, and the index of the first.
+struct NormalSource {
+  std::uint64_t key, purpose, first;
+};
+
 /// A row of scores of attention has this many elements more in memory than it has keys, at most: whole
 /// vectors fit.
 inline constexpr std::int64_t kRowPadding = 16;
@@ -95,6 +100,9 @@ struct Kernels {
   /// y = the upper halves of (bits of x + 16 random bits): the two neighbours of x, each as likely as it is
   /// near. What bfloat16 holds stays as it is, NaN stays NaN.
   void (*round_bfloat16)(Index n, const float* x, const RoundingKey& key, std::uint16_t* y);
+
+  /// y = standard normal numbers times `deviation`, rounded to float32; the same bits in each variant.
+  void (*normal)(Index n, const NormalSource& source, double deviation, float* y);
 };
 
 /// Variants that this program has and this machine can run, the fastest first; the last is the generic one.

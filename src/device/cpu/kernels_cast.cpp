@@ -3,11 +3,7 @@
 // arithmetic is that of core/half.hpp, which is not included: its inline functions would be compiled for this
 // instruction set.
 #include "device/cpu/kernels_variant.hpp"
-#include "device/cpu/simd.hpp"
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
+#include "device/cpu/philox_vectors.hpp"
 
 namespace llampi::device::LLAMPI_SIMD {
 namespace {
@@ -102,26 +98,11 @@ void narrow_float16(Index n, const float* x, Half* y) {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "draws are taken from the lower end of a block");
 
-typedef std::uint64_t Words __attribute__((vector_size(kVectorBytes)));
-constexpr Index kBlocks = kVectorBytes / 8;  ///< of Philox at once
 constexpr Index kDrawsOfBlock = 8;
 constexpr Index kDraws = 128;  ///< made before they are used: several independent vectors of blocks
 
-/// The lower halves times `factor`, in full.
-inline Words multiply_lower(Words v, std::uint32_t factor) {
-#if defined(LLAMPI_SIMD_512)
-  return reinterpret_cast<Words>(_mm512_mul_epu32(reinterpret_cast<__m512i>(v), _mm512_set1_epi64(factor)));
-#elif defined(LLAMPI_SIMD_256)
-  return reinterpret_cast<Words>(_mm256_mul_epu32(reinterpret_cast<__m256i>(v), _mm256_set1_epi64x(factor)));
-#elif defined(__SSE2__)
-  return reinterpret_cast<Words>(_mm_mul_epu32(reinterpret_cast<__m128i>(v), _mm_set1_epi64x(factor)));
-#else
-  return (v & 0xFFFFFFFF) * std::uint64_t{factor};
-#endif
-}
-
 /// `draws` = the bits of the blocks `block` ... block + kBlocks - 1. Philox4x32-10 as in core/philox.hpp, a
-/// block per lane; of a lane the lower half counts, and the upper one holds what the products left.
+/// block per lane.
 inline void draw_blocks(const RoundingKey& key, std::uint64_t block, Half* draws) {
   Words c0{}, interleave_low{}, interleave_high{};
   for (Index i = 0; i < kBlocks; ++i) {
@@ -129,19 +110,7 @@ inline void draw_blocks(const RoundingKey& key, std::uint64_t block, Half* draws
     interleave_low[i] = static_cast<std::uint64_t>(i / 2 + i % 2 * kBlocks);
     interleave_high[i] = static_cast<std::uint64_t>((i + kBlocks) / 2 + i % 2 * kBlocks);
   }
-  Words c1 = c0 >> 32, c2 = Words{} + key.step, c3 = Words{} + key.operand;
-  auto key0 = static_cast<std::uint32_t>(key.parameter),
-       key1 = static_cast<std::uint32_t>(key.parameter >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const Words product0 = multiply_lower(c0, 0xD2511F53), product1 = multiply_lower(c2, 0xCD9E8D57);
-    c0 = (product1 >> 32) ^ c1 ^ key0;
-    c2 = (product0 >> 32) ^ c3 ^ key1;
-    c1 = product1;
-    c3 = product0;
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  const Words low = (c0 & 0xFFFFFFFF) | (c1 << 32), high = (c2 & 0xFFFFFFFF) | (c3 << 32);
+  const auto [low, high] = philox({c0, c0 >> 32, Words{} + key.step, Words{} + key.operand}, key.parameter);
   const Words both[2] = {__builtin_shuffle(low, high, interleave_low),
                          __builtin_shuffle(low, high, interleave_high)};
   __builtin_memcpy(draws, both, sizeof both);

@@ -10,5 +10,6 @@ namespace llampi::device::LLAMPI_SIMD {
 void add_row_kernels(Kernels& kernels);
 void add_update_kernels(Kernels& kernels);
 void add_cast_kernels(Kernels& kernels);
+void add_random_kernels(Kernels& kernels);
 
 }  // namespace llampi::device::LLAMPI_SIMD

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "device/cuda/kernels.cuh"
+#include "device/cuda/philox.cuh"
 
 namespace llampi::device::cuda {
 
@@ -22,23 +23,9 @@ struct Draws {
   __device__ std::uint32_t operator[](int i) const { return words[i / 2] >> (16 * (i % 2)) & 0xFFFFU; }
 };
 
-/// Philox4x32-10, see core/philox.hpp.
 __device__ inline Draws draw_block(const RoundingKey& key, std::uint64_t block) {
-  std::uint32_t c0 = static_cast<std::uint32_t>(block), c1 = static_cast<std::uint32_t>(block >> 32);
-  std::uint32_t c2 = key.step, c3 = key.operand;
-  std::uint32_t key0 = static_cast<std::uint32_t>(key.parameter);
-  std::uint32_t key1 = static_cast<std::uint32_t>(key.parameter >> 32);
-#pragma unroll
-  for (int round = 0; round < 10; ++round) {
-    const std::uint64_t product0 = std::uint64_t{0xD2511F53} * c0, product1 = std::uint64_t{0xCD9E8D57} * c2;
-    c0 = static_cast<std::uint32_t>(product1 >> 32) ^ c1 ^ key0;
-    c2 = static_cast<std::uint32_t>(product0 >> 32) ^ c3 ^ key1;
-    c1 = static_cast<std::uint32_t>(product1);
-    c3 = static_cast<std::uint32_t>(product0);
-    key0 += 0x9E3779B9;
-    key1 += 0xBB67AE85;
-  }
-  return {{c0, c1, c2, c3}};
+  const PhiloxBlock bits = philox(block, key.step | std::uint64_t{key.operand} << 32, key.parameter);
+  return {{bits.words[0], bits.words[1], bits.words[2], bits.words[3]}};
 }
 
 /// The first `count` draws from logical element `element` on; of one block, or of two that meet.

@@ -413,6 +413,14 @@ class ReferenceDevice final : public HostDevice {
       std::memset(o.destination.data, 0, static_cast<std::size_t>(o.destination.bytes()));
   }
 
+  void execute(const op::RandomNormal& o) {
+    const Matrix out = flat(o.out, "out");
+    for (Index i = 0; i < out.cols; ++i) {
+      out.data[i] = o.standard_deviation *
+                    o.stream.normal(static_cast<std::uint64_t>(o.first) + static_cast<std::uint64_t>(i));
+    }
+  }
+
   void execute(const op::MaxMagnitude& o) {
     const Gradient gradient(o.gradient);
     std::int32_t& bits = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");

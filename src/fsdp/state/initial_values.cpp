@@ -10,40 +10,44 @@
 namespace llampi::fsdp {
 namespace {
 
-/// Uploads host values in the dtype of the target.
-void upload_values(device::Device& device, const std::vector<double>& values, Tensor target) {
-  const std::vector<float> single(values.begin(), values.end());
-  std::vector<std::uint16_t> narrow;
-  const void* source = values.data();
-  if (target.dtype == DType::float32) source = single.data();
-  if (size_of(target.dtype) == 2) {
-    for (const float value : single)
-      narrow.push_back(target.dtype == DType::bfloat16 ? to_bfloat16(value) : to_float16(value));
-    source = narrow.data();
+void fill_with_ones(device::Device& device, Tensor target) {
+  const auto count = static_cast<std::size_t>(target.elements());
+  const auto fill = [&](auto one) {
+    const std::vector<decltype(one)> values(count, one);
+    device.upload(target, values.data(), device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+  };
+  switch (target.dtype) {
+    case DType::float64:
+      return fill(1.0);
+    case DType::float32:
+      return fill(1.0F);
+    case DType::bfloat16:
+      return fill(to_bfloat16(1.0F));
+    case DType::float16:
+      return fill(to_float16(1.0F));
+    default:
+      throw Error(fmt::format("internal error: parameters in {}", to_string(target.dtype)));
   }
-  device.upload(target, source, device::Stream::compute);
-  device.synchronize(device::Stream::compute);
 }
 
 }  // namespace
 
-void fill_with_initial_values(const model::Model& model, device::Device& device,
+void fill_with_initial_values(const model::Model& model, device::Device& device, device::Device& host,
                               const std::vector<StatePiece>& pieces, std::uint64_t seed) {
-  constexpr std::int64_t kChunk = std::int64_t{1} << 20;
   for (const auto& piece : pieces) {
     const auto& parameter = model.parameters()[piece.parameter];
-    const RandomStream random(seed, "init " + parameter.name);
-    for (std::int64_t begin = 0; begin < piece.master.elements(); begin += kChunk) {
-      const std::int64_t count = std::min(kChunk, piece.master.elements() - begin);
-      std::vector<double> values(count, 1.0);
-      if (parameter.initializer.kind == model::Initializer::Kind::normal) {
-        for (std::int64_t i = 0; i < count; ++i) {
-          values[i] = parameter.initializer.standard_deviation * random.normal(piece.begin + begin + i);
-        }
-      }
-      upload_values(device, values, piece.master.slice(begin, begin + count));
+    if (parameter.initializer.kind == model::Initializer::Kind::normal) {
+      (piece.in_host_memory ? host : device)
+          .run(device::op::RandomNormal{.stream = RandomStream(seed, "init " + parameter.name),
+                                        .first = piece.begin,
+                                        .standard_deviation = parameter.initializer.standard_deviation,
+                                        .out = piece.master});
+    } else {
+      fill_with_ones(device, piece.master);
     }
   }
+  device.synchronize(device::Stream::compute);
 }
 
 }  // namespace llampi::fsdp

@@ -30,6 +30,7 @@ std::vector<StatePiece> StateViews::pieces(bool divide_replicas, const Home& hom
       };
       auto& made = result.emplace_back(
           StatePiece{piece.parameter, piece.begin + from - piece.shard_offset, state(home.master), {}, {}});
+      made.in_host_memory = compiled_.evaluation[buffers.*home.master].arena == Arena::host;
       if (!options_.training || unit.frozen || options_.groups[piece.parameter].frozen) continue;
       made.exp_avg = state(home.exp_avg);
       made.exp_avg_sq = state(home.exp_avg_sq);

@@ -63,8 +63,9 @@ class StateViews {
   const comm::Group& replicas_;
 };
 
-/// Initial values by Philox, keyed by (seed, name, element).
-void fill_with_initial_values(const model::Model& model, device::Device& device,
+/// Initial values by Philox, keyed by (seed, name, element): drawn where they lie.
+/// @param host computes in host memory
+void fill_with_initial_values(const model::Model& model, device::Device& device, device::Device& host,
                               const std::vector<StatePiece>& pieces, std::uint64_t seed);
 
 /// Parameter shards that are copies of masters follow them, wherever both are.
