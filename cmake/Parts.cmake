@@ -76,7 +76,7 @@ function(llampi_unity_group target group)
 endfunction()
 
 # llampi_unity_kernels(LIST ENDING): in the variable LIST, the .cu files become two, *.ENDING, that include them: CMake's own unity
-# builds leave .cu alone. nvcc takes 6 s for the headers of a file, longer than for what is in most of them.
+# builds leave .cu alone before 3.31. nvcc takes 6 s for the headers of a file, longer than for what is in most of them.
 function(llampi_unity_kernels list ending)
   if(NOT LLAMPI_UNITY)
     return()

@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kStackBytes = std::size_t{256} << 10;
 constexpr std::size_t kMostShared = std::size_t{227} << 10;
 
-std::string text_of(std::source_location where) {
+std::string text_of(llampi::SourceLocation where) {
   const std::string path = where.file_name();
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line());
 }
@@ -48,18 +48,18 @@ std::span<std::byte> static_shared_memory() {
 
 /// Where some threads wait for the others.
 struct Meeting {
-  std::optional<std::source_location> where;  ///< of those that have come
+  std::optional<llampi::SourceLocation> where;  ///< of those that have come
   std::vector<int> waiting;
 
   /// @throws Error if this thread comes to another place than those that are there
-  void come(std::source_location here, uint3 thread) {
+  void come(llampi::SourceLocation here, uint3 thread) {
     if (where && !same(*where, here)) {
       throw Error(fmt::format("thread {} meets at {} the threads that wait at {}", text_of(thread),
                               text_of(here), text_of(*where)));
     }
     where = here;
   }
-  static bool same(const std::source_location& a, const std::source_location& b) {
+  static bool same(const llampi::SourceLocation& a, const llampi::SourceLocation& b) {
     return a.line() == b.line() &&
            (a.file_name() == b.file_name() || std::strcmp(a.file_name(), b.file_name()) == 0);
   }
@@ -89,9 +89,9 @@ class Block {
   bool running() const { return current_ >= 0; }
   int current() const { return current_; }
   std::byte* shared() const { return shared_; }
-  void meet_all(std::source_location where);
-  int count(bool predicate, std::source_location where);
-  const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where);
+  void meet_all(llampi::SourceLocation where);
+  int count(bool predicate, llampi::SourceLocation where);
+  const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
 
  private:
   void prepare(dim3 shape);
@@ -208,7 +208,7 @@ void Block::make_ready(std::vector<int>& threads) {
   threads.clear();
 }
 
-void Block::meet_all(std::source_location where) {
+void Block::meet_all(llampi::SourceLocation where) {
   barrier_.come(where, threadIdx);
   barrier_.waiting.push_back(current_);
   if (static_cast<int>(barrier_.waiting.size()) == size_) {
@@ -219,7 +219,7 @@ void Block::meet_all(std::source_location where) {
 }
 
 /// The last to come leaves the sum; the next count starts at zero, and only after all have read this one.
-int Block::count(bool predicate, std::source_location where) {
+int Block::count(bool predicate, llampi::SourceLocation where) {
   if (barrier_.waiting.empty()) counted_ = 0;
   counted_ += predicate ? 1 : 0;
   meet_all(where);
@@ -228,7 +228,7 @@ int Block::count(bool predicate, std::source_location where) {
   return result;
 }
 
-const std::byte* Block::meet_warp(const void* value, std::size_t bytes, std::source_location where) {
+const std::byte* Block::meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
   Warp& warp = *warps_[static_cast<std::size_t>(current_ / kWarp)];
   if (current_ / kWarp * kWarp + kWarp > size_) {
     throw Error(fmt::format("{}: an operation of all lanes in a warp that has only {}", text_of(where),
@@ -309,15 +309,15 @@ bool in_kernel() { return the_block().running(); }
 
 std::byte* dynamic_shared_memory() { return running_block("dynamic_shared() outside of a kernel").shared(); }
 
-void meet_block(std::source_location where) {
+void meet_block(llampi::SourceLocation where) {
   running_block("a barrier outside of a kernel").meet_all(where);
 }
 
-const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where) {
+const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where) {
   return running_block("an operation of a warp outside of a kernel").meet_warp(value, bytes, where);
 }
 
-int count_in_block(bool predicate, std::source_location where) {
+int count_in_block(bool predicate, llampi::SourceLocation where) {
   return running_block("a barrier outside of a kernel").count(predicate, where);
 }
 

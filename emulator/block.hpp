@@ -11,10 +11,10 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <type_traits>
 
 #include "emulator/control.hpp"
+#include "llampi/core/source_location.hpp"
 
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
@@ -36,14 +36,14 @@ bool in_kernel();
 std::byte* dynamic_shared_memory();
 
 /// __syncthreads(). @throws Error outside of kernels, as the following do
-void meet_block(std::source_location where);
+void meet_block(llampi::SourceLocation where);
 
 /// __syncthreads_count()
-int count_in_block(bool predicate, std::source_location where);
+int count_in_block(bool predicate, llampi::SourceLocation where);
 
 /// All lanes of the warp come here, each with `bytes` (at most kLaneBytes). Returns the 32 values, kLaneBytes
 /// from each other; they stay until this lane's next operation of the warp.
-const std::byte* meet_warp(const void* value, std::size_t bytes, std::source_location where);
+const std::byte* meet_warp(const void* value, std::size_t bytes, llampi::SourceLocation where);
 
 /// The values of the 32 lanes.
 template <class T>
@@ -63,7 +63,7 @@ class Lanes {
 /// Every lane shows `value` to all lanes: what a tensor-core instruction or a shuffle of several registers is
 /// made of.
 template <class T>
-Lanes<T> show_lanes(const T& value, std::source_location where = std::source_location::current()) {
+Lanes<T> show_lanes(const T& value, llampi::SourceLocation where = llampi::SourceLocation::current()) {
   static_assert(sizeof(T) <= kLaneBytes);
   return Lanes<T>(meet_warp(&value, sizeof(T), where));
 }

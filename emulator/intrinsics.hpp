@@ -11,17 +11,17 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
-#include <source_location>
 
 #include "emulator/block.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/source_location.hpp"
 
 namespace llampi::emulator {
 
 /// The value of lane source(own lane) of the group of `width` lanes; the own value where that is no lane of
 /// the group.
 template <class T, class Source>
-T shuffle(unsigned mask, const T& value, int width, std::source_location where, const Source& source) {
+T shuffle(unsigned mask, const T& value, int width, llampi::SourceLocation where, const Source& source) {
   require(mask == kAllLanes, "a shuffle of some lanes only", where);
   require(width > 0 && width <= kWarp && std::has_single_bit(static_cast<unsigned>(width)),
           "width of a shuffle", where);
@@ -30,7 +30,7 @@ T shuffle(unsigned mask, const T& value, int width, std::source_location where, 
   return from >= 0 && from < width ? lanes[first + from] : value;
 }
 
-inline unsigned ballot(unsigned mask, bool predicate, std::source_location where) {
+inline unsigned ballot(unsigned mask, bool predicate, llampi::SourceLocation where) {
   require(mask == kAllLanes, "a vote of some lanes only", where);
   const Lanes<bool> lanes = show_lanes(predicate, where);
   unsigned result = 0;
@@ -40,7 +40,7 @@ inline unsigned ballot(unsigned mask, bool predicate, std::source_location where
 
 /// All lanes' values put together by `combine`, from lane 0 on.
 template <class T, class Combine>
-T reduce(unsigned mask, T value, std::source_location where, const Combine& combine) {
+T reduce(unsigned mask, T value, llampi::SourceLocation where, const Combine& combine) {
   require(mask == kAllLanes, "a reduction of some lanes only", where);
   const Lanes<T> lanes = show_lanes(value, where);
   T result = lanes[0];
@@ -50,7 +50,7 @@ T reduce(unsigned mask, T value, std::source_location where, const Combine& comb
 
 }  // namespace llampi::emulator
 
-#define LLAMPI_HERE std::source_location where = std::source_location::current()
+#define LLAMPI_HERE llampi::SourceLocation where = llampi::SourceLocation::current()
 
 // ---- where threads meet ----
 inline void __syncthreads(LLAMPI_HERE) { llampi::emulator::meet_block(where); }

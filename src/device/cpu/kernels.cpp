@@ -41,25 +41,26 @@ Kernels make(const char* name, std::initializer_list<void (*)(Kernels&)> adds) {
 
 std::vector<const Kernels*> available_kernels() {
   // Each only where the processor has its instructions: add_..._kernels() is compiled with them as well.
-  static const std::vector<Kernels> variants = [] {
-    std::vector<Kernels> result;
+  std::vector<const Kernels*> result;
 #ifdef LLAMPI_X86_VARIANTS
-    if (cpu_level() >= CpuLevel::avx512) {
-      result.push_back(make("AVX-512 (x86-64-v4)", {simd_v4::add_row_kernels, simd_v4::add_update_kernels,
-                                                    simd_v4::add_cast_kernels, simd_v4::add_random_kernels}));
-    }
-    if (cpu_level() >= CpuLevel::avx2) {
-      result.push_back(make("AVX2 (x86-64-v3)", {simd_v3::add_row_kernels, simd_v3::add_update_kernels,
-                                                 simd_v3::add_cast_kernels, simd_v3::add_random_kernels}));
-    }
+  if (cpu_level() >= CpuLevel::avx512) {
+    static const Kernels v4 =
+        make("AVX-512 (x86-64-v4)", {simd_v4::add_row_kernels, simd_v4::add_update_kernels,
+                                     simd_v4::add_cast_kernels, simd_v4::add_random_kernels});
+    result.push_back(&v4);
+  }
+  if (cpu_level() >= CpuLevel::avx2) {
+    static const Kernels v3 =
+        make("AVX2 (x86-64-v3)", {simd_v3::add_row_kernels, simd_v3::add_update_kernels,
+                                  simd_v3::add_cast_kernels, simd_v3::add_random_kernels});
+    result.push_back(&v3);
+  }
 #endif
-    result.push_back(make("generic", {simd_generic::add_row_kernels, simd_generic::add_update_kernels,
-                                      simd_generic::add_cast_kernels, simd_generic::add_random_kernels}));
-    return result;
-  }();
-  std::vector<const Kernels*> available;
-  for (const Kernels& kernels : variants) available.push_back(&kernels);
-  return available;
+  static const Kernels generic =
+      make("generic", {simd_generic::add_row_kernels, simd_generic::add_update_kernels,
+                       simd_generic::add_cast_kernels, simd_generic::add_random_kernels});
+  result.push_back(&generic);
+  return result;
 }
 
 }  // namespace llampi::device

@@ -31,11 +31,15 @@ bool by_cudnn(const CudnnAttention* cudnn, GpuAttention choice, bool supported) 
 
 }  // namespace
 
-AttentionProblem attention_problem(const Documents& documents, AttentionShape shape) {
-  if (shape.head_dim > kMaximumDim) {
-    throw Error(fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim,
-                            shape.head_dim));
+void check_head_dim(std::int64_t head_dim) {
+  if (head_dim > kMaximumDim) {
+    throw Error(
+        fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim, head_dim));
   }
+}
+
+AttentionProblem attention_problem(const Documents& documents, AttentionShape shape) {
+  check_head_dim(shape.head_dim);
   require(shape.key_value_heads > 0 && shape.query_heads % shape.key_value_heads == 0,
           "query heads are a multiple of the key/value heads");
   const std::int64_t tokens = documents.positions.cols;

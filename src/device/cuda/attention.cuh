@@ -40,7 +40,10 @@ struct AttentionProblem {
   __device__ int segment_begin(int token) const { return token - positions[token]; }
 };
 
-/// @throws Error for heads of more than 256, or positions that are no [1, T] int32
+/// @throws Error if the own kernels do not take heads of so many elements
+void check_head_dim(std::int64_t head_dim);
+
+/// @throws Error likewise, or for positions that are no [1, T] int32
 AttentionProblem attention_problem(const Documents& documents, AttentionShape shape);
 
 /// Operands of both directions. T: dtype; dqkv and the like null in the forward direction.

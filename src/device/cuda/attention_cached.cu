@@ -94,10 +94,7 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 void CudaDevice::execute(const op::CachedAttention& o) {
   const std::int64_t tokens = o.qkv.rows;
   require(o.kv_len >= 0 && o.kv_len + tokens <= o.kv_cache.rows, "more tokens than the cache has rows");
-  if (o.shape.head_dim > kMaximumDim) {
-    throw Error(fmt::format("the GPU's attention takes heads of at most {} elements, not {}", kMaximumDim,
-                            o.shape.head_dim));
-  }
+  check_head_dim(o.shape.head_dim);
   CachedProblem problem;
   problem.past = static_cast<int>(o.kv_len);
   problem.dim = static_cast<int>(o.shape.head_dim);

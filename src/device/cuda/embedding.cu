@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kElementThreads)
 }
 
 /// A block has a token and kElementThreads vectors of 4 columns (blockIdx.y); it sums the group if the token
-/// is the leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us for 8192
-/// tokens of 4096; rows that are cleared before: 4 V H bytes, 2.1 GB, 440 us for V = 128256.
+/// is the leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us
+/// for 8192 tokens of 4096; rows that are cleared before: 4 V H bytes, 2.1 GB, 440 us for V = 128256.
 template <class T, int N>
 __global__ void __launch_bounds__(kElementThreads)
     sum_groups_kernel(const std::int32_t* tokens, const Groups groups, const T* dx, std::int64_t hidden,
