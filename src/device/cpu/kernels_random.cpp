@@ -56,12 +56,10 @@ void normal(Index n, const NormalSource& source, double deviation, float* y) {
                                normals(source, index + kBlocks, deviation)};
     __builtin_memcpy(y + i, &numbers, sizeof numbers);
   }
-  for (; i + kBlocks <= n; i += kBlocks, index += kBlocks) {
+  for (; i < n; i += kBlocks, index += kBlocks) {
     const Singles numbers = normals(source, index, deviation);
-    __builtin_memcpy(y + i, &numbers, sizeof numbers);
+    for (Index lane = 0; lane < kBlocks && i + lane < n; ++lane) y[i + lane] = numbers[lane];
   }
-  const Singles numbers = normals(source, index, deviation);
-  for (Index rest = 0; i + rest < n; ++rest) y[i + rest] = numbers[rest];
 }
 
 }  // namespace

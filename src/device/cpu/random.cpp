@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random weights.
+#include <algorithm>
 #include <array>
 
 #include "device/cpu/cpu_device.hpp"
