@@ -80,7 +80,7 @@ Scratch carve(const CudnnProblem& problem, const CudnnGraph& graph, void* base) 
   const bool backward = problem.direction == Direction::backward;
   if (problem.ragged) {
     scratch.tables.lengths = carving.take<std::int32_t>(problem.batch);
-    const std::int64_t widths[] = {problem.query_row(), problem.key_row(), problem.out_row(),
+    const std::int64_t widths[] = {problem.qkv_row, problem.key_row(), problem.out_row,
                                    problem.query_heads};
     for (int i = 0; i < RaggedTables::kOffsets; ++i) {
       scratch.tables.offsets[i] = carving.take<std::int64_t>(problem.batch + 1);
@@ -125,6 +125,8 @@ CudnnProblem problem_of(const Operands& o) {
   problem.query_heads = o.shape.query_heads;
   problem.key_value_heads = o.shape.key_value_heads;
   problem.head_dim = o.shape.head_dim;
+  problem.qkv_row = o.shape.qkv_cols();
+  problem.out_row = o.shape.query_cols();
   problem.dtype = o.qkv.dtype;
   return problem;
 }
@@ -170,7 +172,7 @@ void copy_heads(const CudnnProblem& problem, Copy copy, std::byte* column, std::
   const auto bytes = [&](std::int64_t elements) {
     return static_cast<std::size_t>(elements * size_of(problem.dtype));
   };
-  const std::size_t row = bytes(problem.query_row()), width = bytes(problem.key_row());
+  const std::size_t row = bytes(problem.qkv_row), width = bytes(problem.key_row());
   const auto tokens = static_cast<std::size_t>(problem.tokens);
   const bool out = copy == Copy::out_of_rows;
   check(cudaMemcpy2DAsync(out ? packed : column, out ? width : row, out ? column : packed, out ? row : width,
@@ -286,7 +288,7 @@ class GraphAttention final : public CudnnAttention {
     if (problem.longest < 2) return refuse(problem, "documents of one token");
     if (problem.batch * divide_up(problem.longest, kTile) * kTile > kMostPadding * problem.tokens)
       return refuse(problem, "the documents are too short beside the longest that is possible");
-    if (problem.tokens * problem.query_row() > std::numeric_limits<std::int32_t>::max())
+    if (problem.tokens * problem.qkv_row > std::numeric_limits<std::int32_t>::max())
       return refuse(problem, "too many tokens at once");  // not every kernel of it counts elements in 64 bits
     const std::size_t version = cudnnGetVersion();
     if (problem.ragged && (gpu_.compute_capability < kOldestGpuForDocuments || version < kOldestForDocuments))

@@ -53,7 +53,7 @@ class GraphMaker {
     set_common(options);
     const auto [out, statistics] = graph_->sdpa(query(), key(), value(), options);
     out->set_output(true).set_uid(kOut);
-    set_rows(*out, problem_.query_heads, problem_.out_row(), out_offsets_);
+    set_rows(*out, problem_.query_heads, problem_.out_row, out_offsets_);
     statistics->set_output(true).set_uid(kStatistics);
     set_statistics(*statistics);
     return graph_;
@@ -68,16 +68,16 @@ class GraphMaker {
     if (problem_.ragged)
       options.set_max_total_seq_len_q(problem_.tokens).set_max_total_seq_len_kv(problem_.tokens);
 
-    const TensorPointer out = rows("out", kOut, problem_.query_heads, problem_.out_row(), out_offsets_);
+    const TensorPointer out = rows("out", kOut, problem_.query_heads, problem_.out_row, out_offsets_);
     const TensorPointer dout =
-        rows("dout", kOutGradient, problem_.query_heads, problem_.out_row(), out_offsets_);
+        rows("dout", kOutGradient, problem_.query_heads, problem_.out_row, out_offsets_);
     Attributes statistics;
     statistics.set_name("statistics").set_uid(kStatistics);
     set_statistics(statistics);
     const auto [dquery, dkey, dvalue] =
         graph_->sdpa_backward(query(), key(), value(), out, dout, graph_->tensor(statistics), options);
     dquery->set_output(true).set_uid(kQueryGradient);
-    set_rows(*dquery, problem_.query_heads, problem_.query_row(), query_offsets_);
+    set_rows(*dquery, problem_.query_heads, problem_.qkv_row, query_offsets_);
     dkey->set_output(true).set_uid(kKeyGradient);
     set_rows(*dkey, problem_.key_value_heads, problem_.key_row(), key_offsets_);
     dvalue->set_output(true).set_uid(kValueGradient);
@@ -87,7 +87,7 @@ class GraphMaker {
 
  private:
   TensorPointer query() {
-    return rows("query", kQuery, problem_.query_heads, problem_.query_row(), query_offsets_);
+    return rows("query", kQuery, problem_.query_heads, problem_.qkv_row, query_offsets_);
   }
   TensorPointer key() {
     return rows("key", kKey, problem_.key_value_heads, problem_.key_row(), key_offsets_);
