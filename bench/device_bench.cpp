@@ -225,7 +225,7 @@ class Bench {
     const Tensor out = random(s_.tokens, s_.hidden), dout = random(s_.tokens, s_.hidden),
                  sums = random(s_.heads, s_.tokens);
     const Tensor scratch = workspace(
-        device_->sizes().attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32));
+        device_->sizes().attention_backward_workspace(shape, s_.tokens, s_.segment, DType::float32, 0));
     const double flops =
         2.0 * static_cast<double>(s_.tokens * s_.segment * s_.hidden);  // the causal half of two products
     row(

@@ -206,6 +206,19 @@ cudaError_t cudaMemcpyAsync(void* destination, const void* source, std::size_t b
   enqueue(stream, [=] { std::memmove(destination, source, bytes); });
   return cudaSuccess;
 }
+cudaError_t cudaMemcpy2DAsync(void* destination, std::size_t destination_row, const void* source,
+                              std::size_t source_row, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  if (width > destination_row || width > source_row) return result(cudaErrorInvalidPitchValue);
+  if (height == 0 || width == 0) return cudaSuccess;
+  for (std::size_t row = 0; row < height; ++row) {
+    const cudaError_t status =
+        cudaMemcpyAsync(static_cast<std::byte*>(destination) + row * destination_row,
+                        static_cast<const std::byte*>(source) + row * source_row, width, kind, stream);
+    if (status != cudaSuccess) return status;
+  }
+  return cudaSuccess;
+}
 cudaError_t cudaMemcpy(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind) {
   if (is_captured()) return cudaErrorStreamCaptureUnsupported;
   const cudaError_t status = cudaMemcpyAsync(destination, source, bytes, kind, nullptr);

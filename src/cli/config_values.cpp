@@ -11,6 +11,8 @@
 namespace llampi::cli {
 namespace {
 
+constexpr std::int64_t kMostMebibytes = std::int64_t{1} << 40;
+
 /// A positive whole number and nothing else.
 template <class Number>
 std::optional<Number> positive(std::string_view text) {
@@ -88,6 +90,19 @@ Spelled spelled_group_size(std::optional<int>& target) {
                 return true;
               },
           .advice = "use node or a number of ranks"};
+}
+
+Spelled spelled_mebibytes(std::optional<std::int64_t>& target) {
+  static constexpr const char* kAutomatic = "auto";
+  return {.write = [&target] { return target ? std::to_string(*target) : kAutomatic; },
+          .read =
+              [&target](const std::string& text) {
+                const auto size = text == "0" ? std::optional<std::int64_t>(0) : positive<std::int64_t>(text);
+                if ((!size && text != kAutomatic) || size.value_or(0) > kMostMebibytes) return false;
+                target = size;
+                return true;
+              },
+          .advice = "use auto or a number of MiB"};
 }
 
 Spelled spelled_steps(std::optional<train::StepRange>& target) {

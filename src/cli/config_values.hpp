@@ -22,6 +22,8 @@ Spelled spelled_not_finite(train::NotFinitePolicy& target);
 Spelled spelled_list(std::vector<std::string>& target);
 /// "node" (or empty), "4".
 Spelled spelled_group_size(std::optional<int>& target);
+/// "auto" for none, or a number of MiB.
+Spelled spelled_mebibytes(std::optional<std::int64_t>& target);
 /// Empty or "0" for none, "3", "3-5".
 Spelled spelled_steps(std::optional<train::StepRange>& target);
 

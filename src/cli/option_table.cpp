@@ -55,6 +55,12 @@ Table run_options(train::Config& c) {
       {"run.tf32", &c.run.tf32, "on GPUs, float32 matrix products in TF32: 10 bits of mantissa, far faster"},
       {"run.attention", one_of(c.run.attention),
        "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it"},
+      {"run.attention_workspace",
+       spelled_mebibytes(c.run.attention_workspace),
+       "MiB of GPU memory for what cuDNN's deterministic attention keeps in the backward pass; with less it "
+       "computes in more and smaller pieces, which takes longer and gives the same bits; auto: as much as "
+       "fits, at most an eighth of the GPU's memory",
+       {.name = "auto|MIB"}},
       {"run.cuda_graph", one_of(c.run.cuda_graph),
        "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
        "some GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
 #include "cli/options.hpp"
@@ -90,11 +92,11 @@ void warn_of_what_is_not_built(const train::Config& config) {
       fmt::format("warning: not built yet, and refused by llampi train: {}", fmt::join(settings, ", ")));
 }
 
-std::int64_t known_memory(const std::string& device) {
-  for (const auto& gpu : device::known_gpus()) {
-    if (gpu.key == device) return gpu.memory_bytes;
-  }
-  return 0;
+/// Null where it is not one that is known.
+const device::KnownGpu* known_gpu(const std::string& device) {
+  const auto known = device::known_gpus();
+  const auto found = std::ranges::find(known, device, &device::KnownGpu::key);
+  return found == known.end() ? nullptr : &*found;
 }
 
 plan::Machine machine_of(const PlanRequest& r, const train::Config& config) {
@@ -102,8 +104,8 @@ plan::Machine machine_of(const PlanRequest& r, const train::Config& config) {
   if (machine.device == kAsConfigured)
     machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
   if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
-  machine.memory_bytes =
-      r.memory_gib > 0 ? static_cast<std::int64_t>(r.memory_gib * 0x1p30) : known_memory(machine.device);
+  if (const auto* gpu = known_gpu(machine.device)) machine.memory_bytes = gpu->memory_bytes;
+  if (r.memory_gib > 0) machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
   return machine;
 }
 
@@ -136,6 +138,8 @@ int plan_command(const Arguments& arguments) {
   plan::Machine machine = machine_of(request, config);
   request.shape.hardware =
       machine.backend == comm::Backend::nccl ? train::Hardware::gpu : train::Hardware::cpu;
+  request.shape.memory_bytes = machine.memory_bytes;
+  if (const auto* gpu = known_gpu(machine.device)) request.shape.gpu_major = gpu->major;
   const train::CompiledRun run = train::compile_run(config, request.shape);
   warn_of_what_is_not_built(config);
   machine.ranks = run.shape.ranks;

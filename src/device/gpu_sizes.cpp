@@ -27,10 +27,11 @@ class GpuSizes final : public OperationSizes {
     return cuda::attention_forward_bytes(shape, tokens);
   }
 
-  std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t,
-                                            DType dtype) const override {
+  std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
+                                            std::int64_t max_seqlen, DType dtype,
+                                            std::int64_t dp_room) const override {
     require_kernels(dtype);
-    return cuda::attention_backward_bytes(shape, tokens);
+    return cuda::attention_backward_bytes(shape, tokens, max_seqlen, dtype == DType::float32 ? 0 : dp_room);
   }
 
   std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,

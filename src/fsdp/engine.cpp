@@ -3,6 +3,7 @@
 #include "llampi/fsdp/engine.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <utility>
@@ -128,27 +129,40 @@ struct Engine::Impl {
     if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host);
   }
 
+  /// What all ranks issue this step for, and whether it must be issued action by action.
+  struct AgreedShape {
+    SegmentCounts counts;
+    bool must_be_issued = true;
+  };
+  AgreedShape agree_on_shape(std::span<const device::HostBatch> micro_batches) {
+    if (!device.sizes().stages_inputs()) return {};
+    constexpr std::size_t kClasses = device::LengthClasses::kCount;
+    std::array<std::int64_t, kClasses + 2> of_all{};  // segments of each class, of all, and a flag
+    for (const auto& batch : micro_batches) {
+      const SegmentCounts counts = counts_of(batch);
+      for (std::size_t c = 0; c < kClasses; ++c) of_all[c] = std::max(of_all[c], counts.lengths.documents[c]);
+      of_all[kClasses] = std::max(of_all[kClasses], counts.segments);
+    }
+    of_all[kClasses + 1] = executor.observed() || snapshot.pending() ? 1 : 0;
+    const health::FlightScope scope(executor.record(), {"agreement on the shape of the step"});
+    world.max(std::span(of_all));
+    SegmentCounts most{of_all[kClasses], {}};
+    std::copy_n(of_all.begin(), kClasses, most.lengths.documents.begin());
+    return {rounded_counts.of(most, options.batch), of_all[kClasses + 1] != 0};
+  }
+
   /// False: it was dropped.
   bool run_step(std::span<const device::HostBatch> micro_batches) {
-    std::int64_t segments = 0;
-    bool must_be_issued = true;
-    if (device.sizes().stages_inputs()) {
-      std::int64_t of_all[] = {0, executor.observed() || snapshot.pending() ? 1 : 0};
-      for (const auto& batch : micro_batches) of_all[0] = std::max(of_all[0], batch.segments);
-      const health::FlightScope scope(executor.record(), {"agreement on the shape of the step"});
-      world.max(std::span(of_all));
-      segments = rounded_segments(of_all[0], options.batch);
-      must_be_issued = of_all[1] != 0;
-    }
-    const auto placed = place_inputs(compiled.step, arenas, micro_batches, segments);
+    const auto [counts, must_be_issued] = agree_on_shape(micro_batches);
+    const auto placed = place_inputs(compiled.step, arenas, micro_batches, counts);
     refresh();
     const bool replays = options.graph && device.can_capture() && !step.on_host && !must_be_issued;
-    return replays ? graphs.run(step, {placed}, segments) : executor.run(step, {placed});
+    return replays ? graphs.run(step, {placed}, counts) : executor.run(step, {placed});
   }
 
   void run_evaluation(const device::HostBatch& batch, std::int64_t logits_row) {
     write_scalars({});
-    const auto placed = place_inputs(compiled.evaluation, arenas, {&batch, 1}, batch.segments);
+    const auto placed = place_inputs(compiled.evaluation, arenas, {&batch, 1}, counts_of(batch));
     refresh();
     executor.run(evaluation, {placed, logits_row});
   }
@@ -178,6 +192,7 @@ struct Engine::Impl {
   BoundProgram step, evaluation;
   health::FlightRecord own_record;
   Executor executor{device, world, arenas, own_record};
+  RoundedCounts rounded_counts;
   StepGraphs graphs{device, executor};  ///< destroyed before the groups
   bool stale = true;                    ///< parameter shards may not follow their masters
 };

@@ -221,4 +221,16 @@ ConfigError does_not_fit(const std::string& lack, const CompiledModel& compiled,
                       .remedy = advice(find_fit(question), question)});
 }
 
+std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
+  constexpr int kHalvings = 6;
+  EngineOptions options = question.options;
+  for (int halvings = 0; halvings <= kHalvings; ++halvings) {
+    options.batch.dp_room = most >> halvings;
+    const CompiledModel compiled =
+        compile_model(question.model, options, question.groups, question.sizes, question.backend);
+    if (question.fits(compiled.arena_bytes, question.groups)) return options.batch.dp_room;
+  }
+  return 0;
+}
+
 }  // namespace llampi::fsdp

@@ -20,8 +20,9 @@ class AttentionStage final : public Stage {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
-    const auto backward_bytes = std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute),
-                                         sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
+    const auto backward_bytes =
+        std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
+                 sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
     StageSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
@@ -105,7 +106,8 @@ class AttentionStage final : public Stage {
                                                    .out = heads,
                                                    .log_sum_exp = log_sum_exp,
                                                    .dqkv = dqkv,
-                                                   .workspace = workspace});
+                                                   .workspace = workspace,
+                                                   .dp_room = c.dp_room});
     c.operations.run(device::op::QkvRopeBackward{.positions = c.batch.positions,
                                                  .dqkv = dqkv,
                                                  .x = normed,

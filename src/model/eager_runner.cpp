@@ -90,7 +90,7 @@ void EagerRunner::upload(const device::HostBatch& batch, double inverse_tokens) 
   device_.upload(host_batch_, batch.values().data(), device::Stream::compute);
   device_.upload(loss_scalars_, &scalars, device::Stream::compute);
   device_.synchronize(device::Stream::compute);
-  batch_ = device::HostBatch::view_of(host_batch_, batch.segments);
+  batch_ = device::HostBatch::view_of(host_batch_, batch.segments, 0, batch.lengths());
 }
 
 double EagerRunner::loss_sum() {
@@ -121,6 +121,7 @@ StageContext EagerRunner::context(std::size_t stage, const Operands& operands) {
   return {.operations = device_,
           .batch = batch_,
           .seq_len = shape_.seq_len,
+          .dp_room = shape_.dp_room,
           .input = stage > 0 ? outputs_[stage - 1] : Tensor(),
           .output = {},
           .gradient = {},

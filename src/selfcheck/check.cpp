@@ -67,6 +67,14 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
       }
     }
   }
+  if (compute.on_gpu()) {
+    for (const std::int64_t head_dim : {64, 128}) {
+      add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
+          on_all(world, [&] {
+            return compare_pieces(*compute.gpu, {.dtype = DType::bfloat16, .head_dim = head_dim});
+          }));
+    }
+  }
   add(result, world, compute.on_gpu() ? "NCCL" : "MPI", check_collectives(compute.world(), compute.device()));
   return result;
 }

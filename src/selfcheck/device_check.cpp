@@ -70,6 +70,59 @@ device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64
   return batch;
 }
 
+/// The same without a border inside the sequences.
+device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOptions& options) {
+  batch.segments = options.sequences;
+  for (std::int64_t s = 0; s <= options.sequences; ++s)
+    batch.segment_offsets()[s] = static_cast<std::int32_t>(s * options.seq_len);
+  for (std::int64_t t = 0; t < batch.token_count(); ++t)
+    batch.positions()[t] = static_cast<std::int32_t>(t % options.seq_len);
+  return batch;
+}
+
+/// The first attention of a small Llama with so much room for its backward pass.
+class AttentionInPieces {
+ public:
+  AttentionInPieces(device::Device& device, const model::Model& model, const DeviceCheckOptions& options,
+                    std::int64_t dp_room)
+      : runner_(model, device, {options.sequences, options.seq_len, 0, dp_room}, options.dtype) {
+    for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+      const auto& parameter = model.parameters()[p];
+      give(runner_.parameter(p), parameter.name, parameter.shape.size() == 2 ? 0.1 : 1, options.dtype);
+    }
+    given_ = runner_.make(options.dtype, runner_.residual_gradient().rows, runner_.residual_gradient().cols);
+    give(given_, "gradient", 1, options.dtype);
+  }
+
+  /// What the backward pass leaves, by name.
+  std::vector<std::pair<std::string, Numbers>> gradients(const model::Model& model,
+                                                         const device::HostBatch& batch) {
+    device::Device& device = runner_.device();
+    runner_.upload(batch, 1);
+    for (std::size_t stage = 0; stage <= kStage; ++stage) runner_.forward(stage);
+    device.run(device::op::Copy{.source = given_, .destination = runner_.residual_gradient()});
+    runner_.backward(kStage, Accumulate::no);
+    std::vector<std::pair<std::string, Numbers>> result;
+    for (const auto& use : runner_.spec(kStage).parameters) {
+      const auto p = static_cast<std::size_t>(use.parameter);
+      result.emplace_back(model.parameters()[p].name, download_numbers(device, runner_.gradient(p)));
+    }
+    result.emplace_back("the input", download_numbers(device, runner_.residual_gradient()));
+    return result;
+  }
+
+ private:
+  static constexpr std::size_t kStage = 1;  // after the embedding
+
+  void give(Tensor tensor, const std::string& purpose, double deviation, DType dtype) {
+    upload_numbers(runner_.device(), rounded(normal(tensor.elements(), purpose, 0, deviation), dtype),
+                   tensor);
+  }
+
+  model::EagerRunner runner_;
+  Tensor given_;
+};
+
 /// Both sides of a comparison, with equal operands.
 class Comparison {
  public:
@@ -289,6 +342,34 @@ double rounding_explains(DType dtype, bool tf32) {
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,
                                             const DeviceCheckOptions& options) {
   return Comparison(device, judge, options).run();
+}
+
+std::vector<ComparedTensor> compare_pieces(device::Device& device, const DeviceCheckOptions& options) {
+  const model::LlamaConfig config = small_llama(options);
+  const auto model = model::make_llama(config);
+  // A sequence takes a tile of 128 x 128 numbers of 16 bits for each head; see device/cuda/attention_sizes.hpp.
+  require(options.seq_len <= 128, "sequences of one tile");
+  const std::int64_t head = 128 * 128 * 2, sequence = config.query_heads * head;
+  const std::int64_t group = config.query_heads / config.key_value_heads * head;
+  AttentionInPieces whole(device, *model, options, options.sequences * sequence),
+      sequences(device, *model, options, sequence), heads(device, *model, options, group);
+
+  const device::HostBatch documents = make_check_batch(options, model->vocabulary());
+  std::vector<ComparedTensor> compared;
+  for (const bool packed : {false, true}) {
+    const device::HostBatch batch = packed ? documents : without_documents(documents, options);
+    const auto expected = whole.gradients(*model, batch);
+    for (auto* pieces : {&sequences, &heads}) {
+      const auto actual = pieces->gradients(*model, batch);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        compared.push_back(
+            {fmt::format("gradient of {} through attention over {}, by {}", expected[i].first,
+                         packed ? "documents" : "sequences", pieces == &sequences ? "sequences" : "heads"),
+             distance(actual[i].second, expected[i].second), 0});
+      }
+    }
+  }
+  return compared;
 }
 
 std::string failure_of(const std::vector<ComparedTensor>& compared) {

@@ -38,6 +38,10 @@ double rounding_explains(DType dtype, bool tf32);
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,
                                             const DeviceCheckOptions& options);
 
+/// The gradients of an attention that the device computes as a whole and in pieces, which must have the same
+/// bits: of sequences, of heads, of packed documents. Devices that know no pieces compute the same again.
+std::vector<ComparedTensor> compare_pieces(device::Device& device, const DeviceCheckOptions& options);
+
 /// "gradient of lm_head.weight differs by 0.31 of its norm, and rounding explains 0.032 (so do 2 more of 40
 /// tensors)"; empty if all passed.
 std::string failure_of(const std::vector<ComparedTensor>& compared);

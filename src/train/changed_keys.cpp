@@ -39,6 +39,7 @@ const std::map<std::string, Effect>& effects() {
       {"run.deterministic", free},
       {"run.tf32", curve},
       {"run.attention", free},
+      {"run.attention_workspace", free},
       {"run.cuda_graph", free},
       {"model.config", free},  // the models themselves are compared: check_same_model()
       {"model.weights", beginning},
@@ -105,6 +106,11 @@ bool is_path(const std::string& key) {
       "data.train", "data.eval",  "checkpoint.fallback_dir"};
   return kPaths.contains(key);
 }
+
+constexpr const char* kAutomatic = "auto";
+
+/// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
+bool is_resolved_once(const std::string& key) { return key == "run.attention_workspace"; }
 
 std::string place_of(const std::string& path) {
   std::error_code error;
@@ -239,6 +245,7 @@ std::vector<Change> changes_of(const Continuing& run) {
   for (const auto& [key, now] : sides.now.values) {
     Change change{key, sides.then.value(key), now};
     if ((data && key == data->key) || same_value(key, change.then, now)) continue;
+    if (is_resolved_once(key) && now == kAutomatic) continue;  // it stays what it was
     change.effect = effect_here(run, sides, change);
     changes.push_back(change);
   }
@@ -289,6 +296,9 @@ std::string recorded_text(const Continuing& run) {
       text = with_note(text, "model.weights", weights);
   }
   if (run.fresh.loss_scale > 0 && run.saved.state.loss_scale > 0) keep("optimizer.loss_scale");
+  for (const auto& [key, value] : read_run_text(run.texts.resolved).values) {
+    if (is_resolved_once(key) && value == kAutomatic) keep(key);
+  }
   return with_note(text, "data.train", run.data);
 }
 

@@ -6,6 +6,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/infer/session.hpp"
+#include "llampi/plan/report.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 
@@ -27,6 +28,19 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
+  if (decides_dp_room(config, shape.hardware)) {
+    const auto fits = [&](const auto& arena_bytes, const fsdp::RankGroups& groups) {
+      return shape.memory_bytes == 0 ||
+             plan::needed_bytes(backend, arena_bytes, groups) <= shape.memory_bytes;
+    };
+    run.options.batch.dp_room = automatic_dp_room({.model = *run.model,
+                                                   .options = run.options,
+                                                   .groups = run.groups,
+                                                   .sizes = *run.sizes,
+                                                   .backend = backend,
+                                                   .fits = fits},
+                                                  shape.memory_bytes, shape.gpu_major);
+  }
   run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;
 }

@@ -34,13 +34,31 @@ void check_together(const Config& c) {
   }
 }
 
+constexpr int kFirstWithoutDp = 10;  // Blackwell; see device/cuda/cudnn_attention.hpp
+
+/// Whether deterministic gradients of attention may be cuDNN's.
+bool keeps_dp(const Config& c) { return c.run.deterministic && c.run.attention != device::GpuAttention::own; }
+
 }  // namespace
+
+bool decides_dp_room(const Config& config, Hardware hardware) {
+  return hardware == Hardware::gpu && keeps_dp(config) && !config.run.attention_workspace;
+}
+
+std::int64_t automatic_dp_room(const fsdp::FitQuestion& question, std::int64_t gpu_memory_bytes,
+                               int gpu_major) {
+  if (gpu_major >= kFirstWithoutDp) return 0;
+  const std::int64_t memory_bytes = gpu_memory_bytes > 0 ? gpu_memory_bytes : std::int64_t{80} << 30;
+  return fsdp::fitting_dp_room(question, memory_bytes / 8) >> 20 << 20;
+}
 
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);
   fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch, c.data.seq_len};
+  const bool has_room = hardware == Hardware::gpu && keeps_dp(c);
+  if (has_room) options.batch.dp_room = c.run.attention_workspace.value_or(0) << 20;
   options.micro_batches = micro_batches;
   options.strategy = c.fsdp.strategy;
   options.shard_group_size = c.fsdp.shard_group_size.value_or(0);

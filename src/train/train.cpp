@@ -3,6 +3,7 @@
 #include "llampi/train/train.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <exception>
 #include <tuple>
@@ -23,6 +24,7 @@
 #include "llampi/optim/schedule.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 #include "llampi/train/evaluate.hpp"
+#include "llampi/train/run_text.hpp"
 #include "llampi/train/stop.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
@@ -83,6 +85,7 @@ class Trainer {
   void fill_engine(std::vector<checkpoint::Refused> refused);
   std::int64_t resume(std::vector<checkpoint::Refused>& refused);
   checkpoint::CheckpointTexts checkpoint_texts() const;
+  void decide_dp_room(fsdp::EngineOptions& options);
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
@@ -302,6 +305,7 @@ Outcome Trainer::run_watched() {
   });
   selfcheck::check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim,
                         log_);
+  if (decides_dp_room(config_, compute_.on_gpu() ? Hardware::gpu : Hardware::cpu)) decide_dp_room(options);
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
                                            compute_.world(), options);
   engine_->keep_record(record_);
@@ -315,6 +319,41 @@ Outcome Trainer::run_watched() {
   report_->describe(total_steps_);
   warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
   return loop();
+}
+
+/// run.attention_workspace = auto: what a checkpoint says if that fits here, else what all ranks have room for.
+/// Collective.
+void Trainer::decide_dp_room(fsdp::EngineOptions& options) {
+  constexpr const char* kKey = "run.attention_workspace";
+  const comm::Backend backend = compute_.world().backend();
+  const auto groups =
+      fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world_), options.shard_group_size);
+  std::int64_t least = 0;
+  comm::agree(world_, [&] {
+    const std::int64_t available = compute_.device().available_bytes(world_.topology().local_ranks);
+    const fsdp::FitQuestion question{.model = *inputs_.model,
+                                     .options = options,
+                                     .groups = groups,
+                                     .sizes = compute_.device().sizes(),
+                                     .backend = backend,
+                                     .fits = [&](const auto& arena_bytes, const fsdp::RankGroups& in_groups) {
+                                       return arena_bytes[0] + fsdp::communicator_bytes(backend, in_groups) +
+                                                  fsdp::loaded_later_bytes(backend) <=
+                                              available;
+                                     }};
+    const std::string recorded = read_run_text(start_.run_text).value(kKey);  // or "auto" still
+    std::int64_t mebibytes = 0;
+    const bool is_number =
+        std::from_chars(recorded.data(), recorded.data() + recorded.size(), mebibytes).ec == std::errc();
+    if (is_number) least = fsdp::fitting_dp_room(question, mebibytes << 20);
+    if (!is_number || least != mebibytes << 20)
+      least =
+          automatic_dp_room(question, compute_.gpu_properties.memory_bytes, compute_.gpu_properties.major);
+  });
+  std::int64_t negative[] = {-least};
+  world_.max(std::span(negative));
+  options.batch.dp_room = -negative[0];
+  start_.run_text = with_value(start_.run_text, kKey, std::to_string(options.batch.dp_room >> 20));
 }
 
 /// Within a step or an evaluation. Collective.

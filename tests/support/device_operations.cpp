@@ -137,7 +137,7 @@ OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::Attent
   return result;
 }
 
-OperationCase attention(const Layout& layout, device::AttentionShape shape) {
+OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room) {
   const std::int64_t tokens = layout.tokens(), longest = layout.longest();
   OperationCase result;
   result.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads,
@@ -169,8 +169,8 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape) {
     const Tensor out = s.output(tokens, shape.query_cols()),
                  log_sum_exp = s.wide_output(shape.query_heads, tokens);
     run_forward(s, batch, qkv, out, log_sum_exp);
-    const Tensor scratch =
-        s.workspace(s.device().sizes().attention_backward_workspace(shape, tokens, longest, s.dtype()));
+    const Tensor scratch = s.workspace(
+        s.device().sizes().attention_backward_workspace(shape, tokens, longest, s.dtype(), dp_room));
     s.device().run(device::op::AttentionBackward{.documents = documents_of(batch, longest),
                                                  .shape = shape,
                                                  .dout = s.upload(dy),
@@ -178,7 +178,8 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape) {
                                                  .out = out,
                                                  .log_sum_exp = log_sum_exp,
                                                  .dqkv = dqkv,
-                                                 .workspace = scratch});
+                                                 .workspace = scratch,
+                                                 .dp_room = dp_room});
     return Inputs{s.download(dqkv)};
   };
   return result;

@@ -37,7 +37,9 @@ Values gradient_of_output(const OperationCase& op, const std::vector<Values>& ou
 OperationCase embedding(const Layout& layout, std::int64_t hidden);
 OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden);
 OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape);
-OperationCase attention(const Layout& layout, device::AttentionShape shape);
+/// @param dp_room of the backward direction: by default enough for all of dP
+OperationCase attention(const Layout& layout, device::AttentionShape shape,
+                        std::int64_t dp_room = std::int64_t{1} << 30);
 /// The next `tokens` of a sequence of which `past` are in the cache. No gradient.
 OperationCase cached_attention(std::int64_t past, std::int64_t tokens, device::AttentionShape shape);
 OperationCase projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);

@@ -141,8 +141,14 @@ device::Batch Session::batch(const Layout& layout) {
     offsets.push_back(offsets.back() + length);
   }
   offsets.resize(static_cast<std::size_t>(count + 1), -1);  // what is behind the last segment does not count
-  return {integers(tokens), integers(labels), integers(positions), integers(offsets),
-          static_cast<std::int64_t>(layout.lengths.size())};
+  device::LengthClasses lengths;
+  for (const auto length : layout.lengths) ++lengths.documents.at(device::LengthClasses::of(length));
+  return {.tokens = integers(tokens),
+          .labels = integers(labels),
+          .positions = integers(positions),
+          .segment_offsets = integers(offsets),
+          .segments = static_cast<std::int64_t>(layout.lengths.size()),
+          .lengths = lengths};
 }
 
 void Session::download(Tensor tensor, void* elements) {
@@ -173,7 +179,8 @@ device::Documents documents_of(const device::Batch& batch, std::int64_t max_seql
   return {.cu_seqlens = batch.segment_offsets,
           .positions = batch.positions,
           .count = batch.segments,
-          .max_seqlen = max_seqlen};
+          .max_seqlen = max_seqlen,
+          .lengths = batch.lengths};
 }
 
 double largest_magnitude(const Values& values) {

@@ -84,6 +84,7 @@ struct KnownGpu {
   std::int64_t memory_bytes = 0;
   double half_teraflops = 0;  ///< bfloat16 and float16 on tensor cores, accumulated in float32
   double float32_teraflops = 0;
+  int major = 0;  ///< compute capability
 };
 std::span<const KnownGpu> known_gpus();
 

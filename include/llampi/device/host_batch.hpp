@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/length_classes.hpp"
 
 namespace llampi::device {
 
@@ -20,6 +21,7 @@ struct Batch {
   Tensor segment_offsets;
   std::int64_t segments = 0;
   std::int64_t past = 0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
+  LengthClasses lengths = {};  ///< of the segments
 };
 
 /// One block of int32, so that it travels in one copy: T tokens, T labels, T positions, T + 1 segment
@@ -44,15 +46,28 @@ class HostBatch {
   std::int64_t valid_labels = 0;
   std::int64_t past = 0;  ///< see Batch
 
+  /// Of the segments that are not empty.
+  LengthClasses lengths() const {
+    const auto offsets = std::span(values_).subspan(static_cast<std::size_t>(3 * tokens_));
+    LengthClasses lengths;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(segments); ++i) {
+      const std::int64_t length = offsets[i + 1] - offsets[i];
+      if (length > 0) ++lengths.documents.at(LengthClasses::of(length));
+    }
+    return lengths;
+  }
+
   /// The batch where its values() were copied to: int32 [1, elements(tokens)].
-  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t past = 0) {
+  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t past = 0,
+                       const LengthClasses& lengths = {}) {
     const std::int64_t tokens = block.cols / 4;
     return {.tokens = block.slice(0, tokens),
             .labels = block.slice(tokens, 2 * tokens),
             .positions = block.slice(2 * tokens, 3 * tokens),
             .segment_offsets = block.slice(3 * tokens, block.cols),
             .segments = segments,
-            .past = past};
+            .past = past,
+            .lengths = lengths};
   }
 
  private:

@@ -33,8 +33,11 @@ class OperationSizes {
   /// `max_seqlen` is the largest number of tokens of a document.
   virtual std::int64_t attention_workspace(AttentionShape shape, std::int64_t tokens, std::int64_t max_seqlen,
                                            DType dtype) const = 0;
+  /// @param dp_room bytes that may be taken beyond what any kernels need, for the gradients of the
+  /// probabilities, with which cuDNN's deterministic ones are faster; see cuda/attention_sizes.hpp
   virtual std::int64_t attention_backward_workspace(AttentionShape shape, std::int64_t tokens,
-                                                    std::int64_t max_seqlen, DType dtype) const = 0;
+                                                    std::int64_t max_seqlen, DType dtype,
+                                                    std::int64_t dp_room) const = 0;
   virtual std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                                    DType dtype) const = 0;
   /// Also the bound on what is ever stored of the [tokens, vocabulary] logits.

@@ -24,6 +24,7 @@
 
 #include "llampi/core/philox.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/length_classes.hpp"
 #include "llampi/device/operation_sizes.hpp"
 
 namespace llampi::device {
@@ -34,6 +35,7 @@ struct Documents {
   Tensor positions;             ///< int32 [1, T], within the document
   std::int64_t count = 0;       ///< so the first count + 1 entries of cu_seqlens count
   std::int64_t max_seqlen = 0;  ///< no document is longer; the workspace was sized with it
+  LengthClasses lengths = {};   ///< no class has more documents than it says, if it says anything
 };
 
 /// The numbers of an update that are another in each step. In device memory, so that a step that was captured
@@ -151,6 +153,7 @@ struct AttentionBackward {
   Tensor log_sum_exp;  ///< [Hq, T], likewise
   Tensor dqkv;         ///< [T, Hq D + 2 Hkv D], overwritten
   Tensor workspace;
+  std::int64_t dp_room = 0;  ///< with which the workspace was sized
 };
 
 /// Attention of the next T tokens of a sequence, of which kv_len are known: their keys and values are put

@@ -49,6 +49,10 @@ struct FittingRun {
 /// does.
 std::optional<FittingRun> find_fit(const FitQuestion& question);
 
+/// The largest `options.batch.dp_room` with which it fits: `most` bytes, or half of it, and so on down to a
+/// sixty-fourth; else 0.
+std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
+
 /// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
 /// @param arena whose three largest items at the busiest moment of a step are named; none: both

@@ -62,6 +62,8 @@ struct BatchShape {
   /// Generation: tokens of one sequence whose keys and values are kept, so that a pass takes only the next
   /// seq_len; 0: a pass has whole sequences.
   std::int64_t context = 0;
+  /// See OperationSizes::attention_backward_workspace().
+  std::int64_t dp_room = 0;
 
   /// Positions that a token can have.
   std::int64_t positions() const { return context > 0 ? context : seq_len; }
@@ -90,6 +92,7 @@ struct StageContext {
   device::Operations& operations;
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
+  std::int64_t dp_room = 0;  ///< likewise
   Tensor input;              ///< the previous stage's output; none for the first stage
   Tensor output;
   /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit,

@@ -61,7 +61,8 @@ inline device::Documents documents_of(const device::Batch& batch, std::int64_t m
   return {.cu_seqlens = batch.segment_offsets,
           .positions = batch.positions,
           .count = batch.segments,
-          .max_seqlen = max_seqlen};
+          .max_seqlen = max_seqlen,
+          .lengths = batch.lengths};
 }
 
 /// A saved tensor that recompute() makes again.

@@ -28,7 +28,8 @@ struct CheckResult {
 };
 
 /// Compares what computes here, and moves data between ranks, with what it should give: the CPU with a plain
-/// float64 reference, GPUs in every dtype with the CPU, collectives with exact sums. Collective.
+/// float64 reference, GPUs in every dtype with the CPU, their attention in pieces with the whole, collectives
+/// with exact sums. Collective.
 /// @throws CommonError if a device or a collective fails
 CheckResult check(comm::World& world, const comm::DeviceOptions& options, const Log& log);
 

@@ -98,6 +98,7 @@ struct Config {
     bool deterministic = true;
     bool tf32 = false;
     device::GpuAttention attention = device::GpuAttention::automatic;
+    std::optional<std::int64_t> attention_workspace;  ///< MiB; none: what fits
     StepGraph cuda_graph = StepGraph::automatic;
     int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;

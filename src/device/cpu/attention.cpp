@@ -196,7 +196,7 @@ void CpuDevice::execute(const op::AttentionBackward& o) {
   float* dqkv = floats(o.dqkv, tokens, o.shape.qkv_cols(), "dqkv");
   const std::int64_t stride = CpuSizes::score_stride(longest);
   auto* scratch = static_cast<float*>(workspace_of(
-      o.workspace, sizes_.attention_backward_workspace(o.shape, tokens, longest, DType::float32)));
+      o.workspace, sizes_.attention_backward_workspace(o.shape, tokens, longest, DType::float32, 0)));
 
   parallel_items(threads_, o.documents.count * o.shape.key_value_heads, [&](std::int64_t item, int thread) {
     const std::int64_t document = item / o.shape.key_value_heads, group = item % o.shape.key_value_heads;

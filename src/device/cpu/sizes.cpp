@@ -32,7 +32,7 @@ std::int64_t CpuSizes::attention_workspace(AttentionShape, std::int64_t, std::in
 }
 
 std::int64_t CpuSizes::attention_backward_workspace(AttentionShape, std::int64_t, std::int64_t longest,
-                                                    DType dtype) const {
+                                                    DType dtype, std::int64_t) const {
   require_float32(dtype);
   return threads_ * 2 * score_elements(longest) * size_of(dtype);
 }

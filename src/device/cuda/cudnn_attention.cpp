@@ -11,13 +11,15 @@ std::unique_ptr<CudnnAttention> make_cudnn_attention(bool, int, const std::strin
 #else
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <limits>
 #include <map>
 #include <optional>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "device/cuda/attention_sizes.hpp"
 #include "device/cuda/cudnn_graphs.hpp"
 #include "device/cuda/ragged.hpp"
 
@@ -32,8 +34,8 @@ constexpr std::size_t kOldestForAnyLength = 91501;
 // of NVIDIA/TransformerEngine), with later repairs in 9.19.
 constexpr std::size_t kOldestForDocuments = 91900;
 constexpr int kOldestGpuForDocuments = 90;  // compute capability: before Hopper no ragged statistics backward
+constexpr int kOldestGpuWithoutDp = 100;    // deterministic gradients in a fixed order, without dP
 constexpr std::int64_t kTile = 128;         // rows of a query tile of cuDNN's kernels
-constexpr std::int64_t kMostPadding = 16;   // rows of tiles per token: beyond it the own kernels waste less
 
 using cuda::check;
 void check(cudnnStatus_t status, const char* what) {
@@ -62,66 +64,87 @@ class Carving {
   std::uintptr_t base_, next_;
 };
 
+const char* to_string(Direction direction) {
+  return direction == Direction::forward ? "forward" : "backward";
+}
+using llampi::to_string;
+
 enum Table { kQueryTable, kKeyTable, kOutTable, kStatisticsTable };
 static_assert(kStatisticsTable < RaggedTables::kOffsets);
 
+/// Launches of one graph, for pieces of equal size.
+struct Launches {
+  CudnnProblem problem;
+  std::int64_t pieces = 0;  ///< of the sequences, or of the documents of this class, one after another
+  std::int64_t above = 0;   ///< ragged: for documents of more tokens
+  const CudnnGraph* graph = nullptr;
+};
+
+/// How an operation is done: for each piece of the heads, all of these launches.
+struct Division {
+  std::vector<Launches>
+      launches;  ///< of one graph; or ragged, for each class of lengths. Empty: there is no way
+  std::int64_t head_pieces = 0;
+
+  const CudnnProblem& problem() const { return launches.front().problem; }
+  bool ragged() const { return problem().ragged; }
+};
+
 struct Scratch {
-  RaggedTables tables;
-  float* statistics = nullptr;  ///< null: log_sum_exp itself
+  std::vector<RaggedTables> tables;  ///< for each of the launches
+  float* statistics = nullptr;       ///< of a piece of the heads; null: log_sum_exp itself
   std::byte *key = nullptr, *value = nullptr, *key_gradient = nullptr, *value_gradient = nullptr;
   std::byte* graph = nullptr;
   std::int64_t bytes = 0;  ///< of all
 };
 
+/// Statistics in log_sum_exp's own place: whole sequences are there as the graph has them.
+bool reads_log_sum_exp(const CudnnProblem& problem, std::int64_t tokens) {
+  if (problem.ragged) return false;
+  return problem.direction == Direction::forward || (problem.batch == 1 && problem.longest == tokens);
+}
+
+/// @param tokens of the whole operation
 /// @param base null: only the size is asked for
-Scratch carve(const CudnnProblem& problem, const CudnnGraph& graph, void* base) {
+Scratch carve(const Division& division, std::int64_t tokens, void* base) {
   Carving carving(base);
   Scratch scratch;
-  const bool backward = problem.direction == Direction::backward;
-  if (problem.ragged) {
-    scratch.tables.lengths = carving.take<std::int32_t>(problem.batch);
-    const std::int64_t widths[] = {problem.qkv_row, problem.key_row(), problem.out_row,
-                                   problem.query_heads};
-    for (int i = 0; i < RaggedTables::kOffsets; ++i) {
-      scratch.tables.offsets[i] = carving.take<std::int64_t>(problem.batch + 1);
-      scratch.tables.widths[i] = widths[i];
-    }
+  const CudnnProblem& problem = division.problem();
+  for (const Launches& launches : division.launches) {
+    if (!problem.ragged) break;
+    RaggedTables& tables = scratch.tables.emplace_back();
+    tables.above = launches.above;
+    tables.longest = launches.problem.longest;
+    tables.entries = launches.pieces * launches.problem.batch;
+    if (tables.entries == 0) continue;
+    tables.lengths = carving.take<std::int32_t>(tables.entries);
+    for (auto& offsets : tables.offsets) offsets = carving.take<std::int64_t>(tables.entries + 1);
   }
-  if (problem.ragged || (backward && problem.batch > 1))
+  if (!reads_log_sum_exp(problem, tokens))
     scratch.statistics = carving.take<float>(problem.query_heads * problem.tokens);
   if (problem.packs_keys()) {
     const std::int64_t bytes = problem.tokens * problem.key_row() * size_of(problem.dtype);
     for (std::byte** place : {&scratch.key, &scratch.value, &scratch.key_gradient, &scratch.value_gradient})
       *place = carving.take<std::byte>(bytes);
   }
-  scratch.graph = carving.take<std::byte>(graph.workspace_bytes());
+  std::int64_t graph_bytes = 0;
+  for (const Launches& launches : division.launches)
+    graph_bytes = std::max(graph_bytes, launches.graph->workspace_bytes());
+  scratch.graph = carving.take<std::byte>(graph_bytes);
   scratch.bytes = carving.bytes();
   return scratch;
-}
-
-/// The order in which the graph has them; see cudnn_graphs.hpp.
-RowStatistics statistics_of(const CudnnProblem& problem, float* data) {
-  const std::int64_t heads = problem.query_heads, length = problem.longest;
-  if (problem.ragged) return {data, 1, length * heads, heads};
-  return {data, length, heads * length, 1};
-}
-RowStatistics log_sum_exp_of(const CudnnProblem& problem, float* data) {
-  return {data, problem.tokens, problem.longest, 1};
 }
 
 /// op::Attention or op::AttentionBackward.
 template <class Operands>
 CudnnProblem problem_of(const Operands& o) {
-  const std::int64_t tokens = o.qkv.rows, documents = o.documents.count;
   CudnnProblem problem;
   problem.direction = std::is_same_v<Operands, op::Attention> ? Direction::forward : Direction::backward;
-  problem.tokens = tokens;
-  problem.longest = std::min(o.documents.max_seqlen, tokens);
+  problem.tokens = o.qkv.rows;
+  problem.longest = std::min(o.documents.max_seqlen, problem.tokens);
+  problem.batch = o.documents.count;
   // Else no document can be shorter than the longest.
-  problem.ragged = documents * problem.longest != tokens;
-  problem.batch = problem.ragged
-                      ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(documents)))
-                      : documents;
+  problem.ragged = problem.batch * problem.longest != problem.tokens;
   problem.query_heads = o.shape.query_heads;
   problem.key_value_heads = o.shape.key_value_heads;
   problem.head_dim = o.shape.head_dim;
@@ -131,20 +154,85 @@ CudnnProblem problem_of(const Operands& o) {
   return problem;
 }
 
-std::byte* column(const Tensor& rows, std::int64_t elements) {
-  return static_cast<std::byte*>(rows.data) + elements * size_of(rows.dtype);
+/// Sequences of equal length, in pieces of at most so many bytes of dP.
+Division divide_sequences(const CudnnProblem& whole, AttentionShape shape, std::int64_t dp_room) {
+  const AttentionPiece piece = attention_piece(shape, whole.batch, whole.longest, dp_room);
+  if (piece.sequences == 0) return {};
+  CudnnProblem problem = whole;
+  problem.batch = piece.sequences;
+  problem.tokens = piece.sequences * whole.longest;
+  problem.key_value_heads = piece.key_value_heads;
+  problem.query_heads = piece.key_value_heads * (shape.query_heads / shape.key_value_heads);
+  return {{{.problem = problem, .pieces = whole.batch / piece.sequences}},
+          shape.key_value_heads / piece.key_value_heads};
 }
 
-CudnnOperands operands_of(const CudnnProblem& problem, const Scratch& scratch) {
-  if (!problem.ragged) return {};
-  const RaggedTables& tables = scratch.tables;
-  return {{kQueryLengths, tables.lengths},
-          {kKeyLengths, tables.lengths},
-          {kQueryOffsets, tables.offsets[kQueryTable]},
-          {kKeyOffsets, tables.offsets[kKeyTable]},
-          {kValueOffsets, tables.offsets[kKeyTable]},
-          {kOutOffsets, tables.offsets[kOutTable]},
-          {kStatisticsOffsets, tables.offsets[kStatisticsTable]}};
+/// Documents: those of similar length together. How many documents a launch has depends on shapes only, so
+/// that what is in the micro-batch decides how often a graph is launched, and never which.
+Division divide_documents(const CudnnProblem& whole, AttentionShape shape, const LengthClasses& lengths,
+                          std::int64_t dp_room) {
+  const AttentionPiece one = attention_piece(shape, 1, whole.longest, dp_room);
+  if (one.sequences == 0) return {};
+  Division division;
+  division.head_pieces = shape.key_value_heads / one.key_value_heads;
+  CudnnProblem problem = whole;
+  problem.key_value_heads = one.key_value_heads;
+  problem.query_heads = one.key_value_heads * (shape.query_heads / shape.key_value_heads);
+  std::int64_t above = 0;
+  for (const auto& launch : document_launches(problem.query_heads, whole.tokens, whole.longest, dp_room)) {
+    const std::size_t of_class = division.launches.size();
+    problem.longest = launch.longest;
+    problem.batch = launch.documents;
+    const std::int64_t most = std::min(whole.batch, whole.tokens / (above + 1));
+    const std::int64_t documents = lengths.counted() ? std::min(lengths.documents[of_class], most) : most;
+    division.launches.push_back(
+        {.problem = problem, .pieces = divide_up(documents, launch.documents), .above = above});
+    above = launch.longest;
+  }
+  return division;
+}
+
+/// Columns of rows of qkv, out or their gradients, from a token on.
+std::byte* at(const Tensor& rows, std::int64_t token, std::int64_t column) {
+  return static_cast<std::byte*>(rows.data) + (token * rows.cols + column) * size_of(rows.dtype);
+}
+
+/// A piece of the heads and of the tokens.
+struct Piece {
+  std::int64_t token = 0;                         ///< the first
+  std::int64_t query_column = 0;                  ///< in rows of qkv and out
+  std::int64_t key_column = 0, value_column = 0;  ///< in rows of qkv
+};
+Piece piece_of(const CudnnProblem& problem, AttentionShape shape, std::int64_t heads, std::int64_t tokens) {
+  const std::int64_t keys = heads * problem.key_value_heads * problem.head_dim;
+  return {.token = problem.ragged ? 0 : tokens * problem.tokens,
+          .query_column = heads * problem.query_heads * problem.head_dim,
+          .key_column = shape.query_cols() + keys,
+          .value_column = shape.query_cols() + shape.key_value_cols() + keys};
+}
+
+/// The tables of a launch of packed documents.
+CudnnOperands tables_of(const RaggedTables& tables, std::int64_t first_entry) {
+  return {{kQueryLengths, tables.lengths + first_entry},
+          {kKeyLengths, tables.lengths + first_entry},
+          {kQueryOffsets, tables.offsets[kQueryTable] + first_entry},
+          {kKeyOffsets, tables.offsets[kKeyTable] + first_entry},
+          {kValueOffsets, tables.offsets[kKeyTable] + first_entry},
+          {kOutOffsets, tables.offsets[kOutTable] + first_entry},
+          {kStatisticsOffsets, tables.offsets[kStatisticsTable] + first_entry}};
+}
+
+/// The order in which a graph has them that does not read log_sum_exp itself; see cudnn_graphs.hpp.
+RowStatistics statistics_of(const CudnnProblem& problem, float* data) {
+  const std::int64_t heads = problem.query_heads, length = problem.longest;
+  if (problem.ragged) return {data, 1, length * heads, heads};
+  return {data, length, heads * length, 1};
+}
+/// log_sum_exp [Hq, T] from this head and token on.
+RowStatistics log_sum_exp_of(const CudnnProblem& problem, const Tensor& log_sum_exp, std::int64_t head,
+                             std::int64_t token) {
+  auto* const data = static_cast<float*>(log_sum_exp.data);
+  return {data + head * log_sum_exp.cols + token, log_sum_exp.cols, problem.longest, 1};
 }
 
 /// 90 for 9.0; of the current device.
@@ -156,12 +244,11 @@ int compute_capability() {
   return major * 10 + minor;
 }
 
-/// What cuDNN says, of which there may be pages, on one line.
-std::string shortened(std::string text) {
-  constexpr std::size_t kMost = 400;
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  if (text.size() > kMost) text = text.substr(0, kMost) + " ...";
-  return text;
+/// The first line of what cuDNN says, of which there may be pages.
+std::string shortened(const std::string& text) {
+  constexpr std::size_t kMost = 100;
+  const std::string line = text.substr(0, text.find('\n'));
+  return line.size() <= kMost ? line : line.substr(0, kMost) + "...";
 }
 
 enum class Copy : bool { out_of_rows, into_rows };
@@ -190,172 +277,254 @@ class GraphAttention final : public CudnnAttention {
   bool supports(const op::AttentionBackward& o) override { return supports_operands(o); }
 
   void run(const op::Attention& o, cudaStream_t stream) override {
-    const auto& [documents, shape, qkv, out, log_sum_exp, workspace] = o;
-    const CudnnProblem problem = problem_of(o);
-    const CudnnGraph& graph = graph_to_run(problem, workspace);
-    const Scratch scratch = carve(problem, graph, workspace.data);
-    auto* const saved =
-        elements_of<float>(log_sum_exp, DType::float32, shape.query_heads, problem.tokens, "log_sum_exp");
-    elements_of(qkv, problem.dtype, problem.tokens, shape.qkv_cols(), "qkv");
-
-    fill_tables(documents, problem, scratch, stream);
-    CudnnOperands operands = operands_of(problem, scratch);
-    operands[kQuery] = qkv.data;
-    operands[kKey] = column(qkv, shape.query_cols());
-    operands[kValue] = column(qkv, shape.query_cols() + shape.key_value_cols());
-    operands[kOut] = elements_of(out, problem.dtype, problem.tokens, shape.query_cols(), "out");
-    operands[kStatistics] = problem.ragged ? scratch.statistics : saved;
-    execute(graph, operands, scratch, stream);
-    if (problem.ragged) {
-      copy_statistics(statistics_of(problem, scratch.statistics), log_sum_exp_of(problem, saved),
-                      shape.query_heads, problem.tokens, problem.longest, stream);
-    }
+    const std::int64_t tokens = checked_tokens(o);
+    const Division division = division_to_run(o);
+    const CudnnProblem& problem = division.problem();
+    const Scratch scratch = carve(division, tokens, o.workspace.data);
+    fill_tables(o.documents, division, scratch, stream);
+    const auto run_piece = [&](const Launches& launches, const Piece& piece, CudnnOperands operands) {
+      operands[kQuery] = at(o.qkv, piece.token, piece.query_column);
+      operands[kKey] = at(o.qkv, piece.token, piece.key_column);
+      operands[kValue] = at(o.qkv, piece.token, piece.value_column);
+      operands[kOut] = at(o.out, piece.token, piece.query_column);
+      operands[kStatistics] = scratch.statistics != nullptr ? scratch.statistics : o.log_sum_exp.data;
+      execute(launches, operands, scratch, stream);
+    };
+    for_each_launch(division, o.shape, 0, scratch, run_piece);
+    if (scratch.statistics == nullptr) return;
+    copy_statistics(statistics_of(problem, scratch.statistics), log_sum_exp_of(problem, o.log_sum_exp, 0, 0),
+                    problem.query_heads, tokens, problem.longest, stream);
   }
 
   void run(const op::AttentionBackward& o, cudaStream_t stream) override {
-    const auto& [documents, shape, dout, qkv, out, log_sum_exp, dqkv, workspace] = o;
-    const CudnnProblem problem = problem_of(o);
-    const CudnnGraph& graph = graph_to_run(problem, workspace);
-    const Scratch scratch = carve(problem, graph, workspace.data);
-    auto* const saved =
-        elements_of<float>(log_sum_exp, DType::float32, shape.query_heads, problem.tokens, "log_sum_exp");
-    elements_of(qkv, problem.dtype, problem.tokens, shape.qkv_cols(), "qkv");
-    elements_of(dqkv, problem.dtype, problem.tokens, shape.qkv_cols(), "dqkv");
-    const std::int64_t key = shape.query_cols(), value = shape.query_cols() + shape.key_value_cols();
-
-    fill_tables(documents, problem, scratch, stream);
-    if (scratch.statistics != nullptr) {
-      copy_statistics(log_sum_exp_of(problem, saved), statistics_of(problem, scratch.statistics),
-                      shape.query_heads, problem.tokens, problem.longest, stream);
-    }
+    const std::int64_t tokens = checked_tokens(o);
+    elements_of(o.dout, o.qkv.dtype, tokens, o.shape.query_cols(), "dout");
+    elements_of(o.dqkv, o.qkv.dtype, tokens, o.shape.qkv_cols(), "dqkv");
+    const Division division = division_to_run(o);
+    const CudnnProblem& problem = division.problem();
+    const Scratch scratch = carve(division, tokens, o.workspace.data);
+    fill_tables(o.documents, division, scratch, stream);
     const bool packs = problem.packs_keys();
-    if (packs) {
-      copy_heads(problem, Copy::out_of_rows, column(qkv, key), scratch.key, stream);
-      copy_heads(problem, Copy::out_of_rows, column(qkv, value), scratch.value, stream);
-    }
-    CudnnOperands operands = operands_of(problem, scratch);
-    operands[kQuery] = qkv.data;
-    operands[kKey] = packs ? scratch.key : column(qkv, key);
-    operands[kValue] = packs ? scratch.value : column(qkv, value);
-    operands[kOut] = elements_of(out, problem.dtype, problem.tokens, shape.query_cols(), "out");
-    operands[kOutGradient] = elements_of(dout, problem.dtype, problem.tokens, shape.query_cols(), "dout");
-    operands[kStatistics] = scratch.statistics != nullptr ? scratch.statistics : saved;
-    operands[kQueryGradient] = dqkv.data;
-    operands[kKeyGradient] = packs ? scratch.key_gradient : column(dqkv, key);
-    operands[kValueGradient] = packs ? scratch.value_gradient : column(dqkv, value);
-    execute(graph, operands, scratch, stream);
-    if (packs) {
-      copy_heads(problem, Copy::into_rows, column(dqkv, key), scratch.key_gradient, stream);
-      copy_heads(problem, Copy::into_rows, column(dqkv, value), scratch.value_gradient, stream);
+    for (std::int64_t heads = 0; heads < division.head_pieces; ++heads) {
+      const std::int64_t first_head = heads * problem.query_heads;
+      const auto copy_log_sum_exp = [&](std::int64_t first_token, std::int64_t count) {
+        copy_statistics(log_sum_exp_of(problem, o.log_sum_exp, first_head, first_token),
+                        statistics_of(problem, scratch.statistics), problem.query_heads, count,
+                        problem.longest, stream);
+      };
+      const Piece columns = piece_of(problem, o.shape, heads, 0);
+      if (packs) {
+        copy_log_sum_exp(0, tokens);
+        copy_heads(problem, Copy::out_of_rows, at(o.qkv, 0, columns.key_column), scratch.key, stream);
+        copy_heads(problem, Copy::out_of_rows, at(o.qkv, 0, columns.value_column), scratch.value, stream);
+      }
+      const auto run_piece = [&](const Launches& launches, const Piece& piece, CudnnOperands operands) {
+        if (!packs && scratch.statistics != nullptr) copy_log_sum_exp(piece.token, problem.tokens);
+        operands[kQuery] = at(o.qkv, piece.token, piece.query_column);
+        operands[kKey] = packs ? scratch.key : at(o.qkv, piece.token, piece.key_column);
+        operands[kValue] = packs ? scratch.value : at(o.qkv, piece.token, piece.value_column);
+        operands[kOut] = at(o.out, piece.token, piece.query_column);
+        operands[kOutGradient] = at(o.dout, piece.token, piece.query_column);
+        operands[kStatistics] = scratch.statistics != nullptr
+                                    ? scratch.statistics
+                                    : log_sum_exp_of(problem, o.log_sum_exp, first_head, piece.token).data;
+        operands[kQueryGradient] = at(o.dqkv, piece.token, piece.query_column);
+        operands[kKeyGradient] = packs ? scratch.key_gradient : at(o.dqkv, piece.token, piece.key_column);
+        operands[kValueGradient] =
+            packs ? scratch.value_gradient : at(o.dqkv, piece.token, piece.value_column);
+        execute(launches, operands, scratch, stream);
+      };
+      for_each_launch(division, o.shape, heads, scratch, run_piece);
+      if (packs) {
+        copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.key_column), scratch.key_gradient, stream);
+        copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.value_column), scratch.value_gradient,
+                   stream);
+      }
     }
   }
 
   std::string describe() const override {
     const std::size_t version = cudnnGetVersion();
-    const std::string name =
-        fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-    return reason_.empty() ? name : fmt::format("{} (not for all: {})", name, reason_);
+    std::string notes;
+    for (const std::string& note : notes_) {
+      if (!note.empty()) notes += (notes.empty() ? "" : "; ") + note;
+    }
+    return fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
+                       notes.empty() ? "" : " (" + notes + ")");
   }
 
  private:
-  bool refuse(std::string reason) {
-    reason_ = std::move(reason);
+  bool refuse(Direction direction, const std::string& reason) {
+    notes_[static_cast<std::size_t>(direction)] =
+        fmt::format("{} by llampi's own kernels: {}", to_string(direction), reason);
     return false;
   }
-  bool refuse(const CudnnProblem& problem, const std::string& reason) {
-    const char* const direction = problem.direction == Direction::forward ? "forward" : "backward";
-    return refuse(fmt::format("{}: {}", direction, reason));
+  void accept(const Division& division) {
+    const CudnnProblem& problem = division.problem();
+    const std::int64_t pieces =
+        division.head_pieces * (problem.ragged ? 1 : division.launches.front().pieces);
+    notes_[static_cast<std::size_t>(problem.direction)] =
+        pieces == 1 ? "" : fmt::format("{} in {} pieces", to_string(problem.direction), pieces);
   }
 
-  /// Makes the handle at the first call.
-  bool open() {
-    if (opened_) return handle_ != nullptr || !gpu_.properties.empty();
+  /// Makes the handle at the first call. An empty text, or why there is none.
+  std::string open() {
+    if (opened_) return why_not_;
     opened_ = true;
-    if (cudnnGetVersion() < kOldestVersion) return refuse("it is older than 9.12");
-    if (!gpu_.properties.empty()) return true;
+    if (cudnnGetVersion() < kOldestVersion) return why_not_ = "it is older than 9.12";
+    if (!gpu_.properties.empty()) return {};
     gpu_.compute_capability = compute_capability();
     cudnnHandle_t handle = nullptr;
     if (const cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS)
-      return refuse(fmt::format("cudnnCreate: {}", cudnnGetErrorString(status)));
+      return why_not_ = fmt::format("cudnnCreate: {}", cudnnGetErrorString(status));
     handle_.reset(handle);
     gpu_.handle = handle;
-    return true;
+    return {};
   }
 
-  bool is_suitable(const CudnnProblem& problem) {
+  /// An empty text, or why cuDNN is not asked for this: what an operation is as a whole.
+  std::string why_unsuitable(const CudnnProblem& problem) const {
     if (problem.dtype != DType::bfloat16 && problem.dtype != DType::float16)
-      return refuse(problem, fmt::format("{} is not its dtype", to_string(problem.dtype)));
-    if (problem.longest < 2) return refuse(problem, "documents of one token");
-    if (problem.batch * divide_up(problem.longest, kTile) * kTile > kMostPadding * problem.tokens)
-      return refuse(problem, "the documents are too short beside the longest that is possible");
-    if (problem.tokens * problem.qkv_row > std::numeric_limits<std::int32_t>::max())
-      return refuse(problem, "too many tokens at once");  // not every kernel of it counts elements in 64 bits
+      return fmt::format("{} is not its dtype", to_string(problem.dtype));
+    if (problem.longest < 2) return "documents of one token";
     const std::size_t version = cudnnGetVersion();
     if (problem.ragged && (gpu_.compute_capability < kOldestGpuForDocuments || version < kOldestForDocuments))
-      return refuse(problem, "packed documents need compute capability 9.0 or newer and cuDNN 9.19 or newer");
+      return "packed documents need compute capability 9.0 or newer and cuDNN 9.19 or newer";
     const bool whole_tiles = problem.ragged || problem.longest % kTile == 0;
     if (problem.direction == Direction::backward && !whole_tiles && version < kOldestForAnyLength)
-      return refuse(problem,
-                    fmt::format("sequences that are no multiple of {} tokens need cuDNN 9.15.1", kTile));
-    return true;
+      return fmt::format("sequences that are no multiple of {} tokens need cuDNN 9.15.1", kTile);
+    return {};
+  }
+
+  /// Without launches where not even the smallest piece has room for its dP.
+  template <class Operands>
+  Division division_of(const Operands& o) const {
+    const CudnnProblem whole = problem_of(o);
+    std::int64_t dp_room = std::numeric_limits<std::int64_t>::max();
+    if constexpr (std::is_same_v<Operands, op::AttentionBackward>) {
+      if (deterministic_ && gpu_.compute_capability < kOldestGpuWithoutDp) dp_room = o.dp_room;
+    }
+    return whole.ragged ? divide_documents(whole, o.shape, o.documents.lengths, dp_room)
+                        : divide_sequences(whole, o.shape, dp_room);
   }
 
   template <class Operands>
   bool supports_operands(const Operands& o) {
     if (o.qkv.rows < 1 || o.documents.max_seqlen < 1 || o.documents.count < 1) return false;
-    if (!open()) return false;
-    const CudnnProblem problem = problem_of(o);
-    const std::int64_t workspace_bytes = o.workspace.bytes();
-    if (!is_suitable(problem)) return false;
-    const std::optional<CudnnGraph>& graph = graph_of(problem, workspace_bytes);
-    if (!graph) return false;
-    const std::int64_t needed = carve(problem, *graph, nullptr).bytes;
-    return needed <= workspace_bytes ||
-           refuse(problem,
-                  fmt::format("it needs a workspace of {} bytes, which has {}", needed, workspace_bytes));
-  }
+    const CudnnProblem whole = problem_of(o);
+    std::string why_not = open();
+    if (why_not.empty()) why_not = why_unsuitable(whole);
+    if (!why_not.empty()) return refuse(whole.direction, why_not);
 
-  /// Empty where cuDNN does not support it.
-  const std::optional<CudnnGraph>& graph_of(const CudnnProblem& problem, std::int64_t workspace_bytes) {
-    const auto [entry, is_new] = graphs_.try_emplace(problem);
-    if (!is_new) return entry->second;
-    try {  // what is not supported is an answer here, and the frontend has exceptions for it too
-      entry->second.emplace(gpu_, problem, deterministic_, workspace_bytes);
-    } catch (const std::exception& error) {
-      refuse(problem, shortened(error.what()));
+    Division division = division_of(o);
+    if (division.launches.empty())
+      return refuse(whole.direction, "run.attention_workspace has no room for deterministic gradients");
+    // Not every kernel of it counts elements in 64 bits.
+    if (division.problem().tokens * whole.qkv_row > std::numeric_limits<std::int32_t>::max())
+      return refuse(whole.direction, "too many tokens at once");
+    for (Launches& launches : division.launches) {
+      launches.graph = graph_of(launches.problem, o.workspace.bytes(), why_not);
+      if (launches.graph == nullptr) return refuse(whole.direction, why_not);
     }
-    return entry->second;
+    const std::int64_t needed = carve(division, whole.tokens, nullptr).bytes;
+    if (needed > o.workspace.bytes()) {
+      return refuse(whole.direction,
+                    fmt::format("it needs a workspace of {} bytes, and has {}", needed, o.workspace.bytes()));
+    }
+    accept(division);
+    return true;
   }
 
-  const CudnnGraph& graph_to_run(const CudnnProblem& problem, const Tensor& workspace) const {
-    const auto found = graphs_.find(problem);
-    const bool ready = found != graphs_.end() && found->second &&
-                       carve(problem, *found->second, nullptr).bytes <= workspace.bytes();
-    if (!ready)
+  struct KnownGraph {
+    std::optional<CudnnGraph> graph;  ///< empty: it is not supported
+    std::string why_not;
+    std::int64_t workspace_bytes = 0;  ///< with which it was asked for
+  };
+
+  /// Null, and `why_not`, where cuDNN has none that needs no more workspace.
+  const CudnnGraph* graph_of(const CudnnProblem& problem, std::int64_t workspace_bytes,
+                             std::string& why_not) {
+    const auto [entry, is_new] = graphs_.try_emplace(problem);
+    KnownGraph& known = entry->second;
+    if (is_new || (!known.graph && known.workspace_bytes < workspace_bytes)) {
+      known.workspace_bytes = workspace_bytes;
+      try {  // what is not supported is an answer here, and the frontend has exceptions for it too
+        known.graph.emplace(gpu_, problem, deterministic_, workspace_bytes);
+      } catch (const std::exception& error) {
+        known.why_not = shortened(error.what());
+      }
+    }
+    why_not = known.why_not;
+    return known.graph ? &*known.graph : nullptr;
+  }
+
+  /// What supports() has found. @throws Error if it was not asked, or said no
+  template <class Operands>
+  Division division_to_run(const Operands& o) const {
+    Division division = division_of(o);
+    for (Launches& launches : division.launches) {
+      const auto found = graphs_.find(launches.problem);
+      launches.graph = found != graphs_.end() && found->second.graph ? &*found->second.graph : nullptr;
+      if (launches.graph == nullptr) division.launches.clear();
+      if (division.launches.empty()) break;
+    }
+    if (division.launches.empty() || carve(division, o.qkv.rows, nullptr).bytes > o.workspace.bytes())
       throw Error("internal error: attention by cuDNN that it does not support, or in too little memory");
-    return *found->second;
+    return division;
   }
 
-  static void fill_tables(const Documents& documents, const CudnnProblem& problem, const Scratch& scratch,
+  /// The number of tokens, after a check of the operands that both directions have.
+  template <class Operands>
+  static std::int64_t checked_tokens(const Operands& o) {
+    const std::int64_t tokens = o.qkv.rows;
+    elements_of(o.qkv, o.qkv.dtype, tokens, o.shape.qkv_cols(), "qkv");
+    elements_of(o.out, o.qkv.dtype, tokens, o.shape.query_cols(), "out");
+    elements_of(o.log_sum_exp, DType::float32, o.shape.query_heads, tokens, "log_sum_exp");
+    return tokens;
+  }
+
+  static void fill_tables(const Documents& documents, const Division& division, const Scratch& scratch,
                           cudaStream_t stream) {
+    const CudnnProblem& problem = division.problem();
     if (!problem.ragged) return;
     const auto* const offsets =
         elements_of<std::int32_t>(documents.cu_seqlens, DType::int32, 1, problem.tokens + 1, "cu_seqlens");
-    fill_ragged_tables(offsets, documents.count, problem.batch, scratch.tables, stream);
+    RaggedWidths widths;
+    widths.of[kQueryTable] = problem.qkv_row;
+    widths.of[kKeyTable] = problem.key_row();
+    widths.of[kOutTable] = problem.out_row;
+    widths.of[kStatisticsTable] = problem.query_heads;
+    fill_ragged_tables(offsets, documents.count, problem.tokens, scratch.tables, widths, stream);
   }
 
-  void execute(const CudnnGraph& graph, CudnnOperands& operands, const Scratch& scratch,
+  /// run_piece(launches, piece, operands) for each launch of a piece of the heads; the operands are the
+  /// tables, if there are any.
+  template <class RunPiece>
+  static void for_each_launch(const Division& division, AttentionShape shape, std::int64_t heads,
+                              const Scratch& scratch, const RunPiece& run_piece) {
+    for (std::size_t i = 0; i < division.launches.size(); ++i) {
+      const Launches& launches = division.launches[i];
+      const CudnnProblem& problem = launches.problem;
+      for (std::int64_t p = 0; p < launches.pieces; ++p) {
+        run_piece(launches, piece_of(problem, shape, heads, p),
+                  problem.ragged ? tables_of(scratch.tables[i], p * problem.batch) : CudnnOperands{});
+      }
+    }
+  }
+
+  void execute(const Launches& launches, CudnnOperands& operands, const Scratch& scratch,
                cudaStream_t stream) {
     check(cudnnSetStream(handle_.get(), stream), "cudnnSetStream");
-    graph.execute(handle_.get(), operands, scratch.graph);
+    launches.graph->execute(handle_.get(), operands, scratch.graph);
   }
 
   bool deterministic_;
   bool opened_ = false;
-  std::string reason_;  ///< of the last refusal
+  std::string why_not_;               ///< cuDNN cannot be used at all
+  std::array<std::string, 2> notes_;  ///< by Direction: what was decided last, if it is worth a word
   Handle handle_;
   CudnnGpu gpu_;
-  std::map<CudnnProblem, std::optional<CudnnGraph>> graphs_;  ///< released before the handle
+  std::map<CudnnProblem, KnownGraph> graphs_;  ///< released before the handle
 };
 
 }  // namespace

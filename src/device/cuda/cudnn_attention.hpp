@@ -3,13 +3,15 @@
 // supported; the own kernels (attention.cu) otherwise. The two directions are asked for apart, since what the
 // forward direction leaves (out, log_sum_exp) is the same with either.
 //
-// Equal sequences are a plain causal problem; packed documents are cuDNN's ragged layout with a padding mask,
-// for a number of documents rounded up to a power of two. A graph is built where supports() meets its
-// shape first, which takes up to seconds and must not happen while a CUDA graph is captured.
+// Equal sequences are a plain causal problem. Packed documents are cuDNN's ragged layout with a padding mask,
+// launched for each class of lengths (length_classes.hpp), so that the length that counts is a document's and
+// not that of the sequence it is packed into. Graphs are built where supports() meets a shape first, which
+// takes up to seconds and must not happen while a CUDA graph is captured: those of all classes at once.
 //
 // Deterministic gradients: Blackwell accumulates dQ in a fixed order (cuDNN 9.18). Ampere and Hopper store
-// the segment x segment matrix dP instead, so that only short sequences fit the workspace; on Hopper from
-// cuDNN 9.25 on, CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=0 in the environment chooses a fixed order there too.
+// dP instead, so they come in pieces as the workspace allows (attention_sizes.hpp), of which the bits do not
+// depend; on Hopper from cuDNN 9.25 on, CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT=0 in the environment chooses a
+// fixed order there too, which is slower.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,8 @@ class CudnnAttention {
   /// The workspace is aligned to 256 bytes. @throws Error if the problem is not supported
   virtual void run(const op::Attention& o, cudaStream_t stream) = 0;
   virtual void run(const op::AttentionBackward& o, cudaStream_t stream) = 0;
-  /// "cuDNN 9.19.0", and after the first use why the last problem that it did not take was not taken.
+  /// "cuDNN 9.19.0", and after the first use what was decided last where that is worth a word: "backward in 4
+  /// pieces", "backward by llampi's own kernels: too many tokens at once".
   virtual std::string describe() const = 0;
 };
 

@@ -11,18 +11,52 @@ namespace {
 
 constexpr std::int64_t kMostBlocks = 1024;
 
-__global__ void __launch_bounds__(kElementThreads)
-    ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t batch,
-                  RaggedTables tables) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kElementThreads + threadIdx.x;
-  if (i > batch) return;
-  const std::int64_t begin = segment_offsets[i < segments ? i : segments];
-  const std::int64_t end = segment_offsets[i < segments ? i + 1 : segments];
-  if (tables.lengths != nullptr && i < batch) tables.lengths[i] = static_cast<std::int32_t>(end - begin);
-#pragma unroll
-  for (int k = 0; k < RaggedTables::kOffsets; ++k) {
-    if (tables.offsets[k] != nullptr) tables.offsets[k][i] = begin * tables.widths[k];
+struct TablesOfClasses {
+  RaggedTables of[LengthClasses::kCount];
+};
+
+/// How many of the block's threads before this one have set `mine`, and how many have in all.
+struct Rank {
+  int before = 0, all = 0;
+};
+__device__ Rank rank_in_block(bool mine) {
+  __shared__ int counts[2][kElementThreads];
+  int from = 0;
+  counts[from][threadIdx.x] = mine ? 1 : 0;
+  for (int distance = 1; distance < kElementThreads; distance *= 2) {
+    __syncthreads();
+    const int t = static_cast<int>(threadIdx.x);
+    counts[1 - from][t] = counts[from][t] + (t >= distance ? counts[from][t - distance] : 0);
+    from = 1 - from;
   }
+  __syncthreads();
+  const Rank rank{counts[from][threadIdx.x] - (mine ? 1 : 0), counts[from][kElementThreads - 1]};
+  __syncthreads();  // before the next call writes
+  return rank;
+}
+
+/// A block for each class.
+__global__ void __launch_bounds__(kElementThreads)
+    ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
+                  TablesOfClasses classes, RaggedWidths widths) {
+  const RaggedTables& tables = classes.of[blockIdx.x];
+  const auto put = [&](std::int64_t entry, std::int64_t begin, std::int64_t length) {
+    if (entry < tables.entries) tables.lengths[entry] = static_cast<std::int32_t>(length);
+#pragma unroll
+    for (int k = 0; k < RaggedTables::kOffsets; ++k) tables.offsets[k][entry] = begin * widths.of[k];
+  };
+  std::int64_t filled = 0;
+  for (std::int64_t first = 0; first < segments; first += kElementThreads) {
+    const std::int64_t i = first + threadIdx.x;
+    const std::int64_t begin = i < segments ? segment_offsets[i] : 0;
+    const std::int64_t length = i < segments ? segment_offsets[i + 1] - begin : 0;
+    const bool mine = length > tables.above && length <= tables.longest;
+    const Rank rank = rank_in_block(mine);
+    if (mine && filled + rank.before < tables.entries) put(filled + rank.before, begin, length);
+    filled += rank.all;
+  }
+  for (std::int64_t entry = filled + threadIdx.x; entry <= tables.entries; entry += kElementThreads)
+    put(entry, tokens, 0);
 }
 
 __device__ std::int64_t place(const RowStatistics& of, std::int64_t head, std::int64_t sequence,
@@ -44,11 +78,17 @@ __global__ void __launch_bounds__(kElementThreads)
 
 }  // namespace
 
-void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t batch,
-                        const RaggedTables& tables, cudaStream_t stream) {
-  require(segments <= batch, "more segments than entries of their tables");
-  launch(ragged_tables, dim3(static_cast<unsigned>(divide_up(batch + 1, kElementThreads))),
-         dim3(kElementThreads), 0, stream, segment_offsets, segments, batch, tables);
+void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
+                        std::span<const RaggedTables> tables, const RaggedWidths& widths,
+                        cudaStream_t stream) {
+  TablesOfClasses classes;
+  unsigned count = 0;
+  for (const RaggedTables& of_class : tables) {
+    if (of_class.entries > 0) classes.of[count++] = of_class;
+  }
+  if (count == 0) return;
+  launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, segment_offsets, segments, tokens,
+         classes, widths);
 }
 
 void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, std::int64_t tokens,

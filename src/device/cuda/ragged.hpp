@@ -4,25 +4,34 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "device/cuda/common.hpp"
+#include "llampi/device/length_classes.hpp"
 
 namespace llampi::device::cuda {
 
-/// Null: not wanted.
+/// Tables of the documents whose lengths are of one class, in the order in which they are packed.
 struct RaggedTables {
   static constexpr int kOffsets = 4;
-  std::int32_t* lengths = nullptr;  ///< [batch], tokens; 0 behind the last segment
-  /// [batch + 1] each: the element at which a segment begins in a tensor of rows of `widths` elements; behind
-  /// the last segment that at which it ends.
+  std::int64_t above = 0, longest = 0;  ///< documents of more tokens than `above`, and at most `longest`
+  std::int64_t entries = 0;             ///< at least as many as there are such documents
+  std::int32_t* lengths = nullptr;      ///< [entries], tokens; 0 behind the last document
+  /// [entries + 1] each: the element at which a document begins in a tensor of rows of so many elements as
+  /// RaggedWidths says; behind the last document that at which the tensor ends.
   std::int64_t* offsets[kOffsets] = {};
-  std::int64_t widths[kOffsets] = {};
 };
 
-/// @param segment_offsets [segments + 1], token at which a segment begins
-/// @param batch at least `segments`
-void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t batch,
-                        const RaggedTables& tables, cudaStream_t stream);
+struct RaggedWidths {
+  std::int64_t of[RaggedTables::kOffsets] = {};
+};
+
+/// Fills the tables of all classes that have entries.
+/// @param segment_offsets [segments + 1], token at which a segment begins; empty segments are in no table
+/// @param tables of at most LengthClasses::kCount classes
+void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
+                        std::span<const RaggedTables> tables, const RaggedWidths& widths,
+                        cudaStream_t stream);
 
 /// One float32 of each head and token: that of head h and token t of sequence s is at
 /// data[h head + s sequence + t token].

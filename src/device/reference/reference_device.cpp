@@ -138,7 +138,7 @@ double dot(const double* a, const double* b, Index n) {
 class NoSizes final : public OperationSizes {
  public:
   Index attention_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
-  Index attention_backward_workspace(AttentionShape, Index, Index, DType) const override { return 0; }
+  Index attention_backward_workspace(AttentionShape, Index, Index, DType, Index) const override { return 0; }
   Index rms_norm_backward_workspace(Index, Index, DType) const override { return 0; }
   Index linear_cross_entropy_workspace(Index, Index, Index, DType) const override { return 0; }
 };

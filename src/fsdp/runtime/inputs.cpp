@@ -6,20 +6,30 @@
 
 namespace llampi::fsdp {
 
-std::int64_t rounded_segments(std::int64_t segments, model::BatchShape batch) {
-  if (segments * batch.seq_len == batch.tokens()) return segments;
-  return std::min<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(segments)), batch.tokens());
+SegmentCounts counts_of(const device::HostBatch& batch) { return {batch.segments, batch.lengths()}; }
+
+SegmentCounts RoundedCounts::of(const SegmentCounts& most, model::BatchShape batch) {
+  if (most.segments * batch.seq_len == batch.tokens()) return {most.segments, {}};
+  const auto raise = [&](std::int64_t& so_far, std::int64_t now) {
+    const auto rounded = static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(now)));
+    so_far = std::max(so_far, std::min(rounded, batch.tokens()));
+  };
+  raise(so_far_.segments, most.segments);
+  for (std::size_t c = 0; c < most.lengths.documents.size(); ++c) {
+    if (most.lengths.documents[c] > 0) raise(so_far_.lengths.documents[c], most.lengths.documents[c]);
+  }
+  return so_far_;
 }
 
 std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
-                                      std::int64_t segments) {
+                                      const SegmentCounts& counts) {
   const auto& rooms = program.persistent.host_inputs;
   std::vector<PlacedInput> inputs;
   for (const auto& batch : micro_batches) {
     const auto values = batch.values();
     if (rooms.empty()) {
-      inputs.push_back({values, batch.segments, batch.past});
+      inputs.push_back({values, counts_of(batch), batch.past});
       continue;
     }
     const Buffer& room = program[rooms.at(inputs.size())];
@@ -28,9 +38,9 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
     auto* const kept = arenas.at(room).as<std::int32_t>();
     std::copy(values.begin(), values.end(), kept);
     const std::int64_t tokens = batch.token_count();
-    std::fill(kept + 3 * tokens + batch.segments + 1, kept + 3 * tokens + segments + 1,
+    std::fill(kept + 3 * tokens + batch.segments + 1, kept + 3 * tokens + counts.segments + 1,
               static_cast<std::int32_t>(tokens));
-    inputs.push_back({{kept, values.size()}, segments, batch.past});
+    inputs.push_back({{kept, values.size()}, counts, batch.past});
   }
   return inputs;
 }

@@ -12,14 +12,26 @@
 
 namespace llampi::fsdp {
 
-/// Where the device reads micro-batches as `segments` segments: for a device that wants them in memory of its
-/// own kind a copy in the program's host_inputs, with empty segments after the real ones.
+/// Where the device reads micro-batches as so many segments: for a device that wants them in memory of its
+/// own kind a copy in the program's host_inputs, with empty segments after the real ones; else where they
+/// are, with their own counts.
 std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
                                       std::span<const device::HostBatch> micro_batches,
-                                      std::int64_t segments);
+                                      const SegmentCounts& counts);
 
-/// For how many segments operations are issued, so that few numbers occur: a power of two. But sequences
-/// without a border inside keep their own number, for which there are faster kernels.
-std::int64_t rounded_segments(std::int64_t segments, model::BatchShape batch);
+/// The segments of a micro-batch.
+SegmentCounts counts_of(const device::HostBatch& batch);
+
+/// For how many segments operations are issued, so that few numbers occur: powers of two, and never fewer
+/// than before. What is computed does not depend on them. Whole sequences are not counted: they keep their
+/// own number, for which there are faster kernels.
+class RoundedCounts {
+ public:
+  /// @param most of each of all micro-batches, of all ranks
+  SegmentCounts of(const SegmentCounts& most, model::BatchShape batch);
+
+ private:
+  SegmentCounts so_far_;
+};
 
 }  // namespace llampi::fsdp

@@ -12,16 +12,25 @@
 
 #include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
+#include "llampi/device/length_classes.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/program.hpp"
 #include "llampi/health/flight_record.hpp"
 
 namespace llampi::fsdp {
 
+/// What operations are issued for: segments of micro-batches, and how many there are at most of which lengths.
+struct SegmentCounts {
+  std::int64_t segments = 0;
+  device::LengthClasses lengths = {};
+
+  auto operator<=>(const SegmentCounts&) const = default;
+};
+
 /// A micro-batch where it lies in host memory.
 struct PlacedInput {
   std::span<const std::int32_t> values;  ///< as in HostBatch
-  std::int64_t segments;
+  SegmentCounts counts;
   std::int64_t past;
 };
 

@@ -10,7 +10,8 @@ namespace {
 
 device::Batch batch_of(const Call& call) {
   const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
-  return device::HostBatch::view_of(call[Slot::batch], placed.segments, placed.past);
+  return device::HostBatch::view_of(call[Slot::batch], placed.counts.segments, placed.past,
+                                    placed.counts.lengths);
 }
 
 /// Per parameter gradient: overwrite or add.
@@ -31,6 +32,7 @@ void run_stage(const RankContext& rank, const Call& call) {
   model::StageContext context{.operations = rank.device,
                               .batch = batch,
                               .seq_len = rank.options.batch.seq_len,
+                              .dp_room = rank.options.batch.dp_room,
                               .input = call.find(Slot::input),
                               .output = call.find(Slot::output),
                               .gradient = call.find(Slot::residual_gradient),

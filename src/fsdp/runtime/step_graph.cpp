@@ -31,15 +31,15 @@ class Capturing {
 
 }  // namespace
 
-bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, std::int64_t segments) {
-  if (seen_.insert(segments).second) return executor_.run(step, inputs);
+bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts) {
+  if (seen_.insert(counts).second) return executor_.run(step, inputs);
   const auto known = std::find_if(captured_.begin(), captured_.end(),
-                                  [&](const auto& captured) { return captured.segments == segments; });
+                                  [&](const auto& captured) { return captured.counts == counts; });
   if (known != captured_.end()) {
     std::rotate(known, known + 1, captured_.end());
   } else {
     if (captured_.size() == kMostGraphs) captured_.erase(captured_.begin());
-    captured_.push_back({segments, capture(step, inputs)});
+    captured_.push_back({counts, capture(step, inputs)});
   }
   const device::Range range(device_, kReplay);
   executor_.record().issue({kReplay});

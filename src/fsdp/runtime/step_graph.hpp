@@ -2,10 +2,11 @@
 // Steps as graphs: a step is run action by action, captured when it comes again, and then replayed.
 //
 // What changes from step to step lies where a graph reads it anew: scalars in device memory, micro-batches in
-// host memory that the engine keeps. All else is the same in every step but the number of segments, for which
-// operations are issued. So all micro-batches of all ranks have one number, the largest, rounded up: the
-// segments that are too many are empty. It is the same on all ranks because collectives may be captured and
-// replayed only by all of them together. The number is the same without graphs, and so are the bits.
+// host memory that the engine keeps. All else is the same in every step but the number of segments, and of
+// those of each class of lengths, for which operations are issued. So all micro-batches of all ranks have the
+// same numbers, the largest so far, rounded up (RoundedCounts): the segments that are too many are empty.
+// They are the same on all ranks because collectives may be captured and replayed only by all of them
+// together. The numbers are the same without graphs, and so are the bits.
 //
 // A step is issued all the same if somebody observes it, or if a snapshot was taken just before: a graph
 // could only wait for the copies as a whole, while of a step that is issued the update alone does.
@@ -25,20 +26,20 @@ class StepGraphs {
 
   /// The first step of its kind runs without a graph: libraries choose and load kernels, NCCL connects.
   /// False: it was dropped, as Executor::run() says; a step that is replayed is not.
-  bool run(const BoundProgram& step, const RunInputs& inputs, std::int64_t segments);
+  bool run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts);
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
 
  private:
   struct CapturedStep {
-    std::int64_t segments;  ///< that operations were issued for
+    SegmentCounts counts;  ///< that operations were issued for
     device::Graph graph;
   };
   device::Graph capture(const BoundProgram& step, const RunInputs& inputs);
 
   device::Device& device_;
   Executor& executor_;
-  std::set<std::int64_t> seen_;         ///< numbers of segments of which a step has run
+  std::set<SegmentCounts> seen_;        ///< with which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last
   std::int64_t replays_ = 0;
 };

@@ -41,6 +41,7 @@ struct Problem {
   AttentionShape shape;
   std::int64_t tokens, longest, segments;
   DType dtype = DType::bfloat16;
+  std::int64_t dp_room = 0;
 };
 
 /// Of one GPU, with the workspace that a plan gives.
@@ -59,17 +60,22 @@ class Kernels {
                       .workspace = bytes(attention_forward_bytes(p.shape, p.tokens))});
   }
   bool backward(const Problem& p) {
-    return attention_->supports(
-        op::AttentionBackward{.documents = documents(p),
-                              .shape = p.shape,
-                              .dout = {},
-                              .qkv = qkv(p),
-                              .out = {},
-                              .log_sum_exp = {},
-                              .dqkv = {},
-                              .workspace = bytes(attention_backward_bytes(p.shape, p.tokens))});
+    return attention_->supports(op::AttentionBackward{
+        .documents = documents(p),
+        .shape = p.shape,
+        .dout = {},
+        .qkv = qkv(p),
+        .out = {},
+        .log_sum_exp = {},
+        .dqkv = {},
+        .workspace = bytes(attention_backward_bytes(p.shape, p.tokens, p.longest, p.dp_room)),
+        .dp_room = p.dp_room});
   }
   std::string why() const { return attention_->describe(); }
+  static std::string name() {
+    const std::size_t version = cudnnGetVersion();
+    return fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  }
 
  private:
   // Memory that is not there: its sizes are all that counts.
@@ -110,19 +116,64 @@ TEST_F(CudnnGraphs, AreBuiltForEqualSequences) {
 }
 
 TEST_F(CudnnGraphs, AreBuiltForPackedDocuments) {
-  for (const Gpu& gpu : {kH100, kB200}) expect_both(gpu, {kLlama8B, 4096, 2048, 9});
-  expect_both(kH100, {{12, 12, 64}, 4096, 4096, 5, DType::float16});
+  expect_both(kH100, {kLlama8B, 4096, 2048, 9});
+  expect_both(kB200, {kLlama8B, 4096, 512, 9});
+  expect_both(kH100, {{12, 12, 64}, 512, 512, 5, DType::float16});
 }
 
-// Ampere and Hopper then store what grows with the square of the segments, which is not planned for.
-TEST_F(CudnnGraphs, AreBuiltForDeterministicGradientsWhereTheyFit) {
+constexpr std::int64_t kWhole = std::int64_t{5} << 30;  // for dP of all heads at 8192 tokens
+
+TEST_F(CudnnGraphs, AreBuiltForDeterministicGradients) {
   expect_both(kB200, {kLlama8B, 4096, 2048, 2}, true);
-  expect_both(kH100, {kLlama8B, 512, 512, 1}, true);
+  expect_both(kB200, {kLlama8B, 4096, 512, 9}, true);
+  for (const Gpu& gpu : {kA100, kH100}) {
+    expect_both(gpu, {kLlama8B, 8192, 8192, 1, DType::bfloat16, kWhole}, true);
+    expect_both(gpu, {kLlama8B, 4096, 2048, 2, DType::bfloat16, kWhole}, true);
+  }
+  expect_both(kH100, {{9, 3, 64}, 2000, 1000, 2, DType::float16, kWhole}, true);
+  expect_both(kH100, {{12, 12, 64}, 512, 40, 16, DType::float16, kWhole}, true);
+}
+
+// The room that the plan gives is enough for the pieces that it allows, in tokens of sequences and of
+// documents.
+TEST_F(CudnnGraphs, AreBuiltForPiecesOfDeterministicGradients) {
+  struct Case {
+    std::int64_t tokens, longest, segments, dp_room;
+    const char* expected;
+  };
+  constexpr std::int64_t kMebi = 1 << 20;
+  const Case cases[] = {{8192, 8192, 1, 4096 * kMebi, ""},
+                        {8192, 8192, 1, 1100 * kMebi, "backward in 4 pieces"},
+                        {8192, 8192, 1, 512 * kMebi, "backward in 8 pieces"},
+                        {8192, 2048, 4, 600 * kMebi, "backward in 2 pieces"},
+                        {8192, 2048, 4, 40 * kMebi, "backward in 32 pieces"},
+                        {32768, 32768, 1, 8192 * kMebi, "backward in 8 pieces"},
+                        {8192, 8192, 61, 4096 * kMebi, ""},
+                        {8192, 8192, 61, 1100 * kMebi, "backward in 4 pieces"},
+                        {8192, 3000, 7, 1100 * kMebi, ""}};
+  for (const Case& c : cases) {
+    SCOPED_TRACE(fmt::format("{} tokens, {} of at most {}", c.tokens, c.segments, c.longest));
+    Kernels hopper(kH100, true);
+    EXPECT_TRUE(hopper.backward({kLlama8B, c.tokens, c.longest, c.segments, DType::bfloat16, c.dp_room}))
+        << hopper.why();
+    EXPECT_EQ(hopper.why(),
+              fmt::format("{}{}", hopper.name(), *c.expected ? fmt::format(" ({})", c.expected) : ""));
+  }
+}
+
+// Without room for one piece the own kernels have these gradients, and say so in a line.
+TEST_F(CudnnGraphs, AreNotBuiltWithoutRoomForDeterministicGradients) {
   Kernels hopper(kH100, true);
-  EXPECT_TRUE(hopper.forward({kLlama8B, 4096, 2048, 2})) << hopper.why();
-  EXPECT_FALSE(hopper.backward({kLlama8B, 4096, 2048, 2}));
-  EXPECT_NE(hopper.why().find("backward: "), std::string::npos) << hopper.why();
-  EXPECT_NE(hopper.why().find("workspace"), std::string::npos) << hopper.why();
+  EXPECT_TRUE(hopper.forward({kLlama8B, 8192, 8192, 1})) << hopper.why();
+  for (const std::int64_t segments : {1, 9}) {
+    for (const std::int64_t dp_room : {std::int64_t{0}, std::int64_t{511} << 20}) {
+      EXPECT_FALSE(hopper.backward({kLlama8B, 8192, 8192, segments, DType::bfloat16, dp_room}));
+      EXPECT_NE(hopper.why().find("(backward by llampi's own kernels: "), std::string::npos) << hopper.why();
+      EXPECT_LE(hopper.why().size(), 200U);
+    }
+  }
+  Kernels ampere(kA100, true);  // cuDNN has none for documents there
+  EXPECT_FALSE(ampere.backward({kLlama8B, 8192, 8192, 9, DType::bfloat16, kWhole}));
 }
 
 TEST_F(CudnnGraphs, AreNotBuiltForWhatCudnnDoesNotTake) {

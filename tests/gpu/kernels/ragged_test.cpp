@@ -2,7 +2,6 @@
 // The tables of packed documents and the orders of log_sum_exp that cuDNN reads.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "device/cuda/kernels.cuh"
@@ -14,40 +13,66 @@ namespace {
 using namespace device;
 using namespace device::cuda;
 
-TEST(Ragged, TablesOfDocuments) {
-  const std::vector<std::int32_t> offsets{0, 3, 4, 10, 99};  // what lies behind the last offset is not read
-  const std::int64_t batch = 300;                            // more than a block of threads
-  std::vector<std::int32_t> lengths(batch + 1, -1);
-  std::vector<std::int64_t> wide(batch + 2, -1), narrow(batch + 2, -1);
-  RaggedTables tables;
-  tables.lengths = lengths.data();
-  tables.offsets[0] = wide.data();
-  tables.widths[0] = std::int64_t{1} << 31;  // elements are counted in 64 bits
-  tables.offsets[3] = narrow.data();
-  tables.widths[3] = 2;
-  fill_ragged_tables(offsets.data(), 3, batch, tables, nullptr);
-  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-  for (std::int64_t i = 0; i <= batch; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    const std::int64_t row = offsets[std::min<std::size_t>(at, 3)];
-    EXPECT_EQ(wide[at], row << 31) << i;
-    EXPECT_EQ(narrow[at], row * 2) << i;
-    if (i == batch) continue;
-    EXPECT_EQ(lengths[at], i < 3 ? offsets[at + 1] - offsets[at] : 0) << i;
+/// Room for the tables of one class, and one entry more that nobody may write.
+struct Room {
+  Room(std::int64_t above, std::int64_t longest, std::int64_t entries)
+      : lengths(static_cast<std::size_t>(entries) + 1, -1) {
+    tables.above = above;
+    tables.longest = longest;
+    tables.entries = entries;
+    tables.lengths = lengths.data();
+    for (int k = 0; k < RaggedTables::kOffsets; ++k) {
+      offsets[k].assign(static_cast<std::size_t>(entries) + 2, -1);
+      tables.offsets[k] = offsets[k].data();
+    }
   }
-  EXPECT_EQ(lengths.back(), -1);
-  EXPECT_EQ(wide.back(), -1);
-  EXPECT_EQ(narrow.back(), -1);
+  std::vector<std::int32_t> lengths;
+  std::vector<std::int64_t> offsets[RaggedTables::kOffsets];
+  RaggedTables tables;
+};
+
+TEST(Ragged, TablesOfDocumentsByLength) {
+  // Of 3, 0, 300, 128, 1 and 129 tokens, and what is behind the last is not read.
+  const std::vector<std::int32_t> begins{0, 3, 3, 303, 431, 432, 561, 99};
+  const std::int64_t tokens = 561;
+  Room small(0, 128, 4), none(512, 2048, 2), large(128, 512, 2);
+  const RaggedTables tables[] = {small.tables, {}, large.tables, none.tables};
+  const RaggedWidths widths{{std::int64_t{1} << 31, 7, 2, 1}};  // elements are counted in 64 bits
+  fill_ragged_tables(begins.data(), 6, tokens, tables, widths, nullptr);
+  ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
+  EXPECT_EQ(small.lengths, (std::vector<std::int32_t>{3, 128, 1, 0, -1}));
+  EXPECT_EQ(large.lengths, (std::vector<std::int32_t>{300, 129, -1}));
+  EXPECT_EQ(none.lengths, (std::vector<std::int32_t>{0, 0, -1}));
+  for (int k = 0; k < RaggedTables::kOffsets; ++k) {
+    const std::int64_t width = widths.of[k];
+    EXPECT_EQ(small.offsets[k],
+              (std::vector<std::int64_t>{0, 303 * width, 431 * width, tokens * width, tokens * width, -1}));
+    EXPECT_EQ(large.offsets[k], (std::vector<std::int64_t>{3 * width, 432 * width, tokens * width, -1}));
+    EXPECT_EQ(none.offsets[k],
+              (std::vector<std::int64_t>{tokens * width, tokens * width, tokens * width, -1}));
+  }
 }
 
-TEST(Ragged, AFullTable) {
-  const std::vector<std::int32_t> offsets{0, 1, 5};
-  std::vector<std::int32_t> lengths(2, -1);
-  RaggedTables tables;
-  tables.lengths = lengths.data();
-  fill_ragged_tables(offsets.data(), 2, 2, tables, nullptr);
+TEST(Ragged, MoreDocumentsThanThreadsOfABlock) {
+  std::vector<std::int32_t> begins{0};
+  std::vector<std::int32_t> odd, even;
+  for (std::int32_t i = 0; i < 1000; ++i) {
+    const std::int32_t length = i % 2 == 1 ? 1 + i % 100 : 129 + i % 100;
+    (i % 2 == 1 ? odd : even).push_back(length);
+    begins.push_back(begins.back() + length);
+  }
+  Room small(0, 128, 512), large(128, 512, 500);
+  odd.resize(512);
+  for (auto* lengths : {&odd, &even}) lengths->push_back(-1);
+  const RaggedTables tables[] = {small.tables, large.tables};
+  fill_ragged_tables(begins.data(), 1000, begins.back(), tables, {{1, 1, 1, 1}}, nullptr);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-  EXPECT_EQ(lengths, (std::vector<std::int32_t>{1, 4}));
+  EXPECT_EQ(small.lengths, odd);
+  EXPECT_EQ(large.lengths, even);
+  for (std::size_t i = 0; i < 500; ++i) {
+    EXPECT_EQ(large.offsets[0][i], begins[2 * i]) << i;
+    EXPECT_EQ(small.offsets[3][i], begins[2 * i + 1]) << i;
+  }
 }
 
 TEST(Ragged, StatisticsInEachOrder) {

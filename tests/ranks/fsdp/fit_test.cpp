@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_device.hpp"
+#include "llampi/device/gpu.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/model/llama.hpp"
@@ -68,6 +69,27 @@ TEST_F(Fit, IsKnownToTheByte) {
   SmallDevice enough(needed), less(needed - 1);
   EXPECT_EQ(refusal(enough, enough), "");
   EXPECT_NE(refusal(less, less), "");
+}
+
+TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
+  const auto sizes = device::make_gpu_sizes();
+  options_.batch = {4, 1024};
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  const std::int64_t all = std::int64_t{4} * 4 * 1024 * 1024 * 2;  // dP of 4 sequences of 4 heads
+  const auto arena_with = [&](std::int64_t dp_room) {
+    EngineOptions options = options_;
+    options.batch.dp_room = dp_room;
+    return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
+  };
+  const auto room_in = [&](std::int64_t arena_bytes) {
+    const auto fits = [&](const auto& arenas, const RankGroups&) { return arenas[0] <= arena_bytes; };
+    return fitting_dp_room({*model_, options_, groups_, *sizes, comm::Backend::nccl, fits}, all);
+  };
+  ASSERT_LT(arena_with(all / 4), arena_with(all));
+  EXPECT_EQ(room_in(arena_with(all)), all);
+  EXPECT_EQ(room_in(arena_with(all) - 1), all / 2);
+  EXPECT_EQ(room_in(arena_with(all / 4)), all / 4);
+  EXPECT_EQ(room_in(arena_with(0) - 1), 0);
 }
 
 TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {

@@ -103,6 +103,20 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
+TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
+  const std::string train = "train --config run.ini --run.device=cuda --run.dir=run --train.steps=";
+  const auto decided = [&] { return read_file(folder_.path() / "run" / "config.ini"); };
+  ASSERT_EQ(llampi(train + "1").status, 0);
+  EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 1024\n"));  // an eighth of the memory
+  const Ending given = llampi(train + "2 --run.attention_workspace=7");
+  ASSERT_EQ(given.status, 0) << given.err;
+  EXPECT_THAT(given.out, HasSubstr("changed since step 1: run.attention_workspace = 7, was 1024\n"));
+  const Ending kept = llampi(train + "3");
+  ASSERT_EQ(kept.status, 0) << kept.err;
+  EXPECT_THAT(kept.out, Not(HasSubstr("run.attention_workspace")));
+  EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
+}
+
 // A thread of each rank waits for the GPU's copies before it writes them.
 TEST_F(OnGpus, SavesWhileTheyTrain) {
   const std::string train =

@@ -266,7 +266,7 @@ TEST(CpuDeviceRules, SizesNeedNoDevice) {
             device->sizes().attention_workspace(shape, 512, 256, DType::float32));
   // Never a segment x segment matrix: it grows with the length, not its square.
   const auto bytes = [&](std::int64_t longest) {
-    return sizes->attention_backward_workspace(shape, longest, longest, DType::float32);
+    return sizes->attention_backward_workspace(shape, longest, longest, DType::float32, 0);
   };
   EXPECT_LE(bytes(1 << 14), 2 * bytes(1 << 13));
   // A chunk of the logits, not all of them.

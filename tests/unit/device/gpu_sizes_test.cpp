@@ -28,7 +28,7 @@ TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
   for (const DType dtype : {DType::float32, DType::bfloat16}) {
     const auto bytes = [&](std::int64_t tokens) {
       return sizes->attention_workspace(shape, tokens, tokens, dtype) +
-             sizes->attention_backward_workspace(shape, tokens, tokens, dtype);
+             sizes->attention_backward_workspace(shape, tokens, tokens, dtype, 0);
     };
     EXPECT_GT(bytes(8192), bytes(4096));
     EXPECT_LE(bytes(8192), 2 * bytes(4096));
@@ -39,11 +39,30 @@ TEST(GpuSizes, GrowWithTheTokensAndNotWithTheirSquare) {
   EXPECT_EQ(sizes->shared_workspace(), 64 * kMebi);
 }
 
+// Heads x sequences x longest^2 numbers of 16 bits, of as many sequences or heads as there is room for.
+TEST(GpuSizes, GiveDeterministicAttentionWhatItsPiecesTake) {
+  const auto sizes = device::make_gpu_sizes();
+  const device::AttentionShape shape{32, 8, 128};
+  const auto bytes = [&](std::int64_t tokens, std::int64_t longest, std::int64_t room) {
+    return sizes->attention_backward_workspace(shape, tokens, longest, DType::bfloat16, room);
+  };
+  const std::int64_t whole = 4096 * kMebi, rest = bytes(8192, 8192, whole) - whole;
+  EXPECT_GT(rest, 0);
+  EXPECT_LE(rest, bytes(8192, 8192, 0));
+  EXPECT_EQ(bytes(8192, 8192, 16 * whole), whole + rest);
+  EXPECT_EQ(bytes(8192, 8192, whole - 1), whole / 2 + rest);
+  EXPECT_EQ(bytes(8192, 8192, whole / 8), whole / 8 + rest);  // one key/value head with its four
+  EXPECT_EQ(bytes(8192, 8192, whole / 8 - 1), bytes(8192, 8192, 0));
+  EXPECT_EQ(bytes(8192, 2048, 16 * whole), whole / 4 + rest);  // four sequences
+  EXPECT_EQ(sizes->attention_backward_workspace(shape, 8192, 8192, DType::float32, whole),
+            bytes(8192, 8192, 0));
+}
+
 TEST(GpuSizes, RefuseWhatHasNoKernels) {
   const auto sizes = device::make_gpu_sizes();
   const device::AttentionShape shape{2, 1, 64};
   EXPECT_THROW(sizes->attention_workspace(shape, 8, 8, DType::float64), Error);
-  EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64), Error);
+  EXPECT_THROW(sizes->attention_backward_workspace(shape, 8, 8, DType::float64, 0), Error);
   EXPECT_THROW(sizes->rms_norm_backward_workspace(8, 8, DType::float64), Error);
   EXPECT_THROW(sizes->linear_cross_entropy_workspace(8, 8, 8, DType::int32), Error);
 }

@@ -39,7 +39,7 @@ class FakeSizes : public device::OperationSizes {
     return tokens * 1000 + longest;
   }
   std::int64_t attention_backward_workspace(device::AttentionShape, std::int64_t, std::int64_t longest,
-                                            DType) const override {
+                                            DType, std::int64_t) const override {
     return 7000 + longest;
   }
   std::int64_t rms_norm_backward_workspace(std::int64_t, std::int64_t hidden, DType) const override {

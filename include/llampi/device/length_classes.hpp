@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Documents by their lengths: attention is launched for documents of similar length together, since a launch
+// takes time and memory as if all of its documents were as long as the longest that it is made for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace llampi::device {
+
+/// How many documents a micro-batch has at most of each class. The limits of a class are four times those of
+/// the one before.
+struct LengthClasses {
+  static constexpr int kCount = 13;
+  std::array<std::int64_t, kCount> documents{};
+
+  /// Tokens of the longest document of class c: 128, 512, 2048, ...
+  static constexpr std::int64_t longest(int c) { return std::int64_t{128} << (2 * c); }
+  /// The class of a document of `length` tokens, at most 2^31.
+  static constexpr int of(std::int64_t length) {
+    int c = 0;
+    while (longest(c) < length) ++c;
+    return c;
+  }
+  /// False: nobody has counted, so that there may be any number of each.
+  bool counted() const { return *this != LengthClasses{}; }
+
+  auto operator<=>(const LengthClasses&) const = default;
+};
+
+}  // namespace llampi::device
