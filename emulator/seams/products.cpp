@@ -24,7 +24,7 @@ const std::vector<Algorithm> kUsual{{.workspace_bytes = kSpoiled}, {}};
 
 std::vector<Algorithm> offered = kUsual;
 std::vector<Product> products;
-int searches = 0;
+int searches = 0, runs_that_differ = 0;
 
 /// The rows of the table of cublasLtMatmul() in cuBLAS's documentation, for float32 scale factors.
 bool is_supported(const ColumnProduct& product) {
@@ -113,7 +113,11 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
 
   std::vector<Algorithm> algorithms() const override {
     std::vector<Algorithm> result;
-    for (const auto& algorithm : algorithms_) result.push_back({algorithm.runs, algorithm.workspace_bytes});
+    for (const auto& algorithm : algorithms_) {
+      result.push_back({algorithm.runs, algorithm.workspace_bytes,
+                        fmt::format("workspace {} alignment {} seconds {}", algorithm.workspace_bytes,
+                                    algorithm.alignment, algorithm.seconds)});
+    }
     return result;
   }
 
@@ -132,7 +136,16 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     enqueue(stream, [=, product = product_] {
       if (bytes > 0) std::memset(workspace, 0xFF, std::min(bytes, kSpoiled));
       multiply(product, operands);
+      if (!algorithm.repeats_its_bits)
+        write(operands.result, product.result.dtype, 0, static_cast<float>(++runs_that_differ));
     });
+  }
+
+  double time(std::size_t index, const ColumnOperands& operands, void* workspace,
+              cudaStream_t stream) override {
+    run(index, operands, workspace, stream);
+    run_stream(stream);
+    return algorithms_.at(index).seconds;
   }
 
  private:

@@ -17,6 +17,8 @@ struct Algorithm {
   device::cuda::PartialSums partial_sums = device::cuda::PartialSums::in_order;
   std::size_t workspace_bytes = 0;  ///< offered where the caller has so much
   std::uint32_t alignment = 1;      ///< of all addresses, in bytes; offered where the caller promises it
+  double seconds = 1e-3;            ///< that it takes
+  bool repeats_its_bits = true;     ///< else the first element is another one in each run
 };
 
 /// What is offered from now on, the best first.

@@ -40,6 +40,22 @@ Spelled spelled_resume(train::ResumeFrom& target) {
               }};
 }
 
+Spelled spelled_tuning(train::Tuned& target) {
+  using Mode = train::Tuned::Mode;
+  return {.write =
+              [&target] {
+                return target.mode == Mode::automatic ? "auto"
+                                                      : (target.mode == Mode::off ? "off" : target.file);
+              },
+          .read =
+              [&target](const std::string& text) {
+                const Mode mode = text == "auto" ? Mode::automatic : (text == "off" ? Mode::off : Mode::file);
+                target = {mode, mode == Mode::file ? text : ""};
+                return !text.empty();
+              },
+          .advice = "use auto, off or a file"};
+}
+
 Spelled spelled_weights(std::optional<std::string>& target) {
   static constexpr const char* kRandom = "random";
   return {.write = [&target] { return target.value_or(kRandom); },

@@ -61,6 +61,13 @@ Table run_options(train::Config& c) {
        "computes in more and smaller pieces, which takes longer and gives the same bits; auto: as much as "
        "fits, at most an eighth of the GPU's memory",
        {.name = "auto|MIB"}},
+      {"run.tuning",
+       spelled_tuning(c.run.tuning),
+       "on GPUs, which of the library's algorithms has which matrix product. auto: those of the checkpoint's "
+       "folder or of the user's cache, else the fastest, found in a step that is rehearsed; FILE: one that "
+       "another run left as tuning.json beside its checkpoints; off: the library's first. Another algorithm "
+       "has other last bits",
+       {.name = "auto|off|FILE"}},
       {"run.cuda_graph", one_of(c.run.cuda_graph),
        "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
        "some GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},

@@ -129,6 +129,15 @@ struct Engine::Impl {
     if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host);
   }
 
+  /// As after the constructor.
+  void start_anew() {
+    arenas.clear(device);
+    graphs.forget();
+    fill_constants();
+    device.synchronize(device::Stream::compute);
+    stale = true;
+  }
+
   /// What all ranks issue this step for, and whether it must be issued action by action.
   struct AgreedShape {
     SegmentCounts counts;
@@ -207,6 +216,28 @@ Engine::~Engine() {
     wait_for_snapshot();
   } catch (...) {  // a device that failed copies nothing any more
   }
+}
+
+void Engine::rehearse() {
+  const auto& options = impl_->options;
+  const health::FlightPhase phase(record(), "rehearses a step");
+  const RandomStream random(options.seed, "rehearsal");
+  device::HostBatch batch(options.batch.tokens());
+  const auto vocabulary = static_cast<std::uint64_t>(model().vocabulary());
+  for (std::int64_t t = 0; t < batch.token_count(); ++t) {
+    batch.tokens()[t] = batch.labels()[t] = static_cast<std::int32_t>(random.bits(t) % vocabulary);
+    batch.positions()[t] = static_cast<std::int32_t>(t % options.batch.seq_len);
+  }
+  batch.segments = options.batch.sequences;
+  for (std::int64_t s = 0; s <= batch.segments; ++s)
+    batch.segment_offsets()[s] = static_cast<std::int32_t>(s * options.batch.seq_len);
+  batch.valid_labels = batch.token_count();
+
+  initialise(options.seed);
+  const std::vector<device::HostBatch> batches(static_cast<std::size_t>(options.micro_batches), batch);
+  step(batches, {.valid_labels = batch.valid_labels * options.micro_batches});
+  evaluate(batch);
+  impl_->start_anew();
 }
 
 StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs) {

@@ -40,6 +40,7 @@ const std::map<std::string, Effect>& effects() {
       {"run.tf32", curve},
       {"run.attention", free},
       {"run.attention_workspace", free},
+      {"run.tuning", free},
       {"run.cuda_graph", free},
       {"model.config", free},  // the models themselves are compared: check_same_model()
       {"model.weights", beginning},

@@ -74,11 +74,11 @@ class Room {
   /// for as long as another one stays.
   void make_some() const;
   const std::filesystem::path& fallback() const { return fallback_; }
+  std::filesystem::path folder() const { return std::filesystem::path(config_.run.dir) / "checkpoints"; }
   /// "it needs 1.2 GiB, and 3 MiB are free in runs/a/checkpoints"
   std::string shortage() const;
 
  private:
-  std::filesystem::path folder() const { return std::filesystem::path(config_.run.dir) / "checkpoints"; }
   bool fits(std::int64_t more, std::int64_t bytes) const;
   bool fits_elsewhere() const;
   std::vector<std::filesystem::path> surplus_of_next() const;

@@ -20,6 +20,7 @@
 #include "llampi/core/text.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "llampi/infer/session.hpp"
+#include "llampi/io/posix_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
@@ -38,6 +39,7 @@
 #include "train/saver.hpp"
 #include "train/stopping.hpp"
 #include "train/trace.hpp"
+#include "train/tuning.hpp"
 
 namespace llampi::train {
 namespace {
@@ -131,6 +133,7 @@ class Trainer {
   std::unique_ptr<RunReport> report_;
   optim::LearningRateSchedule schedule_;
   Start start_;
+  RememberedChoices choices_;
   checkpoint::TrainingState state_;
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;      ///< that this process runs
@@ -217,6 +220,7 @@ checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
 void Trainer::open_run_folder() {
   owes_evaluation_ = comm::from_rank_0(world_, [&] {
     folder_->open(start_.run_text, config_.log.trace.has_value(), state_.step);
+    if (!choices_.products.empty()) io::write_whole(room_->folder() / kChoicesFile, to_json(choices_));
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
     return folder_->metrics().ends_with_step(state_.step);
   });
@@ -309,6 +313,10 @@ Outcome Trainer::run_watched() {
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
                                            compute_.world(), options);
   engine_->keep_record(record_);
+  choices_ = make_choices(
+      world_, *engine_, compute_.device(),
+      {start_.checkpoint, config_.run.tuning, run_shape_text(config_, options, inputs_.llama, world_.size())},
+      log_);
   look_for_room(refused);
   fill_engine(std::move(refused));
   open_run_folder();
@@ -466,7 +474,10 @@ Outcome Trainer::loop() {
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     step_seconds_sum_ += last_seconds;
     report(metrics);
-    if (state_.step == first_step_) report_->describe_device();
+    if (state_.step == first_step_) {
+      report_->describe_device();
+      report_misfits(compute_.device(), log_);
+    }
     if (state_.step == first_step_ + 1)
       warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);
     check_finite(metrics);

@@ -7,6 +7,7 @@
 
 #include "llampi/device/operations.hpp"
 #include "llampi/device/runtime.hpp"
+#include "llampi/device/tuning.hpp"
 
 namespace llampi::device {
 
@@ -14,6 +15,8 @@ class Device : public Runtime, public Operations {
  public:
   /// For the log: kind, kernels, libraries, threads.
   virtual std::string describe() const = 0;
+  /// Null where there is nothing to choose. The device's own.
+  virtual Tuning* tuning() { return nullptr; }
 };
 
 /// Sizes as the CPU device with `threads` threads needs them.

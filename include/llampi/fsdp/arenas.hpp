@@ -20,6 +20,9 @@ class Arenas {
   /// Collective. Filled with zeros.
   Arenas(comm::World& world, device::Device& device, const ArenaBytes& bytes);
 
+  /// All zeros again, when the device's compute stream comes to it.
+  void clear(device::Device& device);
+
   /// A buffer of a placed program.
   Tensor at(const Buffer& buffer) const;
   Tensor at(const Buffer& buffer, const Part& part, ShardIndex shard) const;

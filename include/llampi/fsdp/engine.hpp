@@ -49,6 +49,9 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  /// A step and an evaluation of random numbers, after which all state is zero as it was at first: libraries
+  /// load and choose what they compute with, communicators connect. Collective.
+  void rehearse();
   /// One optimizer step over this rank's micro-batches. Collective.
   StepResult step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs);
   /// Sum of the token losses of one micro-batch of this rank. Collective: every rank calls it equally often.

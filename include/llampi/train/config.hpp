@@ -84,6 +84,13 @@ struct StepRange {
   bool operator==(const StepRange&) const = default;
 };
 
+/// Where the device's choices come from that the checkpoint's folder has not.
+struct Tuned {
+  enum class Mode : std::uint8_t { automatic, off, file };
+  Mode mode = Mode::automatic;
+  std::string file;  ///< of Mode::file
+};
+
 struct Config {
   struct {
     std::string dir = "runs/default";
@@ -99,6 +106,7 @@ struct Config {
     bool tf32 = false;
     device::GpuAttention attention = device::GpuAttention::automatic;
     std::optional<std::int64_t> attention_workspace;  ///< MiB; none: what fits
+    Tuned tuning;
     StepGraph cuda_graph = StepGraph::automatic;
     int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;

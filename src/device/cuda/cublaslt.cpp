@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "device/cuda/common.hpp"
 #include "device/cuda/product_library.hpp"
 #include "llampi/core/error.hpp"
 
@@ -40,6 +41,15 @@ std::uint32_t reduction_schemes(PartialSums sums) {
   return sums == PartialSums::any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
+struct TimingEvent {
+  TimingEvent() { check(cudaEventCreate(&event), "cudaEventCreate"); }
+  ~TimingEvent() { cudaEventDestroy(event); }
+  TimingEvent(const TimingEvent&) = delete;
+  TimingEvent& operator=(const TimingEvent&) = delete;
+
+  cudaEvent_t event = nullptr;
+};
+
 class CublasProduct final : public LibraryProduct {
  public:
   CublasProduct(cublasLtHandle_t handle, const ColumnProduct& product)
@@ -52,7 +62,8 @@ class CublasProduct final : public LibraryProduct {
     std::vector<Algorithm> algorithms;
     for (int i = 0; i < count_; ++i) {
       const cublasLtMatmulHeuristicResult_t& candidate = candidates_[static_cast<std::size_t>(i)];
-      algorithms.push_back({candidate.state == CUBLAS_STATUS_SUCCESS, candidate.workspaceSize});
+      algorithms.push_back(
+          {candidate.state == CUBLAS_STATUS_SUCCESS, candidate.workspaceSize, name_of(candidate.algo)});
     }
     return algorithms;
   }
@@ -77,7 +88,28 @@ class CublasProduct final : public LibraryProduct {
                  "cublasLtMatmul");
   }
 
+  double time(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
+              cudaStream_t stream) override {
+    const TimingEvent begin, end;
+    check(cudaEventRecord(begin.event, stream), "cudaEventRecord");
+    run(algorithm, operands, workspace, stream);
+    check(cudaEventRecord(end.event, stream), "cudaEventRecord");
+    check(cudaEventSynchronize(end.event), "cudaEventSynchronize");
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin.event, end.event), "cudaEventElapsedTime");
+    return static_cast<double>(milliseconds) / 1000;
+  }
+
  private:
+  /// The structure may be kept and used with the same version of the library (cuBLAS documentation,
+  /// cublasLtMatmulAlgo_t).
+  static std::string name_of(const cublasLtMatmulAlgo_t& algorithm) {
+    std::string name;
+    for (const std::uint64_t word : algorithm.data)
+      name += fmt::format("{}{:x}", name.empty() ? "" : "-", word);
+    return name;
+  }
+
   void describe(const ColumnProduct& product) {
     const auto layout = [](cublasLtMatrixLayoutOpaque_t& to, const ColumnMatrix& matrix) {
       check_cublas(

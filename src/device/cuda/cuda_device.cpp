@@ -48,7 +48,11 @@ CudaDevice::CudaDevice(const GpuOptions& options)
     throw_user_error("{} has compute capability {}.{}, but the kernels need {}.0 or newer; compute on CPUs",
                      name_of(properties_, options.gpu), properties_.major, properties_.minor, kOldestGpu);
   }
-  gemm_ = std::make_unique<Gemm>(options.deterministic, options.tf32);
+  int driver = 0;
+  check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  gemm_ = std::make_unique<Gemm>(
+      options.deterministic, options.tf32,
+      fmt::format("{}, driver {}.{}", properties_.name, driver / 1000, driver % 1000 / 10));
   if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);
   if (options.attention == GpuAttention::cudnn && !cudnn_)
     throw_user_error(

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/cuda/gemm.hpp"
 
-#include <string>
-#include <vector>
+#include <algorithm>
+#include <utility>
+
+#include "device/cuda/checksum.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -50,32 +52,147 @@ PartialSums partial_sums(DType out, bool deterministic) {
   return out == DType::float32 && !deterministic ? PartialSums::any : PartialSums::in_order;
 }
 
+/// "bfloat16 4096 x 8192 by 4096, ...": all that a choice depends on.
+std::string name_of(const ColumnProduct& p) {
+  const auto matrix = [](const ColumnMatrix& m, Transpose transpose) {
+    return fmt::format("{} {}x{}/{}{}", to_string(m.dtype), m.rows, m.cols, m.stride,
+                       transpose == Transpose::yes ? "^T" : "");
+  };
+  return fmt::format("{} * {} -> {}{}{}{}, alignment {} {} {}, workspace {}",
+                     matrix(p.first, p.transpose_first), matrix(p.second, p.transpose_second),
+                     matrix(p.result, Transpose::no),
+                     p.adds ? (p.in_place ? ", added" : ", added elsewhere") : "", p.tf32 ? ", tf32" : "",
+                     p.partial_sums == PartialSums::any ? ", any order" : "", p.alignment[0], p.alignment[1],
+                     p.alignment[2], p.workspace_bytes);
+}
+
+/// Tries the algorithms of a product on its own operands.
+class ProductTimer {
+ public:
+  ProductTimer(LibraryProduct& product, const ColumnProduct& asked, const ColumnOperands& operands,
+               const Tensor& workspace, cudaStream_t stream)
+      : product_(product),
+        operands_(operands),
+        workspace_(workspace),
+        stream_(stream),
+        in_place_(asked.adds && asked.in_place),
+        result_bytes_(((asked.result.cols - 1) * asked.result.stride + asked.result.rows) *
+                      size_of(asked.result.dtype)) {}
+
+  /// Of those that repeat their bits, if that counts. @param usable not empty
+  std::size_t fastest(std::vector<std::size_t> usable, bool deterministic) const {
+    if (usable.size() == 1) return usable.front();
+    std::vector<std::pair<double, std::size_t>> order;
+    for (const std::size_t algorithm : usable) order.emplace_back(0, algorithm);
+    // In turns, so that a clock that falls meanwhile is fair; the first turn warms up.
+    for (int turn = 0; turn <= kTurns; ++turn) {
+      for (auto& [seconds, algorithm] : order) {
+        const double now = product_.time(algorithm, operands_, workspace_.data, stream_);
+        if (turn > 0) seconds = turn == 1 ? now : std::min(seconds, now);
+      }
+    }
+    std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
+    const auto repeats = [&](const auto& entry) { return !deterministic || repeats_its_bits(entry.second); };
+    const auto best = std::ranges::find_if(order, repeats);
+    return best == order.end() ? usable.front() : best->second;
+  }
+
+ private:
+  static constexpr int kTurns = 3;
+
+  bool repeats_its_bits(std::size_t algorithm) const {
+    if (workspace_.bytes() < static_cast<std::int64_t>(sizeof(std::uint64_t))) return true;
+    const std::uint64_t first = checksum_of_run(algorithm), second = checksum_of_run(algorithm);
+    return first == second;
+  }
+  std::uint64_t checksum_of_run(std::size_t algorithm) const {
+    if (in_place_)
+      check(cudaMemsetAsync(operands_.result, 0, static_cast<std::size_t>(result_bytes_), stream_),
+            "cudaMemsetAsync");
+    product_.run(algorithm, operands_, workspace_.data, stream_);
+    auto* const sum = static_cast<std::uint64_t*>(workspace_.data);
+    checksum(operands_.result, result_bytes_, sum, stream_);
+    std::uint64_t result = 0;
+    check(cudaMemcpyAsync(&result, sum, sizeof result, cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync");
+    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    return result;
+  }
+
+  LibraryProduct& product_;
+  ColumnOperands operands_;
+  Tensor workspace_;
+  cudaStream_t stream_;
+  bool in_place_;
+  std::int64_t result_bytes_;
+};
+
 }  // namespace
 
 /// A product that was asked for, and the algorithm that was chosen for it.
 struct Gemm::Plan {
-  /// @throws Error if there is no algorithm
-  Plan(ProductLibrary& library, const ColumnProduct& product) : in_library(library.product(product)) {
-    const std::vector<LibraryProduct::Algorithm> algorithms = in_library->algorithms();
-    for (; algorithm < algorithms.size(); ++algorithm) {
-      if (algorithms[algorithm].runs && (product.in_place || in_library->adds_out_of_place(algorithm)))
-        return;
-    }
-    throw Error("no algorithm can be used");
-  }
+  explicit Plan(std::unique_ptr<LibraryProduct> product) : in_library(std::move(product)) {}
 
   std::unique_ptr<LibraryProduct> in_library;
   std::size_t algorithm = 0;
+  std::string name;  ///< of the algorithm
 };
 
-Gemm::Gemm(bool deterministic, bool tf32)
-    : library_(make_product_library()), deterministic_(deterministic), tf32_(tf32) {}
+Gemm::Gemm(bool deterministic, bool tf32, std::string gpu)
+    : library_(make_product_library()), deterministic_(deterministic), tf32_(tf32), gpu_(std::move(gpu)) {}
 
 Gemm::~Gemm() = default;
 
-Gemm::Plan& Gemm::plan_of(const ColumnProduct& product) {
+std::string Gemm::key() const { return fmt::format("{}, {}", gpu_, product_library_version()); }
+
+void Gemm::adopt(const Choices& choices) {
+  adopted_ = choices;
+  plans_.clear();
+  misfits_.clear();
+}
+
+Choices Gemm::choices() const {
+  Choices choices;
+  for (const auto& [product, plan] : plans_) {
+    if (plan) choices[name_of(product)] = plan->name;
+  }
+  return choices;
+}
+
+/// The adopted algorithm; else, while measuring, the fastest that repeats its bits; else the library's first.
+/// @throws Error if there is no algorithm
+void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands& operands,
+                  const Tensor& workspace, cudaStream_t stream) {
+  const std::vector<LibraryProduct::Algorithm> algorithms = plan.in_library->algorithms();
+  std::vector<std::size_t> usable;
+  for (std::size_t i = 0; i < algorithms.size(); ++i) {
+    if (algorithms[i].runs && (product.in_place || plan.in_library->adds_out_of_place(i)))
+      usable.push_back(i);
+  }
+  if (usable.empty()) throw Error("no algorithm can be used");
+  const auto take = [&](std::size_t algorithm) {
+    plan.algorithm = algorithm;
+    plan.name = algorithms[algorithm].name;
+  };
+  take(usable.front());
+  if (const auto adopted = adopted_.find(name_of(product)); adopted != adopted_.end()) {
+    const auto same =
+        std::ranges::find(usable, adopted->second, [&](std::size_t i) { return algorithms[i].name; });
+    if (same != usable.end()) return take(*same);
+    misfits_.push_back(name_of(product));
+  } else if (measures_) {
+    const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
+    take(timer.fastest(usable, deterministic_));
+  }
+}
+
+Gemm::Plan& Gemm::plan_of(const ColumnProduct& product, const ColumnOperands& operands,
+                          const Tensor& workspace, cudaStream_t stream) {
   std::unique_ptr<Plan>& plan = plans_[product];
-  if (!plan) plan = std::make_unique<Plan>(*library_, product);
+  if (!plan) {
+    auto made = std::make_unique<Plan>(library_->product(product));
+    choose(*made, product, operands, workspace, stream);
+    plan = std::move(made);
+  }
   return *plan;
 }
 
@@ -95,8 +212,9 @@ void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tenso
   product.alignment = {alignment_of(b, b), alignment_of(a, a), alignment_of(c, added)};
   product.workspace_bytes = workspace.bytes();
   try {
-    Plan& plan = plan_of(product);
-    plan.in_library->run(plan.algorithm, {b, a, added, c}, workspace.data, stream);
+    const ColumnOperands by_column{b, a, added, c};
+    Plan& plan = plan_of(product, by_column, workspace, stream);
+    plan.in_library->run(plan.algorithm, by_column, workspace.data, stream);
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", describe(shape), error.what()));
   }

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "device/cuda/common.hpp"
 #include "device/cuda/product_library.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/tuning.hpp"
 
 namespace llampi::device::cuda {
 
@@ -37,13 +40,14 @@ struct GemmOperands {
   const void* residual = nullptr;
 };
 
-class Gemm {
+class Gemm final : public Tuning {
  public:
+  /// @param gpu of whose products the choices are: its name and driver
   /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
   /// @param tf32 float32 products in TF32
   /// @throws Error if the library of products cannot be used on this machine
-  Gemm(bool deterministic, bool tf32);
-  ~Gemm();
+  Gemm(bool deterministic, bool tf32, std::string gpu = "");
+  ~Gemm() override;
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
@@ -57,12 +61,25 @@ class Gemm {
 
   static constexpr std::int64_t kWorkspace = std::int64_t{64} << 20;  ///< what Hopper's kernels like
 
+  // Tuning: which algorithm has which product
+  std::string key() const override;
+  void adopt(const Choices& choices) override;
+  void measure(bool on) override { measures_ = on; }
+  Choices choices() const override;
+  std::vector<std::string> misfits() const override { return misfits_; }
+
  private:
   struct Plan;
-  Plan& plan_of(const ColumnProduct& product);
+  Plan& plan_of(const ColumnProduct& product, const ColumnOperands& operands, const Tensor& workspace,
+                cudaStream_t stream);
+  void choose(Plan& plan, const ColumnProduct& product, const ColumnOperands& operands,
+              const Tensor& workspace, cudaStream_t stream);
 
   std::unique_ptr<ProductLibrary> library_;
-  bool deterministic_, tf32_;
+  bool deterministic_, tf32_, measures_ = false;
+  std::string gpu_;
+  Choices adopted_;
+  std::vector<std::string> misfits_;
   std::map<ColumnProduct, std::unique_ptr<Plan>> plans_;
 };
 

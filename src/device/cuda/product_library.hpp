@@ -65,6 +65,7 @@ class LibraryProduct {
   struct Algorithm {
     bool runs = true;  ///< else it cannot be used here
     std::size_t workspace_bytes = 0;
+    std::string name;  ///< the same in other processes with this GPU and version of the library
   };
   /// The fastest first, as the library estimates.
   virtual std::vector<Algorithm> algorithms() const = 0;
@@ -73,6 +74,9 @@ class LibraryProduct {
   /// The workspace has at least what the algorithm needs. @throws Error
   virtual void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
                    cudaStream_t stream) = 0;
+  /// Seconds that it takes on the GPU; waits for it. @throws Error
+  virtual double time(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
+                      cudaStream_t stream) = 0;
 };
 
 class ProductLibrary {

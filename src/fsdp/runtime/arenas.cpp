@@ -2,6 +2,7 @@
 #include "llampi/fsdp/arenas.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -14,6 +15,17 @@ Arenas::Arenas(comm::World& world, device::Device& device, const ArenaBytes& byt
     memory_[static_cast<int>(Arena::device)] = world.allocate(bytes[static_cast<int>(Arena::device)]);
     memory_[static_cast<int>(Arena::host)] = device.allocate_host(bytes[static_cast<int>(Arena::host)]);
   });
+}
+
+void Arenas::clear(device::Device& device) {
+  for (device::Memory& memory : memory_) {
+    if (memory.bytes() == 0) continue;
+    if (device.is_host_memory(memory.data())) {
+      std::memset(memory.data(), 0, static_cast<std::size_t>(memory.bytes()));
+    } else {
+      device.run(device::op::Zero{.destination = {memory.data(), DType::int32, 1, memory.bytes() / 4}});
+    }
+  }
 }
 
 Tensor Arenas::at(const Buffer& buffer) const {

@@ -27,6 +27,11 @@ class StepGraphs {
   /// The first step of its kind runs without a graph: libraries choose and load kernels, NCCL connects.
   /// False: it was dropped, as Executor::run() says; a step that is replayed is not.
   bool run(const BoundProgram& step, const RunInputs& inputs, const SegmentCounts& counts);
+  /// The next step of each kind is a first one again: kernels may be others.
+  void forget() {
+    seen_.clear();
+    captured_.clear();
+  }
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -34,8 +35,10 @@ class OnGpus : public ::testing::Test {
 
   Ending llampi(const std::string& arguments, int ranks = 1, const std::string& environment = "") const {
     const std::string start = ranks == 1 ? "" : fmt::format("{} -n {} ", MPIRUN, ranks);
-    return shell(folder_.path(), fmt::format("LLAMPI_PLUGIN_DIR='{}/emulated' OMP_NUM_THREADS=1 {} {} {} {}",
-                                             FAKE_PLUGINS, environment, start, LLAMPI_PROGRAM, arguments));
+    return shell(
+        folder_.path(),
+        fmt::format("LLAMPI_PLUGIN_DIR='{}/emulated' XDG_CACHE_HOME=cache OMP_NUM_THREADS=1 {} {} {} {}",
+                    FAKE_PLUGINS, environment, start, LLAMPI_PROGRAM, arguments));
   }
   std::vector<nlohmann::json> metrics(const std::string& run) const {
     std::vector<nlohmann::json> lines;
@@ -115,6 +118,53 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(kept.status, 0) << kept.err;
   EXPECT_THAT(kept.out, Not(HasSubstr("run.attention_workspace")));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
+}
+
+// The first run measures, and keeps what it chose beside its checkpoints and in the cache.
+TEST_F(OnGpus, ChooseProductsOnce) {
+  const std::string train =
+      "train --config run.ini --run.device=cuda --run.share_gpu=true --train.steps=1 --run.dir=";
+  const auto products = [&](const std::string& file) {
+    return nlohmann::json::parse(read_file(folder_.path() / file)).at("products");
+  };
+  const Ending first = llampi(train + "first", 2);
+  ASSERT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.out,
+              ContainsRegex("\nproducts: [1-9][0-9]* chosen by timing in [0-9.]+ s, 0 remembered\n"));
+  const std::string kept = "first/checkpoints/tuning.json";
+  EXPECT_GE(products(kept).size(), 8U);
+  const Ending second = llampi(train + "second", 2);
+  ASSERT_EQ(second.status, 0) << second.err;
+  EXPECT_THAT(second.out, Not(HasSubstr("products: ")));
+  EXPECT_EQ(products("second/checkpoints/tuning.json"), products(kept));
+  EXPECT_EQ(metrics("second")[0]["loss"], metrics("first")[0]["loss"]);
+
+  // A file that another run left, and a home that cannot be written.
+  folder_.write("file", "");
+  const Ending given = llampi(train + "given --run.tuning=" + kept, 2, "XDG_CACHE_HOME=file");
+  ASSERT_EQ(given.status, 0) << given.err;
+  EXPECT_EQ(products("given/checkpoints/tuning.json"), products(kept));
+  const Ending without = llampi(train + "without", 1, "XDG_CACHE_HOME=file");
+  ASSERT_EQ(without.status, 0) << without.err;
+  EXPECT_THAT(without.out, HasSubstr("choices of products are not kept for other runs: "));
+
+  const Ending off = llampi(train + "off --run.tuning=off");
+  ASSERT_EQ(off.status, 0) << off.err;
+  EXPECT_FALSE(std::filesystem::exists(folder_.path() / "off/checkpoints/tuning.json"));
+
+  folder_.write("broken", "{\"gpu\": ");
+  const Ending broken = llampi(train + "broken-run --run.tuning=broken");
+  EXPECT_EQ(broken.status, 2);
+  EXPECT_THAT(broken.err, HasSubstr("broken is no file of run.tuning: "));
+  EXPECT_EQ(llampi(train + "absent --run.tuning=nowhere").status, 2);
+
+  // What was chosen goes on with the run, whatever the cache says, and another GPU's choices are no use.
+  auto choices = nlohmann::json::parse(read_file(folder_.path() / kept));
+  choices["gpu"] = "another GPU";
+  folder_.write(kept, choices.dump());
+  const Ending other = llampi(train + "first --train.steps=2", 2);
+  ASSERT_EQ(other.status, 0) << other.err;
+  EXPECT_THAT(other.out + other.err, HasSubstr("tuning.json is of another GPU, and this is emulated GPU"));
 }
 
 // A thread of each rank waits for the GPU's copies before it writes them.

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choices among ways to compute the same, of which the fastest is found by trying. Other ways add up in other
+// orders, so a run that is to have the bits of another one must make the same choices.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+namespace llampi::device {
+
+/// By what is computed, how: texts of the device's own.
+using Choices = std::map<std::string, std::string>;
+
+class Tuning {
+ public:
+  virtual ~Tuning() = default;
+  /// What choices are good for: "NVIDIA H100 80GB HBM3, driver 13.0, cuBLASLt 13.1.0".
+  virtual std::string key() const = 0;
+  /// From now on these are made, and others measured or left to the library; what was chosen so far is
+  /// forgotten.
+  virtual void adopt(const Choices& choices) = 0;
+  /// While it is on, the first operation of its kind tries all ways, several times: what it adds to is
+  /// overwritten, so nothing in memory may be of worth.
+  virtual void measure(bool on) = 0;
+  /// That were made since adopt().
+  virtual Choices choices() const = 0;
+  /// What was to be computed in an adopted way that there is not: another one was taken.
+  virtual std::vector<std::string> misfits() const = 0;
+};
+
+}  // namespace llampi::device
