@@ -4,15 +4,17 @@
 # Markdown with the method:
 #
 #   bench/gpu_table.sh [--budget SECONDS] [--lengths "N..."] [--ranks N] [--program build/gpu_bench] [--folder FOLDER]
-#                      [-- OPTION...]
+#                      [--beside FILE]... [-- OPTION...]
 #
-# The most important configurations come first; what the budget (240) does not cover is listed as not measured. Options
-# behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1 --hidden 256 ...` tries the script out. PYTHON
-# (python3) is the Python that has PyTorch. Results are kept in FOLDER (build/gpu_table), tables.md among them.
+# FILE is a log of llmq (--log-file) of a deterministic run on this GPU, for the verdicts: whether a step is as fast beside
+# it and beside compiled PyTorch as it is to be. The most important configurations come first; what the budget (240) does
+# not cover is listed as not measured. Options behind `--` go to every gpu_bench: `--lengths 64 -- --device cpu --layers 1
+# --hidden 256 ...` tries the script out. PYTHON (python3) is the Python that has PyTorch. Results are kept in FOLDER
+# (build/gpu_table), tables.md among them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-budget=240 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
+beside=() budget=240 lengths="8192 4096 2048" ranks=1 program=build/gpu_bench folder=build/gpu_table
 while (($#)); do
     case $1 in
         --budget) budget=$2; shift 2 ;;
@@ -20,6 +22,7 @@ while (($#)); do
         --ranks) ranks=$2; shift 2 ;;
         --program) program=$2; shift 2 ;;
         --folder) folder=$2; shift 2 ;;
+        --beside) beside+=("$2"); shift 2 ;;
         --) shift; break ;;
         *) echo "gpu_table.sh: unknown option $1; the head of the script says how to use it" >&2; exit 2 ;;
     esac
@@ -76,8 +79,18 @@ longest=${lengths[0]}
 short=(--profile 0 --products 0)
 for length in "${lengths[@]}"; do run --seq-len "$length" --deterministic 0; done # as PyTorch, which is paired with these
 for length in "${lengths[@]}"; do run --seq-len "$length" "${short[@]}"; done
-for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
-variants=40 # seconds kept for what follows
+run --seq-len "$longest" --products 1 # where a step goes as it comes
+small=(--hidden 2048 --ffn 8192 --heads 32 --kv-heads 8 --layers 16) # 1.24 billion parameters and an untied head
+of_8b=true # else the script is tried out
+if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
+if $of_8b; then
+    for length in 4096 8192; do
+        run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"
+        run "${small[@]}" --seq-len "$length" "${short[@]}"
+    done
+fi
+variants=140 # seconds kept for what follows
+if ((budget < 400)); then variants=40; fi
 if (($(left) > variants)); then
     torch_device=()
     if [[ " ${common[*]} " == *" --device cpu "* ]]; then torch_device=(--device cpu); fi
@@ -85,10 +98,25 @@ if (($(left) > variants)); then
     timeout -k 5 "$seconds" "${PYTHON:-python3}" bench/torch_llama.py --like "$results" --output "$results" \
         --budget "$seconds" "${torch_device[@]}" 2>&1 | tee -a "$log" >&2 || say_not_measured "beside PyTorch" "no time left, or see $log"
 fi
+# Beside llmq, whose logs are given as --beside: the layers that it was measured with, and all of Llama-3-8B.
+for length in "${lengths[@]}"; do
+    $of_8b || continue
+    for checkpointing in selective full; do
+        run --seq-len "$length" --layers 32 --checkpointing "$checkpointing" --gradient bfloat16 "${short[@]}"
+    done
+done
+for file in "${beside[@]}"; do
+    "$program" --beside "$file" --output "$results" >>"$log" 2>&1 || say_not_measured "beside $file" "$(tail -n 1 "$log" | tr -d '"\134')"
+done
+for length in "${lengths[@]}"; do ! $of_8b || run --seq-len "$length" --layers 18 "${short[@]}"; done
+run --seq-len "$longest" --micro-batches 16 "${short[@]}"
+! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape
+for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done
+run --seq-len "$longest" --tuning 0 "${short[@]}"
+run --seq-len "$longest" --graph 0 "${short[@]}"
 run --seq-len "$longest" --state float32 "${short[@]}"
 run --seq-len "$longest" --attention own "${short[@]}"
 run --seq-len "$longest" --documents 4 "${short[@]}"
-run --seq-len "$longest" --layers 32 --checkpointing full --gradient bfloat16 "${short[@]}" # all of Llama-3-8B
 
 # ---- the tables and how they came about ----
 
@@ -116,7 +144,7 @@ gpu_line() {
 Method: $(field kernels)$(gpu_line); $(field libraries); revision $(git rev-parse --short HEAD 2>/dev/null || echo unknown); $(date +%F).
 Blocks of Llama-3-8B (hidden 4096, ffn 14336, 32 and 8 heads, vocabulary 128256, embedding and head whole), as many as fit
 beside a headroom of 12 GiB, 32 at most; random tokens and weights; $ranks rank(s). A step is so many micro-batches of so many
-sequences, clipping and AdamW included; two steps to warm up (PyTorch: three), then 3 to 10, each timed by the host from an
+sequences, clipping and AdamW included; three steps to warm up, then 3 to 10, each timed by the host from an
 idle GPU to an idle GPU; the median counts. Parameters are bfloat16, master and moments too (stochastic rounding) unless the row
 says otherwise, gradients float32, matrix products and attention bfloat16; the same bits in every run unless the row says
 otherwise. PyTorch: the same model and layers, all in bfloat16, scaled_dot_product_attention, fused AdamW, blocks and head

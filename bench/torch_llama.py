@@ -44,7 +44,8 @@ def cases_like(file):
                  "deterministic": False, "documents": 1}
         if "not_measured" in row or any(row.get(key) != value for key, value in usual.items()):
             continue
-        if not any(case["seq_len"] == row["seq_len"] for case in cases):
+        shape = ("seq_len", "hidden", "layers", "micro_batches")
+        if not any(all(case[key] == row[key] for key in shape) for case in cases):
             cases.append(row)
     return cases
 

@@ -19,6 +19,7 @@
 #   OUT=FOLDER      where the logs go; default: gpu-results
 #   TOTAL=SECONDS   for all steps together; default: what they may take. What would begin later fails.
 #   PYTHON=PROGRAM  default: python3
+#   LLMQ_LOG=FILE   of a run of llmq on this GPU, for the verdicts of `bench`
 set -uo pipefail
 export LC_ALL=C
 
@@ -240,7 +241,7 @@ step_bench() {
         "${PYTHON:-python3}" >"$out/python"
     chmod +x "$out/python"
     run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
-        --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
+        ${LLMQ_LOG:+--beside "$LLMQ_LOG"} --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
     if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
 }
 

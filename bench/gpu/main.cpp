@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <fstream>
 
+#include "gpu/beside.hpp"
 #include "gpu/results.hpp"
 #include "llampi/comm/comm.hpp"
 
@@ -42,6 +43,12 @@ Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options
   return measured;
 }
 
+void append(const std::string& file, const nlohmann::json& row) {
+  std::ofstream out(file, std::ios::app);
+  out << row.dump() << '\n';
+  if (!out.flush()) throw_user_error("{} cannot be written", file);
+}
+
 void report(const Options& options, const nlohmann::json& row) {
   std::printf("%s, sequences of %ld: %ld layers, %.0f tokens/s per rank, %.1f TFLOP/s, step %.1f ms\n",
               row["device"].get<std::string>().c_str(), static_cast<long>(options.seq_len),
@@ -53,10 +60,7 @@ void report(const Options& options, const nlohmann::json& row) {
                     ? "The loss of the first step is the same when operations are timed."
                     : "WARNING: the loss of the first step is another one when operations are timed.");
   }
-  if (options.output.empty()) return;
-  std::ofstream out(options.output, std::ios::app);
-  out << row.dump() << '\n';
-  if (!out.flush()) throw_user_error("{} cannot be written", options.output);
+  if (!options.output.empty()) append(options.output, row);
 }
 
 int run(llampi::comm::World& mpi, const Options& options) {
@@ -87,6 +91,11 @@ int main(int argc, char** argv) {
   Options options;
   try {
     if (!parse(argc, argv, options)) return 0;
+    if (!options.beside.empty()) {
+      if (options.output.empty()) throw_user_error("--beside needs --output, to which the row is added");
+      append(options.output, row_of_llmq(options.beside, options));
+      return 0;
+    }
     if (!options.table.empty()) {
       std::fputs(tables(options.table).c_str(), stdout);
       return 0;

@@ -45,12 +45,17 @@ po::options_description describe(Options& o) {
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
   add("attention", value(o.attention), "auto, cudnn, own");
   add("deterministic", value(o.deterministic), "");
+  add("attention-workspace", value(o.attention_workspace), "MiB for deterministic attention; -1: what fits");
+  add("graph", value(o.graph), "replay captured steps, but while operations are timed");
+  add("tuning", value(o.tuning), "choose products by timing, before the steps");
   add("steps", value(o.steps), "timed, at most");
   add("seconds", value(o.seconds), "that timed steps may take; at least 3 are timed");
   add("profile", value(o.profile), "time each operation, in steps of their own");
   add("products", value(o.products), "time the matrix products alone, and the device's limits");
   add("square", value(o.square), "side of the product that the limit is measured with");
   add("output", value(o.output), "file to which the result is added as a line of JSON");
+  add("beside", value(o.beside),
+      "add a row of llmq's log to the output, and do nothing else; --deterministic says what it was");
   add("table", value(o.table), "print such a file as tables, and do nothing else");
   return all;
 }

@@ -31,6 +31,9 @@ struct Options {
   std::string gradient = "float32";    ///< sharded gradients: float32 or bfloat16
   std::string attention = "auto";      ///< auto, cudnn, own
   bool deterministic = true;
+  std::int64_t attention_workspace = -1;  ///< MiB, as run.attention_workspace; -1: auto
+  bool graph = true;                      ///< steps are captured and replayed, as run.cuda_graph = auto
+  bool tuning = true;                     ///< products are chosen by timing, as run.tuning = auto
 
   // What is measured.
   int steps = 10;              ///< at most
@@ -40,6 +43,7 @@ struct Options {
   std::int64_t square = 8192;  ///< side of the product that the limit is measured with
 
   std::string output;  ///< file to which the result is added as a line of JSON
+  std::string beside;  ///< a log of llmq, to be added to the output as a row
   std::string table;   ///< such a file, to be printed as tables
 };
 

@@ -9,12 +9,13 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/engine.hpp"
+#include "llampi/fsdp/fit.hpp"
 
 namespace llampi::bench {
 namespace {
 
 constexpr std::int64_t kMostLayers = 32;  // then it is Llama-3-8B
-constexpr int kWarmUp = 2;                // choice of algorithms, loading of kernels, first connections
+constexpr int kWarmUp = 3;                // loading of kernels, first connections, capture
 constexpr int kFewest = 3;                // timed steps
 
 DType dtype_of_word(const std::string& word) { return word == "bfloat16" ? DType::bfloat16 : DType::float32; }
@@ -27,11 +28,42 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
       o.checkpointing == "full"
           ? fsdp::Checkpointing::full
           : (o.checkpointing == "selective" ? fsdp::Checkpointing::selective : fsdp::Checkpointing::none);
-  if (machine.gpu) options.precision.param = options.precision.compute = DType::bfloat16;
+  if (machine.gpu) {
+    options.precision.param = options.precision.compute = DType::bfloat16;
+    options.graph = o.graph;
+  }
   options.precision.master = options.precision.moment = dtype_of_word(o.state);
   options.precision.reduce = options.precision.gradient_shard = dtype_of_word(o.gradient);
   options.clip_grad_norm = 1;
   options.groups = optim::parameter_groups(model.parameters(), {.weight_decay = 0.1});
+  return options;
+}
+
+/// Likewise with room for deterministic attention, as a run decides it; layers are chosen without it, so that
+/// there are as many in every row.
+fsdp::EngineOptions engine_options_with_room(const model::Model& model, const Machine& machine,
+                                             comm::World& world, const Options& o) {
+  fsdp::EngineOptions options = engine_options(model, machine, o);
+  if (!machine.gpu || !o.deterministic || o.attention == "own") return options;
+  if (o.attention_workspace >= 0) {
+    options.batch.dp_room = o.attention_workspace << 20;
+    return options;
+  }
+  const std::int64_t available = machine.device().available_bytes(world.topology().local_ranks) -
+                                 fsdp::loaded_later_bytes(world.backend());
+  const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
+  const auto fits = [&](const auto& arena_bytes, const auto& in_groups) {
+    return arena_bytes[0] + fsdp::communicator_bytes(world.backend(), in_groups) <= available;
+  };
+  std::int64_t negative = -fsdp::fitting_dp_room({.model = model,
+                                                  .options = options,
+                                                  .groups = groups,
+                                                  .sizes = machine.device().sizes(),
+                                                  .backend = world.backend(),
+                                                  .fits = fits},
+                                                 available / 8);
+  world.max(std::span(&negative, 1));
+  options.batch.dp_room = -negative;
   return options;
 }
 
@@ -60,7 +92,9 @@ class Training {
            const Options& options)
       : world_(world),
         options_(options),
-        engine_(model, device, *machine.host, world, engine_options(model, machine, options)) {
+        engine_(model, device, *machine.host, world,
+                engine_options_with_room(model, machine, world, options)) {
+    choose_products(device);
     fill_parameters(engine_, device);
   }
 
@@ -81,14 +115,27 @@ class Training {
     result_.loss_sum /= static_cast<double>(tokens);
     return seconds;
   }
+  double tuning_seconds() const { return tuning_seconds_; }
   /// Of the last step; the loss is the mean of this rank.
   const fsdp::StepResult& result() const { return result_; }
   const fsdp::Engine& engine() const { return engine_; }
 
  private:
+  /// Once for a device, which remembers them.
+  void choose_products(device::Device& device) {
+    device::Tuning* const tuning = device.tuning();
+    if (!options_.tuning || tuning == nullptr || !tuning->choices().empty()) return;
+    const double begin = now();
+    tuning->measure(true);
+    engine_.rehearse();
+    tuning->measure(false);
+    tuning_seconds_ = now() - begin;
+  }
+
   comm::World& world_;
   const Options& options_;
   fsdp::Engine engine_;
+  double tuning_seconds_ = 0;
   int steps_ = 0;
   fsdp::StepResult result_;
 };
@@ -151,13 +198,17 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   for (int step = 0; step < steps; ++step) times.seconds.push_back(run());
   std::sort(times.seconds.begin(), times.seconds.end());
   times.grad_norm = training.result().grad_norm;
+  times.tuning_seconds = training.tuning_seconds();
+  times.dp_room = training.engine().options().batch.dp_room;
   return times;
 }
 
 Profile profile_step(const model::Model& model, const Machine& machine, comm::World& world,
                      const Options& options) {
   OperationTimer timer(machine.device());
-  Training training(model, machine.device(), machine, world, options);
+  Options issued = options;  // operations of a captured step cannot be timed
+  issued.graph = false;
+  Training training(model, machine.device(), machine, world, issued);
   Profile profile;
   training.step();
   profile.first_loss = training.result().loss_sum;

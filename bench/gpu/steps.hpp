@@ -24,6 +24,8 @@ struct StepTimes {
   std::vector<double> losses;   ///< mean over this rank's tokens, of all steps, the first ones included
   double grad_norm = 0;         ///< of the last step
   std::int64_t arena_bytes = 0;
+  double tuning_seconds = 0;  ///< that the choice of products took
+  std::int64_t dp_room = 0;   ///< bytes for deterministic attention
 };
 /// Whole steps, each from an idle device to an idle device. Collective.
 StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,

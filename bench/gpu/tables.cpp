@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "gpu/beside.hpp"
 #include "gpu/results.hpp"
 
 namespace llampi::bench {
@@ -50,6 +51,8 @@ std::string name_of(const json& row) {
   unless("attention", "auto", "attention ");
   unless("note", "", "");
   if (!row.value("deterministic", true)) name += ", not deterministic";
+  if (!row.value("graph", true)) name += ", without graphs";
+  if (!row.value("tuning", true)) name += ", products as the library chooses";
   if (row.value("documents", 1) > 1)
     name += fmt::format(", {} documents a sequence", row["documents"].get<int>());
   if (row.value("ranks", 1) > 1) name += fmt::format(", {} ranks", row["ranks"].get<int>());
@@ -167,7 +170,7 @@ std::string product_table(const std::vector<json>& rows) {
 
 std::string tables(const std::string& file) {
   const auto rows = read_lines(file);
-  return main_table(rows) + class_table(rows) + product_table(rows);
+  return main_table(rows) + verdicts(rows) + class_table(rows) + product_table(rows);
 }
 
 }  // namespace llampi::bench

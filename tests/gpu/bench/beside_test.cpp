@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logs of llmq, and verdicts.
+#include "gpu/beside.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace bench;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+/// As llmq writes it, with steps of so many milliseconds.
+std::string log_of(const std::vector<int>& milliseconds, const std::string& without = "") {
+  std::string text = "[\n";
+  const auto option = [&](const std::string& name, std::int64_t value) {
+    if (name != without)
+      text += "  {\"log\": \"option\", \"time\": \"2026\", \"step\": 0, \"name\": \"" + name +
+              "\", \"value\": " + std::to_string(value) + "},\n";
+  };
+  option("hidden-size", 4096);
+  option("ffn-size", 14336);
+  option("num-heads", 32);
+  option("num-kv-heads", 8);
+  option("vocab-size", 128256);
+  option("num-layers", 18);
+  option("seq-len", 8192);
+  option("micro-batch", 1);
+  option("grad-accumulation", 2);
+  text += "  {\"log\": \"gpu-model\", \"step\": 0, \"name\": \"NVIDIA H100 80GB HBM3\"},\n";
+  for (const int ms : milliseconds)
+    text +=
+        "  {\"log\": \"step\", \"step\": 0, \"step_tokens\": 16384, \"duration_ms\": " + std::to_string(ms) +
+        "},\n";
+  return text + "  {\"log\": \"st";  // it was ended
+}
+
+json row_of(const std::string& text, bool deterministic = true) {
+  const auto file = std::filesystem::temp_directory_path() / "llampi_beside_test.json";
+  std::ofstream(file) << text;
+  Options options;
+  options.deterministic = deterministic;
+  return row_of_llmq(file.string(), options);
+}
+
+TEST(Beside, ALogOfLlmqIsARow) {
+  const json row = row_of(log_of({5000, 3000, 870, 860, 880}));
+  EXPECT_EQ(row["system"], "llmq");
+  EXPECT_EQ(row["layers"], 18);
+  EXPECT_EQ(row["seq_len"], 8192);
+  EXPECT_EQ(row["micro_batches"], 2);
+  EXPECT_DOUBLE_EQ(row["step_seconds"], 0.87);
+  EXPECT_DOUBLE_EQ(row["tokens_per_second"], 16384 / 0.87);
+  EXPECT_EQ(row["peak_tflops"], 989.4);
+  EXPECT_NEAR(row["tflops"].get<double>() / 989.4, 0.58, 0.02);  // as its own figure of such a step
+}
+
+TEST(Beside, WhatIsNoLogOfLlmqIsRefused) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    try {
+      row_of(text);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(refusal(""), HasSubstr("has 0 steps of llmq"));
+  EXPECT_THAT(refusal("{\"log\": 3}\n{[}\n{}"), HasSubstr("has 0 steps of llmq"));
+  EXPECT_THAT(refusal(log_of({5000, 3000})), HasSubstr("at least 3 are needed"));
+  EXPECT_THAT(refusal(log_of({5000, 3000, 870}, "seq-len")), HasSubstr("does not say seq-len"));
+}
+
+json ours(double tokens_per_second, std::int64_t layers = 18) {
+  return {{"system", "llampi"},    {"hidden", 4096},          {"feed_forward", 14336},
+          {"layers", layers},      {"seq_len", 8192},         {"micro_batches", 2},
+          {"deterministic", true}, {"attention", "auto"},     {"state", "bfloat16"},
+          {"step_seconds", 0.85},  {"checkpointing", "none"}, {"tokens_per_second", tokens_per_second}};
+}
+
+TEST(Verdicts, CompareWhatIsAlike) {
+  const json llmq = row_of(log_of({1, 1, 1000}));  // 16384 tokens/s
+  EXPECT_THAT(verdicts({llmq}),
+              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured: no row of llampi"));
+  EXPECT_THAT(verdicts({ours(20000)}), HasSubstr("| llmq | 1.03 | not measured: no row of llmq |"));
+  EXPECT_THAT(verdicts({llmq, ours(16384 * 1.031)}), HasSubstr("| llmq | 1.03 | 1.031, reached |"));
+  EXPECT_THAT(verdicts({llmq, ours(16384 * 1.02)}), HasSubstr("| llmq | 1.03 | 1.020, **NOT reached** |"));
+  EXPECT_THAT(verdicts({llmq, ours(20000, 17)}), HasSubstr("no row of llampi with as many layers"));
+  json tuned = ours(20000);
+  tuned["deterministic"] = false;
+  EXPECT_THAT(verdicts({llmq, tuned}), HasSubstr("no row of llampi with as many layers"));
+  EXPECT_THAT(verdicts({row_of(log_of({1, 1, 1000}), false), ours(20000)}), HasSubstr("no row of llmq"));
+  json torch = llmq;
+  torch["system"] = "PyTorch 2.9.0 compiled-cudnn";
+  torch.erase("deterministic");
+  EXPECT_THAT(verdicts({torch, ours(16384 * 1.04)}),
+              HasSubstr("| PyTorch compiled | 1.03 | 1.040, reached |"));
+  torch["system"] = "PyTorch 2.9.0 eager";
+  EXPECT_THAT(verdicts({torch, ours(16384 * 1.04)}), HasSubstr("no row of PyTorch compiled"));
+}
+
+TEST(Verdicts, CountProductsAndAttention) {
+  json row = ours(16000);
+  EXPECT_THAT(verdicts({row}),
+              HasSubstr("| products and attention of a step, 8192 | | 88 % | not measured |"));
+  row["profile"]["classes"] = {
+      {"matrix products", 0.60}, {"attention forward", 0.05}, {"attention backward", 0.10}, {"AdamW", 0.03}};
+  EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 88.2 %, reached |"));
+}
+
+}  // namespace
+}  // namespace llampi::test
