@@ -108,6 +108,21 @@ Spelled spelled_group_size(std::optional<int>& target) {
           .advice = "use node or a number of ranks"};
 }
 
+Spelled spelled_checkpointing(std::optional<fsdp::BlockCheckpointing>& target) {
+  static constexpr const char* kAutomatic = "auto";
+  return {
+      .write = [&target] { return target ? fsdp::to_string(*target) : kAutomatic; },
+      .read =
+          [&target](const std::string& text) {
+            const auto given = fsdp::parse_checkpointing(text);
+            if (!given && text != kAutomatic) return false;
+            target = given;
+            return true;
+          },
+      .advice =
+          "use none, selective, feed_forward, full or auto, or numbers of blocks as in full 4, selective"};
+}
+
 Spelled spelled_mebibytes(std::optional<std::int64_t>& target) {
   static constexpr const char* kAutomatic = "auto";
   return {.write = [&target] { return target ? std::to_string(*target) : kAutomatic; },

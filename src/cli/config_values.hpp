@@ -23,6 +23,8 @@ Spelled spelled_not_finite(train::NotFinitePolicy& target);
 Spelled spelled_list(std::vector<std::string>& target);
 /// "node" (or empty), "4".
 Spelled spelled_group_size(std::optional<int>& target);
+/// "auto" for none, or as fsdp::to_string() writes it.
+Spelled spelled_checkpointing(std::optional<fsdp::BlockCheckpointing>& target);
 /// "auto" for none, or a number of MiB.
 Spelled spelled_mebibytes(std::optional<std::int64_t>& target);
 /// Empty or "0" for none, "3", "3-5".

@@ -234,10 +234,13 @@ Table fsdp_options(train::Config& c) {
 
 Table other_options(train::Config& c) {
   return {
-      {"activation.checkpointing", one_of(c.activation.checkpointing),
-       "what is recomputed in the backward pass instead of kept: full: each block from its input; "
-       "selective: norms and activation functions, while the outputs of attention and of matrix products "
-       "are kept"},
+      {"activation.checkpointing",
+       spelled_checkpointing(c.activation.checkpointing),
+       "what is recomputed in the backward pass instead of kept. selective: norms and activation functions, "
+       "while the outputs of attention and of matrix products are kept; feed_forward: that, and the "
+       "feed-forward network from its input; full: each block from its input; auto: as little as fits, block "
+       "by block. With numbers of blocks, from the first one on: full 4, feed_forward 12, selective",
+       {.name = "none|selective|feed_forward|full|auto"}},
       {"checkpoint.every",
        &c.checkpoint.every,
        "steps between checkpoints; 0: only at the end",

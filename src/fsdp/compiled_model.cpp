@@ -2,15 +2,17 @@
 #include "llampi/fsdp/compiled_model.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "llampi/fsdp/placement.hpp"
 
 namespace llampi::fsdp {
 namespace {
 
-/// Per stage, the module of the block that it belongs to; -1 outside all blocks.
+/// Per stage, the number of the block that it belongs to; -1 outside all blocks.
 std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<model::StageSpec>& specs) {
   const auto& modules = model.modules();
+  std::map<int, int> numbers;  // by module
   std::vector<int> blocks;
   for (const auto& spec : specs) {
     const auto own =
@@ -18,7 +20,7 @@ std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<m
     require(own != modules.end(), "a stage names a module that the model does not have");
     int m = static_cast<int>(own - modules.begin());
     while (m >= 0 && modules[m].type != model.block_type()) m = modules[m].parent;
-    blocks.push_back(m);
+    blocks.push_back(m < 0 ? -1 : numbers.try_emplace(m, static_cast<int>(numbers.size())).first->second);
   }
   return blocks;
 }

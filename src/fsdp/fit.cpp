@@ -233,4 +233,32 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   return 0;
 }
 
+BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+  constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
+                                       Checkpointing::feed_forward, Checkpointing::full};
+  const auto& modules = question.model.modules();
+  const auto blocks = static_cast<int>(std::count_if(
+      modules.begin(), modules.end(), [&](const auto& m) { return m.type == question.model.block_type(); }));
+  const int last = 3 * blocks;
+  const auto choice = [&](int i) {  // in the order of what it costs
+    const Checkpointing here = kLevels[i / std::max(blocks, 1)];
+    if (i == last || i % blocks == 0) return BlockCheckpointing(here);
+    return BlockCheckpointing(kLevels[i / blocks + 1], i % blocks, here);
+  };
+  int fewest = 0, enough = last;
+  while (fewest < enough) {
+    const int middle = (fewest + enough) / 2;
+    EngineOptions options = question.options;
+    options.checkpointing = choice(middle);
+    const CompiledModel compiled =
+        compile_model(question.model, options, question.groups, question.sizes, question.backend);
+    if (question.fits(compiled.arena_bytes, question.groups)) {
+      enough = middle;
+    } else {
+      fewest = middle + 1;
+    }
+  }
+  return choice(enough);
+}
+
 }  // namespace llampi::fsdp

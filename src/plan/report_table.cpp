@@ -124,12 +124,28 @@ std::string format_traffic(const PlanReport& r) {
          line("device to host", r.traffic.device_to_host, "copied");
 }
 
+/// What was chosen by what fits, or given.
+std::string describe_choices(const PlanReport& r) {
+  std::string text;
+  if (r.checkpointing != fsdp::Checkpointing::none) {
+    text += fmt::format(
+        "recomputed in the backward pass (activation.checkpointing): {}; at most {:.1f} % more "
+        "operations of matrices\n",
+        fsdp::to_string(r.checkpointing), 100 * r.recomputed);
+  }
+  if (r.attention_workspace > 0) {
+    text += fmt::format("room for deterministic attention (run.attention_workspace): {}\n",
+                        format_bytes(r.attention_workspace));
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string format_report(const PlanReport& report) {
-  return describe_job(report) + "\nmemory per rank, planned for a step:\n" + indented(report.step_plan) +
-         "\n" + format_arenas(report) + format_fit(report) + "\n" + format_peak(report) + "\n" +
-         format_traffic(report);
+  return describe_job(report) + describe_choices(report) + "\nmemory per rank, planned for a step:\n" +
+         indented(report.step_plan) + "\n" + format_arenas(report) + format_fit(report) + "\n" +
+         format_peak(report) + "\n" + format_traffic(report);
 }
 
 }  // namespace llampi::plan

@@ -111,7 +111,9 @@ bool is_path(const std::string& key) {
 constexpr const char* kAutomatic = "auto";
 
 /// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
-bool is_resolved_once(const std::string& key) { return key == "run.attention_workspace"; }
+bool is_resolved_once(const std::string& key) {
+  return key == "run.attention_workspace" || key == "activation.checkpointing";
+}
 
 std::string place_of(const std::string& path) {
   std::error_code error;

@@ -28,18 +28,18 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
-  if (decides_dp_room(config, shape.hardware)) {
+  if (decides_by_memory(config, shape.hardware)) {
     const auto fits = [&](const auto& arena_bytes, const fsdp::RankGroups& groups) {
       return shape.memory_bytes == 0 ||
              plan::needed_bytes(backend, arena_bytes, groups) <= shape.memory_bytes;
     };
-    run.options.batch.dp_room = automatic_dp_room({.model = *run.model,
-                                                   .options = run.options,
-                                                   .groups = run.groups,
-                                                   .sizes = *run.sizes,
-                                                   .backend = backend,
-                                                   .fits = fits},
-                                                  shape.memory_bytes, shape.gpu_major);
+    const fsdp::FitQuestion question{.model = *run.model,
+                                     .options = run.options,
+                                     .groups = run.groups,
+                                     .sizes = *run.sizes,
+                                     .backend = backend,
+                                     .fits = fits};
+    decide_by_memory(run.options, question, config, shape.hardware, shape.memory_bytes, shape.gpu_major);
   }
   run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;

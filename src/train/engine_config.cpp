@@ -39,17 +39,27 @@ constexpr int kFirstWithoutDp = 10;  // Blackwell; see device/cuda/cudnn_attenti
 /// Whether deterministic gradients of attention may be cuDNN's.
 bool keeps_dp(const Config& c) { return c.run.deterministic && c.run.attention != device::GpuAttention::own; }
 
-}  // namespace
-
 bool decides_dp_room(const Config& config, Hardware hardware) {
   return hardware == Hardware::gpu && keeps_dp(config) && !config.run.attention_workspace;
 }
 
-std::int64_t automatic_dp_room(const fsdp::FitQuestion& question, std::int64_t gpu_memory_bytes,
-                               int gpu_major) {
-  if (gpu_major >= kFirstWithoutDp) return 0;
+}  // namespace
+
+bool decides_by_memory(const Config& config, Hardware hardware) {
+  return !config.activation.checkpointing || decides_dp_room(config, hardware);
+}
+
+void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
+                      Hardware hardware, std::int64_t gpu_memory_bytes, int gpu_major) {
+  constexpr int kPieces = 8;  // of the most room: larger ones are faster by little
+  const bool has_room = decides_dp_room(config, hardware) && gpu_major < kFirstWithoutDp;
   const std::int64_t memory_bytes = gpu_memory_bytes > 0 ? gpu_memory_bytes : std::int64_t{80} << 30;
-  return fsdp::fitting_dp_room(question, memory_bytes / 8) >> 20 << 20;
+  const std::int64_t most = memory_bytes / 8;
+  if (!config.activation.checkpointing) {
+    if (has_room) options.batch.dp_room = most / kPieces;
+    options.checkpointing = fsdp::fitting_checkpointing(question);
+  }
+  if (has_room) options.batch.dp_room = fsdp::fitting_dp_room(question, most) >> 20 << 20;
 }
 
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
@@ -64,7 +74,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.shard_group_size = c.fsdp.shard_group_size.value_or(0);
   options.wrap = {c.fsdp.wrap, c.fsdp.wrap_min_params, c.fsdp.wrap_modules};
   options.accumulate_unsharded = c.fsdp.accumulate == GradientAccumulation::unsharded;
-  options.checkpointing = c.activation.checkpointing;
+  if (c.activation.checkpointing) options.checkpointing = *c.activation.checkpointing;
   const bool on_gpu = hardware == Hardware::gpu;
   options.precision.param = c.fsdp.param_dtype.value_or(on_gpu ? DType::bfloat16 : DType::float32);
   if (on_gpu) {

@@ -18,13 +18,15 @@ namespace llampi::train {
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
                                    Hardware hardware);
 
-/// Whether engine_options() leaves `batch.dp_room` to be decided: run.attention_workspace = auto, where it has
-/// an effect.
-bool decides_dp_room(const Config& config, Hardware hardware);
-/// What it is then: as much as fits, at most an eighth of the GPU's memory (of 80 GiB where that is not known);
-/// 0 for GPUs whose deterministic attention keeps nothing. Whole MiB.
-std::int64_t automatic_dp_room(const fsdp::FitQuestion& question, std::int64_t gpu_memory_bytes,
-                               int gpu_major);
+/// Whether engine_options() leaves something to be decided by what fits: activation.checkpointing = auto, or
+/// run.attention_workspace = auto where it has an effect.
+bool decides_by_memory(const Config& config, Hardware hardware);
+/// Decides that, in `options`, which are those of the question: as little recomputation as fits with room for
+/// pieces of attention, then as much room as fits beside, at most an eighth of the GPU's memory, in whole MiB.
+/// @param gpu_memory_bytes 0: not known; then as if it were 80 GiB
+/// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
+void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
+                      Hardware hardware, std::int64_t gpu_memory_bytes, int gpu_major);
 
 /// Of a run of so many steps.
 optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);

@@ -67,6 +67,14 @@ struct MemoryFigures {
   auto members() { return std::tie(planned_and_used, gpu_process); }
 };
 
+/// None for what is not one.
+std::optional<std::int64_t> whole_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read ? std::optional(number) : std::nullopt;
+}
+
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
@@ -87,7 +95,7 @@ class Trainer {
   void fill_engine(std::vector<checkpoint::Refused> refused);
   std::int64_t resume(std::vector<checkpoint::Refused>& refused);
   checkpoint::CheckpointTexts checkpoint_texts() const;
-  void decide_dp_room(fsdp::EngineOptions& options);
+  void decide_by_memory(fsdp::EngineOptions& options);
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
@@ -309,7 +317,7 @@ Outcome Trainer::run_watched() {
   });
   selfcheck::check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim,
                         log_);
-  if (decides_dp_room(config_, compute_.on_gpu() ? Hardware::gpu : Hardware::cpu)) decide_dp_room(options);
+  decide_by_memory(options);
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
                                            compute_.world(), options);
   engine_->keep_record(record_);
@@ -329,39 +337,52 @@ Outcome Trainer::run_watched() {
   return loop();
 }
 
-/// run.attention_workspace = auto: what a checkpoint says if that fits here, else what all ranks have room for.
-/// Collective.
-void Trainer::decide_dp_room(fsdp::EngineOptions& options) {
-  constexpr const char* kKey = "run.attention_workspace";
+/// What is `auto` and depends on memory: as the checkpoint says if that fits here, else what all ranks have room
+/// for. Collective.
+void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
+  constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing";
+  const Hardware hardware = compute_.on_gpu() ? Hardware::gpu : Hardware::cpu;
+  if (!decides_by_memory(config_, hardware)) return;
   const comm::Backend backend = compute_.world().backend();
   const auto groups =
       fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world_), options.shard_group_size);
-  std::int64_t least = 0;
+  const int local_ranks = world_.topology().local_ranks;
+  std::int64_t lacking[] = {-compute_.device().available_bytes(local_ranks),
+                            -compute_.host->available_bytes(local_ranks)};
+  world_.max(std::span(lacking));  // so that all ranks decide alike
   comm::agree(world_, [&] {
-    const std::int64_t available = compute_.device().available_bytes(world_.topology().local_ranks);
+    const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
+      const std::int64_t on_device = arenas[0] + (compute_.on_gpu() ? 0 : arenas[1]) +
+                                     fsdp::communicator_bytes(backend, in_groups) +
+                                     fsdp::loaded_later_bytes(backend);
+      return on_device <= -lacking[0] && (!compute_.on_gpu() || arenas[1] <= -lacking[1]);
+    };
     const fsdp::FitQuestion question{.model = *inputs_.model,
                                      .options = options,
                                      .groups = groups,
                                      .sizes = compute_.device().sizes(),
                                      .backend = backend,
-                                     .fits = [&](const auto& arena_bytes, const fsdp::RankGroups& in_groups) {
-                                       return arena_bytes[0] + fsdp::communicator_bytes(backend, in_groups) +
-                                                  fsdp::loaded_later_bytes(backend) <=
-                                              available;
-                                     }};
-    const std::string recorded = read_run_text(start_.run_text).value(kKey);  // or "auto" still
-    std::int64_t mebibytes = 0;
-    const bool is_number =
-        std::from_chars(recorded.data(), recorded.data() + recorded.size(), mebibytes).ec == std::errc();
-    if (is_number) least = fsdp::fitting_dp_room(question, mebibytes << 20);
-    if (!is_number || least != mebibytes << 20)
-      least =
-          automatic_dp_room(question, compute_.gpu_properties.memory_bytes, compute_.gpu_properties.major);
+                                     .fits = fits};
+    const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
+    Config decided = config_;
+    if (!config_.run.attention_workspace) decided.run.attention_workspace = whole_number(then.value(kRoom));
+    if (!config_.activation.checkpointing)
+      decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
+    options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
+    const auto arenas =
+        fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend).arena_bytes;
+    if (!fits(arenas, groups)) {  // on other GPUs
+      decided = config_;
+      options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
+    }
+    train::decide_by_memory(options, question, decided, hardware, compute_.gpu_properties.memory_bytes,
+                            compute_.gpu_properties.major);
   });
-  std::int64_t negative[] = {-least};
-  world_.max(std::span(negative));
-  options.batch.dp_room = -negative[0];
-  start_.run_text = with_value(start_.run_text, kKey, std::to_string(options.batch.dp_room >> 20));
+  start_.run_text = with_value(start_.run_text, kCheckpointing, to_string(options.checkpointing));
+  if (compute_.on_gpu() && !config_.run.attention_workspace)
+    start_.run_text = with_value(start_.run_text, kRoom, std::to_string(options.batch.dp_room >> 20));
+  if (!config_.activation.checkpointing)
+    log_.info("activation.checkpointing = auto: {}", to_string(options.checkpointing));
 }
 
 /// Within a step or an evaluation. Collective.

@@ -30,7 +30,7 @@ struct TrajectoryOptions {
   bool float64 = false;  ///< on the reference device
   int shard_group_size = 0;
   bool unsharded = false;
-  fsdp::Checkpointing checkpointing = fsdp::Checkpointing::none;
+  fsdp::BlockCheckpointing checkpointing = {};
   fsdp::Precision precision = {};
   double loss_scale = 1;
   fsdp::WrapOptions wrap = {};

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
@@ -23,15 +26,37 @@ constexpr auto word_table(Prefetch) {
 
 /// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198).
 enum class Checkpointing : std::uint8_t {
-  none,       ///< saved tensors live from forward to backward
-  full,       ///< of each block only the input lives; the block runs forward again before its backward
-  selective,  ///< saved tensors that are marked (BufferSpec::cheap) are recomputed, the others are saved
+  none,          ///< saved tensors live from forward to backward
+  full,          ///< of each block only the input lives; the block runs forward again before its backward
+  selective,     ///< saved tensors that are marked (BufferSpec::cheap) are recomputed, the others are saved
+  feed_forward,  ///< the last stage of a block runs forward again from its input; of the others as selective
 };
 constexpr auto word_table(Checkpointing) {
   return std::to_array<Word<Checkpointing>>({{Checkpointing::none, "none"},
-                                             {Checkpointing::full, "full"},
-                                             {Checkpointing::selective, "selective"}});
+                                             {Checkpointing::selective, "selective"},
+                                             {Checkpointing::feed_forward, "feed_forward"},
+                                             {Checkpointing::full, "full"}});
 }
+
+/// Of each block of a model its own.
+struct BlockCheckpointing {
+  // NOLINTNEXTLINE(google-explicit-constructor): all blocks alike
+  BlockCheckpointing(Checkpointing of_all = Checkpointing::none) : blocks{of_all} {}
+  /// The first `count` blocks, then all others.
+  BlockCheckpointing(Checkpointing of_first, int count, Checkpointing of_others)
+      : blocks(static_cast<std::size_t>(count), of_first) {
+    blocks.push_back(of_others);
+  }
+
+  std::vector<Checkpointing> blocks;  ///< from the first block on; the last one holds for all that follow
+
+  Checkpointing of(std::size_t block) const { return block < blocks.size() ? blocks[block] : blocks.back(); }
+  bool operator==(const BlockCheckpointing&) const = default;
+};
+/// "none"; "full 4, feed_forward": four blocks, and all that follow.
+std::string to_string(const BlockCheckpointing& checkpointing);
+/// None for what is not so written.
+std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text);
 
 /// All that a program follows from. What is referred to must live as long.
 struct ProgramSpec {
@@ -53,8 +78,8 @@ struct ProgramSpec {
   bool accumulate_unsharded = false;
   Precision precision = {};
   Offload offload = {};
-  Checkpointing checkpointing = Checkpointing::none;
-  std::vector<int> blocks = {};  ///< per stage, for Checkpointing::full: its block, -1 outside
+  BlockCheckpointing checkpointing = {};
+  std::vector<int> blocks = {};  ///< per stage: its block, from 0 on; -1 outside
 
   int shards = 1;    ///< ranks of the shard group
   int replicas = 1;  ///< ranks that hold the same shard

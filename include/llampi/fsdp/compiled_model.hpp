@@ -27,7 +27,7 @@ struct EngineOptions {
   int limit_all_gathers = 2;
   int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
   bool accumulate_unsharded = false;
-  Checkpointing checkpointing = Checkpointing::none;
+  BlockCheckpointing checkpointing = {};
   Precision precision;
   Offload offload;
   bool graph = false;      ///< steps are captured and replayed, where the device can; no bit changes

@@ -53,6 +53,10 @@ std::optional<FittingRun> find_fit(const FitQuestion& question);
 /// sixty-fourth; else 0.
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 
+/// The least recomputation with which it fits: norms and activation functions, then feed-forwards, then whole
+/// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
+BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
+
 /// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
 /// @param arena whose three largest items at the busiest moment of a step are named; none: both

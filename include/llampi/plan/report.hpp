@@ -11,6 +11,9 @@
 //   micro_batch, seq_len, micro_batches
 //       sequences, tokens, micro-batches of a step
 //   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
+//   checkpointing, recomputed, attention_workspace_bytes
+//       activation.checkpointing, with what auto came to; the part of matrix operations, at most, that it adds;
+//       room for dP of deterministic attention on GPUs
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes
@@ -134,6 +137,10 @@ struct PlanReport {
   std::string groups;
   std::int64_t parameters = 0;  ///< elements
   std::int64_t trained_parameters = 0;
+
+  fsdp::BlockCheckpointing checkpointing;  ///< with what `auto` came to, as the next one
+  std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
+  double recomputed = 0;  ///< matrix elements that run forward again, at most, over those of all passes
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
   std::string step_plan;                     ///< format_memory() of the step, which a run prints

@@ -158,7 +158,7 @@ struct Config {
     checkpoint::WeightsReading sync_init = checkpoint::WeightsReading::each;
   } fsdp;
   struct {
-    fsdp::Checkpointing checkpointing = fsdp::Checkpointing::none;
+    std::optional<fsdp::BlockCheckpointing> checkpointing = fsdp::BlockCheckpointing();  ///< none: what fits
   } activation;
   struct {
     std::int64_t every = 0;  ///< steps; 0: only at the end

@@ -176,7 +176,7 @@ class Builder {
     const ComputeEvent& event = schedule_.events[e];
     std::vector<int> arrived = emit_arrivals(e);
     Action action{.op = event.op, .stage = event.stage, .micro_batch = event.micro_batch};
-    action.selective = event.op == Op::recompute && spec_.checkpointing == Checkpointing::selective;
+    action.selective = event.selective;
     if (e % schedule_.events_per_micro_batch == 0) {
       action.waits.push_back(inputs_);
       action.may_drop_before = event.micro_batch > 0;

@@ -52,19 +52,31 @@ class Scheduler {
     }
   }
 
+  Checkpointing checkpointing_of(int s) const {
+    const int block = spec_.blocks.empty() ? -1 : spec_.blocks.at(s);
+    if (block >= 0) return spec_.checkpointing.of(static_cast<std::size_t>(block));
+    // Outside of blocks there are cheap tensors only where all of them are recomputed.
+    return spec_.checkpointing == Checkpointing::selective ? Checkpointing::selective : Checkpointing::none;
+  }
+
   /// What must run again before the backward of stage `s`.
   void add_recomputation(int s, int m) {
-    if (spec_.checkpointing == Checkpointing::selective) {
+    const Checkpointing checkpointing = checkpointing_of(s);
+    if (checkpointing == Checkpointing::none) return;
+    const bool ends_block =
+        spec_.blocks.empty() || spec_.blocks.at(s) < 0 || spec_.blocks.at(s + 1) != spec_.blocks.at(s);
+    if (checkpointing == Checkpointing::full) {
+      if (!ends_block) return;
+      int first = s;
+      while (first > 0 && spec_.blocks.at(first - 1) == spec_.blocks.at(s)) --first;
+      for (int r = first; r <= s; ++r) made_.events.push_back({r, m, Op::recompute, r < s});
+    } else if (checkpointing == Checkpointing::feed_forward && ends_block) {
+      made_.events.push_back({s, m, Op::recompute, false});
+    } else {
       const auto& saved = spec_.specs[s].saved;
       const bool some = std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.cheap; });
-      if (some) made_.events.push_back({s, m, Op::recompute, false});
+      if (some) made_.events.push_back({s, m, Op::recompute, false, true});
     }
-    if (spec_.checkpointing != Checkpointing::full) return;
-    const int block = spec_.blocks.at(s);
-    if (block < 0 || spec_.blocks.at(s + 1) == block) return;  // not the last stage of a block
-    int first = s;
-    while (first > 0 && spec_.blocks.at(first - 1) == block) --first;
-    for (int r = first; r <= s; ++r) made_.events.push_back({r, m, Op::recompute, r < s});
   }
 
   bool reads_unit(const ComputeEvent& event, int unit) const {

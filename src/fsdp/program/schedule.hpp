@@ -15,6 +15,7 @@ struct ComputeEvent {
   int micro_batch;
   Op op;                      ///< forward, recompute, backward
   bool writes_output = true;  ///< forward, recompute: false where nobody reads the stage's output
+  bool selective = false;     ///< recompute: only what BufferSpec::cheap marks
 };
 
 /// A point between computations.

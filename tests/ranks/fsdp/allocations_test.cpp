@@ -63,7 +63,8 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
                                          {.optimizer = true, .params = true, .host_step = true}};
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
     if (strategy == Strategy::hybrid_shard && test_ranks() != 4) continue;
-    for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
+    for (const auto checkpointing :
+         {Checkpointing::none, Checkpointing::full, Checkpointing::selective, Checkpointing::feed_forward}) {
       for (const bool unsharded : {false, true}) {
         for (const auto& precision :
              {Precision{}, Precision{.param = DType::bfloat16, .reduce = DType::bfloat16},
@@ -81,9 +82,9 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
   }
   for (const auto& options : all) {
     SCOPED_TRACE(fmt::format("{} checkpointing {} unsharded {} param {} reduce {} moment {}",
-                             to_string(options.strategy), static_cast<int>(options.checkpointing),
-                             options.unsharded, to_string(options.precision.param),
-                             to_string(options.precision.reduce), to_string(options.precision.moment)));
+                             to_string(options.strategy), to_string(options.checkpointing), options.unsharded,
+                             to_string(options.precision.param), to_string(options.precision.reduce),
+                             to_string(options.precision.moment)));
     TrainingRun run(world, fixture, options);
     for (std::int64_t t = 1; t <= 5; ++t) {
       const auto inputs = run.inputs(t);

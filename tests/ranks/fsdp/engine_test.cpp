@@ -59,7 +59,11 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
             {.accumulation = 2, .backward_prefetch = Prefetch::none, .forward_prefetch = false, .limit = 1}),
         "no prefetch");
     expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2, .limit = 3}), "limit 3");
-    for (const auto checkpointing : {Checkpointing::full, Checkpointing::selective}) {
+    for (const BlockCheckpointing& checkpointing :
+         {BlockCheckpointing(Checkpointing::full), BlockCheckpointing(Checkpointing::selective),
+          BlockCheckpointing(Checkpointing::feed_forward),
+          BlockCheckpointing(Checkpointing::feed_forward, 1, Checkpointing::none),
+          BlockCheckpointing(Checkpointing::full, 1, Checkpointing::selective)}) {
       expect_same_bits(
           base,
           run_trajectory(world, fixture, {.accumulation = 2, .poison = true, .checkpointing = checkpointing}),

@@ -92,6 +92,30 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   EXPECT_EQ(room_in(arena_with(0) - 1), 0);
 }
 
+TEST_F(Fit, RecomputesNoMoreThanItMust) {
+  const auto sizes = device::make_cpu_sizes(1);
+  const auto arena_with = [&](const BlockCheckpointing& checkpointing) {
+    EngineOptions options = options_;
+    options.checkpointing = checkpointing;
+    return sum(arenas(options));
+  };
+  const auto chosen = [&](std::int64_t bytes) {
+    const auto fits = [&](const auto& arenas, const RankGroups&) { return sum(arenas) <= bytes; };
+    return to_string(fitting_checkpointing({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}));
+  };
+  for (const char* text : {"none", "selective 1, none", "selective", "feed_forward 2, selective",
+                           "feed_forward", "full 3, feed_forward"}) {
+    const std::int64_t bytes = arena_with(*parse_checkpointing(text));
+    const auto parsed = parse_checkpointing(chosen(bytes));
+    ASSERT_TRUE(parsed.has_value());
+    EXPECT_LE(arena_with(*parsed), bytes) << text;
+    EXPECT_NE(chosen(bytes - 1), text);
+  }
+  EXPECT_EQ(chosen(arena_with(Checkpointing::none)), "none");
+  EXPECT_EQ(chosen(arena_with(Checkpointing::none) - 1), "selective 1, none");
+  EXPECT_EQ(chosen(0), "full");
+}
+
 TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
   EngineOptions smaller = options_;
   smaller.batch.sequences = 4;

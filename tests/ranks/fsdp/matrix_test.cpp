@@ -28,14 +28,13 @@ struct Combination {
 
   std::string name() const {
     constexpr std::array kPrefetch = {"pre", "post", "none"};
-    constexpr std::array kCheckpointing = {"none", "full", "selective"};
     return fmt::format(
         "{} {} group {} wrap {} backward_prefetch {} forward_prefetch {} limit {} accumulation {}{} "
         "checkpointing {} offload {}{} observed {}",
         fixture, to_string(options.strategy), options.shard_group_size, to_string(options.wrap.policy),
         kPrefetch.at(static_cast<std::size_t>(options.backward_prefetch)), options.forward_prefetch,
         options.limit, options.accumulation, options.unsharded ? " unsharded" : "",
-        kCheckpointing.at(static_cast<std::size_t>(options.checkpointing)),
+        to_string(options.checkpointing),
         options.offload.params ? "params" : (options.offload.optimizer ? "optimizer" : "none"),
         options.offload.host_step ? " step on the host" : "", options.observed);
   }
@@ -93,8 +92,8 @@ std::vector<Combination> combinations(int ranks) {
           for (const bool forward_prefetch : {true, false})
             for (const int limit : {1, 3})
               for (const auto& [accumulation, unsharded] : accumulations)
-                for (const auto checkpointing :
-                     {Checkpointing::none, Checkpointing::full, Checkpointing::selective})
+                for (const auto checkpointing : {Checkpointing::none, Checkpointing::full,
+                                                 Checkpointing::selective, Checkpointing::feed_forward})
                   result.push_back({fixture,
                                     {.strategy = strategy,
                                      .accumulation = accumulation,

@@ -329,6 +329,14 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
   EXPECT_EQ(planned("8b.ini --ranks 8")["device"], "cuda");
   EXPECT_EQ(planned("8b.ini --ranks 8 --device h100")["fits"], true);
   EXPECT_EQ(planned("8b-chat.ini --ranks 8 --device h100")["fits"], true);
+  // All of it on one GPU, with no whole block recomputed and room for attention in pieces.
+  const auto alone = planned(
+      "8b.ini --ranks 1 --device h100 --train.global_batch 2 --optimizer.moment_dtype bfloat16 "
+      "--optimizer.master_dtype bfloat16 --optimizer.gradient_dtype bfloat16 --fsdp.reduce_dtype bfloat16 "
+      "--activation.checkpointing auto");
+  EXPECT_EQ(alone["fits"], true);
+  EXPECT_THAT(alone["checkpointing"].get<std::string>(), StartsWith("feed_forward "));
+  EXPECT_GE(alone["attention_workspace_bytes"], std::int64_t{1} << 30);
   const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
   EXPECT_THAT(readme,
               HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));

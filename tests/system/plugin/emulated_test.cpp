@@ -118,6 +118,17 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(kept.status, 0) << kept.err;
   EXPECT_THAT(kept.out, Not(HasSubstr("run.attention_workspace")));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
+
+  // Recomputation: what fits, which is all of this one.
+  const std::string automatic = train + "4 --activation.checkpointing=auto --run.dir=automatic ";
+  const Ending begun = llampi(automatic);
+  ASSERT_EQ(begun.status, 0) << begun.err;
+  EXPECT_THAT(begun.out, HasSubstr("\nactivation.checkpointing = auto: none\n"));
+  EXPECT_THAT(read_file(folder_.path() / "automatic" / "config.ini"), HasSubstr("\ncheckpointing = none\n"));
+  ASSERT_EQ(llampi(train + "5 --activation.checkpointing='full 1, none' --run.dir=automatic").status, 0);
+  const Ending continued = llampi(train + "6 --activation.checkpointing=auto --run.dir=automatic");
+  ASSERT_EQ(continued.status, 0) << continued.err;
+  EXPECT_THAT(continued.out, HasSubstr("\nactivation.checkpointing = auto: full 1, none\n"));
 }
 
 // The first run measures, and keeps what it chose beside its checkpoints and in the cache.

@@ -19,7 +19,7 @@ std::string ListCase::name() const {
       "short_gradient={} frozen={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
-      static_cast<int>(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
+      fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen);
 }
 
@@ -57,8 +57,10 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
-        for (const auto checkpointing :
-             {Checkpointing::none, Checkpointing::full, Checkpointing::selective}) {
+        for (const BlockCheckpointing& checkpointing :
+             {BlockCheckpointing(), BlockCheckpointing(Checkpointing::full),
+              BlockCheckpointing(Checkpointing::selective), BlockCheckpointing(Checkpointing::feed_forward),
+              BlockCheckpointing(Checkpointing::full, 1, Checkpointing::none)}) {
           for (const int limit : {1, 2}) {
             for (const bool unsharded : {true, false}) {
               for (const int shards : {1, 2, 4}) {

@@ -27,7 +27,7 @@ struct ListCase {
   bool reshard_after_forward = true;
   int shards = 0;  ///< hybrid: ranks per shard group; 0: as the strategy says
   bool unsharded = false;
-  fsdp::Checkpointing checkpointing = fsdp::Checkpointing::none;
+  fsdp::BlockCheckpointing checkpointing = {};
   fsdp::WrapOptions wrap = {};
   bool mixed = false;  ///< parameters and reductions in bfloat16
   fsdp::Offload offload = {};

@@ -96,14 +96,42 @@ TEST(MemoryPlan, ShardsShrinkWithTheNumberOfRanks) {
 }
 
 TEST(MemoryPlan, CheckpointingShortensTheLivesOfSavedTensors) {
-  const auto bytes = [](Checkpointing checkpointing) {
+  const auto bytes = [](const BlockCheckpointing& checkpointing) {
     const auto lists = make_placed_lists({.layers = 12, .checkpointing = checkpointing});
     return lists.step.arena_bytes[0];
   };
   const auto none = bytes(Checkpointing::none), selective = bytes(Checkpointing::selective);
   const auto full = bytes(Checkpointing::full);
+  const auto feed_forward = bytes(Checkpointing::feed_forward);
   EXPECT_LT(selective, none);
-  EXPECT_LT(full, selective);
+  EXPECT_LT(feed_forward, selective);
+  EXPECT_LT(full, feed_forward);
+  // Block by block.
+  auto before = none;
+  for (const int blocks : {1, 4, 8, 11}) {
+    const auto some = bytes({Checkpointing::full, blocks, Checkpointing::none});
+    EXPECT_LT(some, before) << blocks;
+    before = some;
+  }
+  EXPECT_EQ(full, before) << "the last block is used at once, so recomputing it saves nothing";
+}
+
+TEST(Checkpointing, IsWrittenAsItIsRead) {
+  for (const char* text :
+       {"none", "selective", "feed_forward", "full", "full 4, feed_forward 12, selective"}) {
+    const auto read = parse_checkpointing(text);
+    ASSERT_TRUE(read.has_value()) << text;
+    EXPECT_EQ(to_string(*read), text);
+  }
+  const auto some = parse_checkpointing(" full 2 ,none ");
+  ASSERT_TRUE(some.has_value());
+  EXPECT_EQ(*some, BlockCheckpointing(Checkpointing::full, 2, Checkpointing::none));
+  EXPECT_EQ(some->of(1), Checkpointing::full);
+  EXPECT_EQ(some->of(2), Checkpointing::none);
+  EXPECT_EQ(some->of(200), Checkpointing::none);
+  for (const char* text : {"", "auto", "full 4", "full, none", "full 0, none", "full -1, none", "full 2 none",
+                           "full x, none", "full 2, none,", "full 99999, none"})
+    EXPECT_FALSE(parse_checkpointing(text).has_value()) << text;
 }
 
 /// What is alive at the peak action: no placement can need less.

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpointing as a text.
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "llampi/fsdp/builder.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  const auto begin = text.find_first_not_of(' '), end = text.find_last_not_of(' ');
+  return begin == text.npos ? std::string_view() : text.substr(begin, end - begin + 1);
+}
+
+}  // namespace
+
+std::string to_string(const BlockCheckpointing& checkpointing) {
+  const auto& blocks = checkpointing.blocks;
+  std::string text;
+  for (std::size_t begin = 0, end = 0; begin < blocks.size(); begin = end) {
+    while (end < blocks.size() && blocks[end] == blocks[begin]) ++end;
+    text += fmt::format("{}{}", begin == 0 ? "" : ", ", word_of(blocks[begin]));
+    if (end < blocks.size()) text += fmt::format(" {}", end - begin);
+  }
+  return text;
+}
+
+std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text) {
+  constexpr int kMostBlocks = 10'000;
+  BlockCheckpointing result;
+  result.blocks.clear();
+  while (true) {
+    const auto comma = text.find(',');
+    const std::string_view part = trimmed(text.substr(0, comma));
+    const auto space = part.find(' ');
+    const auto level = from_word<Checkpointing>(part.substr(0, space));
+    if (!level || (space == part.npos) != (comma == text.npos)) return std::nullopt;
+    if (comma == text.npos) {
+      result.blocks.push_back(*level);
+      return result;
+    }
+    const std::string_view number = trimmed(part.substr(space));
+    int count = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), count);
+    if (error != std::errc() || end != number.data() + number.size() || count < 1 ||
+        count > kMostBlocks - static_cast<int>(result.blocks.size()))
+      return std::nullopt;
+    result.blocks.insert(result.blocks.end(), static_cast<std::size_t>(count), *level);
+    text.remove_prefix(comma + 1);
+  }
+}
+
+}  // namespace llampi::fsdp
