@@ -211,12 +211,18 @@ cudaError_t cudaMemcpy2DAsync(void* destination, std::size_t destination_row, co
                               cudaMemcpyKind kind, cudaStream_t stream) {
   if (width > destination_row || width > source_row) return result(cudaErrorInvalidPitchValue);
   if (height == 0 || width == 0) return cudaSuccess;
+  auto* const to = static_cast<std::byte*>(destination);
+  const auto* const from = static_cast<const std::byte*>(source);
   for (std::size_t row = 0; row < height; ++row) {
-    const cudaError_t status =
-        cudaMemcpyAsync(static_cast<std::byte*>(destination) + row * destination_row,
-                        static_cast<const std::byte*>(source) + row * source_row, width, kind, stream);
-    if (status != cudaSuccess) return status;
+    if (!ends_fit(to + row * destination_row, from + row * source_row, width, kind))
+      return result(cudaErrorInvalidValue);
   }
+  if (!stays_in_place(stream, destination) || !stays_in_place(stream, source))
+    return result(Capture::forbid());
+  enqueue(stream, [=] {
+    for (std::size_t row = 0; row < height; ++row)
+      std::memmove(to + row * destination_row, from + row * source_row, width);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* destination, const void* source, std::size_t bytes, cudaMemcpyKind kind) {

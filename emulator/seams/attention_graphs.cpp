@@ -25,6 +25,8 @@ using device::cuda::CudnnOperands;
 using device::cuda::CudnnProblem;
 using device::cuda::Direction;
 
+constexpr std::uintptr_t kAlignment = 16;  ///< of operands, as the frontend declares them
+
 std::vector<CudnnProblem> launches;
 
 /// A sequence of a launch, in elements from the beginning of each operand.
@@ -68,13 +70,14 @@ class Attention {
         scale_(1 / std::sqrt(static_cast<double>(problem.head_dim))) {}
 
   void run() {
-    std::int64_t end = 0;
+    for (const auto& [operand, address] : operands_) {
+      require(reinterpret_cast<std::uintptr_t>(address) % kAlignment == 0,
+              "an operand that does not begin at 16 bytes");
+    }
+    for (std::int64_t s = 0; s < problem_.batch; ++s) check(sequence_at(s), s);
     for (std::int64_t s = 0; s < problem_.batch; ++s) {
       const Sequence sequence = sequence_at(s);
-      require(sequence.length <= problem_.longest, "a document longer than the graph's");
       if (sequence.length == 0) continue;
-      require(sequence.out >= end, "documents that overlap");
-      end = sequence.out + sequence.length * problem_.out_row;
       for (std::int64_t g = 0; g < problem_.key_value_heads; ++g) {
         if (problem_.direction == Direction::forward) {
           forward(sequence, g);
@@ -83,10 +86,27 @@ class Attention {
         }
       }
     }
-    require(end <= problem_.tokens * problem_.out_row, "documents beyond the last token");
   }
 
  private:
+  /// Within its document's place in each operand, and the operand's end.
+  void check(const Sequence& sequence, std::int64_t s) const {
+    require(sequence.length >= 0 && sequence.length <= problem_.longest,
+            "a document longer than the graph's");
+    if (!problem_.ragged) return;
+    const auto check_rows = [&](CudnnOperand operand, std::int64_t row) {
+      const auto* const table = static_cast<const std::int64_t*>(at(operand));
+      require(table[s] % row == 0 && table[s] + sequence.length * row <= table[s + 1] &&
+                  table[s + 1] <= problem_.tokens * row,
+              "documents that overlap, or end beyond the last token");
+    };
+    check_rows(device::cuda::kQueryOffsets, problem_.qkv_row);
+    check_rows(device::cuda::kKeyOffsets, problem_.key_row());
+    check_rows(device::cuda::kValueOffsets, problem_.key_row());
+    check_rows(device::cuda::kOutOffsets, problem_.out_row);
+    check_rows(device::cuda::kStatisticsOffsets, problem_.query_heads);
+  }
+
   using Rows = std::vector<std::vector<float>>;
 
   void* at(CudnnOperand operand) const {
@@ -255,6 +275,7 @@ void CudnnGraph::execute(cudnnHandle_t handle, CudnnOperands& operands, void* wo
   emulator::enqueue(handle->stream, [=, problem = graph_->problem, bytes = workspace_bytes_] {
     if (bytes > 0) emulator::spoil(workspace, bytes);
     emulator::Attention(problem, operands).run();
+    if (bytes > 0) emulator::spoil(workspace, bytes);  // what is not its own is wrong then
   });
 }
 

@@ -83,10 +83,11 @@ inline std::vector<DocumentLaunch> document_launches(std::int64_t query_heads, s
   return launches;
 }
 
-/// Tables of the documents of each launch: a length and four offsets for each document that there may be, and
-/// for those that fill the last launch of a class.
+/// Tables of the documents of each launch: a length and four offsets for each document that there may be, for
+/// those that fill the last launch of a class, and up to four more for each launch, of which there are at most
+/// as many as documents of one token, each alone in a launch: eight entries of 36 bytes for a token.
 inline constexpr std::int64_t document_tables_bytes(std::int64_t tokens) {
-  return 80 * tokens + kMebibyte / 8;
+  return 8 * 36 * tokens + kMebibyte / 8;
 }
 
 /// cuDNN's kernels want log_sum_exp in another order, float32 [T, Hq], and tables of the documents; the own

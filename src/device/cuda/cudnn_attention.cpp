@@ -98,10 +98,12 @@ struct Scratch {
   std::int64_t bytes = 0;  ///< of all
 };
 
-/// Statistics in log_sum_exp's own place: whole sequences are there as the graph has them.
+/// Statistics in log_sum_exp's own place: whole sequences are there as the graph has them. Operands begin at
+/// 16 bytes, which those of a piece of the heads need not do there.
 bool reads_log_sum_exp(const CudnnProblem& problem, std::int64_t tokens) {
   if (problem.ragged) return false;
-  return problem.direction == Direction::forward || (problem.batch == 1 && problem.longest == tokens);
+  return problem.direction == Direction::forward ||
+         (problem.batch == 1 && problem.longest == tokens && tokens % 4 == 0);
 }
 
 /// @param tokens of the whole operation
@@ -115,10 +117,11 @@ Scratch carve(const Division& division, std::int64_t tokens, void* base) {
     RaggedTables& tables = scratch.tables.emplace_back();
     tables.above = launches.above;
     tables.longest = launches.problem.longest;
-    tables.entries = launches.pieces * launches.problem.batch;
-    if (tables.entries == 0) continue;
-    tables.lengths = carving.take<std::int32_t>(tables.entries);
-    for (auto& offsets : tables.offsets) offsets = carving.take<std::int64_t>(tables.entries + 1);
+    tables.launches = launches.pieces;
+    tables.batch = launches.problem.batch;
+    if (tables.launches == 0) continue;
+    tables.lengths = carving.take<std::int32_t>(tables.launches * tables.row());
+    for (auto& offsets : tables.offsets) offsets = carving.take<std::int64_t>(tables.launches * tables.row());
   }
   if (!reads_log_sum_exp(problem, tokens))
     scratch.statistics = carving.take<float>(problem.query_heads * problem.tokens);
@@ -212,7 +215,8 @@ Piece piece_of(const CudnnProblem& problem, AttentionShape shape, std::int64_t h
 }
 
 /// The tables of a launch of packed documents.
-CudnnOperands tables_of(const RaggedTables& tables, std::int64_t first_entry) {
+CudnnOperands tables_of(const RaggedTables& tables, std::int64_t launch) {
+  const std::int64_t first_entry = launch * tables.row();
   return {{kQueryLengths, tables.lengths + first_entry},
           {kKeyLengths, tables.lengths + first_entry},
           {kQueryOffsets, tables.offsets[kQueryTable] + first_entry},
@@ -507,7 +511,7 @@ class GraphAttention final : public CudnnAttention {
       const CudnnProblem& problem = launches.problem;
       for (std::int64_t p = 0; p < launches.pieces; ++p) {
         run_piece(launches, piece_of(problem, shape, heads, p),
-                  problem.ragged ? tables_of(scratch.tables[i], p * problem.batch) : CudnnOperands{});
+                  problem.ragged ? tables_of(scratch.tables[i], p) : CudnnOperands{});
       }
     }
   }

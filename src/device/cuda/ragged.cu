@@ -40,10 +40,19 @@ __global__ void __launch_bounds__(kElementThreads)
     ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
                   TablesOfClasses classes, RaggedWidths widths) {
   const RaggedTables& tables = classes.of[blockIdx.x];
-  const auto put = [&](std::int64_t entry, std::int64_t begin, std::int64_t length) {
-    if (entry < tables.entries) tables.lengths[entry] = static_cast<std::int32_t>(length);
+  const std::int64_t row = (tables.batch + 4) / 4 * 4;  // RaggedTables::row()
+  const std::int64_t entries = tables.launches * tables.batch;
+  const auto put_offsets = [&](std::int64_t at, std::int64_t begin) {
 #pragma unroll
-    for (int k = 0; k < RaggedTables::kOffsets; ++k) tables.offsets[k][entry] = begin * widths.of[k];
+    for (int k = 0; k < RaggedTables::kOffsets; ++k) tables.offsets[k][at] = begin * widths.of[k];
+  };
+  // The end of a launch's last document is where the next one's first begins, or later.
+  const auto put = [&](std::int64_t entry, std::int64_t begin, std::int64_t length) {
+    const std::int64_t piece = entry / tables.batch, i = entry % tables.batch;
+    if (i == 0 && piece > 0) put_offsets((piece - 1) * row + tables.batch, begin);
+    if (entry >= entries) return;
+    tables.lengths[piece * row + i] = static_cast<std::int32_t>(length);
+    put_offsets(piece * row + i, begin);
   };
   std::int64_t filled = 0;
   for (std::int64_t first = 0; first < segments; first += kElementThreads) {
@@ -52,10 +61,10 @@ __global__ void __launch_bounds__(kElementThreads)
     const std::int64_t length = i < segments ? segment_offsets[i + 1] - begin : 0;
     const bool mine = length > tables.above && length <= tables.longest;
     const Rank rank = rank_in_block(mine);
-    if (mine && filled + rank.before < tables.entries) put(filled + rank.before, begin, length);
+    if (mine && filled + rank.before < entries) put(filled + rank.before, begin, length);
     filled += rank.all;
   }
-  for (std::int64_t entry = filled + threadIdx.x; entry <= tables.entries; entry += kElementThreads)
+  for (std::int64_t entry = filled + threadIdx.x; entry <= entries; entry += kElementThreads)
     put(entry, tokens, 0);
 }
 
@@ -84,7 +93,7 @@ void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segmen
   TablesOfClasses classes;
   unsigned count = 0;
   for (const RaggedTables& of_class : tables) {
-    if (of_class.entries > 0) classes.of[count++] = of_class;
+    if (of_class.launches > 0) classes.of[count++] = of_class;
   }
   if (count == 0) return;
   launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, segment_offsets, segments, tokens,

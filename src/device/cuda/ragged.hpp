@@ -11,22 +11,26 @@
 
 namespace llampi::device::cuda {
 
-/// Tables of the documents whose lengths are of one class, in the order in which they are packed.
+/// Tables of the documents whose lengths are of one class, in the order in which they are packed, `batch` for
+/// each of so many launches. Those of a launch begin at 16 bytes.
 struct RaggedTables {
   static constexpr int kOffsets = 4;
-  std::int64_t above = 0, longest = 0;  ///< documents of more tokens than `above`, and at most `longest`
-  std::int64_t entries = 0;             ///< at least as many as there are such documents
-  std::int32_t* lengths = nullptr;      ///< [entries], tokens; 0 behind the last document
-  /// [entries + 1] each: the element at which a document begins in a tensor of rows of so many elements as
-  /// RaggedWidths says; behind the last document that at which the tensor ends.
+  std::int64_t above = 0, longest = 0;   ///< documents of more tokens than `above`, and at most `longest`
+  std::int64_t launches = 0, batch = 0;  ///< their product is at least the number of such documents
+  /// [launches, row()], of which `batch` count: tokens; 0 behind the last document.
+  std::int32_t* lengths = nullptr;
+  /// [launches, row()] each, of which batch + 1 count: the element at which a document begins in a tensor of
+  /// rows of so many elements as RaggedWidths says; behind the last document that at which the tensor ends.
   std::int64_t* offsets[kOffsets] = {};
+
+  std::int64_t row() const { return (batch + 4) / 4 * 4; }
 };
 
 struct RaggedWidths {
   std::int64_t of[RaggedTables::kOffsets] = {};
 };
 
-/// Fills the tables of all classes that have entries.
+/// Fills the tables of all classes that have launches.
 /// @param segment_offsets [segments + 1], token at which a segment begins; empty segments are in no table
 /// @param tables of at most LengthClasses::kCount classes
 void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,

@@ -13,16 +13,18 @@ namespace {
 using namespace device;
 using namespace device::cuda;
 
-/// Room for the tables of one class, and one entry more that nobody may write.
+/// The tables of one class; entries that nobody writes are -1.
 struct Room {
-  Room(std::int64_t above, std::int64_t longest, std::int64_t entries)
-      : lengths(static_cast<std::size_t>(entries) + 1, -1) {
+  Room(std::int64_t above, std::int64_t longest, std::int64_t launches, std::int64_t batch) {
     tables.above = above;
     tables.longest = longest;
-    tables.entries = entries;
+    tables.launches = launches;
+    tables.batch = batch;
+    const auto size = static_cast<std::size_t>(launches * tables.row());
+    lengths.assign(size, -1);
     tables.lengths = lengths.data();
     for (int k = 0; k < RaggedTables::kOffsets; ++k) {
-      offsets[k].assign(static_cast<std::size_t>(entries) + 2, -1);
+      offsets[k].assign(size, -1);
       tables.offsets[k] = offsets[k].data();
     }
   }
@@ -35,21 +37,19 @@ TEST(Ragged, TablesOfDocumentsByLength) {
   // Of 3, 0, 300, 128, 1 and 129 tokens, and what is behind the last is not read.
   const std::vector<std::int32_t> begins{0, 3, 3, 303, 431, 432, 561, 99};
   const std::int64_t tokens = 561;
-  Room small(0, 128, 4), none(512, 2048, 2), large(128, 512, 2);
+  Room small(0, 128, 2, 2), none(512, 2048, 1, 2), large(128, 512, 2, 1);
   const RaggedTables tables[] = {small.tables, {}, large.tables, none.tables};
   const RaggedWidths widths{{std::int64_t{1} << 31, 7, 2, 1}};  // elements are counted in 64 bits
   fill_ragged_tables(begins.data(), 6, tokens, tables, widths, nullptr);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-  EXPECT_EQ(small.lengths, (std::vector<std::int32_t>{3, 128, 1, 0, -1}));
-  EXPECT_EQ(large.lengths, (std::vector<std::int32_t>{300, 129, -1}));
-  EXPECT_EQ(none.lengths, (std::vector<std::int32_t>{0, 0, -1}));
+  EXPECT_EQ(small.lengths, (std::vector<std::int32_t>{3, 128, -1, -1, 1, 0, -1, -1}));
+  EXPECT_EQ(large.lengths, (std::vector<std::int32_t>{300, -1, -1, -1, 129, -1, -1, -1}));
+  EXPECT_EQ(none.lengths, (std::vector<std::int32_t>{0, 0, -1, -1}));
   for (int k = 0; k < RaggedTables::kOffsets; ++k) {
-    const std::int64_t width = widths.of[k];
-    EXPECT_EQ(small.offsets[k],
-              (std::vector<std::int64_t>{0, 303 * width, 431 * width, tokens * width, tokens * width, -1}));
-    EXPECT_EQ(large.offsets[k], (std::vector<std::int64_t>{3 * width, 432 * width, tokens * width, -1}));
-    EXPECT_EQ(none.offsets[k],
-              (std::vector<std::int64_t>{tokens * width, tokens * width, tokens * width, -1}));
+    const std::int64_t w = widths.of[k], end = tokens * w;
+    EXPECT_EQ(small.offsets[k], (std::vector<std::int64_t>{0, 303 * w, 431 * w, -1, 431 * w, end, end, -1}));
+    EXPECT_EQ(large.offsets[k], (std::vector<std::int64_t>{3 * w, 432 * w, -1, -1, 432 * w, end, -1, -1}));
+    EXPECT_EQ(none.offsets[k], (std::vector<std::int64_t>{end, end, end, -1}));
   }
 }
 
@@ -61,18 +61,21 @@ TEST(Ragged, MoreDocumentsThanThreadsOfABlock) {
     (i % 2 == 1 ? odd : even).push_back(length);
     begins.push_back(begins.back() + length);
   }
-  Room small(0, 128, 512), large(128, 512, 500);
-  odd.resize(512);
-  for (auto* lengths : {&odd, &even}) lengths->push_back(-1);
+  Room small(0, 128, 1, 512), large(128, 512, 5, 100);
   const RaggedTables tables[] = {small.tables, large.tables};
   fill_ragged_tables(begins.data(), 1000, begins.back(), tables, {{1, 1, 1, 1}}, nullptr);
   ASSERT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-  EXPECT_EQ(small.lengths, odd);
-  EXPECT_EQ(large.lengths, even);
+  const auto row = static_cast<std::size_t>(large.tables.row());
   for (std::size_t i = 0; i < 500; ++i) {
-    EXPECT_EQ(large.offsets[0][i], begins[2 * i]) << i;
+    const std::size_t at = i / 100 * row + i % 100;
+    EXPECT_EQ(small.lengths[i], odd[i]) << i;
+    EXPECT_EQ(large.lengths[at], even[i]) << i;
+    EXPECT_EQ(large.offsets[0][at], begins[2 * i]) << i;
     EXPECT_EQ(small.offsets[3][i], begins[2 * i + 1]) << i;
   }
+  for (std::size_t i = 500; i < 512; ++i) EXPECT_EQ(small.lengths[i], 0) << i;
+  EXPECT_EQ(large.offsets[0][100], begins[200]);  // of the first launch: where the second begins
+  EXPECT_EQ(large.offsets[0][4 * row + 100], begins.back());
 }
 
 TEST(Ragged, StatisticsInEachOrder) {
