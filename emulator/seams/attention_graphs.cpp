@@ -75,6 +75,7 @@ class Attention {
               "an operand that does not begin at 16 bytes");
     }
     for (std::int64_t s = 0; s < problem_.batch; ++s) check(sequence_at(s), s);
+    if (problem_.ragged && problem_.direction == Direction::backward) spoil_gradients();
     for (std::int64_t s = 0; s < problem_.batch; ++s) {
       const Sequence sequence = sequence_at(s);
       if (sequence.length == 0) continue;
@@ -89,6 +90,17 @@ class Attention {
   }
 
  private:
+  /// Conversions of sums may write all rows, those of documents of other launches too.
+  void spoil_gradients() const {
+    const auto spoil_rows = [&](CudnnOperand operand, std::int64_t row, std::int64_t heads) {
+      const std::vector<double> nan(static_cast<std::size_t>(heads * problem_.head_dim), std::nan(""));
+      for (std::int64_t t = 0; t < problem_.tokens; ++t) write_row(at(operand), problem_.dtype, t * row, nan);
+    };
+    spoil_rows(device::cuda::kQueryGradient, problem_.qkv_row, problem_.query_heads);
+    spoil_rows(device::cuda::kKeyGradient, problem_.key_row(), problem_.key_value_heads);
+    spoil_rows(device::cuda::kValueGradient, problem_.key_row(), problem_.key_value_heads);
+  }
+
   /// Within its document's place in each operand, and the operand's end.
   void check(const Sequence& sequence, std::int64_t s) const {
     require(sequence.length >= 0 && sequence.length <= problem_.longest,

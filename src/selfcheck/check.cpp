@@ -71,7 +71,8 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
     for (const std::int64_t head_dim : {64, 128}) {
       add(result, world, fmt::format("GPU in bfloat16, heads of {}, in pieces against the whole", head_dim),
           on_all(world, [&] {
-            return compare_pieces(*compute.gpu, {.dtype = DType::bfloat16, .head_dim = head_dim});
+            return compare_pieces(*compute.gpu,
+                                  {.dtype = DType::bfloat16, .head_dim = head_dim, .seq_len = 72});
           }));
     }
   }

@@ -43,8 +43,14 @@ RememberedChoices read_choices(const fs::path& file, const std::string& gpu, boo
 /// All that is known, the most important first. On rank 0.
 RememberedChoices remembered(const ChoiceSources& sources, const std::string& gpu, const Log& log) {
   RememberedChoices choices{.gpu = gpu};
-  if (!sources.checkpoint.empty())
-    choices.add(read_choices(sources.checkpoint.parent_path() / kChoicesFile, gpu, false, log));
+  if (!sources.checkpoint.empty()) {
+    const fs::path file = sources.checkpoint.parent_path() / kChoicesFile;
+    std::error_code ignored;
+    if (!fs::exists(file, ignored))
+      log.warning("there is no {}: products may be computed otherwise than before, with other last bits",
+                  file.string());
+    choices.add(read_choices(file, gpu, false, log));
+  }
   if (sources.tuning.mode == Tuned::Mode::file)
     choices.add(read_choices(sources.tuning.file, gpu, true, log));
   choices.add(read_choices(choices_in_cache(gpu), gpu, false, log));

@@ -102,21 +102,21 @@ inline constexpr std::int64_t own_attention_backward_bytes(AttentionShape shape,
 }
 
 /// cuDNN without dP: gradients by query head in float32, packed copies of k and v, gradients of k and v in
-/// float32 where query heads share them, two float32 rows [Hq, T], and tables; what cuDNN 9.19 asks for, at
-/// most.
+/// float32 where query heads share them, a copy of dqkv for documents that are launched apart, two float32
+/// rows [Hq, T], and tables; what cuDNN 9.19 asks for, at most.
 inline constexpr std::int64_t cudnn_attention_backward_bytes(AttentionShape shape, std::int64_t tokens) {
   const std::int64_t hq = shape.query_heads, hkv = shape.key_value_heads;
-  const std::int64_t per_column = 4 * (hq + 2 * hkv) + (hq > hkv ? 8 * hq : 0) + 8 * hkv;
+  const std::int64_t per_column = 6 * (hq + 2 * hkv) + (hq > hkv ? 8 * hq : 0) + 8 * hkv;
   return tokens * (shape.head_dim * per_column + 8 * hq) + document_tables_bytes(tokens) + kMebibyte;
 }
 
 /// cuDNN with dP, all but dP: gradients of k and v by query head where these share them, packed copies of k
-/// and v, float32 rows [Hq, T], and tables; what cuDNN 9.19 asks for, at most.
+/// and v, a copy of dqkv, float32 rows [Hq, T], and tables; what cuDNN 9.19 asks for, at most.
 inline constexpr std::int64_t beside_dp_bytes(AttentionShape shape, std::int64_t tokens,
                                               std::int64_t longest) {
   const std::int64_t hq = shape.query_heads, hkv = shape.key_value_heads;
   const std::int64_t in_tiles = (tokens + longest - 1) / longest * whole_tiles(longest);
-  const std::int64_t per_column = (hq > hkv ? 8 * hq : 0) + 8 * hkv;
+  const std::int64_t per_column = 2 * (hq + 2 * hkv) + (hq > hkv ? 8 * hq : 0) + 8 * hkv;
   return in_tiles * (shape.head_dim * per_column + 12 * hq) + document_tables_bytes(tokens) + kMebibyte;
 }
 

@@ -87,6 +87,13 @@ struct Division {
   std::int64_t head_pieces = 0;
 
   const CudnnProblem& problem() const { return launches.front().problem; }
+  /// Documents are launched apart: what one launch leaves in the rows of the documents of others is not
+  /// known, so gradients are taken from the rows of its own.
+  bool apart() const {
+    std::int64_t pieces = 0;
+    for (const Launches& of_class : launches) pieces += of_class.pieces;
+    return problem().packs_keys() && pieces > 1;
+  }
   bool ragged() const { return problem().ragged; }
 };
 
@@ -94,6 +101,7 @@ struct Scratch {
   std::vector<RaggedTables> tables;  ///< for each of the launches
   float* statistics = nullptr;       ///< of a piece of the heads; null: log_sum_exp itself
   std::byte *key = nullptr, *value = nullptr, *key_gradient = nullptr, *value_gradient = nullptr;
+  std::byte* query_gradient = nullptr;  ///< rows as those of dqkv; null: there
   std::byte* graph = nullptr;
   std::int64_t bytes = 0;  ///< of all
 };
@@ -130,6 +138,9 @@ Scratch carve(const Division& division, std::int64_t tokens, void* base) {
     for (std::byte** place : {&scratch.key, &scratch.value, &scratch.key_gradient, &scratch.value_gradient})
       *place = carving.take<std::byte>(bytes);
   }
+  if (division.apart())
+    scratch.query_gradient =
+        carving.take<std::byte>(problem.tokens * problem.qkv_row * size_of(problem.dtype));
   std::int64_t graph_bytes = 0;
   for (const Launches& launches : division.launches)
     graph_bytes = std::max(graph_bytes, launches.graph->workspace_bytes());
@@ -271,6 +282,27 @@ void copy_heads(const CudnnProblem& problem, Copy copy, std::byte* column, std::
         "cudaMemcpy2DAsync");
 }
 
+/// The gradients of the documents of a launch, from where it left them into dqkv.
+void copy_gradients(const CudnnProblem& problem, const CudnnOperands& operands, const Piece& piece,
+                    const Tensor& dqkv, cudaStream_t stream) {
+  const std::int64_t size = size_of(problem.dtype);
+  const auto copy = [&](CudnnOperand from, std::int64_t from_row, std::int64_t heads, std::int64_t column) {
+    copy_documents({.lengths = static_cast<const std::int32_t*>(operands.at(kQueryLengths)),
+                    .begins = static_cast<const std::int64_t*>(operands.at(kStatisticsOffsets)),
+                    .batch = problem.batch,
+                    .width = problem.query_heads,
+                    .from = static_cast<const std::byte*>(operands.at(from)),
+                    .to = at(dqkv, 0, column),
+                    .from_row = from_row * size,
+                    .to_row = problem.qkv_row * size,
+                    .bytes = heads * problem.head_dim * size},
+                   stream);
+  };
+  copy(kQueryGradient, problem.qkv_row, problem.query_heads, piece.query_column);
+  copy(kKeyGradient, problem.key_row(), problem.key_value_heads, piece.key_column);
+  copy(kValueGradient, problem.key_row(), problem.key_value_heads, piece.value_column);
+}
+
 class GraphAttention final : public CudnnAttention {
  public:
   explicit GraphAttention(bool deterministic) : deterministic_(deterministic) {}
@@ -308,7 +340,7 @@ class GraphAttention final : public CudnnAttention {
     const CudnnProblem& problem = division.problem();
     const Scratch scratch = carve(division, tokens, o.workspace.data);
     fill_tables(o.documents, division, scratch, stream);
-    const bool packs = problem.packs_keys();
+    const bool packs = problem.packs_keys(), apart = division.apart();
     for (std::int64_t heads = 0; heads < division.head_pieces; ++heads) {
       const std::int64_t first_head = heads * problem.query_heads;
       const auto copy_log_sum_exp = [&](std::int64_t first_token, std::int64_t count) {
@@ -332,14 +364,17 @@ class GraphAttention final : public CudnnAttention {
         operands[kStatistics] = scratch.statistics != nullptr
                                     ? scratch.statistics
                                     : log_sum_exp_of(problem, o.log_sum_exp, first_head, piece.token).data;
-        operands[kQueryGradient] = at(o.dqkv, piece.token, piece.query_column);
+        operands[kQueryGradient] = apart
+                                       ? scratch.query_gradient + piece.query_column * size_of(problem.dtype)
+                                       : at(o.dqkv, piece.token, piece.query_column);
         operands[kKeyGradient] = packs ? scratch.key_gradient : at(o.dqkv, piece.token, piece.key_column);
         operands[kValueGradient] =
             packs ? scratch.value_gradient : at(o.dqkv, piece.token, piece.value_column);
         execute(launches, operands, scratch, stream);
+        if (apart) copy_gradients(launches.problem, operands, piece, o.dqkv, stream);
       };
       for_each_launch(division, o.shape, heads, scratch, run_piece);
-      if (packs) {
+      if (packs && !apart) {
         copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.key_column), scratch.key_gradient, stream);
         copy_heads(problem, Copy::into_rows, at(o.dqkv, 0, columns.value_column), scratch.value_gradient,
                    stream);

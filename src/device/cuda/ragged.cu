@@ -68,6 +68,18 @@ __global__ void __launch_bounds__(kElementThreads)
     put(entry, tokens, 0);
 }
 
+/// A column of blocks for each document.
+__global__ void __launch_bounds__(kElementThreads) document_rows(DocumentRows rows) {
+  const std::int64_t begin = rows.begins[blockIdx.x] / rows.width, packs = rows.bytes / 16;
+  const std::int64_t count = rows.lengths[blockIdx.x] * packs,
+                     stride = std::int64_t{gridDim.y} * kElementThreads;
+  for (std::int64_t i = std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x; i < count; i += stride) {
+    const std::int64_t token = begin + i / packs, at = i % packs * 16;
+    *reinterpret_cast<uint4*>(rows.to + token * rows.to_row + at) =
+        *reinterpret_cast<const uint4*>(rows.from + token * rows.from_row + at);
+  }
+}
+
 __device__ std::int64_t place(const RowStatistics& of, std::int64_t head, std::int64_t sequence,
                               std::int64_t token) {
   return head * of.head + sequence * of.sequence + token * of.token;
@@ -98,6 +110,13 @@ void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segmen
   if (count == 0) return;
   launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, segment_offsets, segments, tokens,
          classes, widths);
+}
+
+void copy_documents(const DocumentRows& rows, cudaStream_t stream) {
+  constexpr unsigned kBlocksOfDocument = 32;
+  require(rows.bytes % 16 == 0 && rows.from_row % 16 == 0 && rows.to_row % 16 == 0, "rows of whole packs");
+  launch(document_rows, dim3(static_cast<unsigned>(rows.batch), kBlocksOfDocument), dim3(kElementThreads), 0,
+         stream, rows);
 }
 
 void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, std::int64_t tokens,

@@ -3,6 +3,7 @@
 // log_sum_exp in its own order. Made on the device, since the documents' lengths are known there only.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -36,6 +37,20 @@ struct RaggedWidths {
 void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
                         std::span<const RaggedTables> tables, const RaggedWidths& widths,
                         cudaStream_t stream);
+
+/// Rows of documents from one tensor to another one, which are all that is written there.
+/// @param lengths, begins of `batch` documents, as in RaggedTables; a token is `width` elements of `begins`
+/// @param from_row, to_row bytes from a token to the next one
+/// @param bytes of a row that are copied; like all addresses and rows, a multiple of 16
+struct DocumentRows {
+  const std::int32_t* lengths = nullptr;
+  const std::int64_t* begins = nullptr;
+  std::int64_t batch = 0, width = 1;
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::int64_t from_row = 0, to_row = 0, bytes = 0;
+};
+void copy_documents(const DocumentRows& rows, cudaStream_t stream);
 
 /// One float32 of each head and token: that of head h and token t of sequence s is at
 /// data[h head + s sequence + t token].
