@@ -38,8 +38,8 @@ class FakeSizes : public device::OperationSizes {
                                    DType) const override {
     return tokens * 1000 + longest;
   }
-  std::int64_t attention_backward_workspace(device::AttentionShape, std::int64_t, std::int64_t longest,
-                                            DType, std::int64_t) const override {
+  std::int64_t attention_backward_workspace(device::AttentionShape, std::int64_t, std::int64_t longest, DType,
+                                            std::int64_t) const override {
     return 7000 + longest;
   }
   std::int64_t rms_norm_backward_workspace(std::int64_t, std::int64_t hidden, DType) const override {
