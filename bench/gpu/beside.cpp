@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <fstream>
 #include <functional>
-#include <optional>
 
 #include "gpu/steps.hpp"
 #include "llampi/core/error.hpp"

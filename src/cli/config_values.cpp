@@ -7,6 +7,7 @@
 #include <charconv>
 #include <sstream>
 #include <string_view>
+#include <utility>
 
 namespace llampi::cli {
 namespace {
@@ -22,38 +23,36 @@ std::optional<Number> positive(std::string_view text) {
   return read ? std::optional(value) : std::nullopt;
 }
 
-}  // namespace
-
-Spelled spelled_resume(train::ResumeFrom& target) {
-  using Mode = train::ResumeFrom::Mode;
+/// A target that is one of two words, or the name of a file.
+template <class Target, class Mode>
+Spelled word_or_file(Target& target, Mode one, const char* one_word, Mode other, const char* other_word) {
   return {.write =
-              [&target] {
-                return target.mode == Mode::automatic ? "auto"
-                                                      : (target.mode == Mode::never ? "never" : target.file);
+              [=, &target] {
+                return target.mode == one ? one_word : (target.mode == other ? other_word : target.file);
               },
           .read =
-              [&target](const std::string& text) {
-                const Mode mode =
-                    text == "auto" ? Mode::automatic : (text == "never" ? Mode::never : Mode::file);
+              [=, &target](const std::string& text) {
+                const Mode mode = text == one_word ? one : (text == other_word ? other : Mode::file);
                 target = {mode, mode == Mode::file ? text : ""};
                 return true;
               }};
 }
 
+}  // namespace
+
+Spelled spelled_resume(train::ResumeFrom& target) {
+  using Mode = train::ResumeFrom::Mode;
+  return word_or_file(target, Mode::automatic, "auto", Mode::never, "never");
+}
+
 Spelled spelled_tuning(train::Tuned& target) {
   using Mode = train::Tuned::Mode;
-  return {.write =
-              [&target] {
-                return target.mode == Mode::automatic ? "auto"
-                                                      : (target.mode == Mode::off ? "off" : target.file);
-              },
-          .read =
-              [&target](const std::string& text) {
-                const Mode mode = text == "auto" ? Mode::automatic : (text == "off" ? Mode::off : Mode::file);
-                target = {mode, mode == Mode::file ? text : ""};
-                return !text.empty();
-              },
-          .advice = "use auto, off or a file"};
+  Spelled spelled = word_or_file(target, Mode::automatic, "auto", Mode::off, "off");
+  spelled.advice = "use auto, off or a file";
+  spelled.read = [read = std::move(spelled.read)](const std::string& text) {
+    return !text.empty() && read(text);
+  };
+  return spelled;
 }
 
 Spelled spelled_weights(std::optional<std::string>& target) {

@@ -14,8 +14,9 @@ namespace llampi::cli {
 
 /// "auto", "never", or a file.
 Spelled spelled_resume(train::ResumeFrom& target);
-/// "random", a file or a folder.
+/// "auto", "off", or a file.
 Spelled spelled_tuning(train::Tuned& target);
+/// "random", a file or a folder.
 Spelled spelled_weights(std::optional<std::string>& target);
 /// "stop", "skip 3".
 Spelled spelled_not_finite(train::NotFinitePolicy& target);

@@ -94,7 +94,6 @@ struct Division {
     for (const Launches& of_class : launches) pieces += of_class.pieces;
     return problem().packs_keys() && pieces > 1;
   }
-  bool ragged() const { return problem().ragged; }
 };
 
 struct Scratch {
