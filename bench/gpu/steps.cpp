@@ -49,11 +49,10 @@ fsdp::EngineOptions engine_options_with_room(const model::Model& model, const Ma
     options.batch.dp_room = o.attention_workspace << 20;
     return options;
   }
-  const std::int64_t available = machine.device().available_bytes(world.topology().local_ranks) -
-                                 fsdp::loaded_later_bytes(world.backend());
+  const std::int64_t available = machine.device().available_bytes(world.topology().local_ranks);
   const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
   const auto fits = [&](const auto& arena_bytes, const auto& in_groups) {
-    return arena_bytes[0] + fsdp::communicator_bytes(world.backend(), in_groups) <= available;
+    return fsdp::needed_bytes(world.backend(), arena_bytes, in_groups, false) <= available;
   };
   std::int64_t negative = -fsdp::fitting_dp_room({.model = model,
                                                   .options = options,

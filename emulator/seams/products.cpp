@@ -141,8 +141,10 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     });
   }
 
-  double time(std::size_t index, const ColumnOperands& operands, void* workspace,
-              cudaStream_t stream) override {
+  double time(std::size_t index, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
+              int runs) override {
+    require(runs > 0, "nothing is timed");
+    if (algorithms_.at(index).fails) throw Error("the emulated product fails");
     run(index, operands, workspace, stream);
     run_stream(stream);
     return algorithms_.at(index).seconds;

@@ -19,6 +19,7 @@ struct Algorithm {
   std::uint32_t alignment = 1;      ///< of all addresses, in bytes; offered where the caller promises it
   double seconds = 1e-3;            ///< that it takes
   bool repeats_its_bits = true;     ///< else the first element is another one in each run
+  bool fails = false;               ///< as it is timed
 };
 
 /// What is offered from now on, the best first.

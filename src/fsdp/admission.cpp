@@ -13,11 +13,8 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
-  // Communicators get their buffers with their first collectives, kernels are loaded when they are first
-  // used.
   const auto on_device = [&](const ArenaBytes& arenas, const RankGroups& in_groups) {
-    return arenas[0] + (one_memory ? arenas[1] : 0) + communicator_bytes(backend, in_groups) +
-           loaded_later_bytes(backend);
+    return needed_bytes(backend, arenas, in_groups, one_memory);
   };
   comm::agree(site.world, [&] {
     const std::int64_t device_bytes = site.device.available_bytes(topology.local_ranks);

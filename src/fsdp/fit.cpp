@@ -203,6 +203,13 @@ std::string largest_items(const CompiledModel& compiled, std::optional<Arena> ar
 
 }  // namespace
 
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
+                          bool one_memory) {
+  const auto [on_device, on_host] = arena_bytes;
+  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups) +
+         loaded_later_bytes(backend);
+}
+
 std::optional<FittingRun> find_fit(const FitQuestion& q) {
   const int ranks = ranks_of(q.groups);
   if (auto fit = fitting_change(q, ranks)) return fit;

@@ -82,10 +82,9 @@ std::string Machine::device_in_words() const {
 
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
                           const fsdp::RankGroups& groups) {
-  const auto [on_device, on_host] = arena_bytes;
-  if (backend == comm::Backend::mpi) return on_device + on_host + kProcessBytes;
-  return on_device + kContextBytes + fsdp::loaded_later_bytes(backend) +
-         fsdp::communicator_bytes(backend, groups);
+  const bool on_cpus = backend == comm::Backend::mpi;
+  return fsdp::needed_bytes(backend, arena_bytes, groups, on_cpus) +
+         (on_cpus ? kProcessBytes : kContextBytes);
 }
 
 std::int64_t host_needed_bytes(const Machine& machine,

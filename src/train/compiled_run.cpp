@@ -39,7 +39,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
                                      .sizes = *run.sizes,
                                      .backend = backend,
                                      .fits = fits};
-    decide_by_memory(run.options, question, config, shape.hardware, shape.memory_bytes, shape.gpu_major);
+    decide_by_memory(run.options, question, config, shape.hardware, {shape.memory_bytes, shape.gpu_major});
   }
   run.compiled = fsdp::compile_model(*run.model, run.options, run.groups, *run.sizes, backend);
   return run;

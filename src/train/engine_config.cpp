@@ -39,21 +39,22 @@ constexpr int kFirstWithoutDp = 10;  // Blackwell; see device/cuda/cudnn_attenti
 /// Whether deterministic gradients of attention may be cuDNN's.
 bool keeps_dp(const Config& c) { return c.run.deterministic && c.run.attention != device::GpuAttention::own; }
 
-bool decides_dp_room(const Config& config, Hardware hardware) {
-  return hardware == Hardware::gpu && keeps_dp(config) && !config.run.attention_workspace;
-}
-
 }  // namespace
 
+bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major) {
+  return hardware == Hardware::gpu && gpu_major < kFirstWithoutDp && keeps_dp(config) &&
+         !config.run.attention_workspace;
+}
+
 bool decides_by_memory(const Config& config, Hardware hardware) {
-  return !config.activation.checkpointing || decides_dp_room(config, hardware);
+  return !config.activation.checkpointing || decides_dp_room(config, hardware, 0);
 }
 
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
-                      Hardware hardware, std::int64_t gpu_memory_bytes, int gpu_major) {
+                      Hardware hardware, const GpuOfRanks& gpu) {
   constexpr int kPieces = 8;  // of the most room: larger ones are faster by little
-  const bool has_room = decides_dp_room(config, hardware) && gpu_major < kFirstWithoutDp;
-  const std::int64_t memory_bytes = gpu_memory_bytes > 0 ? gpu_memory_bytes : std::int64_t{80} << 30;
+  const bool has_room = decides_dp_room(config, hardware, gpu.major);
+  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
   const std::int64_t most = memory_bytes / 8;
   if (!config.activation.checkpointing) {
     if (has_room) options.batch.dp_room = most / kPieces;

@@ -18,15 +18,21 @@ namespace llampi::train {
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
                                    Hardware hardware);
 
+/// Whether run.attention_workspace = auto has an effect.
+/// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
+bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major);
 /// Whether engine_options() leaves something to be decided by what fits: activation.checkpointing = auto, or
 /// run.attention_workspace = auto where it has an effect.
 bool decides_by_memory(const Config& config, Hardware hardware);
+/// The GPU on which the least can be had.
+struct GpuOfRanks {
+  std::int64_t memory_bytes = 0;  ///< 0: not known; then as if it were 80 GiB
+  int major = 0;                  ///< compute capability
+};
 /// Decides that, in `options`, which are those of the question: as little recomputation as fits with room for
 /// pieces of attention, then as much room as fits beside, at most an eighth of the GPU's memory, in whole MiB.
-/// @param gpu_memory_bytes 0: not known; then as if it were 80 GiB
-/// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
-                      Hardware hardware, std::int64_t gpu_memory_bytes, int gpu_major);
+                      Hardware hardware, const GpuOfRanks& gpu);
 
 /// Of a run of so many steps.
 optim::LearningRateSchedule schedule_of(const Config& config, std::int64_t total_steps);

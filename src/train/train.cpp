@@ -67,12 +67,13 @@ struct MemoryFigures {
   auto members() { return std::tie(planned_and_used, gpu_process); }
 };
 
-/// None for what is not one.
-std::optional<std::int64_t> whole_number(const std::string& text) {
+/// None for what is no size of memory in MiB.
+std::optional<std::int64_t> mib_of(const std::string& text) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool read = error == std::errc() && end == text.data() + text.size();
-  return read ? std::optional(number) : std::nullopt;
+  return read && number >= 0 && number <= kMost ? std::optional(number) : std::nullopt;
 }
 
 class Trainer {
@@ -141,7 +142,7 @@ class Trainer {
   std::unique_ptr<RunReport> report_;
   optim::LearningRateSchedule schedule_;
   Start start_;
-  RememberedChoices choices_;
+  ChoicesOfRun choices_;
   checkpoint::TrainingState state_;
   std::int64_t total_steps_ = 0;
   std::int64_t first_step_ = 0;      ///< that this process runs
@@ -228,7 +229,7 @@ checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
 void Trainer::open_run_folder() {
   owes_evaluation_ = comm::from_rank_0(world_, [&] {
     folder_->open(start_.run_text, config_.log.trace.has_value(), state_.step);
-    if (!choices_.products.empty()) io::write_whole(room_->folder() / kChoicesFile, to_json(choices_));
+    if (!choices_.products.empty()) keep_choices(room_->folder() / kChoicesFile, choices_, log_);
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
     return folder_->metrics().ends_with_step(state_.step);
   });
@@ -321,11 +322,9 @@ Outcome Trainer::run_watched() {
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
                                            compute_.world(), options);
   engine_->keep_record(record_);
-  choices_ = make_choices(
-      world_, *engine_, compute_.device(),
-      {start_.checkpoint, config_.run.tuning, run_shape_text(config_, options, inputs_.llama, world_.size())},
-      log_);
   look_for_room(refused);
+  choices_ = make_choices(world_, *engine_, compute_.device(), choice_sources(config_, start_.checkpoint),
+                          run_name(config_, *engine_, world_.size()), log_);
   fill_engine(std::move(refused));
   open_run_folder();
   if (config_.log.trace && config_.log.trace->first > total_steps_)
@@ -347,15 +346,16 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
   const auto groups =
       fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world_), options.shard_group_size);
   const int local_ranks = world_.topology().local_ranks;
+  const auto& gpu = compute_.gpu_properties;
   std::int64_t lacking[] = {-compute_.device().available_bytes(local_ranks),
-                            -compute_.host->available_bytes(local_ranks)};
+                            -compute_.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
   world_.max(std::span(lacking));  // so that all ranks decide alike
+  const auto [lacking_on_device, lacking_on_host, negative_memory, negative_major] = lacking;
+  const GpuOfRanks least{-negative_memory, static_cast<int>(-negative_major)};
   comm::agree(world_, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
-      const std::int64_t on_device = arenas[0] + (compute_.on_gpu() ? 0 : arenas[1]) +
-                                     fsdp::communicator_bytes(backend, in_groups) +
-                                     fsdp::loaded_later_bytes(backend);
-      return on_device <= -lacking[0] && (!compute_.on_gpu() || arenas[1] <= -lacking[1]);
+      return fsdp::needed_bytes(backend, arenas, in_groups, !compute_.on_gpu()) <= -lacking_on_device &&
+             (!compute_.on_gpu() || arenas[1] <= -lacking_on_host);
     };
     const fsdp::FitQuestion question{.model = *inputs_.model,
                                      .options = options,
@@ -365,7 +365,7 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
                                      .fits = fits};
     const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
     Config decided = config_;
-    if (!config_.run.attention_workspace) decided.run.attention_workspace = whole_number(then.value(kRoom));
+    if (!config_.run.attention_workspace) decided.run.attention_workspace = mib_of(then.value(kRoom));
     if (!config_.activation.checkpointing)
       decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
     options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
@@ -375,11 +375,10 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
       decided = config_;
       options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
     }
-    train::decide_by_memory(options, question, decided, hardware, compute_.gpu_properties.memory_bytes,
-                            compute_.gpu_properties.major);
+    train::decide_by_memory(options, question, decided, hardware, least);
   });
   start_.run_text = with_value(start_.run_text, kCheckpointing, to_string(options.checkpointing));
-  if (compute_.on_gpu() && !config_.run.attention_workspace)
+  if (decides_dp_room(config_, hardware, least.major))
     start_.run_text = with_value(start_.run_text, kRoom, std::to_string(options.batch.dp_room >> 20));
   if (!config_.activation.checkpointing)
     log_.info("activation.checkpointing = auto: {}", to_string(options.checkpointing));
@@ -497,7 +496,7 @@ Outcome Trainer::loop() {
     report(metrics);
     if (state_.step == first_step_) {
       report_->describe_device();
-      report_misfits(compute_.device(), log_);
+      report_choices(compute_.device(), log_);
     }
     if (state_.step == first_step_ + 1)
       warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);

@@ -7,12 +7,16 @@
 #include <cctype>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/dump.hpp"
+#include "llampi/io/block_sums.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::train {
@@ -20,54 +24,49 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What a file says of this GPU. Of another GPU it says nothing, which costs a run that continues its bits.
+/// What a file says; nothing where there is none.
 /// @param is_demanded the user's own: else what cannot be read is passed over
-RememberedChoices read_choices(const fs::path& file, const std::string& gpu, bool is_demanded,
-                               const Log& log) {
+RememberedChoices read_choices(const fs::path& file, bool is_demanded, const Log& log) {
   std::error_code ignored;
   if (file.empty() || (!is_demanded && !fs::exists(file, ignored))) return {};
-  RememberedChoices choices;
   try {
-    choices = parse_choices(io::read_whole(file), file.string());
-  } catch (const UserError& error) {
+    return parse_choices(io::read_whole(file), file.string());
+  } catch (const std::exception& error) {
     if (is_demanded) throw;
     log.warning("{}; it is not used", error.what());
     return {};
   }
-  if (choices.gpu == gpu) return choices;
-  log.warning("{} is of {}, and this is {}: products are chosen anew, and bits will differ", file.string(),
-              choices.gpu, gpu);
+}
+
+/// What of it is of this GPU. Warns if all of it is of others, which costs a run that continues its bits.
+ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, const fs::path& file,
+                     const Log& log) {
+  if (const auto found = choices.find(gpu); found != choices.end()) return found->second;
+  if (!choices.empty())
+    log.warning("{} is of {}, and this is {}: products are chosen anew, and bits will differ", file.string(),
+                choices.begin()->first, gpu);
   return {};
 }
 
-/// All that is known, the most important first. On rank 0.
-RememberedChoices remembered(const ChoiceSources& sources, const std::string& gpu, const Log& log) {
-  RememberedChoices choices{.gpu = gpu};
-  if (!sources.checkpoint.empty()) {
-    const fs::path file = sources.checkpoint.parent_path() / kChoicesFile;
+/// On rank 0.
+KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& given, const std::string& gpu,
+                        const std::string& run, const Log& log) {
+  std::vector<ChoicesOfRuns> places;
+  if (!sources.files.empty()) {
     std::error_code ignored;
-    if (!fs::exists(file, ignored))
+    const auto file =
+        std::ranges::find_if(sources.files, [&](const fs::path& f) { return fs::exists(f, ignored); });
+    if (file == sources.files.end()) {
       log.warning("there is no {}: products may be computed otherwise than before, with other last bits",
-                  file.string());
-    choices.add(read_choices(file, gpu, false, log));
+                  sources.files.front().string());
+    } else {
+      places.push_back(of_gpu(read_choices(*file, false, log), gpu, *file, log));
+    }
   }
-  if (sources.tuning.mode == Tuned::Mode::file)
-    choices.add(read_choices(sources.tuning.file, gpu, true, log));
-  choices.add(read_choices(choices_in_cache(gpu), gpu, false, log));
-  return choices;
-}
-
-/// A cache that cannot be written costs the next run some seconds.
-void keep_in_cache(RememberedChoices choices, const Log& log) {
-  const fs::path file = choices_in_cache(choices.gpu);
-  if (file.empty()) return;
-  try {
-    choices.add(read_choices(file, choices.gpu, false, log));  // another job may have written it meanwhile
-    fs::create_directories(file.parent_path());
-    io::write_whole(file, to_json(choices));
-  } catch (const std::exception& error) {
-    log.info("choices of products are not kept for other runs: {}", error.what());
-  }
+  if (!given.empty()) places.push_back(of_gpu(given, gpu, sources.tuning.file, log));
+  const fs::path cache = choices_in_cache(gpu);
+  places.push_back(of_gpu(read_choices(cache, false, log), gpu, cache, log));
+  return known_choices(places, run);
 }
 
 void require_equal_gpus(comm::World& world, const std::string& gpu) {
@@ -82,25 +81,30 @@ void require_equal_gpus(comm::World& world, const std::string& gpu) {
 
 }  // namespace
 
-void RememberedChoices::add(const RememberedChoices& other) {
-  products.insert(other.products.begin(), other.products.end());
-  runs.insert(other.runs.begin(), other.runs.end());
-}
-
 RememberedChoices parse_choices(std::string_view text, const std::string& source) {
   try {
-    const auto json = nlohmann::json::parse(text);
-    return {.gpu = json.at("gpu").get<std::string>(),
-            .products = json.at("products").get<device::Choices>(),
-            .runs = json.at("runs").get<std::set<std::string>>()};
+    return nlohmann::json::parse(text).get<RememberedChoices>();
   } catch (const nlohmann::json::exception& error) {
     throw_user_error("{} is no file of run.tuning: {}", source, error.what());
   }
 }
 
-std::string to_json(const RememberedChoices& choices) {
-  const nlohmann::json json = {{"gpu", choices.gpu}, {"products", choices.products}, {"runs", choices.runs}};
-  return json.dump(1) + "\n";
+std::string to_json(const RememberedChoices& choices) { return nlohmann::json(choices).dump(1) + "\n"; }
+
+KnownChoices known_choices(const std::vector<ChoicesOfRuns>& places, const std::string& run) {
+  KnownChoices known;
+  for (const ChoicesOfRuns& place : places) {
+    if (const auto same = place.find(run); same != place.end()) {
+      device::Choices products = same->second;
+      for (auto& [product, choice] : products) {
+        if (const auto before = known.products.find(product); before != known.products.end())
+          choice = before->second;
+      }
+      return {std::move(products), true};
+    }
+    for (const auto& [other_run, products] : place) known.products.insert(products.begin(), products.end());
+  }
+  return known;
 }
 
 fs::path choices_in_cache(const std::string& gpu) {
@@ -118,55 +122,89 @@ fs::path choices_in_cache(const std::string& gpu) {
   return cache / "llampi" / ("tuning-" + name + ".json");
 }
 
-std::string run_shape_text(const Config& config, const fsdp::EngineOptions& options,
-                           const model::LlamaConfig& model, int ranks) {
-  const fsdp::Precision& precision = options.precision;
-  return fmt::format(
-      "vocabulary {}, hidden {}, intermediate {}, heads {}/{} of {}; {} x {} tokens, {}; {}, gradients {}, {} and "
-      "{}{}{}; {} over {} ranks, {}",
-      model.vocab_size, model.hidden_size, model.intermediate_size, model.query_heads, model.key_value_heads,
-      model.head_dim, options.batch.sequences, options.batch.seq_len,
-      options.micro_batches > 1 ? "accumulated" : "one micro-batch", to_string(precision.compute),
-      to_string(precision.reduce), to_string(precision.gradient_shard),
-      options.accumulate_unsharded ? "unsharded" : "sharded", config.run.tf32 ? ", tf32" : "",
-      config.run.deterministic ? "" : ", any order", word_of(options.strategy), ranks,
-      word_of(options.wrap.policy));
+std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks) {
+  const fsdp::CompiledModel& compiled = engine.compiled();
+  std::string programs;
+  for (const fsdp::Program* program : {&compiled.step, &compiled.evaluation})
+    programs += fsdp::format_actions(*program, compiled.specs, compiled.units);
+  const fsdp::EngineOptions& options = engine.options();
+  return fmt::format("{:.2f} billion parameters, {} x {} tokens, {}, {} over {}{}{}, program {:08x}",
+                     static_cast<double>(engine.model().parameter_elements()) / 1e9, options.batch.sequences,
+                     options.batch.seq_len, to_string(options.precision.compute), word_of(options.strategy),
+                     count(ranks, "rank"), config.run.tf32 ? ", tf32" : "",
+                     config.run.deterministic ? "" : ", any order",
+                     io::crc32_of(std::as_bytes(std::span(programs))));
 }
 
-RememberedChoices make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                               const ChoiceSources& sources, const Log& log) {
+ChoiceSources choice_sources(const Config& config, const fs::path& checkpoint) {
+  ChoiceSources sources{.tuning = config.run.tuning};
+  if (checkpoint.empty()) return sources;
+  sources.files.push_back(checkpoint.parent_path() / kChoicesFile);
+  // A run's own checkpoint may lie in checkpoint.fallback_dir, by itself.
+  sources.files.push_back(fs::path(config.run.dir) / "checkpoints" / kChoicesFile);
+  return sources;
+}
+
+ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
+                          const ChoiceSources& sources, const std::string& run, const Log& log) {
+  RememberedChoices given;
+  if (sources.tuning.mode ==
+      Tuned::Mode::file)  // wherever it computes: a file that cannot be read is refused
+    comm::on_rank_0(world, [&] { given = read_choices(sources.tuning.file, true, log); });
   device::Tuning* const tuning = device.tuning();
   if (tuning == nullptr || sources.tuning.mode == Tuned::Mode::off) return {};
   const std::string gpu = tuning->key();
   require_equal_gpus(world, gpu);
-  RememberedChoices choices =
-      parse_choices(comm::bytes_from_rank_0(world, [&] { return to_json(remembered(sources, gpu, log)); }),
-                    "what rank 0 remembers");
+
+  bool complete = false;
+  const auto from_rank_0 = [&](const auto& choices_there) {
+    const auto text = comm::bytes_from_rank_0(world, [&] { return nlohmann::json(choices_there()).dump(); });
+    return nlohmann::json::parse(text).template get<device::Choices>();
+  };
+  ChoicesOfRun choices{gpu, run, from_rank_0([&] {
+                         const KnownChoices known = remembered(sources, given, gpu, run, log);
+                         complete = known.complete;
+                         return known.products;
+                       })};
   tuning->adopt(choices.products);
-  if (choices.runs.contains(sources.run)) return choices;
+  if (comm::from_rank_0(world, [&] { return complete; })) return choices;
 
   const double begin = steady_seconds();
-  const std::size_t known = choices.products.size();
+  const device::Choices known = std::move(choices.products);
   tuning->measure(true);
   engine.rehearse();
   tuning->measure(false);
-  choices.runs.insert(sources.run);
-  choices.add({.gpu = gpu, .products = tuning->choices()});
-  choices =
-      parse_choices(comm::bytes_from_rank_0(world, [&] { return to_json(choices); }), "rank 0's choice");
+  report_choices(device, log);
+  choices.products = from_rank_0([&] { return tuning->choices(); });
   tuning->adopt(choices.products);
-  comm::on_rank_0(world, [&] { keep_in_cache(choices, log); });
-  log.info("products: {} chosen by timing in {:.1f} s, {} remembered", choices.products.size() - known,
-           steady_seconds() - begin, known);
+  const auto is_new = [&](const auto& product) { return !known.contains(product.first); };
+  const auto timed = std::ranges::count_if(choices.products, is_new);
+  log.info("products: {} chosen by timing in {:.1f} s, {} remembered", timed, steady_seconds() - begin,
+           std::ssize(choices.products) - timed);
+  comm::on_rank_0(world, [&] {
+    try {
+      const fs::path cache = choices_in_cache(gpu);
+      if (cache.empty()) return;
+      fs::create_directories(cache.parent_path());
+      keep_choices(cache, choices, log);
+    } catch (const std::exception& error) {  // the next run takes some seconds longer
+      log.info("choices of products are not kept for other runs: {}", error.what());
+    }
+  });
   return choices;
 }
 
-void report_misfits(device::Device& device, const Log& log) {
+void keep_choices(const fs::path& file, const ChoicesOfRun& choices, const Log& log) {
+  RememberedChoices all = read_choices(file, false, log);  // another job may have written it meanwhile
+  all[choices.gpu][choices.run] = choices.products;
+  io::write_whole(file, to_json(all));
+}
+
+void report_choices(device::Device& device, const Log& log) {
   const device::Tuning* const tuning = device.tuning();
-  const auto misfits = tuning == nullptr ? std::vector<std::string>{} : tuning->misfits();
-  if (misfits.empty()) return;
-  log.warning("{} remembered for products cannot be used any more, so bits will differ: {}{}",
-              count(std::ssize(misfits), "algorithm"), misfits.front(), misfits.size() > 1 ? ", ..." : "");
+  const auto warnings = tuning == nullptr ? std::vector<std::string>{} : tuning->warnings();
+  if (warnings.empty()) return;
+  log.warning("of {}: {}", count(std::ssize(warnings), "product"), warnings.front());
 }
 
 }  // namespace llampi::train

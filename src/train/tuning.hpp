@@ -2,14 +2,15 @@
 // Choices of the device (llampi/device/tuning.hpp) that outlast a run: a run that continues or is repeated makes
 // the same, and so has the same bits.
 //
-// Files are JSON objects: `gpu` (Tuning::key()), `products` (Choices), `runs` (shapes of runs all of whose
-// products are among them).
+// Files are JSON objects: for each GPU (Tuning::key()) the runs (run_name()), and for each of them which way
+// each of its products is computed (Choices).
 #pragma once
 
 #include <filesystem>
-#include <set>
+#include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "llampi/comm/forward.hpp"
 #include "llampi/core/log.hpp"
@@ -19,18 +20,20 @@
 
 namespace llampi::train {
 
-struct RememberedChoices {
-  std::string gpu;
-  device::Choices products = {};
-  std::set<std::string> runs = {};
-
-  /// The other's go first.
-  void add(const RememberedChoices& other);
-};
+using ChoicesOfRuns = std::map<std::string, device::Choices>;
+using RememberedChoices = std::map<std::string, ChoicesOfRuns>;  ///< by GPU
 
 /// @throws UserError naming `source` if it is no such text
 RememberedChoices parse_choices(std::string_view text, const std::string& source);
 std::string to_json(const RememberedChoices& choices);
+
+struct KnownChoices {
+  device::Choices products;
+  bool complete = false;  ///< for all products of the run, so that nothing has to be measured
+};
+/// Of all that is known for a GPU in several places, the most important first: for each product what the first
+/// place has for it. The places behind one that knows this run are not looked at.
+KnownChoices known_choices(const std::vector<ChoicesOfRuns>& places, const std::string& run);
 
 /// In a folder of checkpoints.
 inline constexpr const char* kChoicesFile = "tuning.json";
@@ -39,25 +42,37 @@ inline constexpr const char* kChoicesFile = "tuning.json";
 /// there is no home.
 std::filesystem::path choices_in_cache(const std::string& gpu);
 
-/// What products depend on beside the GPU, as a text.
-std::string run_shape_text(const Config& config, const fsdp::EngineOptions& options,
-                           const model::LlamaConfig& model, int ranks);
+/// All that its products depend on beside the GPU: a few words for people, and a checksum of the programs that
+/// the engine has compiled.
+std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks);
 
 struct ChoiceSources {
-  std::filesystem::path checkpoint;  ///< to continue from; its folder's file goes first. Empty: none
-  Tuned tuning;                      ///< run.tuning
-  std::string run;                   ///< run_shape_text()
+  /// Of the checkpoint to continue from, the first that exists; none: it is no run that continues.
+  std::vector<std::filesystem::path> files = {};
+  Tuned tuning;  ///< run.tuning
+};
+/// @param checkpoint to continue from; empty: none
+ChoiceSources choice_sources(const Config& config, const std::filesystem::path& checkpoint);
+
+/// Choices of one run on one GPU, to be written beside its checkpoints.
+struct ChoicesOfRun {
+  std::string gpu, run;
+  device::Choices products;
 };
 
-/// Lets the devices of all ranks make the same choices: those of the checkpoint's folder, of run.tuning = FILE and
-/// of the cache, in this order; if these are not of such a run, what rank 0 measures in a rehearsal, which the
-/// cache then keeps if it can be written. Before the engine has its state. Collective.
+/// Lets the devices of all ranks make the same choices: those of the checkpoint's folder, of run.tuning = FILE
+/// and of the cache, in this order; what these do not have, rank 0 measures in a rehearsal, and the cache then
+/// keeps it if it can be written. Before the engine has its state. Collective.
 /// @return the choices that are made; none where the device has none, or run.tuning = off
 /// @throws UserError if the ranks' GPUs differ, or run.tuning = FILE cannot be read
-RememberedChoices make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                               const ChoiceSources& sources, const Log& log);
+ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
+                          const ChoiceSources& sources, const std::string& run, const Log& log);
 
-/// After the first step: warns of choices that could not be made any more.
-void report_misfits(device::Device& device, const Log& log);
+/// Adds them to the file, which is replaced as a whole. What was in it of other GPUs and runs stays.
+/// @throws Error if it cannot be written
+void keep_choices(const std::filesystem::path& file, const ChoicesOfRun& choices, const Log& log);
+
+/// After the first step: warns of choices that could not be made any more, and of products whose bits differ.
+void report_choices(device::Device& device, const Log& log);
 
 }  // namespace llampi::train

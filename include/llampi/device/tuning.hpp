@@ -25,8 +25,9 @@ class Tuning {
   virtual void measure(bool on) = 0;
   /// That were made since adopt().
   virtual Choices choices() const = 0;
-  /// What was to be computed in an adopted way that there is not: another one was taken.
-  virtual std::vector<std::string> misfits() const = 0;
+  /// Since adopt(), a sentence each: an adopted way that there is not, so that another one was taken; an
+  /// operation of which no way repeats its bits though it is to.
+  virtual std::vector<std::string> warnings() const = 0;
 };
 
 }  // namespace llampi::device

@@ -20,6 +20,12 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
   return backend == comm::Backend::nccl ? std::int64_t{180} << 20 : 0;
 }
 
+/// Bytes of its device's memory that a rank whose device is open takes from then on: the arena, buffers that
+/// communicators get with their first collectives, kernels that are loaded when they are first used.
+/// @param one_memory the device computes in host memory, where the host's arena is too
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
+                          bool one_memory);
+
 struct FitQuestion {
   const model::Model& model;
   const EngineOptions& options;

@@ -2,6 +2,7 @@
 #include "device/cuda/gemm.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "device/cuda/checksum.hpp"
@@ -79,27 +80,55 @@ class ProductTimer {
         result_bytes_(((asked.result.cols - 1) * asked.result.stride + asked.result.rows) *
                       size_of(asked.result.dtype)) {}
 
-  /// Of those that repeat their bits, if that counts. @param usable not empty
-  std::size_t fastest(std::vector<std::size_t> usable, bool deterministic) const {
-    if (usable.size() == 1) return usable.front();
-    std::vector<std::pair<double, std::size_t>> order;
-    for (const std::size_t algorithm : usable) order.emplace_back(0, algorithm);
-    // In turns, so that a clock that falls meanwhile is fair; the first turn warms up.
-    for (int turn = 0; turn <= kTurns; ++turn) {
-      for (auto& [seconds, algorithm] : order) {
-        const double now = product_.time(algorithm, operands_, workspace_.data, stream_);
-        if (turn > 0) seconds = turn == 1 ? now : std::min(seconds, now);
+  struct Choice {
+    std::size_t algorithm = 0;
+    bool repeats_its_bits = true;
+  };
+  /// Of those that repeat their bits, if that counts and there is one. Those that fail are left out.
+  /// @throws Error if all do
+  Choice fastest(const std::vector<std::size_t>& usable, bool must_repeat) const {
+    std::vector<Timed> times;
+    std::optional<Error> failure;
+    for (const std::size_t algorithm : usable) {
+      try {
+        times.push_back({algorithm, seconds_of(algorithm, 1)});
+      } catch (const Error& error) {
+        failure = error;
       }
     }
-    std::ranges::stable_sort(order, {}, [](const auto& entry) { return entry.first; });
-    const auto repeats = [&](const auto& entry) { return !deterministic || repeats_its_bits(entry.second); };
-    const auto best = std::ranges::find_if(order, repeats);
-    return best == order.end() ? usable.front() : best->second;
+    if (times.empty()) throw Error(*failure);
+    // In turns, so that a clock that falls meanwhile is fair.
+    for (int turn = 0; times.size() > 1 && turn < kTurns; ++turn) {
+      for (Timed& timed : times) {
+        const double now = seconds_of(timed.algorithm, runs_of(timed.first_seconds));
+        timed.seconds = turn == 0 ? now : std::min(timed.seconds, now);
+      }
+    }
+    std::ranges::stable_sort(times, {}, &Timed::seconds);
+    if (!must_repeat) return {times.front().algorithm};
+    for (const Timed& timed : times) {
+      if (repeats_its_bits(timed.algorithm)) return {timed.algorithm};
+    }
+    return {times.front().algorithm, false};
   }
 
  private:
   static constexpr int kTurns = 3;
+  struct Timed {
+    std::size_t algorithm = 0;
+    double first_seconds = 0;  ///< while its kernel was loaded
+    double seconds = 0;
+  };
 
+  double seconds_of(std::size_t algorithm, int runs) const {
+    return product_.time(algorithm, operands_, workspace_.data, stream_, runs);
+  }
+  /// As many as take a millisecond: what is over in microseconds is hard to tell apart.
+  static int runs_of(double seconds) {
+    constexpr double kEnough = 1e-3;
+    return static_cast<int>(std::clamp(kEnough / std::max(seconds, kEnough / 20), 1.0, 20.0));
+  }
+  /// As far as two runs tell. Without a workspace there is no place for the sum: then none adds in parts.
   bool repeats_its_bits(std::size_t algorithm) const {
     if (workspace_.bytes() < static_cast<std::int64_t>(sizeof(std::uint64_t))) return true;
     const std::uint64_t first = checksum_of_run(algorithm), second = checksum_of_run(algorithm);
@@ -147,7 +176,7 @@ std::string Gemm::key() const { return fmt::format("{}, {}", gpu_, product_libra
 void Gemm::adopt(const Choices& choices) {
   adopted_ = choices;
   plans_.clear();
-  misfits_.clear();
+  warnings_.clear();
 }
 
 Choices Gemm::choices() const {
@@ -158,7 +187,8 @@ Choices Gemm::choices() const {
   return choices;
 }
 
-/// The adopted algorithm; else, while measuring, the fastest that repeats its bits; else the library's first.
+/// The adopted algorithm, if there is one and it can be used; else, while measuring, the fastest that repeats
+/// its bits; else the library's first.
 /// @throws Error if there is no algorithm
 void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands& operands,
                   const Tensor& workspace, cudaStream_t stream) {
@@ -178,11 +208,15 @@ void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands
     const auto same =
         std::ranges::find(usable, adopted->second, [&](std::size_t i) { return algorithms[i].name; });
     if (same != usable.end()) return take(*same);
-    misfits_.push_back(name_of(product));
-  } else if (measures_) {
-    const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
-    take(timer.fastest(usable, deterministic_));
+    warnings_.push_back(fmt::format(
+        "the remembered algorithm cannot be used any more, so bits will differ: {}", name_of(product)));
   }
+  if (!measures_) return;
+  const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
+  const auto [fastest, repeats] = timer.fastest(usable, product.partial_sums == PartialSums::in_order);
+  take(fastest);
+  if (!repeats)
+    warnings_.push_back(fmt::format("no algorithm gave the same bits twice: {}", name_of(product)));
 }
 
 Gemm::Plan& Gemm::plan_of(const ColumnProduct& product, const ColumnOperands& operands,

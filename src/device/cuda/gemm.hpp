@@ -66,7 +66,7 @@ class Gemm final : public Tuning {
   void adopt(const Choices& choices) override;
   void measure(bool on) override { measures_ = on; }
   Choices choices() const override;
-  std::vector<std::string> misfits() const override { return misfits_; }
+  std::vector<std::string> warnings() const override { return warnings_; }
 
  private:
   struct Plan;
@@ -79,7 +79,7 @@ class Gemm final : public Tuning {
   bool deterministic_, tf32_, measures_ = false;
   std::string gpu_;
   Choices adopted_;
-  std::vector<std::string> misfits_;
+  std::vector<std::string> warnings_;
   std::map<ColumnProduct, std::unique_ptr<Plan>> plans_;
 };
 

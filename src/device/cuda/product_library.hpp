@@ -74,9 +74,10 @@ class LibraryProduct {
   /// The workspace has at least what the algorithm needs. @throws Error
   virtual void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
                    cudaStream_t stream) = 0;
-  /// Seconds that it takes on the GPU; waits for it. @throws Error
+  /// Seconds that one of `runs` takes on the GPU, one after another, behind one that is not counted; waits for
+  /// them. @throws Error
   virtual double time(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
-                      cudaStream_t stream) = 0;
+                      cudaStream_t stream, int runs) = 0;
 };
 
 class ProductLibrary {

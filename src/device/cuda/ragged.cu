@@ -113,10 +113,11 @@ void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segmen
 }
 
 void copy_documents(const DocumentRows& rows, cudaStream_t stream) {
-  constexpr unsigned kBlocksOfDocument = 32;
+  constexpr std::int64_t kBlocks = 1024;  // one long document gets them all
   require(rows.bytes % 16 == 0 && rows.from_row % 16 == 0 && rows.to_row % 16 == 0, "rows of whole packs");
-  launch(document_rows, dim3(static_cast<unsigned>(rows.batch), kBlocksOfDocument), dim3(kElementThreads), 0,
-         stream, rows);
+  const std::int64_t blocks_of_document = std::max<std::int64_t>(1, kBlocks / rows.batch);
+  launch(document_rows, dim3(static_cast<unsigned>(rows.batch), static_cast<unsigned>(blocks_of_document)),
+         dim3(kElementThreads), 0, stream, rows);
 }
 
 void copy_statistics(RowStatistics from, RowStatistics to, std::int64_t heads, std::int64_t tokens,

@@ -125,6 +125,13 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   EXPECT_THAT(kept.out, HasSubstr("\nactivation.checkpointing = auto: full 1, none\n"));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = full 1, none\n"));
+
+  // What has no effect is not decided.
+  const Ending other =
+      llampi(train + "1 --run.dir=other --run.deterministic=false --activation.checkpointing=auto");
+  ASSERT_EQ(other.status, 0) << other.err;
+  EXPECT_THAT(read_file(folder_.path() / "other" / "config.ini"),
+              HasSubstr("\nattention_workspace = auto\n"));
 }
 
 // The first run measures, and keeps what it chose beside its checkpoints and in the cache.
@@ -132,7 +139,8 @@ TEST_F(OnGpus, ChooseProductsOnce) {
   const std::string train =
       "train --config run.ini --run.device=cuda --run.share_gpu=true --train.steps=1 --run.dir=";
   const auto products = [&](const std::string& file) {
-    return nlohmann::json::parse(read_file(folder_.path() / file)).at("products");
+    const auto gpus = nlohmann::json::parse(read_file(folder_.path() / file));
+    return gpus.front().front();  // of one GPU and one run
   };
   const Ending first = llampi(train + "first", 2);
   ASSERT_EQ(first.status, 0) << first.err;
@@ -165,12 +173,18 @@ TEST_F(OnGpus, ChooseProductsOnce) {
   EXPECT_THAT(broken.err, HasSubstr("broken is no file of run.tuning: "));
 
   // What was chosen goes on with the run, whatever the cache says, and another GPU's choices are no use.
-  auto choices = nlohmann::json::parse(read_file(folder_.path() / kept));
-  choices["gpu"] = "another GPU";
-  folder_.write(kept, choices.dump());
+  const auto choices = nlohmann::json::parse(read_file(folder_.path() / kept));
+  folder_.write(kept, nlohmann::json({{"another GPU", choices.front()}}).dump());
   const Ending other = llampi(train + "first --train.steps=2", 2);
   ASSERT_EQ(other.status, 0) << other.err;
   EXPECT_THAT(other.out + other.err, HasSubstr("tuning.json is of another GPU, and this is emulated GPU"));
+  EXPECT_EQ(nlohmann::json::parse(read_file(folder_.path() / kept)).size(), 2U) << "another GPU's stay";
+
+  // What changes the products is another run.
+  const Ending changed = llampi(train + "changed --fsdp.wrap=none --optimizer.frozen=embed", 2);
+  ASSERT_EQ(changed.status, 0) << changed.err;
+  EXPECT_THAT(changed.out,
+              ContainsRegex("\nproducts: [0-9]+ chosen by timing in [0-9.]+ s, [1-9][0-9]* remembered\n"));
 }
 
 // A thread of each rank waits for the GPU's copies before it writes them.
