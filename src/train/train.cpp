@@ -350,12 +350,12 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
   std::int64_t lacking[] = {-compute_.device().available_bytes(local_ranks),
                             -compute_.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
   world_.max(std::span(lacking));  // so that all ranks decide alike
-  const auto [lacking_on_device, lacking_on_host, negative_memory, negative_major] = lacking;
-  const GpuOfRanks least{-negative_memory, static_cast<int>(-negative_major)};
+  const std::int64_t on_device = -lacking[0], on_host = -lacking[1];
+  const GpuOfRanks least{-lacking[2], static_cast<int>(-lacking[3])};
   comm::agree(world_, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
-      return fsdp::needed_bytes(backend, arenas, in_groups, !compute_.on_gpu()) <= -lacking_on_device &&
-             (!compute_.on_gpu() || arenas[1] <= -lacking_on_host);
+      return fsdp::needed_bytes(backend, arenas, in_groups, !compute_.on_gpu()) <= on_device &&
+             (!compute_.on_gpu() || arenas[1] <= on_host);
     };
     const fsdp::FitQuestion question{.model = *inputs_.model,
                                      .options = options,
