@@ -89,7 +89,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   const std::int64_t heads = o.query_heads + 2 * o.key_value_heads, head_dim = o.hidden / o.query_heads;
   const std::int64_t calls = layers * o.micro_batches;
   // The head runs in chunks, so that logits are never whole.
-  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary);
+  const std::int64_t chunk = device::cuda::head_rows(o.tokens, o.vocabulary, dtype);
   const std::int64_t chunks = (o.tokens + chunk - 1) / chunk;
   Limits limits;
   limits.products = {{"qkv", o.tokens, heads * head_dim, o.hidden, calls},

@@ -43,7 +43,7 @@ class GpuSizes final : public OperationSizes {
   std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
                                               DType dtype) const override {
     require_kernels(dtype);
-    return cuda::head_loss_bytes(tokens, vocabulary);
+    return cuda::head_loss_bytes(tokens, vocabulary, dtype);
   }
 };
 

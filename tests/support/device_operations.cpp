@@ -279,7 +279,7 @@ OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
   result.ends_in_loss = true;
   result.inputs = {normal(tokens, hidden, "x"), weight(vocabulary, hidden, "weight")};
   result.terms = std::max({tokens, hidden, vocabulary});
-  result.roundings = 2;
+  result.roundings = 3;
   result.accumulates = {false, true};
   result.forward = [=](Session& s, const Inputs& in) {
     const OnDevice<double> loss(s, 0);
@@ -318,7 +318,7 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
   result.ends_in_loss = true;
   result.inputs = {normal(vocabulary, hidden, "table", 0.3)};
   result.terms = std::max({tokens, hidden, vocabulary});
-  result.roundings = 2;
+  result.roundings = 3;
   result.accumulates = {true};
   result.forward = [=](Session& s, const Inputs& in) {
     const OnDevice<double> loss(s, 0);

@@ -73,14 +73,4 @@ void plain_attention_backward(const AttentionProblem& problem, const AttentionOp
 /// delta[h, t] = sum over d of dout[t, h, d] out[t, h, d]: what softmax's gradient takes off each row.
 void attention_delta(const AttentionProblem& problem, const AttentionOperands& operands, cudaStream_t stream);
 
-/// As launch(), for more than the 48 KiB of shared memory that a block has unasked.
-template <class... Parameters, class... Arguments>
-void launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
-                        cudaStream_t stream, Arguments&&... arguments) {
-  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-        "the shared memory of an attention kernel");
-  launch(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
-}
-
 }  // namespace llampi::device::cuda

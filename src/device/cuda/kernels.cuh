@@ -70,6 +70,16 @@ __device__ inline std::uint32_t pack_pair<__half>(float low, float high) {
   return bits;
 }
 
+/// As launch(), for more than the 48 KiB of shared memory that a block has unasked.
+template <class... Parameters, class... Arguments>
+void launch_with_shared(void (*kernel)(Parameters...), dim3 grid, dim3 block, std::size_t shared_bytes,
+                        cudaStream_t stream, Arguments&&... arguments) {
+  check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
+        "the shared memory of a kernel");
+  launch(kernel, grid, block, shared_bytes, stream, std::forward<Arguments>(arguments)...);
+}
+
 /// 16 bytes of T, read and written at once; pointers are aligned to 16 bytes.
 template <class T>
 struct alignas(16) Pack {

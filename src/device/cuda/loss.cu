@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The head with its loss: chunks of rows, so that the logits of one chunk are all that is ever in memory.
 //
-// Time of a chunk of Llama-3-8B (V = 128256, H = 4096, 512 rows, bfloat16) on an H200, estimated with 700
-// TFLOP/s and 4 TB/s:
-//   logits = x W^T, dx = dlogits W     0.54 TFLOP each                             1.54 ms
-//   dW += dlogits^T x                  0.77 ms of arithmetic, 4.2 GB of dW         1.05 ms
-//   the rows, here                     0.66 GB: read twice, gradients written      0.16 ms
-// In all 2.8 ms, 44 ms for 8192 tokens: 6 % of a step of 775 ms (51.5 GFLOP a token at 55 % of 989 TFLOP/s).
-// Arithmetic alone takes 37; what exceeds it is mostly dW, and chunks of 1024 rows would take 40 ms.
+// Time for 8192 tokens of Llama-3-8B (V = 128256, H = 4096, bfloat16) on an H100, estimated with 650 TFLOP/s and
+// 3.3 TB/s: three products of 8.6 TFLOP 40 ms; what the rows take here, logits read once and gradients written
+// 1.3 ms; the gradient of the weight, read and written for each of two chunks, 2.6 ms, of which the product
+// hides some.
 #include <cmath>
 
 #include "device/cuda/cuda_device.hpp"
@@ -17,35 +14,53 @@
 namespace llampi::device::cuda {
 namespace {
 
-constexpr int kLossThreads = 512;                 ///< a block per row
-constexpr int kLoads = 4;                         ///< vectors of 4 that a thread has in flight
-constexpr int kTile = kLossThreads * kLoads * 4;  ///< logits that a block holds at a time
+constexpr int kLossThreads = 512;  ///< a block per row
+constexpr int kLoads = 4;          ///< packs that a thread has in flight
 constexpr int kSumThreads = 256;
 
-/// Four gradients, written at once.
 template <class T>
-struct alignas(4 * sizeof(T)) Gradients {
-  T values[4];
-};
-
-/// First of the 4 logits of the thread's load `i` of the tile at `begin`: neighbours read side by side.
-__device__ inline std::int64_t column_of(std::int64_t begin, int i) {
-  return begin + (i * kLossThreads + static_cast<int>(threadIdx.x)) * 4;
+__device__ inline Pack<T> all_of(float x) {
+  Pack<T> pack;
+#pragma unroll
+  for (int j = 0; j < Pack<T>::kSize; ++j) pack.values[j] = from_float<T>(x);
+  return pack;
 }
 
-/// The thread's logits of a tile; -infinity behind the end of the row, where its gap is.
-__device__ inline void load_tile(const float* row, std::int64_t begin, std::int64_t vocabulary,
-                                 Pack<float> (&tile)[kLoads]) {
+/// A row of logits, which the block reads twice: the second time from shared memory as far as that reaches. A
+/// thread reads the same columns both times, and no others.
+template <class T>
+struct LogitsRow {
+  static constexpr int kPack = Pack<T>::kSize;
+  static constexpr int kTile = kLossThreads * kLoads * kPack;  ///< logits that a block looks at at a time
+
+  T* data;
+  std::int64_t vocabulary;
+  T* kept;  ///< shared memory
+  std::int64_t kept_columns;
+
+  /// First column of the thread's load `i` of the tile at `begin`: neighbours read side by side.
+  static __device__ std::int64_t column_of(std::int64_t begin, int i) {
+    return begin + (i * kLossThreads + static_cast<int>(threadIdx.x)) * kPack;
+  }
+  /// The thread's logits of a tile, which are kept; -infinity behind the end of the row, where its gap is.
+  __device__ void load(std::int64_t begin, Pack<T> (&tile)[kLoads]) const {
 #pragma unroll
-  for (int i = 0; i < kLoads; ++i) {
-    const std::int64_t column = column_of(begin, i);
-    if (column < vocabulary) tile[i] = load_pack(row + column);
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int64_t column = column_of(begin, i);
+      tile[i] = column < vocabulary ? load_pack(data + column) : all_of<T>(-INFINITY);
+      if (column + kPack > vocabulary) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      if (column + j >= vocabulary) tile[i].values[j] = -INFINITY;
+        for (int j = 0; j < kPack; ++j) {
+          if (column + j >= vocabulary) tile[i].values[j] = from_float<T>(-INFINITY);
+        }
+      }
+      if (column < kept_columns) store_pack(kept + column, tile[i]);
     }
   }
-}
+  __device__ Pack<T> load_again(std::int64_t column) const {
+    return load_pack((column < kept_columns ? kept : data) + column);
+  }
+};
 
 struct LossStatistics {
   float maximum;
@@ -54,82 +69,92 @@ struct LossStatistics {
 
 /// In one pass: each thread rescales its sum when it meets a larger logit (Milakov & Gimelshein, arXiv
 /// 1805.02867). A row with NaN or +infinity has NaN as sum. All threads of the block have the result.
-__device__ inline LossStatistics loss_statistics(const float* row, std::int64_t vocabulary) {
+template <class T>
+__device__ inline LossStatistics loss_statistics(const LogitsRow<T>& row) {
+  constexpr int kPack = LogitsRow<T>::kPack;
   float maximum = -INFINITY, sum = 0;
-  for (std::int64_t begin = 0; begin < vocabulary; begin += kTile) {
-    Pack<float> tile[kLoads];
-    load_tile(row, begin, vocabulary, tile);
+  for (std::int64_t begin = 0; begin < row.vocabulary; begin += LogitsRow<T>::kTile) {
+    Pack<T> tile[kLoads];
+    row.load(begin, tile);
     float larger = maximum;
 #pragma unroll
-    for (int i = 0; i < kLoads * 4; ++i) larger = fmaxf(larger, tile[i / 4].values[i % 4]);
+    for (int i = 0; i < kLoads * kPack; ++i)
+      larger = fmaxf(larger, to_float(tile[i / kPack].values[i % kPack]));
     // Where nothing but -infinity was seen, differences of infinities must not become NaN.
     const float reference = larger == -INFINITY ? 0.0F : larger;
     sum *= expf(maximum - reference);
 #pragma unroll
-    for (int i = 0; i < kLoads * 4; ++i) sum += expf(tile[i / 4].values[i % 4] - reference);
+    for (int i = 0; i < kLoads * kPack; ++i)
+      sum += expf(to_float(tile[i / kPack].values[i % kPack]) - reference);
     maximum = larger;
   }
   const float of_row = block_max(maximum);
   return {of_row, block_sum(sum * expf(maximum - of_row))};
 }
 
-/// The row of float32 logits becomes a row of T: (softmax - one-hot) scale. The logits of a tile are in
-/// registers of all threads before any of their gradients is written, and gradients never run ahead of the
-/// logits: they are not wider.
+/// The logits become (softmax - one-hot) scale.
 template <class T>
-__device__ inline void write_gradient(float* row, std::int64_t vocabulary, std::int32_t label, float scale,
+__device__ inline void write_gradient(const LogitsRow<T>& row, std::int32_t label, float scale,
                                       LossStatistics statistics) {
-  T* const gradient = reinterpret_cast<T*>(row);
+  constexpr int kPack = LogitsRow<T>::kPack;
   const float factor = scale / statistics.sum;
-  for (std::int64_t begin = 0; begin < vocabulary; begin += kTile) {
-    Pack<float> tile[kLoads];
-    load_tile(row, begin, vocabulary, tile);
-    __syncthreads();
+  for (std::int64_t begin = 0; begin < row.vocabulary; begin += LogitsRow<T>::kTile) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const std::int64_t column = column_of(begin, i);
-      Gradients<T> out;
+      const std::int64_t column = LogitsRow<T>::column_of(begin, i);
+      if (column >= row.vocabulary) continue;
+      Pack<T> pack = row.load_again(column);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const float probability = expf(tile[i].values[j] - statistics.maximum) * factor;
-        out.values[j] = from_float<T>(column + j == label ? probability - scale : probability);
+      for (int j = 0; j < kPack; ++j) {
+        const float probability = expf(to_float(pack.values[j]) - statistics.maximum) * factor;
+        pack.values[j] = from_float<T>(column + j == label ? probability - scale : probability);
       }
-      if (column < vocabulary) *reinterpret_cast<Gradients<T>*>(gradient + column) = out;
+      store_pack(row.data + column, pack);
     }
   }
 }
 
 template <class T>
-__device__ inline void write_zeros(float* row, std::int64_t vocabulary) {
-  T* const gradient = reinterpret_cast<T*>(row);
-  Gradients<T> zeros;
-#pragma unroll
-  for (int j = 0; j < 4; ++j) zeros.values[j] = from_float<T>(0.0F);
-  for (std::int64_t column = threadIdx.x * 4; column < vocabulary; column += kLossThreads * 4)
-    *reinterpret_cast<Gradients<T>*>(gradient + column) = zeros;
+__device__ inline void write_zeros(const LogitsRow<T>& row) {
+  const Pack<T> zeros = all_of<T>(0.0F);
+  for (std::int64_t column = std::int64_t{threadIdx.x} * Pack<T>::kSize; column < row.vocabulary;
+       column += kLossThreads * Pack<T>::kSize)
+    store_pack(row.data + column, zeros);
 }
 
-/// A block per row. A label that is no row of the head makes the row's loss and gradient NaN: the host cannot
-/// look at the labels without waiting for them.
+/// A block per row, with kept_columns of shared memory. A label that is no row of the head makes the row's
+/// loss and gradient NaN: the host cannot look at the labels without waiting for them.
 template <class T, bool kGradient>
-__global__ void __launch_bounds__(kLossThreads, 3)
-    cross_entropy(float* logits, std::int64_t stride, std::int64_t vocabulary, const std::int32_t* labels,
-                  const double* inverse_tokens, float* losses) {
-  float* const row = logits + blockIdx.x * stride;
+__global__ void __launch_bounds__(kLossThreads, 2)
+    cross_entropy(T* logits, std::int64_t stride, std::int64_t vocabulary, std::int64_t kept_columns,
+                  const std::int32_t* labels, const double* inverse_tokens, float* losses) {
+  const LogitsRow<T> row{logits + blockIdx.x * stride, vocabulary, dynamic_shared<T>(), kept_columns};
   const std::int32_t label = labels[blockIdx.x];
   if (label < 0) {  // of the whole block
     if (threadIdx.x == 0) losses[blockIdx.x] = 0;
-    if constexpr (kGradient) write_zeros<T>(row, vocabulary);
+    if constexpr (kGradient) write_zeros(row);
     return;
   }
   const bool valid = label < vocabulary;
-  const LossStatistics statistics = loss_statistics(row, vocabulary);
-  if (threadIdx.x == 0)
-    losses[blockIdx.x] = valid ? logf(statistics.sum) + (statistics.maximum - row[label]) : NAN;
+  const bool writes_loss = threadIdx.x == 0;
+  const float logit = valid && writes_loss ? to_float(row.data[label]) : 0.0F;  // before it is overwritten
+  const LossStatistics statistics = loss_statistics(row);
+  if (writes_loss) losses[blockIdx.x] = valid ? logf(statistics.sum) + (statistics.maximum - logit) : NAN;
   if constexpr (kGradient) {
     const float scale = valid ? static_cast<float>(*inverse_tokens) : NAN;
-    write_gradient<T>(row, vocabulary, label, scale, statistics);
+    write_gradient(row, label, scale, statistics);
   }
+}
+
+/// Columns of T that a block can keep, in whole packs.
+template <class T>
+std::int64_t columns_to_keep(std::int64_t vocabulary) {
+  constexpr std::int64_t kOwn = 1024, kPack = Pack<T>::kSize;  // of reductions
+  int device = 0, most = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+        "cudaDeviceGetAttribute");
+  return std::min((most - kOwn) / 16, divide_up(vocabulary, kPack)) * kPack;
 }
 
 /// loss_sum += the losses of the rows, by one block in an order that depends on `rows` alone.
@@ -161,21 +186,21 @@ class Head {
         stream_(stream) {
     elements_of(x_, x_.dtype, o.labels.cols, x_.cols, "x");
     elements_of(weight_, x_.dtype, weight_.rows, x_.cols, "weight");
-    require(o.workspace.bytes() >= head_loss_bytes(x_.rows, weight_.rows),
+    require(o.workspace.bytes() >= head_loss_bytes(x_.rows, weight_.rows, x_.dtype),
             "the workspace of the head is too small");
     require(reinterpret_cast<std::uintptr_t>(o.workspace.data) % 256 == 0,
             "the workspace of the head is not aligned");
     losses_ = static_cast<float*>(o.workspace.data);
-    logits_ = losses_ + head_losses_bytes(chunk()) / 4;
+    logits_ = static_cast<std::byte*>(o.workspace.data) + head_losses_bytes(chunk());
   }
 
   std::int64_t tokens() const { return x_.rows; }
-  std::int64_t chunk() const { return head_rows(x_.rows, weight_.rows); }
+  std::int64_t chunk() const { return head_rows(x_.rows, weight_.rows, x_.dtype); }
 
   /// logits = x W^T, of rows [begin, end).
   void logits(std::int64_t begin, std::int64_t end) {
-    GemmShape shape{.m = end - begin, .n = weight_.rows, .k = x_.cols, .b = Transpose::yes, .in = x_.dtype};
-    shape.out = DType::float32;
+    GemmShape shape{.m = end - begin, .n = weight_.rows, .k = x_.cols, .b = Transpose::yes};
+    shape.in = shape.out = x_.dtype;
     shape.c_stride = stride();
     multiply(shape, x_.slice_rows(begin, end).data, weight_.data, logits_);
   }
@@ -186,8 +211,10 @@ class Head {
     const auto grid = static_cast<unsigned>(end - begin);
     dispatch(x_.dtype, [&](auto tag) {
       using T = typename decltype(tag)::type;
-      launch(cross_entropy<T, kGradient>, dim3(grid), dim3(kLossThreads), 0, stream_, logits_, stride(),
-             weight_.rows, labels_ + begin, inverse_tokens, losses_);
+      const std::int64_t kept = kGradient ? columns_to_keep<T>(weight_.rows) : 0;
+      launch_with_shared(cross_entropy<T, kGradient>, dim3(grid), dim3(kLossThreads),
+                         static_cast<std::size_t>(kept) * sizeof(T), stream_, static_cast<T*>(logits_),
+                         stride(), weight_.rows, kept, labels_ + begin, inverse_tokens, losses_);
     });
     launch(add_losses, dim3(1), dim3(kSumThreads), 0, stream_, losses_, end - begin, loss_sum_);
   }
@@ -195,7 +222,7 @@ class Head {
   /// dx = dlogits W, of these rows.
   void input_gradient(std::int64_t begin, std::int64_t end, const Tensor& dx) {
     GemmShape shape{.m = end - begin, .n = x_.cols, .k = weight_.rows, .in = x_.dtype, .out = x_.dtype};
-    shape.a_stride = gradient_stride();
+    shape.a_stride = stride();
     multiply(shape, logits_, weight_.data, dx.slice_rows(begin, end).data);
   }
 
@@ -204,14 +231,12 @@ class Head {
     GemmShape shape{.m = weight_.rows, .n = x_.cols, .k = end - begin, .a = Transpose::yes, .in = x_.dtype};
     shape.out = DType::float32;
     shape.accumulate = accumulate;
-    shape.a_stride = gradient_stride();
+    shape.a_stride = stride();
     multiply(shape, logits_, x_.slice_rows(begin, end).data, dweight);
   }
 
  private:
-  std::int64_t stride() const { return logits_stride(weight_.rows); }
-  /// In elements of T.
-  std::int64_t gradient_stride() const { return stride() * 4 / size_of(x_.dtype); }
+  std::int64_t stride() const { return logits_stride(weight_.rows, x_.dtype); }
 
   void multiply(const GemmShape& shape, const void* a, const void* b, void* c) {
     gemm_.run(shape, {a, b, c}, gemm_workspace_, stream_);
@@ -224,7 +249,7 @@ class Head {
   Gemm& gemm_;
   cudaStream_t stream_;
   float* losses_;  ///< [chunk]
-  float* logits_;  ///< [chunk, stride]
+  void* logits_;   ///< [chunk, stride] in the dtype of x
 };
 
 }  // namespace
