@@ -55,10 +55,12 @@ Kind kind_of(const O& o) {
 OperationTimer::OperationTimer(device::Device& device) : device_(device) {
   device.decorate([this](const device::Operation& operation, const std::function<void()>& issue) {
     const Kind kind = std::visit([](const auto& o) { return kind_of(o); }, operation);
+    const device::Stream stream = device::stream_of(operation);
     device_.synchronize(device::Stream::compute);
+    if (!(stream == device::Stream::compute)) device_.synchronize(stream);
     const double begin = now();
     issue();
-    device_.synchronize(device::Stream::compute);
+    device_.synchronize(stream);
     auto& entry = times_[kind.name];
     entry.seconds += now() - begin;
     entry.flops += kind.flops;

@@ -9,8 +9,8 @@ namespace llampi::fsdp {
 struct NormScalars {
   Tensor limbs;    ///< int64 [1, 2]: sum of squares
   Tensor maximum;  ///< int32 [1, 1]: largest magnitude, as bits of a float32
-  /// int32 [1, units]: likewise, in this rank's shards of a unit and of all before it; of each unit that is
-  /// trained. They tell where a gradient stopped being finite, when its memory has long other uses.
+  /// int32 [1, units]: likewise, of this rank's shard of each unit that is trained; 0 of others. They tell
+  /// where a gradient stopped being finite, when its memory has long other uses.
   Tensor unit_maxima;
 };
 

@@ -12,7 +12,7 @@
 //   `Accumulate::yes` adds to it. Operations allocate nothing: scratch memory is passed as `workspace`, whose
 //   size OperationSizes gives. A gradient of a weight (dweight, dtable) that is an empty Tensor is not
 //   computed: the weight is frozen. Pointers point to device memory. All operations are issued on
-//   Stream::compute, in order, and are asynchronous: a device may return before they are done. Equal inputs
+//   Stream::compute, or where they say `on` there, in order, and are asynchronous: a device may return before they are done. Equal inputs
 //   give equal bits on the same device with the same number of threads.
 #pragma once
 
@@ -26,6 +26,7 @@
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/length_classes.hpp"
 #include "llampi/device/operation_sizes.hpp"
+#include "llampi/device/runtime.hpp"
 
 namespace llampi::device {
 
@@ -276,6 +277,7 @@ struct Cast {
 struct Zero {
   static constexpr const char* kName = "zero";
   Tensor destination;
+  Stream on = Stream::compute;
 };
 
 /// out[i] = standard_deviation * stream.normal(first + i), [1, n]: the same bits on every device, rounded to
@@ -300,6 +302,7 @@ struct MaxMagnitude {
   /// int32 [1, 1]: the bits of a non-negative float32, which order as the floats do; NaN counts as the
   /// largest.
   Tensor maximum;
+  Stream on = Stream::compute;
 };
 
 /// limbs += the squares of `ranges` of `gradient`, each cut to high and low limbs of the grid of `maximum`,
@@ -367,6 +370,19 @@ using Operation =
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {
   return std::visit([](const auto& o) { return o.kName; }, operation);
+}
+
+/// On which an operation is issued.
+inline Stream stream_of(const Operation& operation) {
+  return std::visit(
+      [](const auto& o) {
+        if constexpr (requires { o.on; }) {
+          return o.on;
+        } else {
+          return Stream::compute;
+        }
+      },
+      operation);
 }
 
 class Operations {

@@ -15,7 +15,7 @@
 namespace llampi::device {
 
 inline constexpr int kUrgentStreams = 2;
-inline constexpr int kOtherStreams = 2;
+inline constexpr int kOtherStreams = 3;
 inline constexpr int kStreams = kUrgentStreams + kOtherStreams + 2;
 
 /// A queue of work: what is issued on one stream is done in order, and streams run beside each other. This is
@@ -30,7 +30,7 @@ class Stream {
   /// Of those whose work goes first where a device can choose: for communication, which kernels that fill the
   /// device must not hold up. i < kUrgentStreams.
   static constexpr Stream urgent(int i, const char* name) { return {1 + i, name}; }
-  /// i < kOtherStreams
+  /// Of those that take what the device has left beside Stream::compute, where it can choose. i < kOtherStreams
   static constexpr Stream other(int i, const char* name) { return {1 + kUrgentStreams + i, name}; }
 
   constexpr int number() const { return number_; }
@@ -48,10 +48,10 @@ inline constexpr Stream Stream::compute{0, "compute"};
 inline constexpr Stream Stream::host{kStreams - 1, "host"};
 
 /// Those that a device has: all but the host's.
-inline constexpr std::array kDeviceStreams = {Stream::compute, Stream::urgent(0, "urgent"),
-                                              Stream::urgent(1, "urgent"), Stream::other(0, "other"),
-                                              Stream::other(1, "other")};
-static_assert(kDeviceStreams.size() == kStreams - 1);
+inline constexpr std::array kDeviceStreams = {
+    Stream::compute,           Stream::urgent(0, "urgent"), Stream::urgent(1, "urgent"),
+    Stream::other(0, "other"), Stream::other(1, "other"),   Stream::other(2, "other")};
+static_assert(kUrgentStreams == 2 && kOtherStreams == 3 && kDeviceStreams.size() == kStreams - 1);
 
 /// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
 /// in it.

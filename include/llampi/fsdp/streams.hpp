@@ -18,9 +18,12 @@ inline constexpr device::Stream kCopyStream = device::Stream::other(0, "copy");
 /// From the device to the host: a link carries both directions at once.
 inline constexpr device::Stream kCopyOutStream = device::Stream::other(1, "copy_out");
 
+/// Passes over gradients that are complete, while others are computed.
+inline constexpr device::Stream kBesideStream = device::Stream::other(2, "beside");
+
 /// Each at its number.
 inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {
-    device::Stream::compute, kUnshardStream,      kReduceStream, kCopyStream,
-    kCopyOutStream,          device::Stream::host};
+    device::Stream::compute, kUnshardStream, kReduceStream,       kCopyStream,
+    kCopyOutStream,          kBesideStream,  device::Stream::host};
 
 }  // namespace llampi::fsdp

@@ -62,8 +62,9 @@ CudaDevice::CudaDevice(const GpuOptions& options)
   int lowest = 0, highest = 0;
   check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
   for (const Stream stream : kDeviceStreams) {
-    check(cudaStreamCreateWithPriority(&streams_[stream.index()], cudaStreamNonBlocking,
-                                       stream.is_urgent() ? highest : lowest),
+    const int usual = std::max(highest, lowest - 1);  // lower numbers go first
+    const int priority = stream.is_urgent() ? highest : stream == Stream::compute ? usual : lowest;
+    check(cudaStreamCreateWithPriority(&streams_[stream.index()], cudaStreamNonBlocking, priority),
           "cudaStreamCreateWithPriority");
   }
 }

@@ -292,7 +292,11 @@ class Builder {
     const int m = schedule_.events[e].micro_batch;
     if (spec_.accumulate_unsharded && m + 1 < spec_.micro_batches) return;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (list_.units[u].reduced && last_write_of_micro_batch(e, u)) emit_reduction(u, m);
+      if (!last_write_of_micro_batch(e, u)) continue;
+      if (list_.units[u].reduced) emit_reduction(u, m);
+      // A host that computes would have to stand still until the reduction is done.
+      if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.micro_batches)
+        emit_largest(list_, u, list_.units[u].reduced ? list_.last_reduction : list_.last_compute);
     }
   }
 

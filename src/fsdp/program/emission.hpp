@@ -38,7 +38,12 @@ struct Emission {
   BufferTable buffers;
   int last_compute = -1;
   int last_reduction = -1;
+  int last_largest = -1;
 };
+
+/// The largest magnitude of a unit's gradient, beside what is computed; else the norm looks for it.
+/// @param complete the action after which the gradient is
+void emit_largest(Emission& list, int unit, int complete);
 
 /// What follows the last micro-batch: the norm, and updates with the copies that they need.
 void emit_update(Emission& list);

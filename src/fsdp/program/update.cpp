@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fsdp/norm_scalars.hpp"
 #include "fsdp/program/emission.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -38,10 +39,13 @@ class UpdateBuilder {
  private:
   int emit_norm() {
     Action norm{.op = Op::norm, .ranks = Ranks::shard_group};
-    if (list_.last_reduction >= 0) norm.waits.push_back(list_.last_reduction);
+    const bool found_beside = list_.last_largest >= 0;
+    if (const int last = found_beside ? list_.last_largest : list_.last_reduction; last >= 0)
+      norm.waits.push_back(last);
     for (const int u : trained_)
       norm.operands.push_back(read_of(list_.buffers.sharded_gradient(u), Slot::gradient));
-    norm.operands.push_back(write_of(kept_.norm_scalars, Slot::norm_scalars));
+    norm.operands.push_back(found_beside ? both_of(kept_.norm_scalars, Slot::norm_scalars)
+                                         : write_of(kept_.norm_scalars, Slot::norm_scalars));
     norm.operands.push_back(
         workspace_operand(list_, comm::all_reduce_workspace(spec_.backend, 2, spec_.shards, DType::int64)));
     norm.operands.push_back(both_of(kept_.step_scalars, Slot::scalars));
@@ -187,6 +191,17 @@ class UpdateBuilder {
 };
 
 }  // namespace
+
+void emit_largest(Emission& list, int unit, int complete) {
+  const Part own{.offset = kNormScalars + unit, .rows = 1, .cols = 1};
+  list.last_largest =
+      list.push({.op = Op::largest,
+                 .stream = kBesideStream,
+                 .unit = unit,
+                 .operands = {read_of(list.buffers.sharded_gradient(unit), Slot::gradient),
+                              write_of(list.program.persistent.norm_scalars, Slot::norm_scalars, own)},
+                 .waits = {complete}});
+}
 
 void emit_update(Emission& list) { UpdateBuilder(list).run(); }
 

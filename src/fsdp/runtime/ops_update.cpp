@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gradient norm and the optimizer.
+#include <span>
+
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
@@ -10,6 +12,15 @@ namespace llampi::fsdp {
 namespace {
 
 namespace op = device::op;
+
+/// @param maximum int32 [1, 1]: see op::MaxMagnitude
+void find_largest(const RankContext& rank, int unit, Tensor gradient, Tensor maximum, device::Stream on) {
+  rank.device.run(op::Zero{.destination = maximum, .on = on});
+  rank.device.run(op::MaxMagnitude{.gradient = gradient,
+                                   .ranges = rank.ranges[static_cast<std::size_t>(unit)],
+                                   .maximum = maximum,
+                                   .on = on});
+}
 
 /// Squares are summed over the shard group only: replicas hold equal gradients.
 void compute_norm(const RankContext& rank, Call& call) {
@@ -35,11 +46,15 @@ void compute_norm(const RankContext& rank, Call& call) {
   require(trained.size() == gradients.size(), "the norm is that of all trained units");
   device.run(op::Zero{.destination = norm.limbs});
   device.run(op::Zero{.destination = norm.maximum});
-  for (std::size_t k = 0; k < trained.size(); ++k) {
+  for (std::size_t k = 0; call.access(Slot::norm_scalars) == Access::write && k < trained.size(); ++k) {
     const int u = trained[k];
-    device.run(op::MaxMagnitude{.gradient = gradients[k], .ranges = rank.ranges[u], .maximum = norm.maximum});
-    device.run(op::Copy{.source = norm.maximum, .destination = norm.unit_maxima.slice(u, u + 1)});
+    find_largest(rank, u, gradients[k], norm.unit_maxima.slice(u, u + 1), device::Stream::compute);
   }
+  // Bits of non-negative numbers, so they are their own magnitudes.
+  const Tensor of_units{norm.unit_maxima.data, DType::float32, 1, norm.unit_maxima.cols};
+  const device::UpdateRange all_units{.begin = 0, .end = of_units.cols};
+  device.run(
+      op::MaxMagnitude{.gradient = of_units, .ranges = std::span(&all_units, 1), .maximum = norm.maximum});
   over_shards(norm.maximum, comm::ReduceOp::max);
   for (std::size_t k = 0; k < trained.size(); ++k)
     device.run(op::SumSquares{.gradient = gradients[k],
@@ -80,6 +95,10 @@ void update(const RankContext& rank, const Call& call) {
 }  // namespace
 
 void add_update(Operations& operations, const RankContext& rank) {
+  operations.add(Op::largest, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    find_largest(rank, call.action.unit, call[Slot::gradient], call[Slot::norm_scalars], call.action.stream);
+    return nullptr;
+  });
   operations.add(Op::norm, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
     compute_norm(rank, call);
     return nullptr;

@@ -16,11 +16,11 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{} "
-      "short_gradient={} frozen={}",
+      "short_gradient={} frozen={} on_gpus={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
-      static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen);
+      static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen, on_gpus);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -109,7 +109,8 @@ std::vector<ListCase> list_cases() {
                                    .checkpointing = limit == 1 ? Checkpointing::full : Checkpointing::none,
                                    .mixed = mixed,
                                    .offload = offload,
-                                   .frozen = frozen});
+                                   .frozen = frozen,
+                                   .on_gpus = limit == 2});
                 }
               }
             }
@@ -194,6 +195,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .checkpointing = options.checkpointing,
                    .shards = shards,
                    .replicas = options.ranks / shards,
+                   .backend = options.on_gpus ? comm::Backend::nccl : comm::Backend::mpi,
                    .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
     const bool block = s > 0 && !lists.last_stage(s);

@@ -33,6 +33,7 @@ struct ListCase {
   fsdp::Offload offload = {};
   bool short_gradient = false;  ///< likewise sharded gradients
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
+  bool on_gpus = false;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
 
 #include "llampi/fsdp/streams.hpp"
@@ -263,6 +264,38 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
   }
   EXPECT_EQ(updated.size(), static_cast<std::size_t>(std::count_if(lists_.units.begin(), lists_.units.end(),
                                                                    [](const auto& u) { return !u.frozen; })));
+}
+
+TEST_P(EveryList, OnGpusTheLargestGradientIsFoundBesideTheBackwardPass) {
+  std::map<int, int> found;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).op == Op::largest) {
+      EXPECT_EQ(at(i).stream, kBesideStream);
+      EXPECT_TRUE(found.emplace(at(i).unit, i).second);
+    }
+  }
+  const auto trained =
+      std::count_if(lists_.units.begin(), lists_.units.end(), [](const auto& u) { return !u.frozen; });
+  EXPECT_EQ(std::ssize(found), GetParam().on_gpus ? trained : 0);
+  for (const auto& [u, largest] : found) {
+    const BufferId gradient = operand(at(largest), Slot::gradient, 0).buffer;
+    for (int i = 0; i < size(); ++i) {
+      for (const auto& o : at(i).operands) {
+        if (o.buffer != gradient || o.access == Access::read || at(i).op == Op::update) continue;
+        EXPECT_TRUE(happens_before_(i, largest)) << to_string(at(i), lists_.specs, lists_.units);
+      }
+    }
+  }
+  // Not all at the end: blocks are computed meanwhile.
+  if (found.size() > 2) {
+    const int first = std::min_element(found.begin(), found.end(), [](const auto& a, const auto& b) {
+                        return a.second < b.second;
+                      })->second;
+    const auto later = [&](int i) {
+      return i > first && at(i).op == Op::backward && !happens_before_(first, i);
+    };
+    EXPECT_TRUE(std::ranges::any_of(std::views::iota(0, size()), later));
+  }
 }
 
 TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATime) {
