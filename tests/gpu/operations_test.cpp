@@ -45,6 +45,7 @@ class GpuOperations : public GpuTest {
                     [&](Session& s) { return op.backward(s, op.inputs, dy, accumulate); });
       }
       expect_weights_can_be_frozen(op, dtype, dy);
+      expect_narrow_gradients(op, dtype, reference, dy);
     }
   }
 
@@ -61,6 +62,21 @@ class GpuOperations : public GpuTest {
       expect_all_close(actual, expected, tolerance(op, dtype));
       if (first.empty()) first = actual;
       expect_all_same(actual, first);
+    }
+  }
+
+  /// Gradients of weights in the dtype of the activations are rounded once more.
+  static void expect_narrow_gradients(const OperationCase& op, DType dtype, Session& reference,
+                                      const Values& dy) {
+    if (dtype == DType::float32) return;
+    SCOPED_TRACE("narrow gradients of weights");
+    OperationCase rounded = op;
+    ++rounded.roundings;
+    for (const bool adds : op.accumulates) {
+      const Accumulate accumulate = adds ? Accumulate::yes : Accumulate::no;
+      Session narrow(device(), dtype, Weights::narrow);
+      expect_all_close(op.backward(narrow, op.inputs, dy, accumulate),
+                       op.backward(reference, op.inputs, dy, accumulate), tolerance(rounded, dtype));
     }
   }
 

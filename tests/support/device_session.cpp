@@ -113,7 +113,8 @@ Tensor Session::gradient(std::int64_t rows, std::int64_t cols, Accumulate accumu
 }
 
 Tensor Session::weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
-  return weights_ == Weights::frozen ? Tensor{} : gradient(rows, cols, accumulate, wide_dtype());
+  if (weights_ == Weights::frozen) return {};
+  return gradient(rows, cols, accumulate, weights_ == Weights::narrow ? dtype_ : wide_dtype());
 }
 
 Tensor Session::workspace(std::int64_t bytes) {

@@ -42,7 +42,7 @@ Layout single_tokens(std::int32_t tokens);
 Layout mixed_segments(std::int32_t tokens);
 
 /// Whether gradients of weights are asked for.
-enum class Weights : bool { trained, frozen };
+enum class Weights : std::uint8_t { trained, frozen, narrow };
 
 /// Each number as `dtype` has it, rounded to nearest even; +-infinity beyond its largest.
 Values rounded(Values values, DType dtype);
@@ -63,7 +63,7 @@ class Session {
   ~Session();
   device::Device& device() { return device_; }
   DType dtype() const { return dtype_; }
-  /// Of statistics, RoPE's table and gradients of weights, which are never narrower than float32.
+  /// Of statistics, RoPE's table and gradients of weights (unless these are narrow).
   DType wide_dtype() const { return dtype_ == DType::float64 ? DType::float64 : DType::float32; }
 
   Tensor upload(const Values& values) { return upload(rounded(values, inputs_), dtype_); }
@@ -77,7 +77,7 @@ class Session {
   Tensor gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate) {
     return gradient(rows, cols, accumulate, dtype_);
   }
-  /// The same in the wide dtype, but empty where weights are frozen.
+  /// The same in the wide dtype, but empty where weights are frozen, and in dtype() where they are narrow.
   Tensor weight_gradient(std::int64_t rows, std::int64_t cols, Accumulate accumulate);
   /// Not a number whatever it is read as.
   Tensor workspace(std::int64_t bytes);

@@ -19,10 +19,9 @@ struct Precision {
   DType gradient_shard = DType::float32;
 
   bool widens() const { return param != compute; }
-  bool narrows() const { return reduce != gradient(); }
-  /// True if what stages write is not what is kept, even where nothing travels.
+  /// True if gradients are kept in less than they are computed in.
   bool shortens_gradient() const { return gradient_shard != gradient(); }
-  /// Of the gradients that stages write.
+  /// Of the sums that gradients are.
   DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
 };
 

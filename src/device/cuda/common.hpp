@@ -37,5 +37,8 @@ T* elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_
 /// Likewise, null for an empty Tensor.
 void* optional_elements_of(const Tensor& tensor, DType dtype, std::int64_t rows, std::int64_t cols,
                            const char* name);
+/// The gradient of a weight: float32, or in the dtype of the activations. Null for an empty Tensor.
+void* weight_gradient_of(const Tensor& tensor, DType activations, std::int64_t rows, std::int64_t cols,
+                         const char* name);
 
 }  // namespace llampi::device::cuda

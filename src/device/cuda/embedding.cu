@@ -64,19 +64,19 @@ __global__ void __launch_bounds__(kElementThreads)
 /// A block has a token and kElementThreads vectors of 4 columns (blockIdx.y); it sums the group if the token
 /// is the leader. dx is read and the rows that occur are written: at most 6 H bytes a token, 201 MB, 42 us
 /// for 8192 tokens of 4096; rows that are cleared before: 4 V H bytes, 2.1 GB, 440 us for V = 128256.
-template <class T, int N>
+template <class T, class G, int N>
 __global__ void __launch_bounds__(kElementThreads)
     sum_groups_kernel(const std::int32_t* tokens, const Groups groups, const T* dx, std::int64_t hidden,
-                      bool accumulate, float* dtable) {
+                      bool accumulate, G* dtable) {
   constexpr int kRows = 8;  // under way at once
   const std::int64_t column = (std::int64_t{blockIdx.y} * kElementThreads + threadIdx.x) * N;
   const int size = groups.size[blockIdx.x];
   if (size == 0 || column >= hidden) return;
   const std::int32_t* rows = groups.order + groups.begin[blockIdx.x];
-  float* to = dtable + tokens[blockIdx.x] * hidden + column;
+  G* to = dtable + tokens[blockIdx.x] * hidden + column;
   float sum[N] = {};
   if (accumulate) {
-    const auto before = load_vector<N>(static_cast<const float*>(to));
+    const auto before = load_vector<N>(static_cast<const G*>(to));
 #pragma unroll
     for (int k = 0; k < N; ++k) sum[k] = before[k];
   }
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kElementThreads)
       for (int k = 0; k < N; ++k) sum[k] += first + i < size ? x[i][k] : 0.0F;
     }
   }
-  store_vector(to, Vector<float, N>::from(sum));
+  store_vector(to, Vector<G, N>::from(sum));
 }
 
 /// A block for each token and part of a row.
@@ -128,23 +128,32 @@ void CudaDevice::execute(const op::Embedding& o) {
 void CudaDevice::execute(const op::EmbeddingBackward& o) {
   if (!o.dtable) return;
   const std::int64_t tokens = o.tokens.cols, hidden = o.dtable.cols;
-  float* to = elements_of<float>(o.dtable, DType::float32, o.dtable.rows, hidden, "dtable");
+  void* const dtable = weight_gradient_of(o.dtable, o.dx.dtype, o.dtable.rows, hidden, "dtable");
   require(workspace_.bytes() >= embedding_backward_bytes(tokens),
           "the workspace is too small for embedding_backward");
   auto* scratch = static_cast<std::int32_t*>(workspace_.data);
   const Groups groups{scratch, scratch + tokens, scratch + 2 * tokens};
   if (o.accumulate_dtable == Accumulate::no)
-    check(cudaMemsetAsync(to, 0, static_cast<std::size_t>(o.dtable.bytes()), compute()), "cudaMemsetAsync");
+    check(cudaMemsetAsync(dtable, 0, static_cast<std::size_t>(o.dtable.bytes()), compute()),
+          "cudaMemsetAsync");
   launch(group_kernel, dim3(static_cast<unsigned>(divide_up(tokens, kElementThreads / 32))),
          dim3(kElementThreads), 0, compute(), ids_of(o.tokens), static_cast<int>(tokens), groups);
   dispatch(o.dx.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = elements_of<T>(o.dx, o.dx.dtype, tokens, hidden, "dx");
-    const bool fits = fits_vectors<T>(4, hidden, {from}) && fits_vectors<float>(4, hidden, {to});
-    with_width<4>(fits, [&](auto n) {
-      launch(sum_groups_kernel<T, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0, compute(),
-             ids_of(o.tokens), groups, from, hidden, o.accumulate_dtable == Accumulate::yes, to);
-    });
+    const auto sum_into = [&](auto* to) {
+      using G = std::remove_pointer_t<decltype(to)>;
+      const bool fits = fits_vectors<T>(4, hidden, {from}) && fits_vectors<G>(4, hidden, {to});
+      with_width<4>(fits, [&](auto n) {
+        launch(sum_groups_kernel<T, G, n()>, grid_of(tokens, hidden, n()), dim3(kElementThreads), 0,
+               compute(), ids_of(o.tokens), groups, from, hidden, o.accumulate_dtable == Accumulate::yes, to);
+      });
+    };
+    if (o.dtable.dtype == DType::float32) {
+      sum_into(static_cast<float*>(dtable));
+    } else {
+      sum_into(static_cast<T*>(dtable));
+    }
   });
 }
 

@@ -227,12 +227,12 @@ class Head {
   }
 
   /// dweight (+)= dlogits^T x.
-  void weight_gradient(std::int64_t begin, std::int64_t end, void* dweight, Accumulate accumulate) {
+  void weight_gradient(std::int64_t begin, std::int64_t end, const Tensor& dweight, Accumulate accumulate) {
     GemmShape shape{.m = weight_.rows, .n = x_.cols, .k = end - begin, .a = Transpose::yes, .in = x_.dtype};
-    shape.out = DType::float32;
+    shape.out = dweight.dtype;
     shape.accumulate = accumulate;
     shape.a_stride = stride();
-    multiply(shape, logits_, x_.slice_rows(begin, end).data, dweight);
+    multiply(shape, logits_, x_.slice_rows(begin, end).data, dweight.data);
   }
 
  private:
@@ -267,14 +267,15 @@ void CudaDevice::execute(const op::LinearCrossEntropy& o) {
 void CudaDevice::execute(const op::LinearCrossEntropyBackward& o) {
   Head head(o, workspace_, *gemm_, compute());
   elements_of(o.dx, o.x.dtype, o.x.rows, o.x.cols, "dx");
-  void* const dweight = optional_elements_of(o.dweight, DType::float32, o.weight.rows, o.x.cols, "dweight");
+  const bool is_trained =
+      weight_gradient_of(o.dweight, o.x.dtype, o.weight.rows, o.x.cols, "dweight") != nullptr;
   for (std::int64_t begin = 0; begin < head.tokens(); begin += head.chunk()) {
     const std::int64_t end = std::min(begin + head.chunk(), head.tokens());
     head.logits(begin, end);
     head.losses<true>(begin, end, o.inverse_tokens);
     head.input_gradient(begin, end, o.dx);
     const Accumulate accumulate = begin == 0 ? o.accumulate_dweight : Accumulate::yes;
-    if (dweight != nullptr) head.weight_gradient(begin, end, dweight, accumulate);
+    if (is_trained) head.weight_gradient(begin, end, o.dweight, accumulate);
     progress();
   }
 }

@@ -124,8 +124,9 @@ __global__ void __launch_bounds__(kNormThreads)
 constexpr int kSumColumns = 32, kSumRows = 8;
 
 /// dweight (+)= the sum of the rows of partial [rows, hidden], in a fixed order.
+template <class G>
 __global__ void __launch_bounds__(kSumColumns* kSumRows)
-    sum_rows_kernel(const float* partial, int rows, std::int64_t hidden, bool accumulate, float* dweight) {
+    sum_rows_kernel(const float* partial, int rows, std::int64_t hidden, bool accumulate, G* dweight) {
   __shared__ float sums[kSumRows][kSumColumns];
   const std::int64_t column = std::int64_t{blockIdx.x} * kSumColumns + threadIdx.x;
   float sum = 0;
@@ -138,7 +139,7 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   __syncthreads();
   if (threadIdx.y != 0 || column >= hidden) return;
   for (int row = 1; row < kSumRows; ++row) sum += sums[row][threadIdx.x];
-  dweight[column] = accumulate ? dweight[column] + sum : sum;
+  dweight[column] = from_float<G>(accumulate ? to_float(dweight[column]) + sum : sum);
 }
 
 /// work(N, threads) for rows of this many elements.
@@ -173,7 +174,7 @@ void CudaDevice::execute(const op::RmsNorm& o) {
 void CudaDevice::execute(const op::RmsNormBackward& o) {
   const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
   const float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
-  auto* dw = static_cast<float*>(optional_elements_of(o.dweight, DType::float32, 1, hidden, "dweight"));
+  void* const dw = weight_gradient_of(o.dweight, o.x.dtype, 1, hidden, "dweight");
   require(o.workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
   auto* partial = dw == nullptr ? nullptr : static_cast<float*>(o.workspace.data);
   const auto blocks = static_cast<int>(std::min(
@@ -192,9 +193,12 @@ void CudaDevice::execute(const op::RmsNormBackward& o) {
     });
   });
   if (dw != nullptr) {
-    launch(sum_rows_kernel, dim3(static_cast<unsigned>(divide_up(hidden, kSumColumns))),
-           dim3(kSumColumns, kSumRows), 0, compute(), partial, blocks, hidden,
-           o.accumulate_dweight == Accumulate::yes, dw);
+    dispatch(o.dweight.dtype, [&](auto tag) {
+      using G = typename decltype(tag)::type;
+      launch(sum_rows_kernel<G>, dim3(static_cast<unsigned>(divide_up(hidden, kSumColumns))),
+             dim3(kSumColumns, kSumRows), 0, compute(), partial, blocks, hidden,
+             o.accumulate_dweight == Accumulate::yes, static_cast<G*>(dw));
+    });
   }
 }
 

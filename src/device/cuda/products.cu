@@ -22,13 +22,13 @@ class Products {
              optional_elements_of(residual, x.dtype, rows, out, "residual"));
   }
 
-  /// dx = dy weight; dweight (+)= dy^T x in float32, unless it is empty.   dy [T, out], x, dx [T, in]
+  /// dx = dy weight; dweight (+)= dy^T x, unless it is empty.   dy [T, out], x, dx [T, in]
   void backward(const Tensor& dy, const Tensor& x, const Tensor& weight, const Tensor& dx,
                 const Tensor& dweight_, Accumulate accumulate) {
     const std::int64_t rows = x.rows, in = x.cols, out = weight.rows;
     const void* const gradient = elements_of(dy, x.dtype, rows, out, "dy");
     const void* const input = elements_of(x, x.dtype, rows, in, "x");
-    void* const dweight = optional_elements_of(dweight_, DType::float32, out, in, "dweight");
+    void* const dweight = weight_gradient_of(dweight_, x.dtype, out, in, "dweight");
     multiply({.m = rows, .n = in, .k = out, .in = x.dtype, .out = x.dtype}, gradient,
              elements_of(weight, x.dtype, out, in, "weight"), elements_of(dx, x.dtype, rows, in, "dx"));
     if (dweight == nullptr) return;
@@ -37,7 +37,7 @@ class Products {
                           .k = rows,
                           .a = Transpose::yes,
                           .in = x.dtype,
-                          .out = DType::float32,
+                          .out = dweight_.dtype,
                           .accumulate = accumulate};
     multiply(shape, gradient, input, dweight);
   }

@@ -31,15 +31,26 @@ Buffer shaped(Buffer buffer) {
 
 }  // namespace
 
+DType written_gradient(const ProgramSpec& spec) {
+  const Precision& precision = spec.precision;
+  const bool written_once = !spec.accumulate_unsharded || spec.micro_batches == 1;
+  const bool rounds_at_once = spec.backend == comm::Backend::nccl &&
+                              precision.gradient_shard == DType::bfloat16 &&
+                              precision.compute == DType::bfloat16 && written_once;
+  return rounds_at_once ? DType::bfloat16 : precision.gradient();
+}
+
 std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
+  const DType written = written_gradient(spec);
+  const bool shortens = spec.precision.gradient_shard != written;
   std::vector<UnitPlan> plans;
   for (const auto& unit : spec.units) {
     plans.push_back({.trained = !unit.frozen,
                      .uploaded = state_placement(spec.precision, spec.offload).host_shard,
                      .gathered = unit.shards > 1,
                      .cast = spec.precision.widens(),
-                     .reduced = unit.shards > 1 || spec.replicas > 1 || spec.precision.shortens_gradient(),
-                     .cast_gradient = spec.precision.narrows()});
+                     .reduced = unit.shards > 1 || spec.replicas > 1 || shortens,
+                     .cast_gradient = spec.precision.reduce != written});
   }
   return plans;
 }
@@ -177,7 +188,7 @@ BufferId BufferTable::cast(int unit, Pass pass) {
 
 BufferId BufferTable::unsharded_gradient(int unit) {
   return once(unsharded_gradient_[unit], [&] {
-    return of_unit(Purpose::unsharded_gradient, unit, spec_.precision.gradient(),
+    return of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_),
                    spec_.units[unit].flat_elements());
   });
 }

@@ -135,6 +135,24 @@ TEST_F(GpuEngine, Bfloat16StaysNearPyTorch) {
   expect_oracle(run(fixture, {.poison = true, .precision = precision}), fixture, kBfloat16Arithmetic);
 }
 
+// As near as with arithmetic in bfloat16 alone: each element is off by up to 2^-9 of itself, and the norm of many
+// by far less.
+TEST_F(GpuEngine, Bfloat16GradientsStayNearPyTorch) {
+  const auto fixture = oracle::load("bf16_params");
+  const fsdp::Precision precision = {.param = DType::bfloat16,
+                                     .compute = DType::bfloat16,
+                                     .reduce = DType::bfloat16,
+                                     .gradient_shard = DType::bfloat16};
+  work_orders().back().set();
+  for (const int accumulation : {1, 2}) {
+    for (const bool unsharded : {false, true}) {
+      const TrajectoryOptions options = {
+          .accumulation = accumulation, .poison = true, .unsharded = unsharded, .precision = precision};
+      expect_oracle(run(fixture, options), fixture, kBfloat16Arithmetic);
+    }
+  }
+}
+
 TEST_F(GpuEngine, DocumentsDoNotFeelEachOther) {
   work_orders().back().set();
   expect_documents_apart(test_world(), oracle::load("one_layer_one_head"), {.machine = machine_.get()});

@@ -447,6 +447,38 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
   EXPECT_EQ(lines, expected);
 }
 
+/// dtype of the gradients that stages write, and whether they are rounded afterwards.
+std::pair<DType, bool> written_gradients(const ListCase& options) {
+  const auto lists = make_lists(options, [&](ProgramSpec& spec) {
+    if (options.on_gpus) spec.precision.compute = DType::bfloat16;
+  });
+  std::set<DType> dtypes;
+  bool rounded = false;
+  for (const auto& action : lists.step.actions) {
+    rounded = rounded || action.op == Op::cast_grads || (options.ranks == 1 && action.op == Op::all_reduce);
+    for (const auto& o : action.operands) {
+      if (o.slot == Slot::parameter_gradient) dtypes.insert(lists.step[o.buffer].dtype);
+    }
+  }
+  EXPECT_EQ(dtypes.size(), 1U);
+  return {*dtypes.begin(), rounded};
+}
+
+TEST(Schedule, GpusRoundGradientsThatAreKeptInBfloat16AsTheyWriteThem) {
+  for (const int ranks : {1, 2}) {
+    ListCase options{
+        .ranks = ranks, .micro_batches = 3, .mixed = true, .short_gradient = true, .on_gpus = true};
+    EXPECT_EQ(written_gradients(options), std::pair(DType::bfloat16, false));
+    options.unsharded = true;
+    EXPECT_EQ(written_gradients(options), std::pair(DType::float32, true))
+        << "micro-batches add up in float32";
+    options.micro_batches = 1;
+    EXPECT_EQ(written_gradients(options), std::pair(DType::bfloat16, false));
+    options.on_gpus = false;
+    EXPECT_EQ(written_gradients(options), std::pair(DType::float32, true));
+  }
+}
+
 TEST(Streams, StandAtTheirNumbersAndHaveDifferentNames) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < kAllStreams.size(); ++i) {
