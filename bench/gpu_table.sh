@@ -101,14 +101,16 @@ fi
 # Beside llmq, whose logs are given as --beside: the layers that it was measured with, and all of Llama-3-8B.
 for length in "${lengths[@]}"; do
     $of_8b || continue
-    for checkpointing in selective full; do
-        run --seq-len "$length" --layers 32 --checkpointing "$checkpointing" --gradient bfloat16 "${short[@]}"
-    done
+    run --seq-len "$length" --layers 32 --checkpointing auto --gradient bfloat16 "${short[@]}"
 done
 for file in "${beside[@]}"; do
     "$program" --beside "$file" --output "$results" >>"$log" 2>&1 || say_not_measured "beside $file" "$(tail -n 1 "$log" | tr -d '"\134')"
 done
-for length in "${lengths[@]}"; do ! $of_8b || run --seq-len "$length" --layers 18 "${short[@]}"; done
+for length in "${lengths[@]}"; do
+    $of_8b || continue
+    run --seq-len "$length" --layers 18 "${short[@]}"
+    run --seq-len "$length" --layers 18 --gradient bfloat16 "${short[@]}" # as llmq has them
+done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"
 ! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape
 for length in "${lengths[@]}"; do run --seq-len "$length" --checkpointing full "${short[@]}"; done

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "llampi/core/error.hpp"
+#include "llampi/fsdp/builder.hpp"
 
 namespace llampi::bench {
 namespace {
@@ -40,7 +41,7 @@ po::options_description describe(Options& o) {
   add("tokens", value(o.tokens), "of a micro-batch of a rank");
   add("micro-batches", value(o.micro_batches), "of a step");
   add("documents", value(o.documents), "of a sequence, which do not see each other; MFU counts whole ones");
-  add("checkpointing", value(o.checkpointing), "none, full, selective");
+  add("checkpointing", value(o.checkpointing), "as activation.checkpointing; auto: what fits");
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
   add("attention", value(o.attention), "auto, cudnn, own");
@@ -79,7 +80,8 @@ void require_one_of(const char* name, const std::string& word, std::initializer_
 
 void check(const Options& o) {
   require_one_of("device", o.device, {"cuda", "cpu"});
-  require_one_of("checkpointing", o.checkpointing, {"none", "full", "selective"});
+  if (o.checkpointing != "auto" && !fsdp::parse_checkpointing(o.checkpointing))
+    throw_user_error("--checkpointing {}: use what activation.checkpointing takes", o.checkpointing);
   require_one_of("state", o.state, {"bfloat16", "float32"});
   require_one_of("gradient", o.gradient, {"float32", "bfloat16"});
   require_one_of("attention", o.attention, {"auto", "cudnn", "own"});

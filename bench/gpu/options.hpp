@@ -26,7 +26,7 @@ struct Options {
   std::int64_t tokens = 8192;  ///< of a micro-batch of a rank
   int micro_batches = 2;
   std::int64_t documents = 1;          ///< of a sequence, which do not see each other
-  std::string checkpointing = "none";  ///< none, full, selective
+  std::string checkpointing = "none";  ///< as activation.checkpointing
   std::string state = "bfloat16";      ///< master parameters and moments: bfloat16 or float32
   std::string gradient = "float32";    ///< sharded gradients: float32 or bfloat16
   std::string attention = "auto";      ///< auto, cudnn, own

@@ -119,6 +119,7 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"graph", o.graph},
               {"tuning", o.tuning},
               {"tuning_seconds", m.steps.tuning_seconds},
+              {"recomputed", m.steps.checkpointing},
               {"attention_workspace_bytes", m.steps.dp_room},
               {"flops_per_token", m.flops_per_token},
               {"peak_tflops", machine.peak_flops / 1e12},

@@ -24,10 +24,7 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
   fsdp::EngineOptions options;
   options.batch = {o.tokens / o.seq_len, o.seq_len};
   options.micro_batches = o.micro_batches;
-  options.checkpointing =
-      o.checkpointing == "full"
-          ? fsdp::Checkpointing::full
-          : (o.checkpointing == "selective" ? fsdp::Checkpointing::selective : fsdp::Checkpointing::none);
+  options.checkpointing = fsdp::parse_checkpointing(o.checkpointing).value_or(fsdp::Checkpointing::none);
   if (machine.gpu) {
     options.precision.param = options.precision.compute = DType::bfloat16;
     options.graph = o.graph;
@@ -39,30 +36,33 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
   return options;
 }
 
-/// Likewise with room for deterministic attention, as a run decides it; layers are chosen without it, so that
-/// there are as many in every row.
-fsdp::EngineOptions engine_options_with_room(const model::Model& model, const Machine& machine,
-                                             comm::World& world, const Options& o) {
+/// Likewise with what is decided by memory, as a run decides it: recomputation, and room for deterministic
+/// attention. Layers are chosen without it, so that there are as many in every row. Collective.
+fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& machine, comm::World& world,
+                                    const Options& o) {
+  constexpr int kPieces = 8;
   fsdp::EngineOptions options = engine_options(model, machine, o);
-  if (!machine.gpu || !o.deterministic || o.attention == "own") return options;
-  if (o.attention_workspace >= 0) {
-    options.batch.dp_room = o.attention_workspace << 20;
-    return options;
-  }
-  const std::int64_t available = machine.device().available_bytes(world.topology().local_ranks);
+  const bool keeps_dp = machine.gpu && o.deterministic && o.attention != "own";
+  const bool decides_room = keeps_dp && o.attention_workspace < 0;
+  if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
+  std::int64_t lacking = -machine.device().available_bytes(world.topology().local_ranks);
+  world.max(std::span(&lacking, 1));
+  const std::int64_t available = -lacking, most = available / 8;
   const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
-  const auto fits = [&](const auto& arena_bytes, const auto& in_groups) {
-    return fsdp::needed_bytes(world.backend(), arena_bytes, in_groups, false) <= available;
-  };
-  std::int64_t negative = -fsdp::fitting_dp_room({.model = model,
-                                                  .options = options,
-                                                  .groups = groups,
-                                                  .sizes = machine.device().sizes(),
-                                                  .backend = world.backend(),
-                                                  .fits = fits},
-                                                 available / 8);
-  world.max(std::span(&negative, 1));
-  options.batch.dp_room = -negative;
+  const fsdp::FitQuestion question{.model = model,
+                                   .options = options,
+                                   .groups = groups,
+                                   .sizes = machine.device().sizes(),
+                                   .backend = world.backend(),
+                                   .fits = [&](const auto& arena_bytes, const auto& in_groups) {
+                                     return fsdp::needed_bytes(world.backend(), arena_bytes, in_groups,
+                                                               !machine.gpu) <= available;
+                                   }};
+  if (o.checkpointing == "auto") {
+    if (decides_room) options.batch.dp_room = most / kPieces;
+    options.checkpointing = fsdp::fitting_checkpointing(question);
+  }
+  if (decides_room) options.batch.dp_room = fsdp::fitting_dp_room(question, most);
   return options;
 }
 
@@ -91,8 +91,7 @@ class Training {
            const Options& options)
       : world_(world),
         options_(options),
-        engine_(model, device, *machine.host, world,
-                engine_options_with_room(model, machine, world, options)) {
+        engine_(model, device, *machine.host, world, fitting_options(model, machine, world, options)) {
     choose_products(device);
     fill_parameters(engine_, device);
   }
@@ -199,6 +198,7 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   times.grad_norm = training.result().grad_norm;
   times.tuning_seconds = training.tuning_seconds();
   times.dp_room = training.engine().options().batch.dp_room;
+  times.checkpointing = to_string(training.engine().options().checkpointing);
   return times;
 }
 
