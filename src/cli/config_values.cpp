@@ -13,6 +13,7 @@ namespace llampi::cli {
 namespace {
 
 constexpr std::int64_t kMostMebibytes = std::int64_t{1} << 40;
+constexpr std::int64_t kMostSequences = 1000000000;  // as of a global batch
 
 /// A positive whole number and nothing else.
 template <class Number>
@@ -21,6 +22,23 @@ std::optional<Number> positive(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool read = error == std::errc() && end == text.data() + text.size() && value > 0;
   return read ? std::optional(value) : std::nullopt;
+}
+
+/// Within these; "auto" for none.
+Spelled number_or_auto(std::optional<std::int64_t>& target, std::int64_t least, std::int64_t most,
+                       const char* advice) {
+  static constexpr const char* kAutomatic = "auto";
+  return {.write = [&target] { return target ? std::to_string(*target) : kAutomatic; },
+          .read =
+              [&target, least, most](const std::string& text) {
+                const auto number =
+                    text == "0" ? std::optional<std::int64_t>(0) : positive<std::int64_t>(text);
+                if (!number && text != kAutomatic) return false;
+                if (number && (*number < least || *number > most)) return false;
+                target = number;
+                return true;
+              },
+          .advice = advice};
 }
 
 /// A target that is one of two words, or the name of a file.
@@ -123,16 +141,11 @@ Spelled spelled_checkpointing(std::optional<fsdp::BlockCheckpointing>& target) {
 }
 
 Spelled spelled_mebibytes(std::optional<std::int64_t>& target) {
-  static constexpr const char* kAutomatic = "auto";
-  return {.write = [&target] { return target ? std::to_string(*target) : kAutomatic; },
-          .read =
-              [&target](const std::string& text) {
-                const auto size = text == "0" ? std::optional<std::int64_t>(0) : positive<std::int64_t>(text);
-                if ((!size && text != kAutomatic) || size.value_or(0) > kMostMebibytes) return false;
-                target = size;
-                return true;
-              },
-          .advice = "use auto or a number of MiB"};
+  return number_or_auto(target, 0, kMostMebibytes, "use auto or a number of MiB");
+}
+
+Spelled spelled_micro_batch(std::optional<std::int64_t>& target) {
+  return number_or_auto(target, 1, kMostSequences, "use auto or a number of sequences");
 }
 
 Spelled spelled_steps(std::optional<train::StepRange>& target) {

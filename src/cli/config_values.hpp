@@ -28,6 +28,8 @@ Spelled spelled_group_size(std::optional<int>& target);
 Spelled spelled_checkpointing(std::optional<fsdp::BlockCheckpointing>& target);
 /// "auto" for none, or a number of MiB.
 Spelled spelled_mebibytes(std::optional<std::int64_t>& target);
+/// "auto" for none, or a number of sequences.
+Spelled spelled_micro_batch(std::optional<std::int64_t>& target);
 /// Empty or "0" for none, "3", "3-5".
 Spelled spelled_steps(std::optional<train::StepRange>& target);
 

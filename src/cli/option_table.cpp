@@ -109,7 +109,10 @@ Table train_options(train::Config& c) {
        &c.train.epochs,
        "passes over the data instead of train.steps; an epoch has samples / global_batch steps, rounded down",
        {.range = kAtLeastZero}},
-      {"train.micro_batch", &c.train.micro_batch, "sequences per rank and forward pass", {.range = kCount}},
+      {"train.micro_batch",
+       spelled_micro_batch(c.train.micro_batch),
+       "sequences per rank and forward pass; auto: as many as fit, up to 16384 tokens",
+       {.name = "auto|N"}},
       {"train.global_batch",
        &c.train.global_batch,
        "sequences per step over all ranks, a multiple of ranks x micro_batch; gradients accumulate over "

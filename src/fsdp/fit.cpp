@@ -268,4 +268,23 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return choice(enough);
 }
 
+std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
+  const std::int64_t all = question.options.batch.sequences * question.options.micro_batches;
+  std::vector<std::int64_t> candidates;
+  for (std::int64_t n = 1; n <= all; ++n) {
+    if (all % n != 0) continue;
+    candidates.push_back(n);
+    if (n * question.options.batch.seq_len >= enough) break;
+  }
+  for (; candidates.size() > 1; candidates.pop_back()) {
+    EngineOptions options = question.options;
+    options.batch.sequences = candidates.back();
+    options.micro_batches = static_cast<int>(all / candidates.back());
+    const CompiledModel compiled =
+        compile_model(question.model, options, question.groups, question.sizes, question.backend);
+    if (question.fits(compiled.arena_bytes, question.groups)) break;
+  }
+  return candidates.back();
+}
+
 }  // namespace llampi::fsdp

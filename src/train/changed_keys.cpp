@@ -112,7 +112,7 @@ constexpr const char* kAutomatic = "auto";
 
 /// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
 bool is_resolved_once(const std::string& key) {
-  return key == "run.attention_workspace" || key == "activation.checkpointing";
+  return key == "run.attention_workspace" || key == "activation.checkpointing" || key == "train.micro_batch";
 }
 
 std::string place_of(const std::string& path) {

@@ -47,18 +47,23 @@ bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major) {
 }
 
 bool decides_by_memory(const Config& config, Hardware hardware) {
-  return !config.activation.checkpointing || decides_dp_room(config, hardware, 0);
+  return !config.activation.checkpointing || !config.train.micro_batch ||
+         decides_dp_room(config, hardware, 0);
 }
 
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu) {
-  constexpr int kPieces = 8;  // of the most room: larger ones are faster by little
+  constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
+  constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
   const bool has_room = decides_dp_room(config, hardware, gpu.major);
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
   const std::int64_t most = memory_bytes / 8;
-  if (!config.activation.checkpointing) {
-    if (has_room) options.batch.dp_room = most / kPieces;
-    options.checkpointing = fsdp::fitting_checkpointing(question);
+  if (has_room) options.batch.dp_room = most / kPieces;
+  if (!config.activation.checkpointing) options.checkpointing = fsdp::fitting_checkpointing(question);
+  if (!config.train.micro_batch) {
+    const std::int64_t sequences = fsdp::fitting_micro_batch(question, kEnoughTokens);
+    options.micro_batches = static_cast<int>(options.micro_batches * options.batch.sequences / sequences);
+    options.batch.sequences = sequences;
   }
   if (has_room) options.batch.dp_room = fsdp::fitting_dp_room(question, most) >> 20 << 20;
 }
@@ -67,7 +72,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
                                    Hardware hardware) {
   check_together(c);
   fsdp::EngineOptions options;
-  options.batch = {c.train.micro_batch, c.data.seq_len};
+  options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
   const bool has_room = hardware == Hardware::gpu && keeps_dp(c);
   if (has_room) options.batch.dp_room = c.run.attention_workspace.value_or(0) << 20;
   options.micro_batches = micro_batches;

@@ -21,8 +21,8 @@ fsdp::EngineOptions engine_options(const Config& config, const model::Model& mod
 /// Whether run.attention_workspace = auto has an effect.
 /// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
 bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major);
-/// Whether engine_options() leaves something to be decided by what fits: activation.checkpointing = auto, or
-/// run.attention_workspace = auto where it has an effect.
+/// Whether engine_options() leaves something to be decided by what fits: activation.checkpointing = auto,
+/// train.micro_batch = auto, or run.attention_workspace = auto where it has an effect.
 bool decides_by_memory(const Config& config, Hardware hardware);
 /// The GPU on which the least can be had.
 struct GpuOfRanks {
@@ -30,7 +30,7 @@ struct GpuOfRanks {
   int major = 0;                  ///< compute capability
 };
 /// Decides that, in `options`, which are those of the question: as little recomputation as fits with room for
-/// pieces of attention, then as much room as fits beside, at most an eighth of the GPU's memory, in whole MiB.
+/// pieces of attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as fits beside, at most an eighth of the GPU's memory, in whole MiB.
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu);
 

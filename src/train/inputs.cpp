@@ -8,17 +8,18 @@
 namespace llampi::train {
 
 int micro_batches_of_step(const Config& c, int ranks) {
-  if (c.train.micro_batch > c.train.global_batch / ranks) {
+  const std::int64_t micro_batch = c.train.micro_batch.value_or(1);
+  if (micro_batch > c.train.global_batch / ranks) {
     throw_user_error(
         "train.global_batch = {} is less than {} ranks x train.micro_batch = {}; make it a multiple of that",
-        c.train.global_batch, ranks, c.train.micro_batch);
+        c.train.global_batch, ranks, micro_batch);
   }
-  const std::int64_t per_pass = ranks * c.train.micro_batch;
+  const std::int64_t per_pass = ranks * micro_batch;
   if (c.train.global_batch % per_pass != 0) {
     throw_user_error(
         "train.global_batch = {} is not a multiple of {} ranks x train.micro_batch = {}; use a multiple of "
         "{}",
-        c.train.global_batch, ranks, c.train.micro_batch, per_pass);
+        c.train.global_batch, ranks, micro_batch, per_pass);
   }
   return static_cast<int>(c.train.global_batch / per_pass);
 }
@@ -79,7 +80,8 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
     throw_user_error("train.eval_every = {} needs data.eval, a token file to evaluate on",
                      c.train.eval_every);
   }
-  in.batch_options = {c.data.seq_len, c.train.micro_batch, c.data.document_mask, in.llama.vocab_size};
+  in.batch_options = {c.data.seq_len, c.train.micro_batch.value_or(1), c.data.document_mask,
+                      in.llama.vocab_size};
   in.fresh = {.seed = static_cast<std::int64_t>(c.run.seed),
               .seq_len = c.data.seq_len,
               .global_batch = c.train.global_batch,

@@ -67,13 +67,14 @@ struct MemoryFigures {
   auto members() { return std::tie(planned_and_used, gpu_process); }
 };
 
-/// None for what is no size of memory in MiB.
-std::optional<std::int64_t> mib_of(const std::string& text) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
+
+/// None for what is no whole number between these.
+std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
   std::int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool read = error == std::errc() && end == text.data() + text.size();
-  return read && number >= 0 && number <= kMost ? std::optional(number) : std::nullopt;
+  return read && number >= least && number <= most ? std::optional(number) : std::nullopt;
 }
 
 class Trainer {
@@ -339,7 +340,8 @@ Outcome Trainer::run_watched() {
 /// What is `auto` and depends on memory: as the checkpoint says if that fits here, else what all ranks have room
 /// for. Collective.
 void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
-  constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing";
+  constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
+                       *kMicroBatch = "train.micro_batch";
   const Hardware hardware = compute_.on_gpu() ? Hardware::gpu : Hardware::cpu;
   if (!decides_by_memory(config_, hardware)) return;
   const comm::Backend backend = compute_.world().backend();
@@ -365,23 +367,34 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
                                      .fits = fits};
     const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
     Config decided = config_;
-    if (!config_.run.attention_workspace) decided.run.attention_workspace = mib_of(then.value(kRoom));
+    if (!config_.run.attention_workspace)
+      decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
     if (!config_.activation.checkpointing)
       decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
-    options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
+    const std::int64_t of_rank = config_.train.global_batch / world_.size();
+    const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
+    if (!config_.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
+      decided.train.micro_batch = micro_batch;
+    const auto options_of = [&](const Config& config) {
+      return engine_options(config, *inputs_.model, micro_batches_of_step(config, world_.size()), hardware);
+    };
+    options = options_of(decided);
     const auto arenas =
         fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend).arena_bytes;
     if (!fits(arenas, groups)) {  // on other GPUs
       decided = config_;
-      options = engine_options(decided, *inputs_.model, options.micro_batches, hardware);
+      options = options_of(decided);
     }
     train::decide_by_memory(options, question, decided, hardware, least);
   });
+  inputs_.batch_options.micro_batch = options.batch.sequences;
+  start_.run_text = with_value(start_.run_text, kMicroBatch, std::to_string(options.batch.sequences));
   start_.run_text = with_value(start_.run_text, kCheckpointing, to_string(options.checkpointing));
   if (decides_dp_room(config_, hardware, least.major))
     start_.run_text = with_value(start_.run_text, kRoom, std::to_string(options.batch.dp_room >> 20));
   if (!config_.activation.checkpointing)
     log_.info("activation.checkpointing = auto: {}", to_string(options.checkpointing));
+  if (!config_.train.micro_batch) log_.info("train.micro_batch = auto: {}", options.batch.sequences);
 }
 
 /// Within a step or an evaluation. Collective.

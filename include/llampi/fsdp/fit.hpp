@@ -63,6 +63,10 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 /// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
 BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
 
+/// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
+/// takes to have `enough` tokens. 1 where nothing fits.
+std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
+
 /// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"
 /// @param arena whose three largest items at the busiest moment of a step are named; none: both

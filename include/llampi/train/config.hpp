@@ -123,9 +123,9 @@ struct Config {
   struct {
     std::int64_t steps = 0;  ///< 0: from epochs; exactly one of the two is positive
     double epochs = 0;
-    std::int64_t micro_batch = 1;   ///< sequences per rank and forward pass
-    std::int64_t global_batch = 8;  ///< sequences per step over all ranks
-    std::int64_t eval_every = 0;    ///< steps; 0: never
+    std::optional<std::int64_t> micro_batch = 1;  ///< sequences per rank and forward pass; none: what fits
+    std::int64_t global_batch = 8;                ///< sequences per step over all ranks
+    std::int64_t eval_every = 0;                  ///< steps; 0: never
     NotFinitePolicy not_finite;
   } train;
   struct {

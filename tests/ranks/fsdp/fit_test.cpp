@@ -116,6 +116,32 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
   EXPECT_EQ(chosen(0), "full");
 }
 
+TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {
+  const auto sizes = device::make_cpu_sizes(1);
+  options_.batch.sequences = 1;
+  options_.micro_batches = 12;
+  const auto arena_with = [&](int sequences) {
+    EngineOptions options = options_;
+    options.batch.sequences = sequences;
+    options.micro_batches = 12 / sequences;
+    return sum(arenas(options));
+  };
+  const auto chosen = [&](std::int64_t bytes, std::int64_t enough) {
+    const auto fits = [&](const auto& arenas, const RankGroups&) { return sum(arenas) <= bytes; };
+    return fitting_micro_batch({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}, enough);
+  };
+  const std::int64_t length = options_.batch.seq_len, any = 1000 * length;
+  for (const int sequences : {2, 3, 4, 6, 12}) {
+    ASSERT_LT(arena_with(1), arena_with(sequences));
+    EXPECT_EQ(chosen(arena_with(sequences), any), sequences);
+    EXPECT_LT(chosen(arena_with(sequences) - 1, any), sequences);
+  }
+  EXPECT_EQ(chosen(arena_with(12), 4 * length), 4);
+  EXPECT_EQ(chosen(arena_with(12), 4 * length + 1), 6);
+  EXPECT_EQ(chosen(arena_with(3), 4 * length), 3);
+  EXPECT_EQ(chosen(0, any), 1);
+}
+
 TEST_F(Fit, NamesWhatIsLargestAndWhatHelps) {
   EngineOptions smaller = options_;
   smaller.batch.sequences = 4;

@@ -146,7 +146,7 @@ TEST_F(Train, RefusesBatchesThatNoNumberHolds) {
   expect_refused("--train.micro_batch=5", {"global_batch", "5"});
   expect_refused("--train.micro_batch=1000000000", {"global_batch", "1000000000"});
   for (const char* batch : {"4611686018427387904", "9223372036854775807"}) {
-    expect_refused(std::string("--train.micro_batch=") + batch, {"out of range", batch});
+    expect_refused(std::string("--train.micro_batch=") + batch, {"use auto or a number of sequences", batch});
     expect_refused(std::string("--train.global_batch=") + batch, {"out of range", batch});
   }
 }

@@ -126,6 +126,22 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 7\n"));
   EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = full 1, none\n"));
 
+  // A number that was chosen is as one that was given.
+  const std::string large = " --train.global_batch=12 --activation.checkpointing=none --run.dir=";
+  const Ending chosen = llampi(train + "2 --train.micro_batch=auto" + large + "chosen");
+  ASSERT_EQ(chosen.status, 0) << chosen.err;
+  EXPECT_THAT(chosen.out, HasSubstr("\ntrain.micro_batch = auto: 12\n"));
+  EXPECT_THAT(read_file(folder_.path() / "chosen" / "config.ini"), HasSubstr("\nmicro_batch = 12\n"));
+  const Ending number = llampi(train + "2 --train.micro_batch=12" + large + "number");
+  ASSERT_EQ(number.status, 0) << number.err;
+  EXPECT_EQ(metrics("chosen")[1]["loss"], metrics("number")[1]["loss"]);
+  const Ending smaller = llampi(train + "3 --train.micro_batch=4" + large + "chosen");
+  ASSERT_EQ(smaller.status, 0) << smaller.err;
+  const Ending again = llampi(train + "4 --train.micro_batch=auto" + large + "chosen");
+  ASSERT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("\ntrain.micro_batch = auto: 4\n"));
+  EXPECT_THAT(again.out, Not(HasSubstr("changed since step 3: train.micro_batch")));
+
   // What has no effect is not decided.
   const Ending other =
       llampi(train + "1 --run.dir=other --run.deterministic=false --activation.checkpointing=auto");

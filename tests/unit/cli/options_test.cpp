@@ -315,8 +315,9 @@ TEST_F(OptionsTest, MistakesSayWhereTheyStand) {
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
                     "optimizer.lr = 0 (options_test.ini, line 2) is out of range; it must be above 0");
   set_variable("LLAMPI_TRAIN_MICRO_BATCH", "two");
-  expect_user_error([] { resolve_config(with_required({})); },
-                    "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not a whole number");
+  expect_user_error(
+      [] { resolve_config(with_required({})); },
+      "train.micro_batch = two (LLAMPI_TRAIN_MICRO_BATCH) is not known; use auto or a number of sequences");
 }
 
 TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
