@@ -42,13 +42,14 @@ struct Matrix {
   Tensor view;
 };
 
-/// Weight gradients are float32 and overwritten by the first micro-batch (or chunk), added to by the others.
-void measure(device::Device& device, const Noise& noise, DType dtype, int writes, ProductTime& product) {
+/// Weight gradients are overwritten by the first micro-batch (or chunk), added to by the others.
+void measure(device::Device& device, const Noise& noise, DType dtype, DType gradient, int writes,
+             ProductTime& product) {
   const Matrix x(device, &noise, dtype, product.rows, product.in);
   const Matrix weight(device, &noise, dtype, product.out, product.in);
   const Matrix y(device, &noise, dtype, product.rows, product.out);
   const Matrix dx(device, nullptr, dtype, product.rows, product.in);
-  const Matrix dweight(device, nullptr, DType::float32, product.out, product.in);
+  const Matrix dweight(device, nullptr, gradient, product.out, product.in);
   product.backward_seconds = time_call(device, [&](int call) {
     device.run(device::op::ProjectionBackward{
         .dy = y.view,
@@ -100,7 +101,8 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   for (auto& product : limits.products) {
     const bool is_head = product.name == "head";
     const auto writes = is_head ? chunks * o.micro_batches : o.micro_batches;
-    measure(device, noise, dtype, static_cast<int>(writes), product);
+    const DType gradient = o.gradient == "bfloat16" ? DType::bfloat16 : DType::float32;
+    measure(device, noise, dtype, gradient, static_cast<int>(writes), product);
   }
   const Matrix a(device, &noise, dtype, o.square, o.square), b(device, &noise, dtype, o.square, o.square);
   const Matrix c(device, nullptr, dtype, o.square, o.square);

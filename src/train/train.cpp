@@ -325,7 +325,7 @@ Outcome Trainer::run_watched() {
   engine_->keep_record(record_);
   look_for_room(refused);
   choices_ = make_choices(world_, *engine_, compute_.device(), choice_sources(config_, start_.checkpoint),
-                          run_name(config_, *engine_, world_.size()), log_);
+                          config_, log_);
   fill_engine(std::move(refused));
   open_run_folder();
   if (config_.log.trace && config_.log.trace->first > total_steps_)

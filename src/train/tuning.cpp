@@ -125,8 +125,11 @@ fs::path choices_in_cache(const std::string& gpu) {
 std::string run_name(const Config& config, const fsdp::Engine& engine, int ranks) {
   const fsdp::CompiledModel& compiled = engine.compiled();
   std::string programs;
-  for (const fsdp::Program* program : {&compiled.step, &compiled.evaluation})
+  for (const fsdp::Program* program : {&compiled.step, &compiled.evaluation}) {
     programs += fsdp::format_actions(*program, compiled.specs, compiled.units);
+    for (const fsdp::Buffer& buffer : program->buffers)  // there, sizes are rounded
+      programs += fmt::format("{} {} {}\n", buffer.rows, buffer.cols, to_string(buffer.dtype));
+  }
   const fsdp::EngineOptions& options = engine.options();
   return fmt::format("{:.2f} billion parameters, {} x {} tokens, {}, {} over {}{}{}, program {:08x}",
                      static_cast<double>(engine.model().parameter_elements()) / 1e9, options.batch.sequences,
@@ -146,14 +149,14 @@ ChoiceSources choice_sources(const Config& config, const fs::path& checkpoint) {
 }
 
 ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                          const ChoiceSources& sources, const std::string& run, const Log& log) {
+                          const ChoiceSources& sources, const Config& config, const Log& log) {
   RememberedChoices given;
   if (sources.tuning.mode ==
       Tuned::Mode::file)  // wherever it computes: a file that cannot be read is refused
     comm::on_rank_0(world, [&] { given = read_choices(sources.tuning.file, true, log); });
   device::Tuning* const tuning = device.tuning();
   if (tuning == nullptr || sources.tuning.mode == Tuned::Mode::off) return {};
-  const std::string gpu = tuning->key();
+  const std::string gpu = tuning->key(), run = run_name(config, engine, world.size());
   require_equal_gpus(world, gpu);
 
   bool complete = false;

@@ -66,13 +66,13 @@ struct ChoicesOfRun {
 /// @return the choices that are made; none where the device has none, or run.tuning = off
 /// @throws UserError if the ranks' GPUs differ, or run.tuning = FILE cannot be read
 ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Device& device,
-                          const ChoiceSources& sources, const std::string& run, const Log& log);
+                          const ChoiceSources& sources, const Config& config, const Log& log);
 
 /// Adds them to the file, which is replaced as a whole. What was in it of other GPUs and runs stays.
 /// @throws Error if it cannot be written
 void keep_choices(const std::filesystem::path& file, const ChoicesOfRun& choices, const Log& log);
 
-/// After the first step: warns of choices that could not be made any more, and of products whose bits differ.
+/// After a rehearsal or the first step: warns of choices that could not be made any more, and of products whose bits differ.
 void report_choices(device::Device& device, const Log& log);
 
 }  // namespace llampi::train

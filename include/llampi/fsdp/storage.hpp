@@ -21,7 +21,7 @@ struct Precision {
   bool widens() const { return param != compute; }
   /// True if gradients are kept in less than they are computed in.
   bool shortens_gradient() const { return gradient_shard != gradient(); }
-  /// Of the sums that gradients are.
+  /// Of the sums that gradients are; GPUs may write them in gradient_shard at once.
   DType gradient() const { return compute == DType::float64 ? DType::float64 : DType::float32; }
 };
 

@@ -116,7 +116,7 @@ class ProductTimer {
   static constexpr int kTurns = 3;
   struct Timed {
     std::size_t algorithm = 0;
-    double first_seconds = 0;  ///< while its kernel was loaded
+    double first_seconds = 0;  ///< of the first run, with the loading of its kernel: says how many to time
     double seconds = 0;
   };
 

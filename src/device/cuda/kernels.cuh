@@ -2,7 +2,7 @@
 // What kernels share: conversions, vectors of 16 bytes, reductions over warps and blocks.
 //
 // Conventions: activations and weights are T = float, __nv_bfloat16 or __half, arithmetic is float32,
-// gradients of weights are float32. No atomics on floating-point numbers: the same bits in every run.
+// gradients of weights are float32 or T. No atomics on floating-point numbers: the same bits in every run.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -29,8 +29,8 @@ Buffer shaped(Buffer buffer) {
   return buffer;
 }
 
-}  // namespace
-
+/// Of the gradients that stages write. GPUs round to bfloat16 what is kept in bfloat16 as they write it, unless
+/// micro-batches add up before that.
 DType written_gradient(const ProgramSpec& spec) {
   const Precision& precision = spec.precision;
   const bool written_once = !spec.accumulate_unsharded || spec.micro_batches == 1;
@@ -39,6 +39,8 @@ DType written_gradient(const ProgramSpec& spec) {
                               precision.compute == DType::bfloat16 && written_once;
   return rounds_at_once ? DType::bfloat16 : precision.gradient();
 }
+
+}  // namespace
 
 std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
   const DType written = written_gradient(spec);

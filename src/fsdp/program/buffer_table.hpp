@@ -18,10 +18,6 @@ struct UnitPlan {
   bool reduced = false;        ///< its gradient is; else it is written where it is kept
   bool cast_gradient = false;  ///< to another dtype, before it is reduced
 
-  /// Of the gradients that stages write. GPUs round to bfloat16 what is kept in bfloat16 as they write it, unless
-  /// micro-batches add up before that.
-  DType written_gradient(const ProgramSpec& spec);
-
   /// Its parameters are read where they are kept.
   bool in_place() const { return !uploaded && !gathered && !cast; }
 };

@@ -44,8 +44,7 @@ struct Executor::Running {
     if (observer) observer(action(index), index, Moment::end);
     return true;
   }
-  /// Collectives of a stream end in order: with this one, those before it have. A device's stream that waits
-  /// for it is end enough for the observer.
+  /// Collectives of a stream end in order: with this one, those before it have.
   void finished_up_to(int index, bool known) {
     const device::Stream stream = action(index).stream;
     std::erase_if(in_flight, [&](int other) {
@@ -115,7 +114,11 @@ void Executor::wait_for(Running& running, int index, device::Stream stream) {
   if (const auto& work = running.works[i]) {
     if (running.record != nullptr) running.record->wait(running.sequences[i]);
     work->wait(stream);
-    running.finished_up_to(index, running.record != nullptr && work->progress());
+    const bool known = running.record != nullptr && work->progress();
+    // Where computation waits for it, a collective has ended for whoever observes; where another stream does, it
+    // may be long under way yet.
+    if (known || stream == device::Stream::compute || stream == device::Stream::host)
+      running.finished_up_to(index, known);
   } else {
     device_.wait(stream, running.events[i]);
   }

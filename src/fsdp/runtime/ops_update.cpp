@@ -46,9 +46,11 @@ void compute_norm(const RankContext& rank, Call& call) {
   require(trained.size() == gradients.size(), "the norm is that of all trained units");
   device.run(op::Zero{.destination = norm.limbs});
   device.run(op::Zero{.destination = norm.maximum});
-  for (std::size_t k = 0; call.access(Slot::norm_scalars) == Access::write && k < trained.size(); ++k) {
-    const int u = trained[k];
-    find_largest(rank, u, gradients[k], norm.unit_maxima.slice(u, u + 1), device::Stream::compute);
+  if (call.access(Slot::norm_scalars) == Access::write) {  // nobody has looked before
+    for (std::size_t k = 0; k < trained.size(); ++k) {
+      const int u = trained[k];
+      find_largest(rank, u, gradients[k], norm.unit_maxima.slice(u, u + 1), device::Stream::compute);
+    }
   }
   // Bits of non-negative numbers, so they are their own magnitudes.
   const Tensor of_units{norm.unit_maxima.data, DType::float32, 1, norm.unit_maxima.cols};

@@ -100,10 +100,12 @@ TEST_F(GpuEngine, WrappingChangesNoBitsOfOneOrTwoRanks) {
 // Any bit that differs between two orders, or two runs on a GPU, is a wait that is missing.
 TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
   const auto fixture = oracle::load("one_layer_one_head");
-  const TrajectoryOptions options{
-      .accumulation = 2,
-      .poison = true,
-      .precision = {.param = DType::bfloat16, .compute = DType::bfloat16, .reduce = DType::bfloat16}};
+  const TrajectoryOptions options{.accumulation = 2,
+                                  .poison = true,
+                                  .precision = {.param = DType::bfloat16,
+                                                .compute = DType::bfloat16,
+                                                .reduce = DType::bfloat16,
+                                                .gradient_shard = DType::bfloat16}};
   const auto base = run(fixture, options);
   for (const auto& order : work_orders()) {
     order.set();

@@ -98,7 +98,10 @@ TEST_F(GpuGraph, ReplaysEveryStepButTheFirst) {
 }
 
 TEST_F(GpuGraph, ReplaysWhateverIsInTheList) {
-  const fsdp::Precision brain = {.param = DType::bfloat16, .compute = DType::bfloat16};
+  const fsdp::Precision brain = {.param = DType::bfloat16,
+                                 .compute = DType::bfloat16,
+                                 .reduce = DType::bfloat16,
+                                 .gradient_shard = DType::bfloat16};
   const std::vector<TrajectoryOptions> all = {
       {.strategy = fsdp::Strategy::no_shard, .precision = brain},
       {.strategy = fsdp::Strategy::shard_grad_op, .accumulation = 2, .unsharded = true},

@@ -132,13 +132,17 @@ std::vector<ListCase> list_cases() {
           for (const int shards : {1, 2}) {
             if (shards > ranks) continue;
             for (const bool unsharded : {true, false}) {
-              cases.push_back({.layers = layers,
-                               .tied = tied,
-                               .ranks = ranks,
-                               .micro_batches = micro_batches,
-                               .shards = shards,
-                               .unsharded = unsharded,
-                               .short_gradient = true});
+              for (const bool on_gpus : {true, false}) {
+                cases.push_back({.layers = layers,
+                                 .tied = tied,
+                                 .ranks = ranks,
+                                 .micro_batches = micro_batches,
+                                 .shards = shards,
+                                 .unsharded = unsharded,
+                                 .mixed = on_gpus,
+                                 .short_gradient = true,
+                                 .on_gpus = on_gpus});
+              }
             }
           }
         }

@@ -39,7 +39,14 @@ struct ListCase {
     fsdp::Precision precision;
     if (mixed) precision.param = precision.reduce = DType::bfloat16;
     if (short_gradient) precision.gradient_shard = precision.reduce = DType::bfloat16;
+    if (computes_in_bfloat16()) precision.compute = DType::bfloat16;
     return precision;
+  }
+  bool computes_in_bfloat16() const { return mixed && short_gradient && on_gpus; }
+  /// Gradients of all units: else they are written where they are kept.
+  bool reduces() const {
+    const bool written_in_bfloat16 = computes_in_bfloat16() && (!unsharded || micro_batches == 1);
+    return ranks > 1 || (short_gradient && !written_in_bfloat16);
   }
   int shard_count() const { return shards > 0 ? shards : (strategy == fsdp::Strategy::no_shard ? 1 : ranks); }
 

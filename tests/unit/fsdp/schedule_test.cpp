@@ -32,7 +32,9 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   const Action& at(int i) const { return step()[static_cast<std::size_t>(i)]; }
   const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
   bool sharded(int u) const { return unit(u).shards > 1; }
-  bool gathered_at_all(int u) const { return sharded(u) || GetParam().mixed || GetParam().offload.params; }
+  bool gathered_at_all(int u) const {
+    return sharded(u) || GetParam().precision().widens() || GetParam().offload.params;
+  }
   /// The action puts a unit's parameters where kernels read them, or the widening does.
   bool gathers(const Action& action) const {
     return action.op == Op::unshard || (action.payload == CopyPayload::shard && !sharded(action.unit));
@@ -194,7 +196,7 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
 }
 
 TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
-  const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
+  const bool reduced = GetParam().reduces();
   for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
     if (unit(u).frozen) continue;
     for (int m = 0; m < GetParam().micro_batches; ++m) {
@@ -237,7 +239,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
     for (std::size_t u = 0; u < uses.size(); ++u) {
       if (!lists_.trained(uses[u].parameter)) continue;
       // Gradients that are not reduced in each micro-batch add up over the step.
-      const bool reduced = GetParam().ranks > 1 || GetParam().short_gradient;
+      const bool reduced = GetParam().reduces();
       const int epoch = reduced && !GetParam().unsharded ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
       EXPECT_EQ(operand(action, Slot::parameter_gradient, u).access, first ? Access::write : Access::both);
