@@ -43,7 +43,8 @@ Machine open_machine(comm::World& mpi, const Options& options) {
                                         .ranks = gpu.ranks});
   });
   machine.gpu_world = comm::make_nccl_world(mpi, *machine.gpu, *library);
-  machine.name = gpus[static_cast<std::size_t>(gpu.index)].name;
+  machine.properties = gpus[static_cast<std::size_t>(gpu.index)];
+  machine.name = machine.properties.name;
   machine.libraries = library->describe();
   machine.peak_flops = device::peak_flops(machine.name, DType::bfloat16);
   return machine;

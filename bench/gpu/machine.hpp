@@ -9,6 +9,7 @@
 #include "gpu/options.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::bench {
 
@@ -16,9 +17,10 @@ struct Machine {
   std::unique_ptr<device::Device> host;  ///< computes in host memory
   std::unique_ptr<device::Device> gpu;   ///< null on CPUs
   std::unique_ptr<comm::World> gpu_world;
-  std::string name;       ///< "NVIDIA H100 80GB HBM3"
-  std::string libraries;  ///< "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
-  double peak_flops = 0;  ///< in bfloat16 by the data sheet; 0: unknown
+  std::string name;                       ///< "NVIDIA H100 80GB HBM3"
+  std::string libraries;                  ///< "CUDA 13.0, cuBLASLt 13.1.0, cuDNN 9.19.0, NCCL 2.28.9"
+  double peak_flops = 0;                  ///< in bfloat16 by the data sheet; 0: unknown
+  device::GpuProperties properties = {};  ///< of the GPU
 
   device::Device& device() const { return gpu ? *gpu : *host; }
   comm::World& world(comm::World& mpi) const { return gpu_world ? *gpu_world : mpi; }

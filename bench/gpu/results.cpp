@@ -51,7 +51,8 @@ json classes(const Profile& profile, const Limits& limits, int micro_batches) {
   std::map<std::string, double> seconds;
   double sum = 0;
   for (const auto& [name, time] : profile.operations) {
-    const auto [kernels, of_products] = split(name.substr(0, name.find(' ')), time, limits, micro_batches);
+    const auto [kernels, of_products] =
+        split(name.substr(0, name.find(' ')), time, limits, micro_batches);
     const double products = std::min(of_products, time.seconds);
     seconds["matrix products"] += products;
     if (!kernels.empty()) seconds[kernels] += time.seconds - products;
@@ -120,6 +121,7 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"tuning", o.tuning},
               {"tuning_seconds", m.steps.tuning_seconds},
               {"recomputed", m.steps.checkpointing},
+              {"offload_residuals", m.steps.offload_residuals},
               {"attention_workspace_bytes", m.steps.dp_room},
               {"flops_per_token", m.flops_per_token},
               {"peak_tflops", machine.peak_flops / 1e12},

@@ -40,14 +40,15 @@ fsdp::EngineOptions engine_options(const model::Model& model, const Machine& mac
 /// attention. Layers are chosen without it, so that there are as many in every row. Collective.
 fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& machine, comm::World& world,
                                     const Options& o) {
-  constexpr int kPieces = 8;
   fsdp::EngineOptions options = engine_options(model, machine, o);
-  const bool keeps_dp = machine.gpu && o.deterministic && o.attention != "own";
+  const device::GpuProperties& gpu = machine.properties;
+  const bool keeps_dp =
+      machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "own";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
   if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
   std::int64_t lacking = -machine.device().available_bytes(world.topology().local_ranks);
   world.max(std::span(&lacking, 1));
-  const std::int64_t available = -lacking, most = available / 8;
+  const std::int64_t available = -lacking;
   const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
@@ -58,11 +59,11 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                      return fsdp::needed_bytes(world.backend(), arena_bytes, in_groups,
                                                                !machine.gpu) <= available;
                                    }};
-  if (o.checkpointing == "auto") {
-    if (decides_room) options.batch.dp_room = most / kPieces;
-    options.checkpointing = fsdp::fitting_checkpointing(question);
-  }
-  if (decides_room) options.batch.dp_room = fsdp::fitting_dp_room(question, most);
+  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available;
+  fsdp::decide_what_fits(options, question,
+                         {.checkpointing = o.checkpointing == "auto",
+                          .offload_residuals = machine.gpu != nullptr,
+                          .most_dp_room = decides_room ? memory_bytes / 8 : 0});
   return options;
 }
 
@@ -199,6 +200,7 @@ StepTimes time_steps(const model::Model& model, const Machine& machine, comm::Wo
   times.tuning_seconds = training.tuning_seconds();
   times.dp_room = training.engine().options().batch.dp_room;
   times.checkpointing = to_string(training.engine().options().checkpointing);
+  times.offload_residuals = training.engine().options().offload.residuals;
   return times;
 }
 

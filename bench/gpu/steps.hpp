@@ -26,7 +26,8 @@ struct StepTimes {
   std::int64_t arena_bytes = 0;
   double tuning_seconds = 0;  ///< that the choice of products took
   std::int64_t dp_room = 0;   ///< bytes for deterministic attention
-  std::string checkpointing;  ///< what auto has come to
+  std::string checkpointing;  ///< what auto has come to, as the next one
+  bool offload_residuals = false;
 };
 /// Whole steps, each from an idle device to an idle device. Collective.
 StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,

@@ -244,6 +244,12 @@ Table other_options(train::Config& c) {
        "feed-forward network from its input; full: each block from its input; auto: as little as fits, block "
        "by block. With numbers of blocks, from the first one on: full 4, feed_forward 12, selective",
        {.name = "none|selective|feed_forward|full|auto"}},
+      {"activation.offload",
+       one_of(c.activation.offload, "auto",
+              {train::ActivationOffload::none, train::ActivationOffload::residuals}),
+       "what is kept in host memory between the forward and the backward pass. residuals: the inputs of attention "
+       "and feed-forward networks, copied while others are computed; auto: that, on GPUs, where "
+       "activation.checkpointing = auto has less to recompute then"},
       {"checkpoint.every",
        &c.checkpoint.every,
        "steps between checkpoints; 0: only at the end",

@@ -140,6 +140,8 @@ int plan_command(const Arguments& arguments) {
       machine.backend == comm::Backend::nccl ? train::Hardware::gpu : train::Hardware::cpu;
   request.shape.memory_bytes = machine.memory_bytes;
   if (const auto* gpu = known_gpu(machine.device)) request.shape.gpu_major = gpu->major;
+  if (request.shape.hardware == train::Hardware::gpu)
+    request.shape.host_memory_bytes = static_cast<std::int64_t>(request.host_memory_gib * 0x1p30);
   const train::CompiledRun run = train::compile_run(config, request.shape);
   warn_of_what_is_not_built(config);
   machine.ranks = run.shape.ranks;

@@ -111,17 +111,21 @@ struct Engine::Impl {
   }
 
   void write_scalars(const optim::StepScalars& scalars) {
-    device.upload(at(compiled.persistent().step_scalars), &scalars, device::Stream::compute);
-    device.synchronize(device::Stream::compute);
+    device.synchronize(device::Stream::compute);  // the last ones have left
+    scalars_in_transit()[0] = scalars;
+    device.upload(at(compiled.persistent().step_scalars), &scalars_in_transit()[0], device::Stream::compute);
   }
 
-  /// A download to memory that is not page-locked holds the host up, so it comes after the wait.
   optim::StepScalars read_scalars() {
-    optim::StepScalars scalars;
+    device.download(&scalars_in_transit()[1], at(compiled.persistent().step_scalars),
+                    device::Stream::compute);
     executor.wait_for_device(device::Stream::compute);
-    device.download(&scalars, at(compiled.persistent().step_scalars), device::Stream::compute);
-    device.synchronize(device::Stream::compute);
-    return scalars;
+    return scalars_in_transit()[1];
+  }
+
+  /// On the way to the device, and from it.
+  optim::StepScalars* scalars_in_transit() const {
+    return static_cast<optim::StepScalars*>(static_cast<void*>(transit.data()));
   }
 
   /// The shards that are gathered follow the masters wherever somebody may have written these.
@@ -185,6 +189,8 @@ struct Engine::Impl {
   std::unique_ptr<comm::Group> shards, replicas;
   CompiledModel compiled;
   Arenas arenas;
+  /// Page-locked: neither copy of the scalars holds the host up.
+  device::Memory transit = device.allocate_host(2 * sizeof(optim::StepScalars));
   StateViews views{model, options, compiled, arenas, *shards, *replicas};
   Snapshot snapshot{device};
   RankContext context{.model = model,

@@ -268,6 +268,50 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return choice(enough);
 }
 
+AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
+                                 const CompiledModel& compiled) {
+  constexpr double kOperationsOfAByte = 16'000;
+  const auto forward_of = [&](int stage) {
+    double elements = 0;
+    for (const auto& use : compiled.specs[static_cast<std::size_t>(stage)].parameters) {
+      const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
+      // What is looked up is a matrix too, but not read in the backward pass.
+      const bool multiplied = parameter.shape.size() == 2 && use.backward;
+      if (multiplied) elements += static_cast<double>(parameter.elements());
+    }
+    return 2 * elements * static_cast<double>(options.batch.tokens());
+  };
+  AddedOperations sum;
+  double copied = 0;  // in one direction
+  for (const auto& action : compiled.step.actions) {
+    if (action.op == Op::backward) sum.needed += 3 * forward_of(action.stage);
+    if (action.op == Op::recompute && !action.selective) sum.recomputed += forward_of(action.stage);
+    if (action.op == Op::d2h && action.payload == CopyPayload::residual)
+      copied += static_cast<double>(action.bytes);
+  }
+  sum.waiting = std::max(0.0, kOperationsOfAByte * copied - sum.needed / 3);
+  return sum;
+}
+
+KeptActivations fitting_activations(const FitQuestion& question) {
+  EngineOptions options = question.options;
+  FitQuestion with = {question.model, options,          question.groups,
+                      question.sizes, question.backend, question.fits};
+  std::vector<std::pair<double, KeptActivations>> choices;
+  for (const bool offload : {false, true}) {
+    options.offload.residuals = offload;
+    options.checkpointing = question.options.checkpointing;
+    options.checkpointing = fitting_checkpointing(with);
+    const CompiledModel compiled =
+        compile_model(question.model, options, question.groups, question.sizes, question.backend);
+    const AddedOperations added = added_operations(question.model, options, compiled);
+    choices.push_back({added.recomputed + added.waiting, {options.checkpointing, offload}});
+    if (options.checkpointing == Checkpointing::none) break;
+  }
+  const bool offload_adds_less = choices.back().first < choices.front().first;
+  return (offload_adds_less ? choices.back() : choices.front()).second;
+}
+
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {
   const std::int64_t all = question.options.batch.sequences * question.options.micro_batches;
   std::vector<std::int64_t> candidates;
@@ -285,6 +329,27 @@ std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enoug
     if (question.fits(compiled.arena_bytes, question.groups)) break;
   }
   return candidates.back();
+}
+
+void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
+  constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
+  constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
+  require(&options == &question.options, "the options that are decided are those of the question");
+  if (undecided.most_dp_room > 0) options.batch.dp_room = undecided.most_dp_room / kPieces;
+  if (undecided.checkpointing && undecided.offload_residuals) {
+    const KeptActivations kept = fitting_activations(question);
+    options.checkpointing = kept.checkpointing;
+    options.offload.residuals = kept.offload_residuals;
+  } else if (undecided.checkpointing) {
+    options.checkpointing = fitting_checkpointing(question);
+  }
+  if (undecided.micro_batch) {
+    const std::int64_t sequences = fitting_micro_batch(question, kEnoughTokens);
+    options.micro_batches = static_cast<int>(options.micro_batches * options.batch.sequences / sequences);
+    options.batch.sequences = sequences;
+  }
+  if (undecided.most_dp_room > 0)
+    options.batch.dp_room = fitting_dp_room(question, undecided.most_dp_room) >> 20 << 20;
 }
 
 }  // namespace llampi::fsdp

@@ -51,25 +51,6 @@ void describe_peak(PlanReport& report, const fsdp::CompiledModel& compiled) {
   report.categories = categories_of(report.peak_purposes);
 }
 
-/// Forward is a third of the operations of a matrix, and so is what is added when it runs again.
-double recomputed_part(const model::Model& model, const fsdp::CompiledModel& compiled) {
-  const auto elements = [&](int stage) {
-    double sum = 0;
-    for (const auto& use : compiled.specs[static_cast<std::size_t>(stage)].parameters) {
-      const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
-      if (parameter.shape.size() == 2) sum += static_cast<double>(parameter.elements());
-    }
-    return sum;
-  };
-  double all = 0, again = 0;
-  for (const auto& action : compiled.step.actions) {
-    if (action.micro_batch != 0) continue;
-    if (action.op == fsdp::Op::backward) all += 3 * elements(action.stage);
-    if (action.op == fsdp::Op::recompute && !action.selective) again += elements(action.stage);
-  }
-  return all > 0 ? again / all : 0;
-}
-
 }  // namespace
 
 std::string Machine::device_in_words() const {
@@ -159,7 +140,8 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.precision = options.precision;
   report.checkpointing = options.checkpointing;
   report.attention_workspace = options.batch.dp_room;
-  report.recomputed = recomputed_part(model, compiled);
+  report.offloads_residuals = options.offload.residuals;
+  report.added = fsdp::added_operations(model, options, compiled);
   report.shards = groups.shard_count();
   report.replicas = groups.replica_count();
   report.groups = fsdp::format_groups(groups);

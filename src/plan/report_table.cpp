@@ -131,7 +131,13 @@ std::string describe_choices(const PlanReport& r) {
     text += fmt::format(
         "recomputed in the backward pass (activation.checkpointing): {}; at most {:.1f} % more "
         "operations of matrices\n",
-        fsdp::to_string(r.checkpointing), 100 * r.recomputed);
+        fsdp::to_string(r.checkpointing), 100 * r.added.recomputed_part());
+  }
+  if (r.offloads_residuals) {
+    text += fmt::format(
+        "in host memory between forward and backward pass (activation.offload): residuals, beside the "
+        "computation; {:.1f} % of it waits for them\n",
+        100 * r.added.waiting_part());
   }
   if (r.attention_workspace > 0) {
     text += fmt::format("room for deterministic attention (run.attention_workspace): {}\n",

@@ -87,6 +87,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.offload_step", free},
       {"fsdp.sync_init", free},
       {"activation.checkpointing", free},
+      {"activation.offload", free},
       {"checkpoint.every", free},
       {"checkpoint.keep", free},
       {"checkpoint.keep_every", free},
@@ -112,7 +113,8 @@ constexpr const char* kAutomatic = "auto";
 
 /// Keys that the program decides where they are `auto`, when a run begins: the decision is in its checkpoints.
 bool is_resolved_once(const std::string& key) {
-  return key == "run.attention_workspace" || key == "activation.checkpointing" || key == "train.micro_batch";
+  return key == "run.attention_workspace" || key == "activation.checkpointing" ||
+         key == "activation.offload" || key == "train.micro_batch";
 }
 
 std::string place_of(const std::string& path) {

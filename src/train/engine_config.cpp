@@ -2,6 +2,7 @@
 #include "train/engine_config.hpp"
 
 #include "llampi/core/error.hpp"
+#include "llampi/device/gpu.hpp"
 
 namespace llampi::train {
 namespace {
@@ -34,15 +35,13 @@ void check_together(const Config& c) {
   }
 }
 
-constexpr int kFirstWithoutDp = 10;  // Blackwell; see device/cuda/cudnn_attention.hpp
-
 /// Whether deterministic gradients of attention may be cuDNN's.
 bool keeps_dp(const Config& c) { return c.run.deterministic && c.run.attention != device::GpuAttention::own; }
 
 }  // namespace
 
 bool decides_dp_room(const Config& config, Hardware hardware, int gpu_major) {
-  return hardware == Hardware::gpu && gpu_major < kFirstWithoutDp && keeps_dp(config) &&
+  return hardware == Hardware::gpu && gpu_major < device::kFirstGpuWithoutDp && keeps_dp(config) &&
          !config.run.attention_workspace;
 }
 
@@ -53,19 +52,14 @@ bool decides_by_memory(const Config& config, Hardware hardware) {
 
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu) {
-  constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
-  constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get
-  const bool has_room = decides_dp_room(config, hardware, gpu.major);
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : std::int64_t{80} << 30;
-  const std::int64_t most = memory_bytes / 8;
-  if (has_room) options.batch.dp_room = most / kPieces;
-  if (!config.activation.checkpointing) options.checkpointing = fsdp::fitting_checkpointing(question);
-  if (!config.train.micro_batch) {
-    const std::int64_t sequences = fsdp::fitting_micro_batch(question, kEnoughTokens);
-    options.micro_batches = static_cast<int>(options.micro_batches * options.batch.sequences / sequences);
-    options.batch.sequences = sequences;
-  }
-  if (has_room) options.batch.dp_room = fsdp::fitting_dp_room(question, most) >> 20 << 20;
+  // Where CPUs compute, residuals are in host memory already.
+  fsdp::decide_what_fits(
+      options, question,
+      {.checkpointing = !config.activation.checkpointing,
+       .offload_residuals = !config.activation.offload && hardware == Hardware::gpu,
+       .micro_batch = !config.train.micro_batch,
+       .most_dp_room = decides_dp_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0});
 }
 
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
@@ -94,6 +88,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.offload.params = c.fsdp.cpu_offload == CpuOffload::params;
   options.offload.optimizer = c.fsdp.cpu_offload != CpuOffload::none;
   options.offload.host_step = options.offload.optimizer && c.fsdp.offload_step == OffloadStep::host;
+  options.offload.residuals = c.activation.offload == ActivationOffload::residuals;
   options.snapshot = c.checkpoint.async && c.checkpoint.every > 0;
   options.seed = c.run.seed;
   options.backward_prefetch = c.fsdp.backward_prefetch;

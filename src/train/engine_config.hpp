@@ -29,8 +29,8 @@ struct GpuOfRanks {
   std::int64_t memory_bytes = 0;  ///< 0: not known; then as if it were 80 GiB
   int major = 0;                  ///< compute capability
 };
-/// Decides that, in `options`, which are those of the question: as little recomputation as fits with room for
-/// pieces of attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as fits beside, at most an eighth of the GPU's memory, in whole MiB.
+/// Decides that, in `options`, which are those of the question: fsdp::decide_what_fits(), with room for attention
+/// of at most an eighth of the GPU's memory.
 void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& question, const Config& config,
                       Hardware hardware, const GpuOfRanks& gpu);
 

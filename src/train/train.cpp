@@ -341,7 +341,7 @@ Outcome Trainer::run_watched() {
 /// for. Collective.
 void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
   constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
-                       *kMicroBatch = "train.micro_batch";
+                       *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
   const Hardware hardware = compute_.on_gpu() ? Hardware::gpu : Hardware::cpu;
   if (!decides_by_memory(config_, hardware)) return;
   const comm::Backend backend = compute_.world().backend();
@@ -371,6 +371,8 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
       decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
     if (!config_.activation.checkpointing)
       decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
+    if (!config_.activation.offload)
+      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
     const std::int64_t of_rank = config_.train.global_batch / world_.size();
     const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
     if (!config_.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
@@ -390,10 +392,13 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
   inputs_.batch_options.micro_batch = options.batch.sequences;
   start_.run_text = with_value(start_.run_text, kMicroBatch, std::to_string(options.batch.sequences));
   start_.run_text = with_value(start_.run_text, kCheckpointing, to_string(options.checkpointing));
+  const auto offload = options.offload.residuals ? ActivationOffload::residuals : ActivationOffload::none;
+  start_.run_text = with_value(start_.run_text, kOffload, word_of(offload));
   if (decides_dp_room(config_, hardware, least.major))
     start_.run_text = with_value(start_.run_text, kRoom, std::to_string(options.batch.dp_room >> 20));
   if (!config_.activation.checkpointing)
-    log_.info("activation.checkpointing = auto: {}", to_string(options.checkpointing));
+    log_.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
+              options.offload.residuals ? ", with residuals in host memory" : "");
   if (!config_.train.micro_batch) log_.info("train.micro_batch = auto: {}", options.batch.sequences);
 }
 

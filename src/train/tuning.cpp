@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -53,14 +54,14 @@ KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& g
                         const std::string& run, const Log& log) {
   std::vector<ChoicesOfRuns> places;
   if (!sources.files.empty()) {
-    std::error_code ignored;
-    const auto file =
-        std::ranges::find_if(sources.files, [&](const fs::path& f) { return fs::exists(f, ignored); });
-    if (file == sources.files.end()) {
+    RememberedChoices then;
+    auto file = sources.files.begin();
+    for (; file != sources.files.end() && then.empty(); ++file) then = read_choices(*file, false, log);
+    if (then.empty()) {
       log.warning("there is no {}: products may be computed otherwise than before, with other last bits",
                   sources.files.front().string());
     } else {
-      places.push_back(of_gpu(read_choices(*file, false, log), gpu, *file, log));
+      places.push_back(of_gpu(then, gpu, *std::prev(file), log));
     }
   }
   if (!given.empty()) places.push_back(of_gpu(given, gpu, sources.tuning.file, log));

@@ -22,6 +22,9 @@ namespace llampi::device {
 /// The least compute capability, with which the kernels' asynchronous copies came.
 inline constexpr int kOldestGpu = 8;
 
+/// The compute capability (Blackwell's) from which on deterministic gradients of attention by cuDNN keep nothing.
+inline constexpr int kFirstGpuWithoutDp = 10;
+
 struct GpuProperties {
   std::string name;          ///< "NVIDIA H200"
   std::string bus_id;        ///< "0000:17:00.0"; the instances of a GPU that is divided (MIG) have the same

@@ -63,9 +63,44 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 /// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
 BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
 
+/// What a step does for memory that it need not do for its result, in operations of matrices (a multiplication
+/// and an addition are two), of all micro-batches on one rank.
+struct AddedOperations {
+  double needed = 0;      ///< of the step itself: forward, and twice as many backward
+  double recomputed = 0;  ///< at most
+  /// Of the time that computation waits for residuals (Offload), which travel beside it: a byte takes as long as
+  /// 16,000 operations, on an H100 with 685 TFLOP/s and a link of 43 GB/s.
+  double waiting = 0;
+
+  double recomputed_part() const { return needed > 0 ? recomputed / needed : 0; }
+  double waiting_part() const { return needed > 0 ? waiting / needed : 0; }
+};
+AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
+                                 const CompiledModel& compiled);
+
+/// What is kept of activations on the device.
+struct KeptActivations {
+  BlockCheckpointing checkpointing;
+  bool offload_residuals = false;
+};
+/// As fitting_checkpointing(), with residuals in host memory if that adds less.
+KeptActivations fitting_activations(const FitQuestion& question);
+
 /// Sequences of a micro-batch, of the numbers that divide those of a step: as many as fit, but no more than it
 /// takes to have `enough` tokens. 1 where nothing fits.
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
+
+/// What of a run's options is decided by what fits.
+struct Undecided {
+  bool checkpointing = false;
+  bool offload_residuals = false;  ///< where checkpointing is
+  bool micro_batch = false;
+  std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
+};
+/// Decides it, in the options that the question is of: as little recomputation as fits with room for pieces of
+/// attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as fits beside, in whole
+/// MiB.
+void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 
 /// "needs ...; largest items: saved activation 1.50 MiB, ...; it would fit with checkpointing = full".
 /// @param lack "needs 2 GiB per rank, but a rank has 1 GiB"

@@ -66,6 +66,7 @@ enum class CopyPayload : std::uint8_t {
   state,      ///< h2d and d2h: what a unit has of an optimizer's state in host memory
   gradient,   ///< d2h: a unit's sharded gradient
   scalars,    ///< d2h: those of the step
+  residual,   ///< d2h and h2d: a stage's output, from the forward to the backward pass
 };
 const char* to_string(CopyPayload payload);
 
@@ -125,6 +126,7 @@ class Purpose {
   static const Purpose unsharded_gradient;  ///< of a unit, before its reduction
   static const Purpose sharded_gradient;
   static const Purpose activation;         ///< output of a stage
+  static const Purpose host_activation;    ///< likewise, between its forward and backward uses
   static const Purpose residual_gradient;  ///< of the residual stream
   static const Purpose saved;              ///< by a stage's forward for its backward
   static const Purpose forward_scratch, backward_scratch;
@@ -154,6 +156,7 @@ inline constexpr Purpose Purpose::parameter_shard{"parameter shard", Category::p
     Purpose::unsharded_gradient{"unsharded gradient", Category::gradients},
     Purpose::sharded_gradient{"sharded gradient", Category::gradients},
     Purpose::activation{"activation", Category::activations},
+    Purpose::host_activation{"activation on the host", Category::activations},
     Purpose::residual_gradient{"residual gradient", Category::activations},
     Purpose::saved{"saved activation", Category::activations},
     Purpose::forward_scratch{"forward scratch", Category::other},

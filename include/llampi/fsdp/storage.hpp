@@ -32,6 +32,9 @@ struct Precision {
 /// - host_step: sharded gradients are copied to the host, AdamW runs there, new shards are copied back.
 ///   Otherwise master and moments pass through the device, two units at a time.
 ///
+/// - residuals: what the backward pass reads of the residual stream, the input of each stage, is copied to the
+///   host as soon as it is made, and back shortly before it is read. That of the last block stays.
+///
 /// Bytes over the link per element of a shard and step, with float32 state: 12 in and 12 out on the device (8
 /// and 8 where the master is the shard), or 4 out and the size of param in on the host; params adds the size
 /// of param in for each gather.
@@ -39,6 +42,7 @@ struct Offload {
   bool optimizer = false;
   bool params = false;  ///< implies optimizer
   bool host_step = false;
+  bool residuals = false;
 
   bool operator==(const Offload&) const = default;
 };

@@ -11,9 +11,10 @@
 //   micro_batch, seq_len, micro_batches
 //       sequences, tokens, micro-batches of a step
 //   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
-//   checkpointing, recomputed, attention_workspace_bytes
-//       activation.checkpointing, with what auto came to; the part of matrix operations, at most, that it adds;
-//       room for dP of deterministic attention on GPUs
+//   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
+//       activation.checkpointing and activation.offload, with what auto came to; the part of matrix operations, at
+//       most, that the first adds, and what is waited for copies of the second, as operations in that time; room
+//       for dP of deterministic attention on GPUs
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes
@@ -61,6 +62,7 @@
 
 #include "llampi/core/config_error.hpp"
 #include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/fit.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
 namespace llampi::plan {
@@ -140,7 +142,8 @@ struct PlanReport {
 
   fsdp::BlockCheckpointing checkpointing;  ///< with what `auto` came to, as the next one
   std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
-  double recomputed = 0;  ///< matrix elements that run forward again, at most, over those of all passes
+  bool offloads_residuals = false;         ///< likewise
+  fsdp::AddedOperations added;             ///< by both
 
   std::array<ArenaReport, fsdp::kArenas> arenas{};
   std::string step_plan;                     ///< format_memory() of the step, which a run prints

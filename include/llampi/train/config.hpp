@@ -76,6 +76,13 @@ constexpr auto word_table(OffloadStep) {
   return std::to_array<Word<OffloadStep>>({{OffloadStep::device, "device"}, {OffloadStep::host, "host"}});
 }
 
+/// What of activations is in host memory between the forward and the backward pass.
+enum class ActivationOffload : std::uint8_t { none, residuals };
+constexpr auto word_table(ActivationOffload) {
+  return std::to_array<Word<ActivationOffload>>(
+      {{ActivationOffload::none, "none"}, {ActivationOffload::residuals, "residuals"}});
+}
+
 /// Optimizer steps, from 1.
 struct StepRange {
   std::int64_t first = 1, last = 1;
@@ -159,6 +166,8 @@ struct Config {
   } fsdp;
   struct {
     std::optional<fsdp::BlockCheckpointing> checkpointing = fsdp::BlockCheckpointing();  ///< none: what fits
+    std::optional<ActivationOffload>
+        offload;  ///< none: what makes least to recompute, where that is left open
   } activation;
   struct {
     std::int64_t every = 0;  ///< steps; 0: only at the end

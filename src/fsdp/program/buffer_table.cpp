@@ -67,7 +67,8 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
        {&unsharded_gradient_, &reduce_buffer_, &sharded_gradient_, &host_gradient_, &host_shard_})
     list->assign(units, BufferId::none);
   streamed_.resize(units);
-  activation_.assign(stages, BufferId::none);
+  for (auto* list : {&activation_, &host_activation_, &returned_activation_})
+    list->assign(stages, BufferId::none);
   for (const auto& stage : spec.specs) {
     saved_.emplace_back(stage.saved.size(), BufferId::none);
     forward_scratch_.emplace_back(stage.forward_scratch.size(), BufferId::none);
@@ -210,6 +211,16 @@ BufferId BufferTable::sharded_gradient(int unit) {
 
 BufferId BufferTable::activation(int stage) {
   return once(activation_[stage],
+              [&] { return of_stage(Purpose::activation, stage, spec_.specs[stage].output); });
+}
+
+BufferId BufferTable::host_activation(int stage) {
+  return once(host_activation_[stage],
+              [&] { return on_host(of_stage(Purpose::host_activation, stage, spec_.specs[stage].output)); });
+}
+
+BufferId BufferTable::returned_activation(int stage) {
+  return once(returned_activation_[stage],
               [&] { return of_stage(Purpose::activation, stage, spec_.specs[stage].output); });
 }
 

@@ -42,6 +42,8 @@ class BufferTable {
   BufferId sharded_gradient(int unit);
 
   BufferId activation(int stage);
+  BufferId host_activation(int stage);
+  BufferId returned_activation(int stage);  ///< from the host
   BufferId residual_gradient();
   BufferId saved(int stage, int item);
   BufferId forward_scratch(int stage, int item);
@@ -74,7 +76,7 @@ class BufferTable {
   std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
   std::vector<BufferId> unsharded_gradient_, reduce_buffer_, sharded_gradient_, host_gradient_, host_shard_;
   std::vector<StreamedState> streamed_;
-  std::vector<BufferId> activation_;                                               // per stage
+  std::vector<BufferId> activation_, host_activation_, returned_activation_;       // per stage
   std::vector<std::vector<BufferId>> saved_, forward_scratch_, backward_scratch_;  // per stage and item
   BufferId residual_gradient_ = BufferId::none, workspace_ = BufferId::none;
 };

@@ -29,6 +29,7 @@ class Builder {
         schedule_(make_schedule(spec, in_place(list_.units))),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
     index_residencies();
+    index_host_stays();
     find_parts();
     // Kept where stages can read them, parameters are there from the beginning.
     for (std::size_t u = 0; u < spec.units.size(); ++u)
@@ -55,6 +56,19 @@ class Builder {
     arrivals_.resize(schedule_.residencies.size());
   }
 
+  void index_host_stays() {
+    for (int i = 0; i < static_cast<int>(schedule_.host_stays.size()); ++i) {
+      const HostStay& stay = schedule_.host_stays[i];
+      leaves_after_[stay.leaves].push_back(i);
+      returns_before_[stay.returns].push_back(i);
+      left_at_[stay.left].push_back(i);
+      read_at_[stay.read].push_back(i);
+    }
+    copied_out_.resize(schedule_.host_stays.size());
+    copied_back_.resize(schedule_.host_stays.size());
+    has_returned_.assign(spec_.specs.size(), false);
+  }
+
   /// Where each parameter stands in its unit's flat buffer, whatever that holds.
   void find_parts() {
     parts_.resize(spec_.parameters.size());
@@ -71,8 +85,10 @@ class Builder {
   void emit_event(int e) {
     const ComputeEvent& event = schedule_.events[e];
     if (e % schedule_.events_per_micro_batch == 0) emit_inputs(event.micro_batch);
+    emit_returns(e);
     emit_unshards(IssuePoint::before(e));
     emit_compute(e);
+    emit_departures(e);
     for (const int i : last_at_[e]) {
       const auto& r = schedule_.residencies[i];
       for (const int unit : with_followers(spec_.units, r.unit)) {
@@ -94,6 +110,53 @@ class Builder {
     copy.operands.push_back(write_of(lasting.inputs.at(m)));
     copy.bytes = list_.bytes_of(lasting.inputs[m]);
     inputs_ = list_.push(std::move(copy));
+  }
+
+  void emit_departures(int e) {
+    for (const int i : leaves_after_[e]) {
+      const int s = schedule_.host_stays[i].stage;
+      copied_out_[i] = list_.push(
+          {.op = Op::d2h,
+           .stream = kCopyOutStream,
+           .stage = s,
+           .micro_batch = schedule_.events[e].micro_batch,
+           .payload = CopyPayload::residual,
+           .operands = {read_of(list_.buffers.activation(s)), write_of(list_.buffers.host_activation(s))},
+           .waits = {list_.last_compute},
+           .bytes = list_.bytes_of(list_.buffers.activation(s))});
+      has_returned_[s] = false;
+    }
+  }
+
+  /// To memory that any action on the compute stream before it in the list may have freed.
+  void emit_returns(int e) {
+    for (const int i : returns_before_[e]) {
+      const int s = schedule_.host_stays[i].stage;
+      const BufferId returned = list_.buffers.returned_activation(s);
+      copied_back_[i] =
+          list_.push({.op = Op::h2d,
+                      .stream = kCopyStream,
+                      .stage = s,
+                      .micro_batch = schedule_.events[e].micro_batch,
+                      .payload = CopyPayload::residual,
+                      .operands = {read_of(list_.buffers.host_activation(s)), write_of(returned)},
+                      .waits = {copied_out_[i], list_.last_compute},
+                      .bytes = list_.bytes_of(returned)});
+    }
+  }
+
+  /// What a computation waits for of residuals in host memory.
+  void wait_for_residuals(int e, std::vector<int>& waits) {
+    for (const int i : left_at_[e]) waits.push_back(copied_out_[i]);
+    for (const int i : read_at_[e]) {
+      waits.push_back(copied_back_[i]);
+      has_returned_[schedule_.host_stays[i].stage] = true;
+    }
+  }
+
+  BufferId input_of(int stage) {
+    return has_returned_[stage - 1] ? list_.buffers.returned_activation(stage - 1)
+                                    : list_.buffers.activation(stage - 1);
   }
 
   void emit_unshards(IssuePoint point) {
@@ -182,6 +245,7 @@ class Builder {
       action.may_drop_before = event.micro_batch > 0;
     }
     action.waits.insert(action.waits.end(), arrived.begin(), arrived.end());
+    wait_for_residuals(e, action.waits);
     if (event.op == Op::backward) {
       add_backward_operands(action, event);
     } else {
@@ -199,7 +263,7 @@ class Builder {
     auto& operands = action.operands;
     if (stage.output.rows > 0 && event.writes_output)
       operands.push_back(write_of(list_.buffers.activation(s)));
-    if (s > 0) operands.push_back(read_of(list_.buffers.activation(s - 1)));
+    if (s > 0) operands.push_back(read_of(input_of(s)));
     for (int k = 0; k < static_cast<int>(stage.saved.size()); ++k) {
       const bool made = !action.selective || stage.saved[k].cheap;
       operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::read});
@@ -220,7 +284,7 @@ class Builder {
     operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
     for (int k = 0; !is_loss && k < static_cast<int>(stage.saved.size()); ++k)
       operands.push_back(both_of(list_.buffers.saved(s, k), Slot::saved));
-    if (s > 0 && (is_loss || stage.keeps_input)) operands.push_back(read_of(list_.buffers.activation(s - 1)));
+    if (s > 0 && (is_loss || stage.keeps_input)) operands.push_back(read_of(input_of(s)));
     for (int k = 0; k < static_cast<int>(stage.backward_scratch.size()); ++k)
       operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));
     for (const auto& use : stage.parameters)
@@ -357,9 +421,12 @@ class Builder {
   std::vector<BufferId> source_;                                  // per unit: where stages read it now
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
   std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
-  std::set<int> live_gradients_;           // units whose unsharded gradient is being written
-  std::vector<int> travelling_;            // reductions that nothing has waited for yet
-  std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
+  std::map<int, std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event
+  std::vector<int> copied_out_, copied_back_;  // per host stay: actions
+  std::vector<bool> has_returned_;             // per stage: its output is where it came back to
+  std::set<int> live_gradients_;               // units whose unsharded gradient is being written
+  std::vector<int> travelling_;                // reductions that nothing has waited for yet
+  std::set<std::pair<int, int>> written_;      // (parameter, micro-batch)
   int inputs_ = -1;
 };
 

@@ -16,8 +16,9 @@ class Liveness {
   void run() {
     for (auto& buffer : program_.buffers) buffer.live.clear();
     for (int i = 0; i < program_.size(); ++i) visit(i);
-    for (auto& buffer : program_.buffers) {
-      for (auto& range : buffer.live) range.last = released_after(range.last_use, buffer.arena);
+    for (const auto& [buffer, range, use] : uses_beside_) {
+      LiveRange& live = program_[buffer].live[range];
+      live.last = std::max(live.last, released_after(use, program_[buffer].arena));
     }
   }
 
@@ -28,6 +29,12 @@ class Liveness {
     int action = -1;              ///< the last that was looked at: what it does to the buffer
     bool read = false;
     bool overwritten = false;
+  };
+  /// On another stream than the one that computes: its end must be waited for.
+  struct UseBeside {
+    BufferId buffer;
+    std::size_t range;
+    int action;
   };
 
   template <class Visit>
@@ -51,7 +58,7 @@ class Liveness {
                         overlaps(contents.touched, extent(buffer, operand.part));
       contents.overwritten = contents.overwritten || (!reads(operand.access) && dead);
     });
-    for_each_operand(i, [&](const Operand&, Buffer& buffer, Contents& contents) {
+    for_each_operand(i, [&](const Operand& operand, Buffer& buffer, Contents& contents) {
       if (std::exchange(contents.action, -1) != i) return;  // seen before, as another operand of this action
       if (contents.overwritten && !contents.read) {
         buffer.live.push_back({i, i, i});
@@ -59,8 +66,10 @@ class Liveness {
         takes_memory_[i][static_cast<std::size_t>(buffer.arena)] = true;
       } else {
         require(!buffer.live.empty(), "an action reads a buffer that none has written");
-        buffer.live.back().last_use = i;
+        buffer.live.back().last_use = buffer.live.back().last = i;
       }
+      if (program_.actions[i].stream != device::Stream::compute)
+        uses_beside_.push_back({operand.buffer, buffer.live.size() - 1, i});
     });
     for_each_operand(i, [&](const Operand& operand, const Buffer& buffer, Contents& contents) {
       const Extent part = extent(buffer, operand.part);
@@ -72,7 +81,6 @@ class Liveness {
   /// The last action during which the memory is not yet free.
   int released_after(int use, Arena arena) {
     const auto& actions = program_.actions;
-    if (actions[use].stream == device::Stream::compute) return use;
     if (!happens_before_) happens_before_.emplace(actions);
     // The end of a collective is noticed when compute waits for it.
     const bool collective = actions[use].ranks != Ranks::self;
@@ -89,6 +97,7 @@ class Liveness {
   Program& program_;
   std::vector<Contents> contents_;                       // per buffer
   std::vector<std::array<bool, kArenas>> takes_memory_;  // per action: it begins a live range
+  std::vector<UseBeside> uses_beside_;
   std::optional<HappensBefore> happens_before_;
 };
 

@@ -7,7 +7,8 @@
 namespace llampi::fsdp {
 
 const char* to_string(CopyPayload payload) {
-  constexpr std::array kNames = {"none", "inputs", "shard", "new_shard", "state", "gradient", "scalars"};
+  constexpr std::array kNames = {"none",  "inputs",   "shard",   "new_shard",
+                                 "state", "gradient", "scalars", "residual"};
   return kNames.at(static_cast<std::size_t>(payload));
 }
 

@@ -25,6 +25,9 @@ class Scheduler {
     std::stable_sort(made_.residencies.begin(), made_.residencies.end(),
                      [](const auto& a, const auto& b) { return a.first < b.first; });
     choose_issue_points();
+    if (spec_.offload.residuals && !spec_.forward_only) {
+      for (int m = 0; m < spec_.micro_batches; ++m) add_host_stays(m);
+    }
     return std::move(made_);
   }
 
@@ -139,6 +142,28 @@ class Scheduler {
       freed[{r.unit, r.pass}] = IssuePoint::after(r.last);
       if (passing(r)) ends.insert(std::upper_bound(ends.begin(), ends.end(), r.last), r.last);
     }
+  }
+
+  /// What the backward pass reads of a stage's output, unless it would come back at once. The copies have the
+  /// time of two stages in either direction, so that the memory of two or three outputs is enough.
+  void add_host_stays(int m) {
+    constexpr int kAhead = 2;
+    const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
+    const int loss = begin + stages_ - 1;
+    const auto& events = made_.events;
+    for (int s = 0; s + 1 + kAhead < stages_ - 1; ++s) {
+      int read = loss;
+      while (read < end && !touches_output(events[read], s)) ++read;
+      if (read == end || events[read].stage == s) continue;  // not needed, or made again
+      int returns = loss;
+      while (events[returns].stage != s + 1 + kAhead) ++returns;
+      made_.host_stays.push_back({s, begin + s, begin + s + 1 + kAhead, returns, read});
+    }
+  }
+  bool touches_output(const ComputeEvent& event, int s) const {
+    const bool recomputes = event.op == Op::recompute;
+    if (event.stage == s) return recomputes && event.writes_output;
+    return event.stage == s + 1 && (recomputes || spec_.specs[s + 1].keeps_input);
   }
 
   const ProgramSpec& spec_;

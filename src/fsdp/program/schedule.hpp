@@ -35,9 +35,19 @@ struct Residency {
   IssuePoint issue = {};  ///< of the gather
 };
 
+/// A stretch of events during which a stage's output is in host memory. In events:
+struct HostStay {
+  int stage;
+  int leaves;   ///< after this one it is copied out
+  int left;     ///< this one waits for that
+  int returns;  ///< before this one it is copied back
+  int read;     ///< this one waits for that: the first that reads it again
+};
+
 struct Schedule {
   std::vector<ComputeEvent> events;  ///< as many for each micro-batch
   std::vector<Residency> residencies;
+  std::vector<HostStay> host_stays;
   int events_per_micro_batch = 0;
 };
 

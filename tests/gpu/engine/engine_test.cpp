@@ -113,6 +113,21 @@ TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
   }
 }
 
+TEST_F(GpuEngine, ResidualsInHostMemoryComeBackWithTheirBits) {
+  const auto fixture = oracle::load("bf16_params");  // of two blocks: what the last one reads stays
+  const fsdp::Precision precision = {.param = DType::bfloat16, .compute = DType::bfloat16};
+  const auto base = run(fixture, {.precision = precision});
+  for (const auto checkpointing : {fsdp::Checkpointing::selective, fsdp::Checkpointing::full}) {
+    next_order();
+    expect_same_bits(base,
+                     run(fixture, {.poison = true,
+                                   .checkpointing = checkpointing,
+                                   .precision = precision,
+                                   .offload = {.residuals = true}}),
+                     "residuals in host memory");
+  }
+}
+
 TEST_F(GpuEngine, EveryStrategyEqualsPyTorch) {
   const auto fixture = oracle::load("one_layer_one_head");
   for (const auto strategy :

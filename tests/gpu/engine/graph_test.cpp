@@ -79,8 +79,9 @@ class GpuGraph : public ::testing::Test {
   }
 
   /// A small batch, because the emulated GPU is slow.
-  static oracle::Fixture fixture(std::int64_t seq_len, std::int64_t global_batch) {
-    oracle::Fixture fixture = oracle::load("one_layer_one_head");
+  static oracle::Fixture fixture(std::int64_t seq_len, std::int64_t global_batch,
+                                 const char* name = "one_layer_one_head") {
+    oracle::Fixture fixture = oracle::load(name);
     fixture.seq_len = seq_len;
     fixture.global_batch = global_batch;
     return fixture;
@@ -108,6 +109,8 @@ TEST_F(GpuGraph, ReplaysWhateverIsInTheList) {
       {.offload = {.optimizer = true}},
       {.accumulation = 2, .offload = {.optimizer = true, .params = true}}};
   for (const auto& options : all) expect_same(options, kUsualSteps - 1);
+  fixture_ = fixture(7, 4, "bf16_params");  // two blocks: the residuals of the last one stay
+  expect_same({.accumulation = 2, .offload = {.residuals = true}}, kUsualSteps - 1);
 }
 
 TEST_F(GpuGraph, TheHostsUpdateNeedsNone) {
@@ -150,8 +153,9 @@ TEST_F(GpuGraph, EvaluationsAndLoadsComeBetween) {
 
 TEST_F(GpuGraph, AStepThatIsObservedIsRun) {
   const auto observe_one = [](TrainingRun& run, TrainingRun::Inputs&, int t) {
-    run.engine().observe(t == 3 && test_world().rank() == 0 ? [](const fsdp::Action&, int, fsdp::Moment) {}
-                                                            : fsdp::Observer());
+    run.engine().observe(t == 3 && test_world().rank() == 0
+                             ? [](const fsdp::Action&, int, fsdp::Moment) {}
+                             : fsdp::Observer());
   };
   expect_same({}, kUsualSteps - 2, observe_one);
 }

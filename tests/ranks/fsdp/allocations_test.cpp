@@ -59,7 +59,7 @@ TEST(Allocations, NoneOfATensorsSizeInsideAStep) {
   const std::vector<Offload> offloads = {{},  // in turns
                                          {.optimizer = true},
                                          {.optimizer = true, .host_step = true},
-                                         {.optimizer = true, .params = true},
+                                         {.optimizer = true, .params = true, .residuals = true},
                                          {.optimizer = true, .params = true, .host_step = true}};
   for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
     if (strategy == Strategy::hybrid_shard && test_ranks() != 4) continue;

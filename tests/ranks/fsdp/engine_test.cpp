@@ -64,10 +64,10 @@ TEST(Engine, SchedulingDoesNotChangeBits) {
           BlockCheckpointing(Checkpointing::feed_forward),
           BlockCheckpointing(Checkpointing::feed_forward, 1, Checkpointing::none),
           BlockCheckpointing(Checkpointing::full, 1, Checkpointing::selective)}) {
-      expect_same_bits(
-          base,
-          run_trajectory(world, fixture, {.accumulation = 2, .poison = true, .checkpointing = checkpointing}),
-          "recomputation");
+      TrajectoryOptions options{.accumulation = 2, .poison = true, .checkpointing = checkpointing};
+      expect_same_bits(base, run_trajectory(world, fixture, options), "recomputation");
+      options.offload.residuals = true;
+      expect_same_bits(base, run_trajectory(world, fixture, options), "residuals in host memory");
     }
     expect_same_bits(base,
                      run_trajectory(world, fixture, {.strategy = Strategy::shard_grad_op, .accumulation = 2}),

@@ -15,9 +15,12 @@ namespace {
 
 using namespace fsdp;
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 /// A CPU with as much memory as the test says.
 class SmallDevice final : public device::CpuDevice {
@@ -114,6 +117,71 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
   EXPECT_EQ(chosen(arena_with(Checkpointing::none)), "none");
   EXPECT_EQ(chosen(arena_with(Checkpointing::none) - 1), "selective 1, none");
   EXPECT_EQ(chosen(0), "full");
+}
+
+/// Counted by hand: of one stage with weights of `elements`.
+double forward_operations(double elements, double tokens) { return 2 * elements * tokens; }
+
+TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
+  const double tokens = 8 * 64, attention = 4 * 64 * 64, feed_forward = 3 * 64 * 128, head = 100 * 64;
+  const double forward = forward_operations(4 * (attention + feed_forward) + head, tokens);
+  const auto added = [&](const BlockCheckpointing& checkpointing, bool residuals) {
+    EngineOptions options = options_;
+    options.micro_batches = 2;
+    options.checkpointing = checkpointing;
+    options.offload.residuals = residuals;
+    const auto compiled = compile_model(*model_, options, groups_, *device::make_cpu_sizes(1));
+    return added_operations(*model_, options, compiled);
+  };
+  const auto none = added(Checkpointing::selective, false);
+  EXPECT_DOUBLE_EQ(none.needed, 2 * 3 * forward);
+  EXPECT_EQ(none.recomputed, 0);
+  EXPECT_EQ(none.waiting, 0);
+  const auto some = added({Checkpointing::full, 1, Checkpointing::feed_forward}, false);
+  EXPECT_DOUBLE_EQ(some.recomputed, 2 * forward_operations(attention + 4 * feed_forward, tokens));
+  const auto copied = added(Checkpointing::selective, true);
+  const double bytes = 6 * tokens * 64 * 4;  // into 3 of 4 blocks, twice in each, in float32
+  EXPECT_DOUBLE_EQ(copied.waiting, 2 * (16'000 * bytes - forward));
+}
+
+TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
+  const auto sizes = device::make_gpu_sizes();
+  options_.precision.param = options_.precision.compute = DType::bfloat16;
+  const auto arena_with = [&](const model::Model& model, bool residuals) {
+    EngineOptions options = options_;
+    options.checkpointing = Checkpointing::selective;
+    options.offload.residuals = residuals;
+    return compile_model(model, options, groups_, *sizes, comm::Backend::nccl).arena_bytes;
+  };
+  const auto chosen = [&](const model::Model& model, std::int64_t device_bytes, std::int64_t host_bytes) {
+    const auto fits = [&](const auto& arenas, const RankGroups&) {
+      return arenas[0] <= device_bytes && arenas[1] <= host_bytes;
+    };
+    const auto kept = fitting_activations({model, options_, groups_, *sizes, comm::Backend::nccl, fits});
+    return to_string(kept.checkpointing) + (kept.offload_residuals ? ", residuals" : "");
+  };
+  const std::int64_t any = std::int64_t{1} << 40;
+  model::LlamaConfig config;
+  config.vocab_size = 100;
+  config.hidden_size = 8192;
+  config.intermediate_size = 28672;
+  config.layers = 4;
+  config.query_heads = 64;
+  config.key_value_heads = 8;
+  config.head_dim = 128;
+  config.max_position_embeddings = 4096;
+  const auto wide = model::make_llama(config);
+  options_.groups = optim::parameter_groups(wide->parameters(), {});
+  options_.batch = {8, 4096};  // so that activations are most
+  const auto with = arena_with(*wide, true);
+  ASSERT_LT(with[0], arena_with(*wide, false)[0]);
+  EXPECT_THAT(chosen(*wide, with[0], with[1]), AllOf(StartsWith("selective"), EndsWith(", residuals")));
+  EXPECT_THAT(chosen(*wide, with[0], with[1] - 1), StartsWith("feed_forward "));
+  EXPECT_EQ(chosen(*wide, any, any), "none");
+  // So narrow a model's products are over long before its residuals have travelled.
+  options_.groups = optim::parameter_groups(model_->parameters(), {});
+  options_.batch = {8, 64};
+  EXPECT_THAT(chosen(*model_, arena_with(*model_, true)[0], any), StartsWith("feed_forward "));
 }
 
 TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {

@@ -30,13 +30,14 @@ struct Combination {
     constexpr std::array kPrefetch = {"pre", "post", "none"};
     return fmt::format(
         "{} {} group {} wrap {} backward_prefetch {} forward_prefetch {} limit {} accumulation {}{} "
-        "checkpointing {} offload {}{} observed {}",
+        "checkpointing {} offload {}{}{} observed {}",
         fixture, to_string(options.strategy), options.shard_group_size, to_string(options.wrap.policy),
         kPrefetch.at(static_cast<std::size_t>(options.backward_prefetch)), options.forward_prefetch,
         options.limit, options.accumulation, options.unsharded ? " unsharded" : "",
         to_string(options.checkpointing),
         options.offload.params ? "params" : (options.offload.optimizer ? "optimizer" : "none"),
-        options.offload.host_step ? " step on the host" : "", options.observed);
+        options.offload.host_step ? " step on the host" : "", options.offload.residuals ? " residuals" : "",
+        options.observed);
   }
 
   /// Where equal numbers are added in an equal order: the trajectories of such combinations have equal bits.
@@ -93,7 +94,9 @@ std::vector<Combination> combinations(int ranks) {
             for (const int limit : {1, 3})
               for (const auto& [accumulation, unsharded] : accumulations)
                 for (const auto checkpointing : {Checkpointing::none, Checkpointing::full,
-                                                 Checkpointing::selective, Checkpointing::feed_forward})
+                                                 Checkpointing::selective, Checkpointing::feed_forward}) {
+                  Offload offload = offloads.at(result.size() % offloads.size());
+                  offload.residuals = result.size() / offloads.size() % 2 == 1;
                   result.push_back({fixture,
                                     {.strategy = strategy,
                                      .accumulation = accumulation,
@@ -106,8 +109,9 @@ std::vector<Combination> combinations(int ranks) {
                                      .checkpointing = checkpointing,
                                      .precision = precision,
                                      .wrap = wrap,
-                                     .offload = offloads.at(result.size() % offloads.size()),
+                                     .offload = offload,
                                      .observed = result.size() % 7 == 0}});
+                }
   return result;
 }
 

@@ -108,6 +108,12 @@ const std::vector<Case>& cases() {
          c.activation.checkpointing = fsdp::Checkpointing::full;
        }},
       {"offload_optimizer", [](Config& c) { c.fsdp.cpu_offload = CpuOffload::optimizer; }},
+      {"offload_residuals",
+       [](Config& c) {
+         c.activation.offload = ActivationOffload::residuals;
+         c.activation.checkpointing =
+             fsdp::BlockCheckpointing(fsdp::Checkpointing::full, 1, fsdp::Checkpointing::none);
+       }},
       {"offload_optimizer_narrow",
        [](Config& c) {
          c.fsdp.cpu_offload = CpuOffload::optimizer,
@@ -462,12 +468,15 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
       if (e.cargo == "gradient") expected = shard * gradient;
       if (e.cargo == "scalars") expected = sizeof(optim::StepScalars);
       if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "d2h");
+      if (e.cargo == "residual")
+        expected = recorded.run.compiled.specs[e.stage].output.rows *
+                   recorded.run.compiled.specs[e.stage].output.cols * 4;
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];
     }
   });
   if (world().rank() != 0) return;
-  std::vector<std::string> all = {"inputs", "shard", "new_shard", "gradient", "scalars", "state"};
+  std::vector<std::string> all = {"inputs", "shard", "new_shard", "gradient", "scalars", "state", "residual"};
   if (world().size() > 1) all.insert(all.end(), {"unshard", "reduce", "all_reduce"});
   for (const auto& what : all) EXPECT_GT(seen[what], 0) << what;
 }

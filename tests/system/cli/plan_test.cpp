@@ -16,6 +16,7 @@
 namespace llampi::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -336,6 +337,20 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
       "--activation.checkpointing auto");
   EXPECT_EQ(alone["fits"], true);
   EXPECT_THAT(alone["checkpointing"].get<std::string>(), StartsWith("feed_forward "));
+  EXPECT_EQ(alone["offload_residuals"], true);
+  const auto on_poor_host = planned(
+      "8b.ini --ranks 1 --device h100 --host-memory 2 --train.global_batch 2 --optimizer.moment_dtype bfloat16 "
+      "--optimizer.master_dtype bfloat16 --optimizer.gradient_dtype bfloat16 --fsdp.reduce_dtype bfloat16 "
+      "--activation.checkpointing auto");
+  EXPECT_EQ(on_poor_host["offload_residuals"], false);
+  EXPECT_THAT(read_file(LLAMPI_TEST_DATA "/../README.md"),
+              AllOf(HasSubstr(fmt::format("recomputes `{}`, at most {:.1f} %",
+                                          alone["checkpointing"].get<std::string>(),
+                                          100 * alone["recomputed"].get<double>())),
+                    HasSubstr(fmt::format("without that, `{}`, {:.1f} %",
+                                          on_poor_host["checkpointing"].get<std::string>(),
+                                          100 * on_poor_host["recomputed"].get<double>()))));
+  EXPECT_GT(on_poor_host["recomputed"], alone["recomputed"]);
   EXPECT_GE(alone["attention_workspace_bytes"], std::int64_t{1} << 30);
   const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
   EXPECT_THAT(readme,

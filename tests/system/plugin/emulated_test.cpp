@@ -114,7 +114,7 @@ TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
   ASSERT_EQ(begun.status, 0) << begun.err;
   EXPECT_THAT(begun.out, HasSubstr("\nactivation.checkpointing = auto: none\n"));
   EXPECT_THAT(decided(), HasSubstr("\nattention_workspace = 1024\n"));  // an eighth of the memory
-  EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = none\n"));
+  EXPECT_THAT(decided(), HasSubstr("\ncheckpointing = none\noffload = none\n"));
   const Ending given =
       llampi(train + "2 --run.attention_workspace=7 --activation.checkpointing='full 1, none'");
   ASSERT_EQ(given.status, 0) << given.err;

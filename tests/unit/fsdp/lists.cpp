@@ -15,12 +15,13 @@ using namespace fsdp;
 std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
-      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{} "
+      "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
       "short_gradient={} frozen={} on_gpus={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
-      static_cast<int>(offload.params), static_cast<int>(offload.host_step), short_gradient, frozen, on_gpus);
+      static_cast<int>(offload.params), static_cast<int>(offload.host_step),
+      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -31,7 +32,9 @@ const std::vector<Offload> kOffloads = {{},
                                         {.optimizer = true},
                                         {.optimizer = true, .host_step = true},
                                         {.optimizer = true, .params = true},
-                                        {.optimizer = true, .params = true, .host_step = true}};
+                                        {.optimizer = true, .params = true, .host_step = true},
+                                        {.residuals = true},
+                                        {.optimizer = true, .params = true, .residuals = true}};
 
 std::vector<bool> frozen_parameters(const model::Model& model) {
   const std::regex expression("embed_tokens|layers\\.0\\.|k_proj|q_proj|layernorm");

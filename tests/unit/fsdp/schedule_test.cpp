@@ -328,6 +328,35 @@ TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATi
   EXPECT_EQ(out, updated.size());
 }
 
+TEST_P(EveryList, ResidualsInHostMemoryAreBackBeforeTheyAreRead) {
+  const int last = static_cast<int>(lists_.specs.size()) - 1;
+  std::map<int, int> out, back;  // per stage: the copies of this micro-batch
+  int reads = 0;
+  for (int i = 0; i < size(); ++i) {
+    const Action& action = at(i);
+    const int s = action.stage;
+    if (action.op == Op::forward && s == 0) out.clear(), back.clear();
+    if (action.payload == CopyPayload::residual && action.op == Op::d2h) {
+      EXPECT_LT(s + 1, last - 2) << "the last block's would come back at once";
+      EXPECT_TRUE(out.emplace(s, i).second);
+    } else if (action.payload == CopyPayload::residual) {
+      ASSERT_TRUE(out.contains(s));
+      EXPECT_TRUE(happens_before_(out[s], i));
+      EXPECT_EQ(action.find(Slot::input)->buffer, at(out[s]).find(Slot::output)->buffer);
+      EXPECT_TRUE(back.emplace(s, i).second);
+    }
+    if ((action.op != Op::backward && action.op != Op::recompute) || !out.contains(s - 1)) continue;
+    const Operand* const input = action.find(Slot::input);
+    if (input == nullptr) continue;
+    ++reads;
+    ASSERT_TRUE(back.contains(s - 1)) << "action " << i;
+    EXPECT_TRUE(happens_before_(back[s - 1], i));
+    EXPECT_EQ(input->buffer, at(back[s - 1]).find(Slot::output)->buffer);
+  }
+  EXPECT_EQ(reads > 0, GetParam().offload.residuals && std::max(1, first_trained_stage()) + 2 < last);
+  EXPECT_EQ(out.size(), back.size());
+}
+
 TEST_P(EveryList, TheHostUpdatesWithGradientsThatHaveArrivedAndSendsTheShardBack) {
   const auto& offload = GetParam().offload;
   if (!offload.host_step) return;
