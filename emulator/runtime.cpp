@@ -17,7 +17,8 @@
 #include "llampi/core/error.hpp"
 
 struct CUevent_st {
-  std::shared_ptr<llampi::emulator::Point> point;  ///< null: not recorded yet
+  const bool has_time;
+  std::shared_ptr<llampi::emulator::Point> point = {};  ///< null: not recorded yet
 };
 
 namespace llampi::emulator {
@@ -290,8 +291,8 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void*
 }
 
 // ---- events ----
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = std::make_unique<CUevent_st>().release();
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  *event = std::make_unique<CUevent_st>((flags & cudaEventDisableTiming) == 0).release();
   return cudaSuccess;
 }
 cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -323,8 +324,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   if (event->point) run_until(*event->point);
   return cudaSuccess;
 }
-cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t, cudaEvent_t) {
-  *milliseconds = 0;
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  for (const cudaEvent_t event : {begin, end}) {
+    if (!event->has_time || !event->point) return result(cudaErrorInvalidResourceHandle);
+    if (event->point->capture) return result(cudaErrorCapturedEvent);
+    if (!event->point->reached) return result(cudaErrorNotReady);
+  }
+  *milliseconds = static_cast<float>((end->point->seconds - begin->point->seconds) * 1e3);
   return cudaSuccess;
 }
 

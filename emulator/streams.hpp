@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "emulator/control.hpp"
+#include "llampi/core/clock.hpp"
 
 namespace llampi::emulator {
 
@@ -22,11 +23,13 @@ struct Point {
   explicit Point(CUstream_st* of, std::shared_ptr<Capture> in = {}) : stream(of), capture(std::move(in)) {}
   /// Wakes the threads that wait for it.
   void reach() {
+    seconds = steady_seconds();
     reached = true;
     reached.notify_all();
   }
 
   CUstream_st* const stream;
+  double seconds = 0;  ///< when it was reached: to be read after `reached`
   std::atomic<bool> reached = false;
   const std::shared_ptr<Capture> capture;  ///< it was marked in; such a point is never reached itself
 };

@@ -2,9 +2,11 @@
 // Streams in every order that they allow: what waits is right in all of them, what does not is wrong in some.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "emulator/tests/kernels_for_tests.hpp"
@@ -104,6 +106,26 @@ TEST_F(Streams, PollsEnd) {
     EXPECT_EQ(*a_, 3);
     EXPECT_GT(polls, order == StreamOrder::lazy ? 0 : -1);
   }
+}
+
+TEST_F(Streams, EventsHaveTheTimeAtWhichTheyAreReached) {
+  set_stream_order(StreamOrder::lazy);
+  cudaEvent_t begin = nullptr, end = nullptr;
+  for (cudaEvent_t* event : {&begin, &end}) check(cudaEventCreate(event), "event");
+  float milliseconds = 0;
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaErrorInvalidResourceHandle) << "no point";
+  check(cudaEventRecord(begin, first_), "record");
+  check(cudaEventRecord(end, second_), "record");
+  check(cudaEventSynchronize(begin), "synchronize");
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, end), cudaErrorNotReady);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  check(cudaEventSynchronize(end), "synchronize");
+  check(cudaEventElapsedTime(&milliseconds, begin, end), "elapsed");
+  EXPECT_GE(milliseconds, 2);
+  check(cudaEventRecord(event_, first_), "record");
+  check(cudaEventSynchronize(event_), "synchronize");
+  EXPECT_EQ(cudaEventElapsedTime(&milliseconds, begin, event_), cudaErrorInvalidResourceHandle) << "no time";
+  for (const cudaEvent_t event : {begin, end}) check(cudaEventDestroy(event), "event");
 }
 
 TEST_F(Streams, WorkThatEnqueuesMoreIsDoneFirst) {

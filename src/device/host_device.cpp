@@ -6,10 +6,20 @@
 #include <cstring>
 #include <utility>
 
+#include "llampi/core/clock.hpp"
 #include "llampi/device/grid.hpp"
 #include "llampi/device/host_memory.hpp"
 
 namespace llampi::device {
+
+namespace {
+
+struct HostTime final : Event::Impl {
+  const double seconds = steady_seconds();
+};
+double seconds_of(const Event& event) { return static_cast<const HostTime*>(event.get())->seconds; }
+
+}  // namespace
 
 Memory HostDevice::allocate(std::int64_t bytes) { return allocate_host_memory(bytes); }
 Memory HostDevice::allocate_host(std::int64_t bytes) { return allocate_host_memory(bytes); }
@@ -28,6 +38,10 @@ void HostDevice::download(void* destination, Tensor source, Stream) {
 
 bool HostDevice::is_host_memory(const void*) const { return true; }
 Event HostDevice::record(Stream) { return {}; }
+Event HostDevice::record_timed(Stream) { return Event(std::make_unique<HostTime>()); }
+double HostDevice::seconds_between(const Event& begin, const Event& end) const {
+  return seconds_of(end) - seconds_of(begin);
+}
 void HostDevice::wait(Stream, const Event&) {}
 void HostDevice::wait_in_any_thread(const Event&) const {}
 void HostDevice::synchronize(Stream) {}

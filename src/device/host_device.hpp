@@ -18,6 +18,8 @@ class HostDevice : public Device {
   void download(void* destination, Tensor source, Stream stream) override;
   bool is_host_memory(const void* memory) const override;
   Event record(Stream stream) override;
+  Event record_timed(Stream stream) override;
+  double seconds_between(const Event& begin, const Event& end) const override;
   void wait(Stream stream, const Event& event) override;
   void wait_in_any_thread(const Event& event) const override;
   void synchronize(Stream stream) override;

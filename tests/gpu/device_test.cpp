@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpu/gpu_fixture.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
 #include "support/streams.hpp"
@@ -188,6 +189,35 @@ TEST_F(GpuDevice, AnEventKeepsItsPointWhenTheNextIsRecorded) {
   device().wait(device::Stream::compute, device().record(device::Stream::host));
   device().synchronize(device::Stream::host);
   for (const device::Stream stream : kAll) device().synchronize(stream);
+}
+
+TEST_F(GpuDevice, EventsTellTheTimeBetweenThem) {
+  constexpr double kResolution = 2e-6;
+  const Buffer a(device(), DType::float32, 100000), b(device(), DType::float32, 100000);
+  for (const auto& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    device().synchronize_all();
+    const double issued = steady_seconds();
+    const device::Event begin = device().record_timed(device::Stream::compute);
+    device().run(device::op::Add{.source = a.view(), .destination = b.view()});
+    const device::Event added = device().record_timed(device::Stream::compute);
+    device().wait(kCopy, added);
+    const device::Event later = device().record_timed(kCopy);
+    device().synchronize_all();
+    const double all = steady_seconds() - issued;
+    const double of_add = device().seconds_between(begin, added);
+    EXPECT_GT(of_add, 0);
+    EXPECT_LE(of_add, all);
+    EXPECT_GE(device().seconds_between(added, later), -kResolution);
+    EXPECT_NEAR(device().seconds_between(begin, later), of_add + device().seconds_between(added, later),
+                kResolution);
+  }
+}
+
+TEST_F(GpuDevice, TheHostHasNoTimedEvents) {
+  EXPECT_TRUE(device().runs_beside_host());
+  EXPECT_THROW(device().record_timed(device::Stream::host), Error);
 }
 
 TEST_F(GpuDevice, ReplaysWhatWasCapturedOnAllStreams) {

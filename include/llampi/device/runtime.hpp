@@ -119,6 +119,14 @@ class Runtime {
   // ---- order ----
   /// A point after all that was issued on `stream` so far.
   virtual Event record(Stream stream) = 0;
+  /// Likewise, and the time is noted when the point is reached. Not of Stream::host, whose time is
+  /// steady_seconds(), and not during capture.
+  virtual Event record_timed(Stream stream) = 0;
+  /// Seconds from one record_timed() to another of this device, whatever their streams. Both must be reached.
+  /// A GPU is exact to about a microsecond.
+  virtual double seconds_between(const Event& begin, const Event& end) const = 0;
+  /// Whether what is issued is done later, while the host goes on: then only events say when.
+  virtual bool runs_beside_host() const { return false; }
   /// What is issued on `stream` from now on starts after `event`; with Stream::host the caller waits for it.
   virtual void wait(Stream stream, const Event& event) = 0;
   /// The calling thread waits for `event`: it may be another than the one that uses the device, which must

@@ -28,6 +28,8 @@ std::string bus_id(int gpu) {
   return text;
 }
 
+cudaEvent_t native(const Event& event) { return static_cast<const PooledEvent*>(event.get())->get(); }
+
 /// @throws UserError if there is not so much, with `where` to say whose memory it is
 void check_allocation(cudaError_t status, const char* call, std::int64_t bytes, const std::string& where) {
   if (status == cudaErrorMemoryAllocation) {
@@ -41,7 +43,9 @@ void check_allocation(cudaError_t status, const char* call, std::int64_t bytes, 
 }  // namespace
 
 CudaDevice::CudaDevice(const GpuOptions& options)
-    : options_(options), events_(std::make_shared<EventPool>()) {
+    : options_(options),
+      events_(std::make_shared<EventPool>(EventPool::Kind::order)),
+      timed_events_(std::make_shared<EventPool>(EventPool::Kind::time)) {
   check(cudaSetDevice(options.gpu), "cudaSetDevice");
   check(cudaGetDeviceProperties(&properties_, options.gpu), "cudaGetDeviceProperties");
   if (properties_.major < kOldestGpu) {
@@ -155,7 +159,7 @@ bool CudaDevice::is_host_memory(const void* memory) const {
 // -------------------------------------------------------------------------------------------------------
 
 bool CudaDevice::is_reached(const Event& event) const {
-  const cudaError_t status = cudaEventQuery(static_cast<const PooledEvent*>(event.get())->get());
+  const cudaError_t status = cudaEventQuery(native(event));
   if (status == cudaErrorNotReady) {
     cudaGetLastError();  // no error, and not to be taken for one of the next launch
     return false;
@@ -164,16 +168,25 @@ bool CudaDevice::is_reached(const Event& event) const {
   return true;
 }
 
-Event CudaDevice::record(Stream stream) {
-  if (stream == Stream::host) return {};
-  auto event = std::make_unique<PooledEvent>(events_);
+Event CudaDevice::record(Stream stream) { return stream == Stream::host ? Event() : record(stream, events_); }
+
+Event CudaDevice::record_timed(Stream stream) { return record(stream, timed_events_); }
+
+Event CudaDevice::record(Stream stream, const std::shared_ptr<EventPool>& pool) {
+  auto event = std::make_unique<PooledEvent>(pool);
   check(cudaEventRecord(event->get(), this->stream(stream)), "cudaEventRecord");
   return Event(std::move(event));
 }
 
+double CudaDevice::seconds_between(const Event& begin, const Event& end) const {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, native(begin), native(end)), "cudaEventElapsedTime");
+  return static_cast<double>(milliseconds) / 1e3;
+}
+
 void CudaDevice::wait(Stream stream, const Event& event) {
   if (event.get() == nullptr) return;
-  const cudaEvent_t point = static_cast<const PooledEvent*>(event.get())->get();
+  const cudaEvent_t point = native(event);
   if (stream == Stream::host) {
     if (progress_) return poll([point] { return cudaEventQuery(point); }, "cudaEventQuery");
     check(cudaEventSynchronize(point), "cudaEventSynchronize");
@@ -186,7 +199,7 @@ void CudaDevice::wait(Stream stream, const Event& event) {
 void CudaDevice::wait_in_any_thread(const Event& event) const {
   if (event.get() == nullptr) return;
   check(cudaSetDevice(options_.gpu), "cudaSetDevice");
-  check(cudaEventSynchronize(static_cast<const PooledEvent*>(event.get())->get()), "cudaEventSynchronize");
+  check(cudaEventSynchronize(native(event)), "cudaEventSynchronize");
 }
 
 void CudaDevice::synchronize(Stream stream) {

@@ -49,6 +49,9 @@ class CudaDevice final : public Device, public CudaInterop {
   void download(void* destination, Tensor source, Stream stream) override;
   bool is_host_memory(const void* memory) const override;
   Event record(Stream stream) override;
+  Event record_timed(Stream stream) override;
+  double seconds_between(const Event& begin, const Event& end) const override;
+  bool runs_beside_host() const override { return true; }
   void wait(Stream stream, const Event& event) override;
   void wait_in_any_thread(const Event& event) const override;
   void synchronize(Stream stream) override;
@@ -95,6 +98,7 @@ class CudaDevice final : public Device, public CudaInterop {
 
  private:
   cudaStream_t compute() const { return stream(Stream::compute); }
+  Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// Polls `query` until it is done, and lets communication advance meanwhile.
   void poll(const std::function<cudaError_t()>& query, const char* what) const;
   /// Stream::compute waits for all others.
@@ -108,7 +112,7 @@ class CudaDevice final : public Device, public CudaInterop {
   cudaDeviceProp properties_{};
   std::unique_ptr<OperationSizes> sizes_ = make_gpu_sizes();
   std::array<cudaStream_t, kStreams> streams_{};
-  std::shared_ptr<EventPool> events_;
+  std::shared_ptr<EventPool> events_, timed_events_;
   std::unique_ptr<Gemm> gemm_;
   std::unique_ptr<CudnnAttention> cudnn_;  ///< null: own attention
   Tensor workspace_;                       ///< shared; cuBLASLt's

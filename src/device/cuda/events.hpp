@@ -14,7 +14,9 @@ namespace llampi::device::cuda {
 /// For one thread, as the device itself.
 class EventPool {
  public:
-  EventPool() = default;
+  enum class Kind : unsigned { order = cudaEventDisableTiming, time = cudaEventDefault };
+
+  explicit EventPool(Kind kind) : kind_(kind) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool() {
@@ -24,7 +26,7 @@ class EventPool {
   cudaEvent_t take() {
     if (free_.empty()) {
       cudaEvent_t event = nullptr;
-      check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+      check(cudaEventCreateWithFlags(&event, static_cast<unsigned>(kind_)), "cudaEventCreateWithFlags");
       free_.reserve(++made_);  // so that give() does not allocate
       return event;
     }
@@ -35,6 +37,7 @@ class EventPool {
   void give(cudaEvent_t event) noexcept { free_.push_back(event); }
 
  private:
+  Kind kind_;
   std::vector<cudaEvent_t> free_;
   std::size_t made_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "device/cpu/cpu_device.hpp"
+#include "llampi/core/clock.hpp"
 #include "support/device_operations.hpp"
 
 namespace llampi::test {
@@ -309,6 +310,19 @@ TEST(CpuDeviceRules, ProgressIsCalledBetweenOperations) {
   device->run(device::op::Add{.source = x, .destination = x});
   device->run(device::op::Copy{.source = x, .destination = s.output(4, 8)});
   EXPECT_EQ(calls, 3);
+}
+
+TEST(CpuDeviceRules, TimedEventsHaveTheTimeOfTheHost) {
+  const auto device = device::make_cpu_device(1);
+  EXPECT_FALSE(device->runs_beside_host());
+  const device::Event begin = device->record_timed(device::Stream::compute);
+  const double before = steady_seconds();
+  while (steady_seconds() - before < 1e-3) {
+  }
+  const double took = steady_seconds() - before;
+  const device::Event end = device->record_timed(device::Stream::host);
+  EXPECT_GE(device->seconds_between(begin, end), took);
+  EXPECT_EQ(device->seconds_between(end, begin), -device->seconds_between(begin, end));
 }
 
 TEST(CpuDeviceRules, DescribesItself) {
