@@ -152,7 +152,8 @@ says otherwise, gradients float32, matrix products and attention bfloat16; the s
 otherwise. PyTorch: the same model and layers, all in bfloat16, scaled_dot_product_attention, fused AdamW, blocks and head
 compiled or not. MFU: 6 FLOP per parameter of a matrix and token, the head included, the embedding not, and attention with
 its causal half; recomputation does not count; over the data sheet's peak. The product limit is the best rate of an 8192³
-bfloat16 product in the same session. Kernel classes: another run of the step in which the host waits before and after each
-operation; operations fused with a product are split by the time of the product alone.
+bfloat16 product in the same session. Kernel classes: CUDA events around each operation in another run of the
+step, issued and not replayed; nothing waits in between, and what the operations leave is waits and gaps; operations fused with a
+product are split by the time of the product alone.
 TEXT
 } | tee "$folder/tables.md"

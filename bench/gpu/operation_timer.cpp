@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/operation_timer.hpp"
 
-#include <type_traits>
+#include <fmt/format.h>
 
-#include "gpu/clock.hpp"
+#include <type_traits>
+#include <utility>
 
 namespace llampi::bench {
 namespace {
@@ -54,18 +55,28 @@ Kind kind_of(const O& o) {
 
 OperationTimer::OperationTimer(device::Device& device) : device_(device) {
   device.decorate([this](const device::Operation& operation, const std::function<void()>& issue) {
-    const Kind kind = std::visit([](const auto& o) { return kind_of(o); }, operation);
+    Kind kind = std::visit([](const auto& o) { return kind_of(o); }, operation);
     const device::Stream stream = device::stream_of(operation);
-    device_.synchronize(device::Stream::compute);
-    if (!(stream == device::Stream::compute)) device_.synchronize(stream);
-    const double begin = now();
+    const bool beside = device_.runs_beside_host() && !(stream == device::Stream::compute);
+    if (beside) kind.name += fmt::format(" on {}", stream.name());
+    device::Event begin = device_.record_timed(stream);
     issue();
-    device_.synchronize(stream);
-    auto& entry = times_[kind.name];
-    entry.seconds += now() - begin;
-    entry.flops += kind.flops;
-    ++entry.calls;
+    timed_.push_back(
+        {std::move(kind.name), kind.flops, beside, std::move(begin), device_.record_timed(stream)});
   });
+}
+
+std::map<std::string, OperationTime> OperationTimer::times() const {
+  device_.synchronize_all();
+  std::map<std::string, OperationTime> times;
+  for (const Timed& timed : timed_) {
+    auto& entry = times[timed.name];
+    entry.seconds += device_.seconds_between(timed.begin, timed.end);
+    entry.beside = timed.beside;
+    entry.flops += timed.flops;
+    ++entry.calls;
+  }
+  return times;
 }
 
 }  // namespace llampi::bench

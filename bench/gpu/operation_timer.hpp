@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "llampi/device/device.hpp"
 
@@ -12,13 +13,14 @@ namespace llampi::bench {
 /// What was done under one name, since reset().
 struct OperationTime {
   double seconds = 0;
-  double flops = 0;  ///< of matrix products and attention (causal: half); 0 for all else
+  bool beside = false;  ///< Stream::compute, of which the classes of a step are, goes on meanwhile
+  double flops = 0;     ///< of matrix products and attention (causal: half); 0 for all else
   std::int64_t calls = 0;
 };
 
-/// The host waits before and after each operation, so that nothing overlaps and the launch of a kernel
-/// counts: the times add up to more than a step takes that runs freely. Copies between host and device are no
-/// operations, and are not timed.
+/// Points of an operation's stream before and after it, for which nobody waits before times(): operations run as
+/// they do in a step that is issued, beside each other and with the gaps between them. Copies between host and
+/// device are no operations, and are not timed.
 class OperationTimer {
  public:
   /// Until its own end, which the device must outlive.
@@ -27,13 +29,20 @@ class OperationTimer {
   OperationTimer(const OperationTimer&) = delete;
   OperationTimer& operator=(const OperationTimer&) = delete;
 
-  void reset() { times_.clear(); }
-  /// By operation; those on a weight, by its shape too: "projection_residual 4096x14336".
-  const std::map<std::string, OperationTime>& times() const { return times_; }
+  void reset() { timed_.clear(); }
+  /// By operation; those on a weight, by its shape too: "projection_residual 4096x14336"; those that are not on
+  /// Stream::compute, by their stream: "max_magnitude on beside". Waits for the device.
+  std::map<std::string, OperationTime> times() const;
 
  private:
+  struct Timed {
+    std::string name;
+    double flops;
+    bool beside;
+    device::Event begin, end;
+  };
   device::Device& device_;
-  std::map<std::string, OperationTime> times_;
+  std::vector<Timed> timed_;
 };
 
 }  // namespace llampi::bench

@@ -51,7 +51,7 @@ po::options_description describe(Options& o) {
   add("tuning", value(o.tuning), "choose products by timing, before the steps");
   add("steps", value(o.steps), "timed, at most");
   add("seconds", value(o.seconds), "that timed steps may take; at least 3 are timed");
-  add("profile", value(o.profile), "time each operation, in steps of their own");
+  add("profile", value(o.profile), "time each operation by events, in steps of their own");
   add("products", value(o.products), "time the matrix products alone, and the device's limits");
   add("square", value(o.square), "side of the product that the limit is measured with");
   add("output", value(o.output), "file to which the result is added as a line of JSON");

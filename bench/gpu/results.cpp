@@ -46,19 +46,30 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   return {"copies, casts, zeros"};
 }
 
-/// Seconds of a profiled step by class of kernels.
+/// Seconds of a profiled step by class of kernels, which add up to the step: those of Stream::compute, and what
+/// is left of the step. That is waits for other streams and for the host, and gaps between kernels.
 json classes(const Profile& profile, const Limits& limits, int micro_batches) {
   std::map<std::string, double> seconds;
   double sum = 0;
   for (const auto& [name, time] : profile.operations) {
-    const auto [kernels, of_products] =
-        split(name.substr(0, name.find(' ')), time, limits, micro_batches);
+    if (time.beside) continue;
+    const auto [kernels, of_products] = split(name.substr(0, name.find(' ')), time, limits, micro_batches);
     const double products = std::min(of_products, time.seconds);
     seconds["matrix products"] += products;
     if (!kernels.empty()) seconds[kernels] += time.seconds - products;
     sum += time.seconds;
   }
-  seconds["between operations"] = profile.seconds - sum;
+  seconds["waits and gaps"] = profile.seconds - sum;
+  return seconds;
+}
+
+/// Seconds of what ran on other streams meanwhile, by class of kernels.
+json classes_beside(const Profile& profile, const Limits& limits, int micro_batches) {
+  std::map<std::string, double> seconds;
+  for (const auto& [name, time] : profile.operations) {
+    if (time.beside)
+      seconds[split(name.substr(0, name.find(' ')), time, limits, micro_batches).kernels] += time.seconds;
+  }
   return seconds;
 }
 
@@ -136,7 +147,10 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"memory_bytes", m.steps.arena_bytes}};
   if (m.limits) row["limits"] = to_json(*m.limits);
   if (m.profile) row["profile"] = to_json(*m.profile, m.steps);
-  if (m.profile && m.limits) row["profile"]["classes"] = classes(*m.profile, *m.limits, o.micro_batches);
+  if (m.profile && m.limits) {
+    row["profile"]["classes"] = classes(*m.profile, *m.limits, o.micro_batches);
+    row["profile"]["classes_beside"] = classes_beside(*m.profile, *m.limits, o.micro_batches);
+  }
   return row;
 }
 

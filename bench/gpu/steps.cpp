@@ -46,9 +46,11 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
       machine.gpu && gpu.major < device::kFirstGpuWithoutDp && o.deterministic && o.attention != "own";
   const bool decides_room = keeps_dp && o.attention_workspace < 0;
   if (keeps_dp && !decides_room) options.batch.dp_room = o.attention_workspace << 20;
-  std::int64_t lacking = -machine.device().available_bytes(world.topology().local_ranks);
-  world.max(std::span(&lacking, 1));
-  const std::int64_t available = -lacking;
+  const int local_ranks = world.topology().local_ranks;
+  std::int64_t lacking[] = {-machine.device().available_bytes(local_ranks),
+                            -machine.host->available_bytes(local_ranks)};
+  world.max(std::span(lacking));
+  const std::int64_t available = -lacking[0], on_host = -lacking[1];
   const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
@@ -56,7 +58,8 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                    .sizes = machine.device().sizes(),
                                    .backend = world.backend(),
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
-                                     return fsdp::needed_bytes(world.backend(), arena_bytes, in_groups,
+                                     return (!machine.gpu || arena_bytes[1] <= on_host) &&
+                                            fsdp::needed_bytes(world.backend(), arena_bytes, in_groups,
                                                                !machine.gpu) <= available;
                                    }};
   const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available;

@@ -33,8 +33,9 @@ struct StepTimes {
 StepTimes time_steps(const model::Model& model, const Machine& machine, comm::World& world,
                      const Options& options);
 
+/// Of a step that is issued action by action while its operations are timed, which does not hold it up.
 struct Profile {
-  double seconds = 0;                               ///< of a step, while its operations are timed
+  double seconds = 0;                               ///< of the step
   double first_loss = 0;                            ///< to be that of time_steps()
   std::map<std::string, OperationTime> operations;  ///< of a step
 };

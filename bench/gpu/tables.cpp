@@ -114,20 +114,31 @@ std::vector<Column> columns_with(const std::vector<json>& rows, const char* part
   return columns;
 }
 
-std::string class_table(const std::vector<json>& rows) {
-  auto columns = columns_with(rows, "profile");
-  std::erase_if(columns, [](const Column& c) { return !(*c.row)["profile"].contains("classes"); });
-  if (columns.empty()) return "";
-  std::vector<std::string> titles = {"kernels, ms of a step"};
-  std::map<std::string, double> most;  // of each class in any column
+/// Of such a part of a profile; 0 where it is not there.
+double seconds_in(const json& row, const char* part, const std::string& name) {
+  return row["profile"].value(part, json::object()).value(name, 0.0);
+}
+
+/// Of all columns, what takes the most time in any of them first.
+std::vector<std::string> names_in(const std::vector<Column>& columns, const char* part) {
+  std::map<std::string, double> most;
   for (const auto& column : columns) {
-    titles.push_back(column.title);
-    for (const auto& [name, seconds] : (*column.row)["profile"]["classes"].items())
+    const json classes = (*column.row)["profile"].value(part, json::object());
+    for (const auto& [name, seconds] : classes.items())
       most[name] = std::max(most[name], seconds.get<double>());
   }
   std::vector<std::string> names;
   for (const auto& [name, seconds] : most) names.push_back(name);
   std::sort(names.begin(), names.end(), [&](const auto& a, const auto& b) { return most[a] > most[b]; });
+  return names;
+}
+
+std::string class_table(const std::vector<json>& rows) {
+  auto columns = columns_with(rows, "profile");
+  std::erase_if(columns, [](const Column& c) { return !(*c.row)["profile"].contains("classes"); });
+  if (columns.empty()) return "";
+  std::vector<std::string> titles = {"kernels, ms of a step"};
+  for (const auto& column : columns) titles.push_back(column.title);
   std::string text = "\n" + head_of(titles, 1);
   const auto add = [&](const std::string& name, const auto& seconds_of) {
     std::vector<std::string> cells = {name};
@@ -138,10 +149,11 @@ std::string class_table(const std::vector<json>& rows) {
     }
     text += row_of(cells);
   };
-  for (const auto& name : names)
-    add(name, [&](const json& row) { return row["profile"]["classes"].value(name, 0.0); });
-  add("all, one operation at a time",
-      [](const json& row) { return row["profile"]["seconds"].get<double>(); });
+  for (const auto& name : names_in(columns, "classes"))
+    add(name, [&](const json& row) { return seconds_in(row, "classes", name); });
+  add("all: the step, issued", [](const json& row) { return row["profile"]["seconds"].get<double>(); });
+  for (const auto& name : names_in(columns, "classes_beside"))
+    add("beside it: " + name, [&](const json& row) { return seconds_in(row, "classes_beside", name); });
   add("the step as it runs", [](const json& row) { return row["step_seconds"].get<double>(); });
   add("its matrix products alone",
       [](const json& row) { return row["limits"]["step_products_seconds"].get<double>(); });

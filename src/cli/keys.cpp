@@ -33,6 +33,7 @@ std::string key_of(const std::string& field) {
       {"wrap.modules", "fsdp.wrap_modules"},
       {"wrap.min_params", "fsdp.wrap_min_params"},
       {"offload", "fsdp.cpu_offload"},
+      {"offload.residuals", "activation.offload"},
       {"checkpointing", "activation.checkpointing"},
   };
   const auto key = kKeys.find(field);

@@ -61,6 +61,10 @@ Changes other_changes(const EngineOptions& options) {
                        [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; },
                        true});
   }
+  if (!options.offload.residuals) {
+    changes.push_back(
+        {{{"offload.residuals", "residuals"}}, [](EngineOptions& o) { o.offload.residuals = true; }, true});
+  }
   if (options.strategy != Strategy::full_shard) {
     changes.push_back({{{"strategy", word_of(Strategy::full_shard)}},
                        [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
@@ -289,7 +293,9 @@ AddedOperations added_operations(const model::Model& model, const EngineOptions&
     if (action.op == Op::d2h && action.payload == CopyPayload::residual)
       copied += static_cast<double>(action.bytes);
   }
-  sum.waiting = std::max(0.0, kOperationsOfAByte * copied - sum.needed / 3);
+  const auto tokens = static_cast<double>(options.batch.tokens() * options.micro_batches);
+  const double forward = model.flops_per_token(options.batch.seq_len) * tokens / 3;
+  sum.waiting = std::max(0.0, kOperationsOfAByte * copied - forward);
   return sum;
 }
 
@@ -297,19 +303,24 @@ KeptActivations fitting_activations(const FitQuestion& question) {
   EngineOptions options = question.options;
   FitQuestion with = {question.model, options,          question.groups,
                       question.sizes, question.backend, question.fits};
-  std::vector<std::pair<double, KeptActivations>> choices;
+  struct Choice {
+    bool too_large;
+    double added;
+    KeptActivations kept;
+  };
+  std::vector<Choice> choices;
   for (const bool offload : {false, true}) {
     options.offload.residuals = offload;
-    options.checkpointing = question.options.checkpointing;
     options.checkpointing = fitting_checkpointing(with);
     const CompiledModel compiled =
         compile_model(question.model, options, question.groups, question.sizes, question.backend);
     const AddedOperations added = added_operations(question.model, options, compiled);
-    choices.push_back({added.recomputed + added.waiting, {options.checkpointing, offload}});
+    choices.push_back({!question.fits(compiled.arena_bytes, question.groups),
+                       added.recomputed + added.waiting,
+                       {options.checkpointing, offload}});
     if (options.checkpointing == Checkpointing::none) break;
   }
-  const bool offload_adds_less = choices.back().first < choices.front().first;
-  return (offload_adds_less ? choices.back() : choices.front()).second;
+  return std::ranges::min(choices, {}, [](const Choice& c) { return std::pair(c.too_large, c.added); }).kept;
 }
 
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough) {

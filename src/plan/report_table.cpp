@@ -135,8 +135,8 @@ std::string describe_choices(const PlanReport& r) {
   }
   if (r.offloads_residuals) {
     text += fmt::format(
-        "in host memory between forward and backward pass (activation.offload): residuals, beside the "
-        "computation; {:.1f} % of it waits for them\n",
+        "in host memory between forward and backward pass (activation.offload): residuals; at most {:.1f} % more "
+        "time, waiting for copies\n",
         100 * r.added.waiting_part());
   }
   if (r.attention_workspace > 0) {

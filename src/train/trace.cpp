@@ -6,7 +6,6 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "llampi/core/clock.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/streams.hpp"
 
@@ -36,15 +35,15 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
 }  // namespace
 
 fsdp::Observer Trace::observer(std::int64_t step) {
-  return [this, step](const fsdp::Action& action, int index, fsdp::Moment moment) {
+  return [this, step](const fsdp::Action& action, int index, fsdp::Moment moment, double seconds) {
     if (moment == fsdp::Moment::begin) {
-      const double time = steady_seconds();
       open_.resize(std::max(open_.size(), static_cast<std::size_t>(index) + 1));
       open_[static_cast<std::size_t>(index)] = records_.size();
-      records_.push_back({step, &action, time, time});
-    } else {
-      records_[open_[static_cast<std::size_t>(index)]].end = steady_seconds();
+      records_.push_back({step, &action, seconds, seconds, seconds});
+      return;
     }
+    Record& record = records_[open_[static_cast<std::size_t>(index)]];
+    (moment == fsdp::Moment::began_on_device ? record.begin : record.end) = seconds;
   };
 }
 
@@ -66,7 +65,7 @@ void Trace::write(const std::filesystem::path& file) {
   for (const auto& r : records_) {
     auto arguments = arguments_of(*r.action, engine_, rank_);
     arguments["step"] = r.step;
-    arguments["issued"] = r.begin * 1e6;
+    arguments["issued"] = r.issued * 1e6;
     auto& last_end = free.at(r.action->stream.index());
     const double begin = std::max(r.begin, last_end);
     last_end = std::max(r.end, begin);

@@ -15,7 +15,7 @@ namespace llampi::train {
 /// step, micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of
 /// unsharded parameters: forward or backward), cargo (of a copy), bytes (Action::bytes), ranks (those of a
 /// collective), and issued: when the engine gave it to its stream, on which it begins behind the event before
-/// it.
+/// it. Begin and end are a GPU's own, where there is one, which is not held up to know them.
 class Trace {
  public:
   /// `engine` must outlive it.
@@ -29,8 +29,8 @@ class Trace {
  private:
   struct Record {
     std::int64_t step;
-    const fsdp::Action* action;  ///< of the engine's programs
-    double begin = 0, end = 0;   ///< seconds
+    const fsdp::Action* action;             ///< of the engine's programs
+    double issued = 0, begin = 0, end = 0;  ///< seconds
   };
   const fsdp::Engine& engine_;
   int rank_;

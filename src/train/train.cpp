@@ -68,6 +68,8 @@ struct MemoryFigures {
 };
 
 constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
+constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
+                     *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
 
 /// None for what is no whole number between these.
 std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
@@ -98,6 +100,8 @@ class Trainer {
   std::int64_t resume(std::vector<checkpoint::Refused>& refused);
   checkpoint::CheckpointTexts checkpoint_texts() const;
   void decide_by_memory(fsdp::EngineOptions& options);
+  Config as_decided_before() const;
+  void record_decisions();
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
@@ -152,6 +156,7 @@ class Trainer {
   bool dropped_ = false;             ///< the last step
   bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
+  bool decides_room_ = false;        ///< of attention
   double step_seconds_sum_ = 0;
   std::unique_ptr<Trace> trace_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
@@ -195,6 +200,7 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
     infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
                         config_.fsdp.sync_init);
   }
+  record_decisions();
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
   const Saver::Run run{world_,
@@ -340,8 +346,6 @@ Outcome Trainer::run_watched() {
 /// What is `auto` and depends on memory: as the checkpoint says if that fits here, else what all ranks have room
 /// for. Collective.
 void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
-  constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
-                       *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
   const Hardware hardware = compute_.on_gpu() ? Hardware::gpu : Hardware::cpu;
   if (!decides_by_memory(config_, hardware)) return;
   const comm::Backend backend = compute_.world().backend();
@@ -365,41 +369,66 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
                                      .sizes = compute_.device().sizes(),
                                      .backend = backend,
                                      .fits = fits};
-    const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
-    Config decided = config_;
-    if (!config_.run.attention_workspace)
-      decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
-    if (!config_.activation.checkpointing)
-      decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
-    if (!config_.activation.offload)
-      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
-    const std::int64_t of_rank = config_.train.global_batch / world_.size();
-    const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
-    if (!config_.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
-      decided.train.micro_batch = micro_batch;
     const auto options_of = [&](const Config& config) {
       return engine_options(config, *inputs_.model, micro_batches_of_step(config, world_.size()), hardware);
     };
+    const auto it_fits = [&] {
+      const auto compiled =
+          fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend);
+      return fits(compiled.arena_bytes, groups);
+    };
+    // On other GPUs less recomputation or room may do, which changes no bits; another micro-batch does.
+    Config decided = as_decided_before();
     options = options_of(decided);
-    const auto arenas =
-        fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend).arena_bytes;
-    if (!fits(arenas, groups)) {  // on other GPUs
+    if (!it_fits()) {
+      decided = config_;
+      decided.train.micro_batch = as_decided_before().train.micro_batch;
+      options = options_of(decided);
+      train::decide_by_memory(options, question, decided, hardware, least);
+      if (it_fits() || config_.train.micro_batch || !decided.train.micro_batch) return;
+      log_.warning("train.micro_batch = {}, which the run had, does not fit here", options.batch.sequences);
       decided = config_;
       options = options_of(decided);
     }
     train::decide_by_memory(options, question, decided, hardware, least);
   });
   inputs_.batch_options.micro_batch = options.batch.sequences;
-  start_.run_text = with_value(start_.run_text, kMicroBatch, std::to_string(options.batch.sequences));
-  start_.run_text = with_value(start_.run_text, kCheckpointing, to_string(options.checkpointing));
-  const auto offload = options.offload.residuals ? ActivationOffload::residuals : ActivationOffload::none;
-  start_.run_text = with_value(start_.run_text, kOffload, word_of(offload));
-  if (decides_dp_room(config_, hardware, least.major))
-    start_.run_text = with_value(start_.run_text, kRoom, std::to_string(options.batch.dp_room >> 20));
+  decides_room_ = decides_dp_room(config_, hardware, least.major);
   if (!config_.activation.checkpointing)
     log_.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
               options.offload.residuals ? ", with residuals in host memory" : "");
   if (!config_.train.micro_batch) log_.info("train.micro_batch = auto: {}", options.batch.sequences);
+}
+
+/// The configuration with what the checkpoint says where it is `auto`.
+Config Trainer::as_decided_before() const {
+  const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
+  Config decided = config_;
+  if (!config_.run.attention_workspace)
+    decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
+  if (!config_.activation.checkpointing) {
+    decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
+    if (!config_.activation.offload)
+      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
+  }
+  const std::int64_t of_rank = config_.train.global_batch / world_.size();
+  const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
+  if (!config_.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
+    decided.train.micro_batch = micro_batch;
+  return decided;
+}
+
+/// What was `auto`, as it is now: for config.ini and checkpoints.
+void Trainer::record_decisions() {
+  const fsdp::EngineOptions& options = engine_->options();
+  const auto record = [&](bool is_open, const char* key, const auto& value) {
+    if (is_open) start_.run_text = with_value(start_.run_text, key, std::string(value));
+  };
+  record(!config_.train.micro_batch, kMicroBatch, std::to_string(options.batch.sequences));
+  record(!config_.activation.checkpointing, kCheckpointing, to_string(options.checkpointing));
+  record(!config_.activation.offload, kOffload,
+         word_of(options.offload.residuals ? ActivationOffload::residuals : ActivationOffload::none));
+  record(decides_room_, kRoom, std::to_string(options.batch.dp_room >> 20));
 }
 
 /// Within a step or an evaluation. Collective.

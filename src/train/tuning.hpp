@@ -72,7 +72,8 @@ ChoicesOfRun make_choices(comm::World& world, fsdp::Engine& engine, device::Devi
 /// @throws Error if it cannot be written
 void keep_choices(const std::filesystem::path& file, const ChoicesOfRun& choices, const Log& log);
 
-/// After a rehearsal or the first step: warns of choices that could not be made any more, and of products whose bits differ.
+/// After a rehearsal or the first step: warns of choices that could not be made any more, and of products whose
+/// bits differ.
 void report_choices(device::Device& device, const Log& log);
 
 }  // namespace llampi::train

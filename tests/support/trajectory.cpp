@@ -164,7 +164,8 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
                                        engine_options(fixture, options, slots_, *model_))) {
   set_initial(device(), *engine_);
   if (options.observed)
-    engine_->observe([this](const Action&, int, Moment moment) { observed_ += moment == Moment::end; });
+    engine_->observe(
+        [this](const Action&, int, Moment moment, double) { observed_ += moment == Moment::end; });
 }
 
 TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {

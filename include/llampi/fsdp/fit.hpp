@@ -49,7 +49,7 @@ struct FittingRun {
 };
 
 /// The first of these that fits. What changes no numbers but for rounding comes first: a smaller micro-batch,
-/// checkpointing of activations, offload of the optimizer, of the parameters, full_shard, and as many of them
+/// checkpointing of activations, offload of the optimizer, of the parameters, of residuals, full_shard, and as many of them
 /// together as are needed. Then the state in bfloat16, by itself and with all of those: the moments, the
 /// master, the gradients (with what they are reduced in). Then up to 64 times as many ranks. None if none
 /// does.
@@ -64,7 +64,8 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
 
 /// What a step does for memory that it need not do for its result, in operations of matrices (a multiplication
-/// and an addition are two), of all micro-batches on one rank.
+/// and an addition are two), of all micro-batches on one rank. Attention is left out, but for what the copies have
+/// time for.
 struct AddedOperations {
   double needed = 0;      ///< of the step itself: forward, and twice as many backward
   double recomputed = 0;  ///< at most

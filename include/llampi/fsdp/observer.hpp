@@ -9,9 +9,11 @@
 
 namespace llampi::fsdp {
 
-enum class Moment : std::uint8_t { begin, end };
-/// Called when an action is issued and when it is known to be done: for collectives that may be much later,
-/// and other actions begin and end in between. `index` is that of the action in the list.
-using Observer = std::function<void(const Action& action, int index, Moment moment)>;
+/// begin, end: an action is issued, and it is known to be done: of collectives that may be much later, and other
+/// actions begin and end in between. Where a device runs beside the host that is no more than the host knows;
+/// when the device began and ended the action is said of all actions once the list is done.
+enum class Moment : std::uint8_t { begin, end, began_on_device, ended_on_device };
+/// `index` is that of the action in the list; `seconds` are those of steady_seconds().
+using Observer = std::function<void(const Action& action, int index, Moment moment, double seconds)>;
 
 }  // namespace llampi::fsdp

@@ -18,7 +18,7 @@ inline constexpr device::Stream kCopyStream = device::Stream::other(0, "copy");
 /// From the device to the host: a link carries both directions at once.
 inline constexpr device::Stream kCopyOutStream = device::Stream::other(1, "copy_out");
 
-/// Passes over gradients that are complete, while others are computed.
+/// Passes over gradients that are complete, while others are computed, and copies of the state that is saved.
 inline constexpr device::Stream kBesideStream = device::Stream::other(2, "beside");
 
 /// Each at its number.

@@ -13,8 +13,8 @@
 //   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
 //       activation.checkpointing and activation.offload, with what auto came to; the part of matrix operations, at
-//       most, that the first adds, and what is waited for copies of the second, as operations in that time; room
-//       for dP of deterministic attention on GPUs
+//       most, that the first adds, and of their time, at most, that waiting for copies of the second does; room for
+//       dP of deterministic attention on GPUs
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes

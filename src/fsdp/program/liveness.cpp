@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // When each buffer holds something: a pass over operands.
 #include <algorithm>
+#include <array>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "llampi/fsdp/placement.hpp"
 
@@ -10,8 +13,7 @@ namespace {
 
 class Liveness {
  public:
-  explicit Liveness(Program& program)
-      : program_(program), contents_(program.buffers.size()), takes_memory_(program.actions.size()) {}
+  explicit Liveness(Program& program) : program_(program), contents_(program.buffers.size()) {}
 
   void run() {
     for (auto& buffer : program_.buffers) buffer.live.clear();
@@ -63,7 +65,8 @@ class Liveness {
       if (contents.overwritten && !contents.read) {
         buffer.live.push_back({i, i, i});
         contents.touched.clear();
-        takes_memory_[i][static_cast<std::size_t>(buffer.arena)] = true;
+        auto& of_stream = takers_[static_cast<std::size_t>(buffer.arena)][program_.actions[i].stream.index()];
+        if (of_stream.empty() || of_stream.back() != i) of_stream.push_back(i);
       } else {
         require(!buffer.live.empty(), "an action reads a buffer that none has written");
         buffer.live.back().last_use = buffer.live.back().last = i;
@@ -82,21 +85,28 @@ class Liveness {
   int released_after(int use, Arena arena) {
     const auto& actions = program_.actions;
     if (!happens_before_) happens_before_.emplace(actions);
-    // The end of a collective is noticed when compute waits for it.
-    const bool collective = actions[use].ranks != Ranks::self;
     int last = use;
-    for (int j = use + 1; j < program_.size(); ++j) {
-      const bool after = (*happens_before_)(use, j);
-      if (collective && after && actions[j].stream == device::Stream::compute) break;
-      const bool may_meet = takes_memory_[j][static_cast<std::size_t>(arena)] && !after;
-      if (collective || may_meet) last = j;
+    if (actions[use].ranks != Ranks::self) {
+      // The end of a collective is noticed when compute waits for it.
+      for (int j = use + 1; j < program_.size(); ++j) {
+        if (actions[j].stream == device::Stream::compute && (*happens_before_)(use, j)) break;
+        last = j;
+      }
+      return last;
+    }
+    for (const auto& of_stream : takers_[static_cast<std::size_t>(arena)]) {
+      // What comes after the use on a stream, all that follows there does.
+      auto taker = std::upper_bound(of_stream.begin(), of_stream.end(), use);
+      for (; taker != of_stream.end() && !(*happens_before_)(use, *taker); ++taker)
+        last = std::max(last, *taker);
     }
     return last;
   }
 
   Program& program_;
-  std::vector<Contents> contents_;                       // per buffer
-  std::vector<std::array<bool, kArenas>> takes_memory_;  // per action: it begins a live range
+  std::vector<Contents> contents_;  // per buffer
+  /// Per arena and stream: the actions that begin a live range.
+  std::array<std::array<std::vector<int>, device::kStreams>, kArenas> takers_;
   std::vector<UseBeside> uses_beside_;
   std::optional<HappensBefore> happens_before_;
 };

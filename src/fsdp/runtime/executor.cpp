@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/runtime/executor.hpp"
 
+#include <array>
+#include <optional>
 #include <utility>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/clock.hpp"
 #include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
@@ -25,6 +28,43 @@ class Progress {
 
 }  // namespace
 
+/// When a device that runs beside the host does what: points before and after each action, on its stream.
+class DeviceTimes {
+ public:
+  DeviceTimes(device::Device& device, std::size_t actions) : device_(device), points_(actions) {
+    zero_ = device.record_timed(device::Stream::compute);
+    device.synchronize(device::Stream::compute);
+    zero_on_host_ = steady_seconds();
+  }
+  void begin(int index, device::Stream stream) {
+    record(points_[static_cast<std::size_t>(index)][0], stream);
+  }
+  void end(int index, device::Stream stream) { record(points_[static_cast<std::size_t>(index)][1], stream); }
+  /// After the host has waited for all streams.
+  void tell(const Observer& observer, const std::vector<Action>& actions) const {
+    for (std::size_t i = 0; i < points_.size(); ++i) {
+      const auto& [begin, end] = points_[i];
+      if (begin.get() == nullptr || end.get() == nullptr) continue;  // the host's, or it was dropped
+      const auto index = static_cast<int>(i);
+      observer(actions[i], index, Moment::began_on_device, on_host(begin));
+      observer(actions[i], index, Moment::ended_on_device, on_host(end));
+    }
+  }
+
+ private:
+  void record(device::Event& event, device::Stream stream) {
+    if (!(stream == device::Stream::host)) event = device_.record_timed(stream);
+  }
+  double on_host(const device::Event& event) const {
+    return zero_on_host_ + device_.seconds_between(zero_, event);
+  }
+
+  device::Device& device_;
+  device::Event zero_;
+  double zero_on_host_ = 0;  ///< a few microseconds later
+  std::vector<std::array<device::Event, 2>> points_;
+};
+
 /// The state of one run.
 struct Executor::Running {
   const BoundProgram& bound;
@@ -38,10 +78,11 @@ struct Executor::Running {
       std::vector<device::Event>(bound.actions.size());  ///< where there is no work
   std::vector<std::uint64_t> sequences = std::vector<std::uint64_t>(bound.actions.size());  ///< of works
   std::vector<int> in_flight = {};  ///< works not known to be done
+  std::optional<DeviceTimes> times = {};
 
   const Action& action(int index) const { return bound.program->actions[static_cast<std::size_t>(index)]; }
   bool finished(int index) {
-    if (observer) observer(action(index), index, Moment::end);
+    if (observer) observer(action(index), index, Moment::end, steady_seconds());
     return true;
   }
   /// Collectives of a stream end in order: with this one, those before it have.
@@ -78,6 +119,8 @@ void Executor::capture(const BoundProgram& bound, const RunInputs& inputs) {
 bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Issue how) {
   Running running{bound, inputs, how, observer_, how == Issue::run ? record_ : nullptr};
   const Progress progress(device_, [&running] { running.progress(); });
+  if (observer_ && how == Issue::run && device_.runs_beside_host())
+    running.times.emplace(device_, bound.actions.size());
   const int count = static_cast<int>(bound.actions.size());
   bool dropped = false;
   try {
@@ -87,6 +130,10 @@ bool Executor::issue_all(const BoundProgram& bound, const RunInputs& inputs, Iss
     }
     for (int i = 0; i < count; ++i) {
       if (running.works[static_cast<std::size_t>(i)]) wait_for(running, i, device::Stream::compute);
+    }
+    if (running.times) {
+      for (const device::Stream stream : device::kDeviceStreams) wait_for_device(stream);
+      running.times->tell(observer_, bound.program->actions);
     }
   } catch (...) {
     // The job is about to end: waiting for collectives that other ranks may never join would hang it.
@@ -132,7 +179,8 @@ void Executor::issue(Running& running, int index) {
   for (const int w : action.waits) wait_for(running, w, action.stream);
   const health::FlightOperation& what = bound.as_noted;
   if (running.record != nullptr) running.record->act(what.operation, what.name, what.micro_batch);
-  if (observer_) observer_(action, index, Moment::begin);
+  if (observer_) observer_(action, index, Moment::begin, steady_seconds());
+  if (running.times) running.times->begin(index, action.stream);
   arenas_.mark_used(bound.reach);
   Call call{.action = action,
             .tensors = bound.tensors,
@@ -141,6 +189,7 @@ void Executor::issue(Running& running, int index) {
             .as_noted = what};
   running.works[i] = (*bound.operation)(call);
   running.sequences[i] = call.sequence;
+  if (running.times) running.times->end(index, action.stream);
   if (running.works[i]) {
     running.in_flight.push_back(index);
   } else {

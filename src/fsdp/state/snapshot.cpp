@@ -4,15 +4,16 @@
 
 namespace llampi::fsdp {
 
+// On the stream beside the computation: what a step copies out does not stand behind it.
 void Snapshot::take(const CompiledModel& compiled, const StateViews& views, Arenas& arenas) {
   for (const auto stream : {device::Stream::compute, kCopyStream})
-    device_.wait(kCopyOutStream, device_.record(stream));
+    device_.wait(kBesideStream, device_.record(stream));
   for (const auto& [from, to] : views.snapshot_copies()) {
     arenas.mark_used(compiled.evaluation[to]);
     // The device's own copy: it also takes what is kept in host memory.
-    device_.download(views.at(to).data, from, kCopyOutStream);
+    device_.download(views.at(to).data, from, kBesideStream);
   }
-  copied_ = device_.record(kCopyOutStream);
+  copied_ = device_.record(kBesideStream);
   pending_ = true;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logs of llmq, and verdicts.
+// Logs of llmq, verdicts, and tables.
 #include "gpu/beside.hpp"
 
 #include <gmock/gmock.h>
@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "gpu/results.hpp"
 #include "llampi/core/error.hpp"
 
 namespace llampi::test {
@@ -112,6 +113,30 @@ TEST(Verdicts, CountProductsAndAttention) {
   row["profile"]["classes"] = {
       {"matrix products", 0.60}, {"attention forward", 0.05}, {"attention backward", 0.10}, {"AdamW", 0.03}};
   EXPECT_THAT(verdicts({row}), HasSubstr("| 88 % | 88.2 %, reached |"));
+}
+
+TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
+  json row = ours(16000);
+  row.update(
+      {{"tflops", 400},
+       {"peak_tflops", 989.4},
+       {"step_seconds_min", 0.84},
+       {"step_seconds_max", 0.86},
+       {"memory_bytes", 8e10},
+       {"limits", {{"square_tflops", 700}, {"step_products_tflops", 690}, {"products", json::array()}}}});
+  row["limits"].update({{"copy_gbytes_per_second", 2800}, {"step_products_seconds", 0.6}});
+  row["profile"] = {{"seconds", 0.9}, {"classes_beside", {{"gradient norm", 0.01}}}};
+  row["profile"]["classes"] = {{"matrix products", 0.8}, {"gradient norm", 0.02}, {"waits and gaps", 0.08}};
+  const auto file = std::filesystem::temp_directory_path() / "llampi_beside_test_rows.json";
+  std::ofstream(file) << row << "\n";
+  const std::string text = tables(file.string());
+  EXPECT_THAT(text,
+              HasSubstr("| matrix products | 800.0 (88.9 %) |\n| waits and gaps | 80.0 (8.9 %) |\n"
+                        "| gradient norm | 20.0 (2.2 %) |\n| all: the step, issued | 900.0 (100.0 %) |\n"
+                        "| beside it: gradient norm | 10.0 (1.1 %) |\n| the step as it runs | 850.0"));
+  row["profile"].erase("classes_beside");  // as it was written before
+  std::ofstream(file) << row << "\n";
+  EXPECT_THAT(tables(file.string()), HasSubstr("issued | 900.0 (100.0 %) |\n| the step as it runs |"));
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole training steps on a GPU, or on the emulated one: the engine's list on real streams, against PyTorch.
+#include <array>
 #include <cmath>
+#include <vector>
 
 #include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/fsdp/builder.hpp"
@@ -9,6 +11,7 @@
 #include "llampi/fsdp/wrap.hpp"
 #include "support/documents_apart.hpp"
 #include "support/expect_trajectory.hpp"
+#include "support/trajectory.hpp"
 
 namespace llampi::test {
 namespace {
@@ -114,7 +117,8 @@ TEST_F(GpuEngine, TheOrderOfWorkChangesNoBitsInBfloat16) {
 }
 
 TEST_F(GpuEngine, ResidualsInHostMemoryComeBackWithTheirBits) {
-  const auto fixture = oracle::load("bf16_params");  // of two blocks: what the last one reads stays
+  auto fixture = oracle::load("bf16_params");  // of two blocks: what the last one reads stays
+  fixture.seq_len = 7, fixture.global_batch = 4;
   const fsdp::Precision precision = {.param = DType::bfloat16, .compute = DType::bfloat16};
   const auto base = run(fixture, {.precision = precision});
   for (const auto checkpointing : {fsdp::Checkpointing::selective, fsdp::Checkpointing::full}) {
@@ -126,6 +130,50 @@ TEST_F(GpuEngine, ResidualsInHostMemoryComeBackWithTheirBits) {
                                    .offload = {.residuals = true}}),
                      "residuals in host memory");
   }
+}
+
+/// When the device began and ended an action, and when it was issued.
+struct ActionTimes {
+  double issued = -1, began = -1, ended = -1;
+};
+
+TEST_F(GpuEngine, ActionsHaveTheTimesOfTheDevice) {
+  auto fixture = oracle::load("bf16_params");
+  fixture.seq_len = 7, fixture.global_batch = 4;
+  TrajectoryOptions options{.accumulation = 2, .offload = {.residuals = true}};
+  options.machine = machine_.get();
+  TrainingRun training(test_world(), fixture, options);
+  const auto& actions = training.engine().compiled().step.actions;
+  std::vector<ActionTimes> times(actions.size());
+  training.engine().observe([&](const fsdp::Action& action, int index, fsdp::Moment moment, double seconds) {
+    EXPECT_EQ(&action, &actions[static_cast<std::size_t>(index)]);
+    ActionTimes& of_action = times[static_cast<std::size_t>(index)];
+    if (moment == fsdp::Moment::begin) of_action.issued = seconds;
+    if (moment == fsdp::Moment::began_on_device) of_action.began = seconds;
+    if (moment == fsdp::Moment::ended_on_device) of_action.ended = seconds;
+  });
+  training.step(training.inputs(1));
+  constexpr double kClock = 1e-3;       // that the two clocks may be apart
+  constexpr double kResolution = 1e-5;  // of milliseconds in float32
+  std::array<double, device::kStreams> free{};
+  double worked = 0;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    SCOPED_TRACE(fmt::format("action {}", i));
+    const ActionTimes& of_action = times[i];
+    double& before = free.at(actions[i].stream.index());
+    EXPECT_GT(of_action.issued, 0);
+    EXPECT_GE(of_action.began, of_action.issued - kClock);
+    EXPECT_GE(of_action.ended, of_action.began);
+    EXPECT_GE(of_action.began, before - kResolution) << "before its stream was free";
+    before = of_action.ended;
+    if (actions[i].stream == device::Stream::compute) worked += of_action.ended - of_action.began;
+    for (const int w : actions[i].waits) {
+      const auto waited = static_cast<std::size_t>(w);  // of a collective another point is waited for
+      if (actions[waited].ranks != fsdp::Ranks::self) continue;
+      EXPECT_GE(of_action.began, times[waited].ended - kResolution);
+    }
+  }
+  EXPECT_GT(worked, 0);
 }
 
 TEST_F(GpuEngine, EveryStrategyEqualsPyTorch) {

@@ -69,7 +69,7 @@ class GpuSnapshot : public ::testing::Test {
     const auto run = start(options);
     fsdp::Engine& engine = run->engine();
     // The earliest update that there can be, where streams are lazy: only what it waits for comes before.
-    const fsdp::Observer update_at_once = [&](const fsdp::Action& action, int, fsdp::Moment moment) {
+    const fsdp::Observer update_at_once = [&](const fsdp::Action& action, int, fsdp::Moment moment, double) {
       if (action.op == fsdp::Op::update && moment == fsdp::Moment::end)
         rank_.device->synchronize(action.stream);
     };

@@ -162,7 +162,7 @@ TEST(Engine, ExecutesExactlyTheCompiledList) {
   engine.initialise(1);
   std::vector<Action> seen;
   int ended = 0;
-  engine.observe([&](const Action& action, int, Moment moment) {
+  engine.observe([&](const Action& action, int, Moment moment, double) {
     if (moment == Moment::begin) {
       seen.push_back(action);
     } else {

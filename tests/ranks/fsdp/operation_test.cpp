@@ -105,7 +105,7 @@ TEST(AnotherOperation, IsRun) {
   health::FlightRecord record;
   Executor executor(*device, world, arenas, record);
   std::vector<std::string> seen;
-  executor.observe([&](const Action& action, int, Moment moment) {
+  executor.observe([&](const Action& action, int, Moment moment, double) {
     if (moment == Moment::end) seen.emplace_back(to_string(action.op));
   });
   EXPECT_TRUE(executor.run(bound, {}));

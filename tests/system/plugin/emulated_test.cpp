@@ -6,8 +6,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <string>
 
 #include "support/shell.hpp"
 
@@ -104,6 +106,25 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_EQ(text.status, 0) << text.err;
   EXPECT_THAT(text.out, ::testing::StartsWith("ab"));
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
+}
+
+TEST_F(OnGpus, TraceWhatTheyDoAtTheirOwnTimes) {
+  const Ending run = llampi("train --config run.ini --run.dir=traced --run.device=cuda --log.trace=2");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const auto trace = nlohmann::json::parse(read_file(folder_.path() / "traced/trace/rank-00000.json"));
+  std::map<int, double> ends;  // of the last event of each row
+  std::map<std::string, double> took;
+  for (const auto& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    const double begin = event["ts"], microseconds = event["dur"];
+    double& end = ends[event["tid"]];
+    EXPECT_GE(begin, event["args"]["issued"].get<double>() - 2) << event;
+    EXPECT_GE(begin, end - 1e-2) << event;
+    EXPECT_GE(microseconds, 0) << event;
+    end = begin + microseconds;
+    took[event["cat"]] += microseconds;
+  }
+  for (const char* operation : {"h2d", "forward", "backward", "update"}) EXPECT_GT(took[operation], 0);
 }
 
 TEST_F(OnGpus, KeepWhatWasDecidedWhenTheRunBegan) {
