@@ -103,8 +103,8 @@ expect "test_gpu +FAIL .*no test ran"
 
 all_good
 program "$build/tests/gpu/test_gpu" "$(tests '*.Passes:*.Hangs')"
-run 1 tests=1
-expect "test_gpu +FAIL .*not done after 1 s, in Judged.Hangs"
+run 1 tests=3 # a busy machine may need a second of it before the first program starts
+expect "test_gpu +FAIL .*not done after [123] s, in Judged.Hangs"
 expect "test_ranks_1 +FAIL .*no time"
 
 # mpirun may give its programs a terminal, where lines end with a carriage return.
@@ -119,8 +119,8 @@ expect "several_ranks +pass .* == all agree$"
 run 0 program tests
 [[ $(tail -n 1 "$folder/output") == "none of 3 failed"* ]]
 program "$build/tests/gpu/test_gpu" "$(tests '*.Hangs')"
-TOTAL=1 run 1 tests program
-expect "test_gpu +FAIL .*not done after 1 s"
+TOTAL=3 run 1 tests program
+expect "test_gpu +FAIL .*not done after [123] s"
 expect "program +FAIL .*no time"
 all_good
 program "$build/llampi" 'echo "GPU              none: libcublasLt.so.13 cannot be loaded"'
