@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "llampi/core/tensor.hpp"
+
 namespace llampi::bench {
 
 struct Options {
@@ -46,6 +48,11 @@ struct Options {
   std::string beside;  ///< a log of llmq, to be added to the output as a row
   std::string table;   ///< such a file, to be printed as tables
 };
+
+/// Of Options::state and Options::gradient.
+inline DType dtype_of_word(const std::string& word) {
+  return word == "bfloat16" ? DType::bfloat16 : DType::float32;
+}
 
 /// False after --help. @throws UserError for an unknown option, word or size
 bool parse(int argc, char** argv, Options& options);

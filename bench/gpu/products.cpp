@@ -101,8 +101,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   for (auto& product : limits.products) {
     const bool is_head = product.name == "head";
     const auto writes = is_head ? chunks * o.micro_batches : o.micro_batches;
-    const DType gradient = o.gradient == "bfloat16" ? DType::bfloat16 : DType::float32;
-    measure(device, noise, dtype, gradient, static_cast<int>(writes), product);
+    measure(device, noise, dtype, dtype_of_word(o.gradient), static_cast<int>(writes), product);
   }
   const Matrix a(device, &noise, dtype, o.square, o.square), b(device, &noise, dtype, o.square, o.square);
   const Matrix c(device, nullptr, dtype, o.square, o.square);

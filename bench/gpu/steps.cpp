@@ -18,8 +18,6 @@ constexpr std::int64_t kMostLayers = 32;  // then it is Llama-3-8B
 constexpr int kWarmUp = 3;                // loading of kernels, first connections, capture
 constexpr int kFewest = 3;                // timed steps
 
-DType dtype_of_word(const std::string& word) { return word == "bfloat16" ? DType::bfloat16 : DType::float32; }
-
 fsdp::EngineOptions engine_options(const model::Model& model, const Machine& machine, const Options& o) {
   fsdp::EngineOptions options;
   options.batch = {o.tokens / o.seq_len, o.seq_len};
@@ -50,7 +48,10 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
   std::int64_t lacking[] = {-machine.device().available_bytes(local_ranks),
                             -machine.host->available_bytes(local_ranks)};
   world.max(std::span(lacking));
-  const std::int64_t available = -lacking[0], on_host = -lacking[1];
+  const fsdp::AvailableMemory available{.backend = world.backend(),
+                                        .on_device = -lacking[0],
+                                        .on_host = -lacking[1],
+                                        .one_memory = !machine.gpu};
   const auto groups = fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), 0);
   const fsdp::FitQuestion question{.model = model,
                                    .options = options,
@@ -58,11 +59,9 @@ fsdp::EngineOptions fitting_options(const model::Model& model, const Machine& ma
                                    .sizes = machine.device().sizes(),
                                    .backend = world.backend(),
                                    .fits = [&](const auto& arena_bytes, const auto& in_groups) {
-                                     return (!machine.gpu || arena_bytes[1] <= on_host) &&
-                                            fsdp::needed_bytes(world.backend(), arena_bytes, in_groups,
-                                                               !machine.gpu) <= available;
+                                     return available.holds(arena_bytes, in_groups);
                                    }};
-  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available;
+  const std::int64_t memory_bytes = gpu.memory_bytes > 0 ? gpu.memory_bytes : available.on_device;
   fsdp::decide_what_fits(options, question,
                          {.checkpointing = o.checkpointing == "auto",
                           .offload_residuals = machine.gpu != nullptr,

@@ -13,25 +13,22 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
-  const auto on_device = [&](const ArenaBytes& arenas, const RankGroups& in_groups) {
-    return needed_bytes(backend, arenas, in_groups, one_memory);
-  };
   comm::agree(site.world, [&] {
-    const std::int64_t device_bytes = site.device.available_bytes(topology.local_ranks);
-    const std::int64_t host_bytes = site.host.available_bytes(topology.local_ranks);
-    const auto device_fits = [&](const ArenaBytes& arenas, const RankGroups& in_groups) {
-      return on_device(arenas, in_groups) <= device_bytes;
-    };
-    const auto host_fits = [&](const ArenaBytes& arenas) { return one_memory || arenas[1] <= host_bytes; };
-    const bool device_is_full = !device_fits(compiled.arena_bytes, groups);
-    if (!device_is_full && host_fits(compiled.arena_bytes)) return;
+    const AvailableMemory available{.backend = backend,
+                                    .on_device = site.device.available_bytes(topology.local_ranks),
+                                    .on_host = site.host.available_bytes(topology.local_ranks),
+                                    .one_memory = one_memory};
+    if (available.holds(compiled.arena_bytes, groups)) return;
+    const bool device_is_full = !available.device_holds(compiled.arena_bytes, groups);
     const std::optional<Arena> arena =
         one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
     const std::string lack = fmt::format(
         "needs {} of {} per rank, but {} has about {} for each of its {}",
-        format_bytes(device_is_full ? on_device(compiled.arena_bytes, groups) : compiled.arena_bytes[1]),
+        format_bytes(device_is_full ? needed_bytes(backend, compiled.arena_bytes, groups, one_memory)
+                                    : compiled.arena_bytes[1]),
         one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
-        format_bytes(device_is_full ? device_bytes : host_bytes), count(topology.local_ranks, "rank"));
+        format_bytes(device_is_full ? available.on_device : available.on_host),
+        count(topology.local_ranks, "rank"));
     throw does_not_fit(lack, compiled, arena,
                        {.model = model,
                         .options = options,
@@ -39,7 +36,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                         .sizes = site.device.sizes(),
                         .backend = backend,
                         .fits = [&](const auto& arenas, const RankGroups& in_groups) {
-                          return device_fits(arenas, in_groups) && host_fits(arenas);
+                          return available.holds(arenas, in_groups);
                         }});
   });
 }

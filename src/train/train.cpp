@@ -356,12 +356,12 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
   std::int64_t lacking[] = {-compute_.device().available_bytes(local_ranks),
                             -compute_.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
   world_.max(std::span(lacking));  // so that all ranks decide alike
-  const std::int64_t on_device = -lacking[0], on_host = -lacking[1];
+  const fsdp::AvailableMemory available{
+      .backend = backend, .on_device = -lacking[0], .on_host = -lacking[1], .one_memory = !compute_.on_gpu()};
   const GpuOfRanks least{-lacking[2], static_cast<int>(-lacking[3])};
   comm::agree(world_, [&] {
     const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
-      return fsdp::needed_bytes(backend, arenas, in_groups, !compute_.on_gpu()) <= on_device &&
-             (!compute_.on_gpu() || arenas[1] <= on_host);
+      return available.holds(arenas, in_groups);
     };
     const fsdp::FitQuestion question{.model = *inputs_.model,
                                      .options = options,
@@ -377,7 +377,7 @@ void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
           fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend);
       return fits(compiled.arena_bytes, groups);
     };
-    // On other GPUs less recomputation or room may do, which changes no bits; another micro-batch does.
+    // On other GPUs more recomputation or less room may do, which changes no bits; another micro-batch does.
     Config decided = as_decided_before();
     options = options_of(decided);
     if (!it_fits()) {

@@ -11,10 +11,11 @@
 //   it has no kernels for. `Accumulate::no` overwrites an output whatever it holds, NaN included;
 //   `Accumulate::yes` adds to it. Operations allocate nothing: scratch memory is passed as `workspace`, whose
 //   size OperationSizes gives. A gradient of a weight (dweight, dtable) is float32, on GPUs also in the dtype
-//   of the activations, to which each operation rounds it, that of the head once for each chunk of rows; one that is an empty Tensor is not computed: the weight is frozen. Pointers
-//   point to device memory. All operations are issued on Stream::compute, or where they say `on` there, in
-//   order, and are asynchronous: a device may return before they are done. Equal inputs give equal bits on the
-//   same device with the same number of threads.
+//   of the activations, to which each operation rounds it, that of the head once for each chunk of rows; one
+//   that is an empty Tensor is not computed: the weight is frozen. Pointers point to device memory. All
+//   operations are issued on Stream::compute, or where they say `on` there, in order, and are asynchronous: a
+//   device may return before they are done. Equal inputs give equal bits on the same device with the same number
+//   of threads.
 #pragma once
 
 #include <cstdint>

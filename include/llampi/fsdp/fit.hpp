@@ -26,6 +26,21 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
 std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
                           bool one_memory);
 
+/// What a rank can have.
+struct AvailableMemory {
+  comm::Backend backend = comm::Backend::mpi;
+  std::int64_t on_device = 0, on_host = 0;  ///< bytes
+  bool one_memory = false;                  ///< as for needed_bytes()
+
+  bool device_holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {
+    return needed_bytes(backend, arena_bytes, groups, one_memory) <= on_device;
+  }
+  bool host_holds(const ArenaBytes& arena_bytes) const { return one_memory || arena_bytes[1] <= on_host; }
+  bool holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {
+    return device_holds(arena_bytes, groups) && host_holds(arena_bytes);
+  }
+};
+
 struct FitQuestion {
   const model::Model& model;
   const EngineOptions& options;

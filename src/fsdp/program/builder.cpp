@@ -57,6 +57,8 @@ class Builder {
   }
 
   void index_host_stays() {
+    for (auto* at_event : {&leaves_after_, &returns_before_, &left_at_, &read_at_})
+      at_event->resize(schedule_.events.size());
     for (int i = 0; i < static_cast<int>(schedule_.host_stays.size()); ++i) {
       const HostStay& stay = schedule_.host_stays[i];
       leaves_after_[stay.leaves].push_back(i);
@@ -421,12 +423,12 @@ class Builder {
   std::vector<BufferId> source_;                                  // per unit: where stages read it now
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
   std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
-  std::map<int, std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event
-  std::vector<int> copied_out_, copied_back_;  // per host stay: actions
-  std::vector<bool> has_returned_;             // per stage: its output is where it came back to
-  std::set<int> live_gradients_;               // units whose unsharded gradient is being written
-  std::vector<int> travelling_;                // reductions that nothing has waited for yet
-  std::set<std::pair<int, int>> written_;      // (parameter, micro-batch)
+  std::vector<std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event
+  std::vector<int> copied_out_, copied_back_;                                        // per host stay: actions
+  std::vector<bool> has_returned_;         // per stage: its output is where it came back to
+  std::set<int> live_gradients_;           // units whose unsharded gradient is being written
+  std::vector<int> travelling_;            // reductions that nothing has waited for yet
+  std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
   int inputs_ = -1;
 };
 

@@ -33,22 +33,31 @@ class SmallDevice final : public device::CpuDevice {
   std::int64_t available_;
 };
 
+struct LlamaSize {
+  std::int64_t hidden = 64, feed_forward = 128, layers = 4, heads = 4, key_value_heads = 4;
+};
+
+std::unique_ptr<model::Model> llama(const LlamaSize& size = {}) {
+  model::LlamaConfig config;
+  config.vocab_size = 100;
+  config.hidden_size = size.hidden;
+  config.intermediate_size = size.feed_forward;
+  config.layers = size.layers;
+  config.query_heads = size.heads;
+  config.key_value_heads = size.key_value_heads;
+  config.head_dim = size.hidden / size.heads;
+  config.max_position_embeddings = 4096;
+  return model::make_llama(config);
+}
+
 class Fit : public ::testing::Test {
  protected:
   Fit() {
-    model::LlamaConfig config;
-    config.vocab_size = 100;
-    config.hidden_size = 64;
-    config.intermediate_size = 128;
-    config.layers = 4;
-    config.query_heads = config.key_value_heads = 4;
-    config.head_dim = 16;
-    config.max_position_embeddings = 64;
-    model_ = model::make_llama(config);
+    use(*model_);
     options_.batch = {8, 64};
-    options_.groups = optim::parameter_groups(model_->parameters(), {});
     groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
   }
+  void use(const model::Model& model) { options_.groups = optim::parameter_groups(model.parameters(), {}); }
   std::array<std::int64_t, kArenas> arenas(const EngineOptions& options) const {
     return compile_model(*model_, options, groups_, *device::make_cpu_sizes(1)).arena_bytes;
   }
@@ -62,7 +71,7 @@ class Fit : public ::testing::Test {
     return "";
   }
 
-  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<model::Model> model_ = llama();
   EngineOptions options_;
   RankGroups groups_;
 };
@@ -162,17 +171,9 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
     return to_string(kept.checkpointing) + (kept.offload_residuals ? ", residuals" : "");
   };
   const std::int64_t any = std::int64_t{1} << 40;
-  model::LlamaConfig config;
-  config.vocab_size = 100;
-  config.hidden_size = 8192;
-  config.intermediate_size = 28672;
-  config.layers = 4;
-  config.query_heads = 64;
-  config.key_value_heads = 8;
-  config.head_dim = 128;
-  config.max_position_embeddings = 4096;
-  const auto wide = model::make_llama(config);
-  options_.groups = optim::parameter_groups(wide->parameters(), {});
+  const auto wide =
+      llama({.hidden = 8192, .feed_forward = 28672, .layers = 4, .heads = 64, .key_value_heads = 8});
+  use(*wide);
   options_.batch = {8, 4096};  // so that activations are most
   const auto with = arena_with(*wide, true);
   ASSERT_LT(with[0], arena_with(*wide, false)[0]);
@@ -180,23 +181,15 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
   EXPECT_THAT(chosen(*wide, with[0], with[1] - 1), StartsWith("feed_forward "));
   EXPECT_EQ(chosen(*wide, any, any), "none");
   // So narrow a model's products are over long before its residuals have travelled.
-  options_.groups = optim::parameter_groups(model_->parameters(), {});
+  use(*model_);
   options_.batch = {8, 64};
   EXPECT_THAT(chosen(*model_, arena_with(*model_, true)[0], any), StartsWith("feed_forward "));
 }
 
 // Of a narrow model copies take longer than what they would save: but they make it fit.
 TEST_F(Fit, ResidualsGoToTheHostWhereNothingElseFits) {
-  model::LlamaConfig config;
-  config.vocab_size = 100;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.layers = 24;
-  config.query_heads = config.key_value_heads = 4;
-  config.head_dim = 16;
-  config.max_position_embeddings = 1024;
-  const auto deep = model::make_llama(config);
-  options_.groups = optim::parameter_groups(deep->parameters(), {});
+  const auto deep = llama({.layers = 24});
+  use(*deep);
   options_.batch = {8, 1024};
   const auto sizes = device::make_cpu_sizes(1);
   const auto device_bytes = [&](bool residuals) {
