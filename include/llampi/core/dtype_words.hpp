@@ -13,7 +13,9 @@ constexpr auto word_table(DType) {
                                      {DType::bfloat16, "bfloat16"},
                                      {DType::float16, "float16"},
                                      {DType::int64, "int64"},
-                                     {DType::int32, "int32"}});
+                                     {DType::int32, "int32"},
+                                     {DType::float8_e4m3fn, "float8_e4m3fn"},
+                                     {DType::float8_e5m2, "float8_e5m2"}});
 }
 
 }  // namespace llampi

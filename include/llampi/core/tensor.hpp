@@ -12,7 +12,16 @@ namespace llampi {
 /// Whether a result is written over what its memory holds, or added to it.
 enum class Accumulate : bool { no, yes };
 
-enum class DType : std::uint8_t { float64, float32, bfloat16, float16, int64, int32 };
+enum class DType : std::uint8_t {
+  float64,
+  float32,
+  bfloat16,
+  float16,
+  int64,
+  int32,
+  float8_e4m3fn,  ///< float8.hpp
+  float8_e5m2,
+};
 
 /// Bytes of one element.
 constexpr std::int64_t size_of(DType dtype) {
@@ -26,6 +35,9 @@ constexpr std::int64_t size_of(DType dtype) {
     case DType::bfloat16:
     case DType::float16:
       return 2;
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      return 1;
   }
   return 0;
 }
@@ -40,6 +52,10 @@ constexpr double unit_roundoff(DType dtype) {
       return 0x1p-8;
     case DType::float16:
       return 0x1p-11;
+    case DType::float8_e4m3fn:
+      return 0x1p-4;
+    case DType::float8_e5m2:
+      return 0x1p-3;
     default:
       return 0x1p-53;
   }

@@ -40,6 +40,11 @@ class OperationSizes {
                                                     std::int64_t dp_room) const = 0;
   virtual std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                                    DType dtype) const = 0;
+  /// See op::Fp8Product.
+  virtual std::int64_t fp8_product_workspace(std::int64_t /*m*/, std::int64_t /*n*/,
+                                             std::int64_t /*k*/) const {
+    return 0;
+  }
   /// Also the bound on what is ever stored of the [tokens, vocabulary] logits.
   virtual std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
                                                       std::int64_t vocabulary, DType dtype) const = 0;

@@ -52,6 +52,12 @@ struct UpdateScalars {
   double grad_norm = 0;         ///< written by FinishNorm; before clipping, of the unscaled gradient
 };
 
+/// Of casts to 8 bits, in device memory.
+struct Fp8Counts {
+  std::int64_t saturated = 0;    ///< elements that were infinite and became the largest number
+  std::int64_t zero_scales = 0;  ///< tensors without any finite magnitude but zero
+};
+
 /// Elements [begin, end) of a shard that are real (no padding) and are updated alike.
 struct UpdateRange {
   std::int64_t begin = 0;
@@ -245,6 +251,75 @@ struct LinearCrossEntropyBackward {
   Tensor workspace;
 };
 
+// Products in 8 bits (DType::float8_*, core/float8.hpp). Each tensor has one scale, a power of two: it is multiplied
+// by it before it is cast, and the product by its inverse. A scale is float32 [1, 2]: {2^e, 2^-e}; a maximum is
+// int32 [1, 1]: the bits, as float32, of the largest finite magnitude of the tensor rounded to bfloat16, 0 for a
+// tensor of zeros. `Fp8Counts` are counted over all casts since they were set to zero.
+
+/// maximum = max(maximum, |bfloat16(x)|) over the finite elements x of source.
+struct Fp8Maximum {
+  static constexpr const char* kName = "fp8_maximum";
+  Tensor source;   ///< float32 or bfloat16 (the reference: float64), any shape
+  Tensor maximum;  ///< read and written
+};
+
+/// scales[i] from maxima[i]: float8_scale_exponent() of DType::float8_e4m3fn. For weights, of which no rank has all.
+struct Fp8Scales {
+  static constexpr const char* kName = "fp8_scales";
+  Tensor maxima;  ///< int32 [1, n]
+  Tensor scales;  ///< float32 [n, 2]
+};
+
+/// Each element is rounded to bfloat16, multiplied by the scale that follows from `maximum`, and cast by
+/// to_float8(): NaN stays NaN, infinity becomes the largest number and is counted.
+struct Fp8Cast {
+  static constexpr const char* kName = "fp8_cast";
+  Tensor source;      ///< [R, C], float32 or bfloat16 (the reference: float64)
+  Tensor maximum;     ///< as Fp8Maximum left it
+  Tensor values;      ///< [R, C], one of the 8-bit dtypes; may be empty
+  Tensor transposed;  ///< [C, R], likewise and in that dtype; may be empty
+  Tensor scale;       ///< written; may be empty
+  Fp8Counts* counts;  ///< added to; nullptr: nothing is counted
+};
+
+/// transposed[c, r] = source[r, c]
+struct Fp8Transpose {
+  static constexpr const char* kName = "fp8_transpose";
+  Tensor source;      ///< [R, C], one of the 8-bit dtypes
+  Tensor transposed;  ///< [C, R]
+};
+
+/// y (+)= 2^-ea 2^-eb a b^T (+ residual), with float32 sums: both operands are read row by row over K, as the tensor
+/// cores of Hopper want them. M, N and K are multiples of 16. At most one of a and b is float8_e5m2.
+struct Fp8Product {
+  static constexpr const char* kName = "fp8_product";
+  Tensor a, a_scale;  ///< [M, K]
+  Tensor b, b_scale;  ///< [N, K]
+  Tensor residual;    ///< [M, N] in the dtype of y, which it may be; empty: none. Not with Accumulate::yes
+  Tensor y;           ///< [M, N]
+  Accumulate accumulate_y;
+  /// Partial sums may be kept in fewer bits (14 of the fraction, on Hopper). Only where no gradient is formed.
+  bool fast_accumulation;
+  Tensor workspace;  ///< OperationSizes::fp8_product_workspace()
+};
+
+/// The rotation of QkvRope, in place; `backward` rotates a gradient back, as QkvRopeBackward does.
+struct Rope {
+  static constexpr const char* kName = "rope";
+  Tensor positions;  ///< int32 [1, T]
+  Tensor rope;       ///< as QkvRope
+  AttentionShape shape;
+  bool backward;
+  Tensor qkv;  ///< [T, Hq D + 2 Hkv D], overwritten
+};
+
+/// gate_up is overwritten with its gradient, given that of silu(gate) * up.
+struct SwigluBackward {
+  static constexpr const char* kName = "swiglu_backward";
+  Tensor dactivated;  ///< [T, F]
+  Tensor gate_up;     ///< [T, 2F], overwritten
+};
+
 /// y = x weight^T
 struct Linear {
   static constexpr const char* kName = "linear";
@@ -365,9 +440,10 @@ using Operation =
     std::variant<op::Embedding, op::EmbeddingBackward, op::RmsNorm, op::RmsNormBackward, op::QkvRope,
                  op::QkvRopeBackward, op::Attention, op::AttentionBackward, op::CachedAttention,
                  op::ProjectionResidual, op::ProjectionBackward, op::GateUpSwiglu, op::Swiglu,
-                 op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward, op::Linear,
-                 op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal, op::MaxMagnitude, op::SumSquares,
-                 op::FinishNorm, op::AdamW>;
+                 op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward,
+                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::Fp8Transpose, op::Fp8Product, op::Rope,
+                 op::SwigluBackward, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
+                 op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

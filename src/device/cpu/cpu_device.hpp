@@ -36,7 +36,16 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::GateUpSwiglu& o);
   void execute(const op::Swiglu& o);
   void execute(const op::GateUpSwigluBackward& o);
+  void execute(const op::SwigluBackward& o);
   void execute(const op::Linear& o);
+
+  // fp8.cpp
+  void execute(const op::Fp8Maximum& o);
+  void execute(const op::Fp8Scales& o);
+  void execute(const op::Fp8Cast& o);
+  void execute(const op::Fp8Transpose& o);
+  void execute(const op::Fp8Product& o);
+  void execute(const op::Rope& o);
 
   // attention.cpp
   void execute(const op::Attention& o);

@@ -116,20 +116,27 @@ void CpuDevice::execute(const op::Swiglu& o) {
   });
 }
 
-void CpuDevice::execute(const op::GateUpSwigluBackward& o) {
-  const std::int64_t rows = o.x.rows, hidden = o.x.cols, width = o.weight.rows / 2;
+void CpuDevice::execute(const op::SwigluBackward& o) {
+  const std::int64_t rows = o.dactivated.rows, width = o.dactivated.cols;
   const float* dactivated = floats(o.dactivated, rows, width, "dactivated");
-  const float* x = floats(o.x, rows, hidden, "x");
-  const float* weight = floats(o.weight, 2 * width, hidden, "weight");
   float* gate_up = floats(o.gate_up, rows, 2 * width, "gate_up");
-  float* dx = floats(o.dx, rows, hidden, "dx");
-  float* dweight = gradient_floats(o.dweight, 2 * width, hidden, "dweight");
   parallel_ranges(threads_, rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
     for (std::int64_t t = begin; t < end; ++t) {
       float* gate = gate_up + t * 2 * width;
       kernels_.swiglu_backward(width, dactivated + t * width, gate, gate + width);
     }
   });
+}
+
+void CpuDevice::execute(const op::GateUpSwigluBackward& o) {
+  const std::int64_t rows = o.x.rows, hidden = o.x.cols, width = o.weight.rows / 2;
+  require(o.dactivated.rows == rows && o.dactivated.cols == width, "dactivated is [T, F]");
+  const float* x = floats(o.x, rows, hidden, "x");
+  const float* weight = floats(o.weight, 2 * width, hidden, "weight");
+  float* gate_up = floats(o.gate_up, rows, 2 * width, "gate_up");
+  float* dx = floats(o.dx, rows, hidden, "dx");
+  float* dweight = gradient_floats(o.dweight, 2 * width, hidden, "dweight");
+  execute(op::SwigluBackward{.dactivated = o.dactivated, .gate_up = o.gate_up});
   product_backward({.dy = gate_up,
                     .x = x,
                     .w = weight,

@@ -2,6 +2,7 @@
 // Scratch memory of the CPU device's operations: how it is cut, for `sizes` and for the operations alike.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "llampi/device/operation_sizes.hpp"
@@ -20,6 +21,12 @@ class CpuSizes final : public OperationSizes {
   std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
                                               std::int64_t vocabulary, DType dtype) const override;
 
+  std::int64_t fp8_product_workspace(std::int64_t m, std::int64_t n, std::int64_t k) const override {
+    return (std::min(m, kFp8Rows) + std::min(n, kFp8Rows)) * k * size_of(DType::float32);
+  }
+
+  /// Rows of an operand of op::Fp8Product that are float32 at a time.
+  static constexpr std::int64_t kFp8Rows = 512;
   /// Queries whose scores are computed at a time. Fewer waste less above the diagonal, more make better
   /// products.
   static constexpr std::int64_t kQueryBlock = 64;

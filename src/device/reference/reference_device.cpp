@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/execute_on.hpp"
+#include "device/fp8_rows.hpp"
 #include "device/host_device.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/grid.hpp"
@@ -336,8 +337,15 @@ class ReferenceDevice final : public HostDevice {
   void execute(const op::GateUpSwigluBackward& o) {
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
     const Matrix gate_up = matrix(o.gate_up, x.rows, weight.rows, "gate_up");
-    const Matrix dactivated = matrix(o.dactivated, x.rows, weight.rows / 2, "dactivated");
-    for (Index t = 0; t < x.rows; ++t) {
+    execute(op::SwigluBackward{.dactivated = o.dactivated, .gate_up = o.gate_up});
+    product_backward(gate_up, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
+                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
+  }
+
+  void execute(const op::SwigluBackward& o) {
+    const Matrix dactivated = matrix(o.dactivated, "dactivated");
+    const Matrix gate_up = matrix(o.gate_up, dactivated.rows, 2 * dactivated.cols, "gate_up");
+    for (Index t = 0; t < dactivated.rows; ++t) {
       for (Index f = 0; f < dactivated.cols; ++f) {
         double& gate = gate_up(t, f);
         double& up = gate_up(t, dactivated.cols + f);
@@ -346,8 +354,46 @@ class ReferenceDevice final : public HostDevice {
         up = dup;
       }
     }
-    product_backward(gate_up, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
-                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
+  }
+
+  void execute(const op::Rope& o) {
+    rotate(o.positions, matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv"),
+           matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, o.backward ? -1 : 1);
+  }
+
+  void execute(const op::Fp8Maximum& o) {
+    std::int32_t& maximum = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+    maximum = std::max(maximum, fp8_maximum_bits(o.source, 0, o.source.elements()));
+  }
+
+  void execute(const op::Fp8Scales& o) { fp8_scales(o); }
+
+  void execute(const op::Fp8Cast& o) {
+    const int exponent = begin_fp8_cast(o);
+    const Index saturated = fp8_cast_rows(o, exponent, 0, o.source.rows);
+    if (o.counts != nullptr) o.counts->saturated += saturated;
+  }
+
+  void execute(const op::Fp8Transpose& o) { fp8_transpose_rows(o, 0, o.source.cols); }
+
+  void execute(const op::Fp8Product& o) {
+    check_fp8_product(o);
+    const auto widened = [](const Tensor& tensor, const Tensor& scale) {
+      std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
+      const double factor = static_cast<double>(elements_of<float>(scale, 1, 2, "scale")[1]);
+      fp8_widen(tensor, 0, tensor.elements(), factor, values.data());
+      return values;
+    };
+    std::vector<double> a = widened(o.a, o.a_scale), b = widened(o.b, o.b_scale);
+    const Matrix y = matrix(o.y, o.a.rows, o.b.rows, "y");
+    for (Index r = 0; r < y.rows; ++r) {
+      for (Index c = 0; c < y.cols; ++c) {
+        double sum = dot(&a[static_cast<std::size_t>(r * o.a.cols)],
+                         &b[static_cast<std::size_t>(c * o.a.cols)], o.a.cols);
+        if (o.residual) sum += matrix(o.residual, y.rows, y.cols, "residual")(r, c);
+        put(y(r, c), sum, o.accumulate_y);
+      }
+    }
   }
 
   void execute(const op::LinearCrossEntropy& o) {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products in 8 bits: the numbers that a GPU multiplies, in float32 products. What both are defined by, not a way to
+// be fast.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <vector>
+
+#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/parallel.hpp"
+#include "device/fp8_rows.hpp"
+
+namespace llampi::device {
+
+void CpuDevice::execute(const op::Fp8Maximum& o) {
+  std::int32_t& maximum = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
+  std::vector<std::int32_t> of_part(static_cast<std::size_t>(threads_), 0);
+  parallel_ranges(threads_, o.source.elements(), 1, [&](std::int64_t begin, std::int64_t end, int part) {
+    of_part[static_cast<std::size_t>(part)] = fp8_maximum_bits(o.source, begin, end);
+  });
+  maximum = std::max(maximum, *std::ranges::max_element(of_part));
+}
+
+void CpuDevice::execute(const op::Fp8Scales& o) { fp8_scales(o); }
+
+void CpuDevice::execute(const op::Fp8Cast& o) {
+  const int exponent = begin_fp8_cast(o);
+  std::atomic<std::int64_t> saturated{0};
+  // A vector is cut by columns, which its rows are then.
+  op::Fp8Cast rows = o;
+  if (o.source.rows == 1 && !o.transposed) {
+    std::swap(rows.source.rows, rows.source.cols);
+    std::swap(rows.values.rows, rows.values.cols);
+  }
+  parallel_ranges(threads_, rows.source.rows, 1, [&](std::int64_t begin, std::int64_t end, int) {
+    saturated += fp8_cast_rows(rows, exponent, begin, end);
+  });
+  if (o.counts != nullptr) o.counts->saturated += saturated;
+}
+
+void CpuDevice::execute(const op::Fp8Transpose& o) {
+  parallel_ranges(threads_, o.source.cols, 1,
+                  [&](std::int64_t begin, std::int64_t end, int) { fp8_transpose_rows(o, begin, end); });
+}
+
+void CpuDevice::execute(const op::Fp8Product& o) {
+  check_fp8_product(o);
+  const std::int64_t m = o.y.rows, n = o.y.cols, k = o.a.cols;
+  float* const y = floats(o.y, m, n, "y");
+  const float a_factor = floats(o.a_scale, 1, 2, "a_scale")[1];
+  const float b_factor = floats(o.b_scale, 1, 2, "b_scale")[1];
+  if (o.residual && o.residual.data != o.y.data)
+    std::memcpy(y, floats(o.residual, m, n, "residual"), static_cast<std::size_t>(o.y.bytes()));
+  auto* const a = static_cast<float*>(workspace_of(o.workspace, sizes_.fp8_product_workspace(m, n, k)));
+  float* const b = a + std::min(m, CpuSizes::kFp8Rows) * k;
+  const auto widen = [&](const Tensor& from, std::int64_t begin, std::int64_t end, float factor, float* to) {
+    parallel_ranges(threads_, end - begin, 1, [&](std::int64_t first, std::int64_t last, int) {
+      fp8_widen(from, (begin + first) * k, (begin + last) * k, factor, to + first * k);
+    });
+  };
+  for (std::int64_t col = 0; col < n; col += CpuSizes::kFp8Rows) {
+    const std::int64_t cols = std::min(n - col, CpuSizes::kFp8Rows);
+    widen(o.b, col, col + cols, b_factor, b);
+    for (std::int64_t row = 0; row < m; row += CpuSizes::kFp8Rows) {
+      const std::int64_t rows = std::min(m - row, CpuSizes::kFp8Rows);
+      if (m > CpuSizes::kFp8Rows || col == 0) widen(o.a, row, row + rows, a_factor, a);
+      Product product = product_nt(a, b, y + row * n + col, rows, cols, k);
+      product.stride_c = n;
+      product.beta = o.residual ? 1.0F : beta(o.accumulate_y);
+      gemm_(product);
+    }
+  }
+}
+
+void CpuDevice::execute(const op::Rope& o) {
+  rotate(o.positions, floats(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv"), o.rope, o.shape,
+         o.backward ? -1.0F : 1.0F);
+}
+
+}  // namespace llampi::device
