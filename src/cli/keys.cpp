@@ -26,6 +26,7 @@ std::string key_of(const std::string& field) {
       {"precision.master", "optimizer.master_dtype"},
       {"precision.moment", "optimizer.moment_dtype"},
       {"precision.gradient_shard", "optimizer.gradient_dtype"},
+      {"product_dtype", "fsdp.product_dtype"},
       {"precision.reduce", "fsdp.reduce_dtype"},
       {"strategy", "fsdp.strategy"},
       {"shard_group_size", "fsdp.shard_group_size"},

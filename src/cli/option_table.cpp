@@ -221,6 +221,14 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.param_dtype", one_of(c.fsdp.param_dtype, "auto", dtypes),
        "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather "
        "in any of them and compute in float32"},
+      {"fsdp.product_dtype", one_of(c.fsdp.product_dtype),
+       "dtype of the matrix products of the blocks. auto: fsdp.param_dtype; fp8: float8_e4m3fn for weights and "
+       "activations, fsdp.fp8_gradient_dtype for gradients, with one scale for each tensor; weights are gathered in 8 "
+       "bits too. Embedding, head, norms, attention and what is saved in checkpoints stay as they are. GPUs of compute "
+       "capability 8.9 or newer, and CPUs, which compute the same numbers slowly"},
+      {"fsdp.fp8_gradient_dtype",
+       one_of(c.fsdp.fp8_gradient_dtype, {DType::float8_e5m2, DType::float8_e4m3fn}),
+       "dtype of gradients in the products of fsdp.product_dtype = fp8: e5m2 has more range, e4m3 more precision"},
       {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
        "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype"},
       {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),

@@ -52,6 +52,15 @@ std::vector<std::vector<device::UpdateRange>> update_ranges(const model::Model& 
   return all;
 }
 
+std::vector<std::vector<Fp8Piece>> all_fp8_pieces(const CompiledModel& compiled, const model::Model& model,
+                                                  int shard) {
+  const auto weights = find_fp8_weights(compiled.specs, compiled.units, model.parameters());
+  std::vector<std::vector<Fp8Piece>> pieces;
+  for (int u = 0; u < static_cast<int>(compiled.units.size()); ++u)
+    pieces.push_back(fp8_pieces(weights, compiled.units, u, shard));
+  return pieces;
+}
+
 /// Elements of T on the device, as they are.
 template <class T>
 std::vector<T> downloaded(device::Device& device, Tensor tensor) {
@@ -201,6 +210,7 @@ struct Engine::Impl {
                       .shards = *shards,
                       .replicas = *replicas,
                       .ranges = update_ranges(model, options, compiled.units, shards->rank()),
+                      .fp8_pieces = all_fp8_pieces(compiled, model, shards->rank()),
                       .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
   Operations operations = all_operations(context);
   ActionNames names{compiled.units, compiled.specs};
@@ -258,7 +268,7 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
   const bool complete = impl_->run_step(micro_batches);
   const auto scalars = impl_->read_scalars();
   record().end_step();
-  return {scalars.loss_sum, scalars.update.grad_norm, !complete};
+  return {scalars.loss_sum, scalars.update.grad_norm, scalars.fp8, !complete};
 }
 
 double Engine::evaluate(const device::HostBatch& batch) {

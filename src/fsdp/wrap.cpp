@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <regex>
 #include <set>
+#include <utility>
 
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
@@ -164,6 +166,17 @@ std::vector<bool> separable(const std::vector<model::Parameter>& parameters,
   return result;
 }
 
+/// Per parameter: it is read in 8 bits.
+std::vector<bool> read_in_fp8(const std::vector<model::StageSpec>& specs, std::size_t parameters) {
+  std::vector<bool> result(parameters, false);
+  for (const auto& spec : specs) {
+    for (const auto& weight : spec.fp8_weights) {
+      for (const int p : weight) result[p] = true;
+    }
+  }
+  return result;
+}
+
 /// Per parameter: when the stages use it first. One that no stage uses comes last.
 std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::size_t parameters) {
   std::vector<int> first(parameters, std::numeric_limits<int>::max());
@@ -204,19 +217,28 @@ std::vector<Unit> wrap(const model::Model& model, const std::vector<model::Stage
 
   std::vector<Unit> units;
   const auto without_gradient = separable(parameters, frozen);
+  const auto fp8 = read_in_fp8(specs, parameters.size());
   for (const int key : order) {
     const auto& list = members.at(key).parameters;
     const bool side_of_root = key < 0 && options.policy == WrapPolicy::transformer;
     const int named_after = side_of_root ? parameters[list.front()].module : key;
     std::string name = named_after >= 0 ? model.modules()[named_after].name : "";
     if (name.empty()) name = "root";
-    std::vector<int> parts[2];  // trained, frozen
-    for (const int p : list) parts[without_gradient[p] ? 1 : 0].push_back(p);
-    if (!parts[0].empty()) units.push_back(make_unit(name, parts[0], parameters, shards));
-    if (parts[1].empty()) continue;
-    units.push_back(make_unit(name + " (frozen)", parts[1], parameters, shards));
-    units.back().frozen = true;
-    units.back().follows = !parts[0].empty();
+    bool follows = false;
+    for (const bool is_frozen : {false, true}) {
+      for (const bool is_fp8 : {false, true}) {
+        std::vector<int> part;
+        std::ranges::copy_if(list, std::back_inserter(part),
+                             [&](int p) { return without_gradient[p] == is_frozen && fp8[p] == is_fp8; });
+        if (part.empty()) continue;
+        const char* const kind =
+            is_frozen ? (is_fp8 ? " (frozen, fp8)" : " (frozen)") : (is_fp8 ? " (fp8)" : "");
+        units.push_back(make_unit(name + kind, part, parameters, shards));
+        units.back().frozen = is_frozen;
+        units.back().fp8 = is_fp8;
+        units.back().follows = std::exchange(follows, true);
+      }
+    }
   }
   return units;
 }

@@ -18,6 +18,7 @@ struct LossScalars {
 /// The views that a stage's context points to, and the scratch memory of one call.
 struct EagerRunner::Operands {
   std::vector<Tensor> parameters, gradients, scratch;
+  std::vector<Fp8Weight> fp8_weights;
   std::vector<Accumulate> accumulate;
   std::vector<device::Memory> memory;
 };
@@ -35,6 +36,7 @@ EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape 
   }
   parameters_ = make_parameters(compute);
   gradients_ = make_parameters(gradient_dtype());
+  make_fp8_weights();
   residual_gradient_ = make(specs_.front().output);
   loss_scalars_ = make(DType::float64, 1, sizeof(LossScalars) / sizeof(double));
   host_batch_ = make(DType::int32, 1, device::HostBatch::elements(shape.tokens()));
@@ -68,6 +70,44 @@ std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
   return views;
 }
 
+/// The parameters of a weight in 8 bits, which join.
+Tensor EagerRunner::whole(const std::vector<int>& parameters) const {
+  Tensor whole = parameter(static_cast<std::size_t>(parameters.front()));
+  whole.rows = 0;
+  for (const int p : parameters) whole.rows += parameter(static_cast<std::size_t>(p)).rows;
+  return whole;
+}
+
+void EagerRunner::make_fp8_weights() {
+  fp8_weights_.resize(specs_.size());
+  for (std::size_t stage = 0; stage < specs_.size(); ++stage) {
+    for (const auto& parameters : specs_[stage].fp8_weights) {
+      const Tensor weight = whole(parameters);
+      fp8_weights_[stage].push_back({.values = make(DType::float8_e4m3fn, weight.rows, weight.cols),
+                                     .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
+                                     .scale = make(DType::float32, 1, 2),
+                                     .maximum = make(DType::int32, 1, 1)});
+    }
+  }
+}
+
+void EagerRunner::cast_fp8_weights() {
+  for (std::size_t stage = 0; stage < specs_.size(); ++stage) {
+    for (std::size_t i = 0; i < fp8_weights_[stage].size(); ++i) {
+      const auto& cast = fp8_weights_[stage][i];
+      const Tensor weight = whole(specs_[stage].fp8_weights[i]);
+      device_.run(device::op::Zero{.destination = cast.maximum});
+      device_.run(device::op::Fp8Maximum{.source = weight, .maximum = cast.maximum});
+      device_.run(device::op::Fp8Cast{.source = weight,
+                                      .maximum = cast.maximum,
+                                      .values = cast.values,
+                                      .transposed = cast.transposed,
+                                      .scale = cast.scale,
+                                      .counts = nullptr});
+    }
+  }
+}
+
 void EagerRunner::make_constants() {
   const auto constants = model_.constants(shape_.seq_len, compute_);
   for (int c = 0; c < static_cast<int>(constants.size()); ++c) {
@@ -91,6 +131,7 @@ void EagerRunner::upload(const device::HostBatch& batch, double inverse_tokens) 
   device_.upload(loss_scalars_, &scalars, device::Stream::compute);
   device_.synchronize(device::Stream::compute);
   batch_ = device::HostBatch::view_of(host_batch_, batch.segments, 0, batch.lengths());
+  cast_fp8_weights();
 }
 
 double EagerRunner::loss_sum() {
@@ -105,6 +146,19 @@ EagerRunner::Operands EagerRunner::operands(std::size_t stage, const std::vector
   for (const auto& use : specs_[stage].parameters) {
     operands.parameters.push_back(parameters_[static_cast<std::size_t>(use.parameter)]);
     operands.gradients.push_back(gradients_[static_cast<std::size_t>(use.parameter)]);
+  }
+  for (std::size_t i = 0; i < fp8_weights_[stage].size(); ++i) {
+    const auto& [values, transposed, scale, maximum] = fp8_weights_[stage][i];
+    operands.fp8_weights.push_back({.scale = scale, .transposed = transposed});
+    std::int64_t row = 0;
+    for (const int p : specs_[stage].fp8_weights[i]) {  // what the stage reads of them
+      for (std::size_t u = 0; u < specs_[stage].parameters.size(); ++u) {
+        if (specs_[stage].parameters[u].parameter != p) continue;
+        Tensor& given = operands.parameters[u];
+        given = values.slice_rows(row, row + given.rows);
+        row += given.rows;
+      }
+    }
   }
   for (const auto& spec : scratch) {
     if (spec.bytes() > 0) operands.memory.push_back(device_.allocate(spec.bytes()));
@@ -132,6 +186,7 @@ StageContext EagerRunner::context(std::size_t stage, const Operands& operands) {
           .scratch = operands.scratch,
           .kept = {},
           .constants = constants_,
+          .fp8_weights = operands.fp8_weights,
           .inverse_tokens = &scalars->inverse_tokens,
           .loss_sum = &scalars->loss_sum,
           .logits = {},
@@ -149,7 +204,7 @@ void EagerRunner::forward(std::size_t stage) {
 }
 
 void EagerRunner::recompute(std::size_t stage) {
-  const Operands given = operands(stage, specs_[stage].forward_scratch);
+  const Operands given = operands(stage, specs_[stage].recompute_scratch);
   StageContext c = context(stage, given);
   model_.stages()[stage]->recompute(c);
   device_.synchronize(device::Stream::compute);

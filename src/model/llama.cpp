@@ -2,8 +2,11 @@
 // A Llama as data: its module tree, parameters and stages, with the names of transformers' LlamaForCausalLM.
 #include "llampi/model/llama.hpp"
 
+#include <fmt/format.h>
+
 #include <utility>
 
+#include "llampi/core/config_error.hpp"
 #include "model/llama_stages.hpp"
 #include "model/rope.hpp"
 
@@ -12,17 +15,37 @@ namespace {
 
 constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviation = 0};
 
-LlamaSizes sizes_of(const LlamaConfig& config) {
+/// Tensor cores take 16 numbers at a time.
+void check_fp8_sizes(const LlamaSizes& sizes) {
+  constexpr std::int64_t kMultiple = 16;
+  const auto& heads = sizes.attention;
+  const std::pair<const char*, std::int64_t> all[] = {
+      {"hidden_size", sizes.hidden},
+      {"intermediate_size", sizes.feed_forward},
+      {"num_attention_heads * head_dim", heads.query_cols()},
+      {"num_key_value_heads * head_dim", heads.key_value_cols()}};
+  for (const auto& [name, size] : all) {
+    if (size % kMultiple == 0) continue;
+    throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8 need multiples of {}",
+                                              name, size, kMultiple),
+                       .remedy = "use {product_dtype} = auto"});
+  }
+}
+
+LlamaSizes sizes_of(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8) {
   return {.vocabulary = config.vocab_size,
           .hidden = config.hidden_size,
           .feed_forward = config.intermediate_size,
           .attention = {config.query_heads, config.key_value_heads, config.head_dim},
-          .eps = config.rms_norm_eps};
+          .eps = config.rms_norm_eps,
+          .fp8 = fp8};
 }
 
 class Llama final : public Model {
  public:
-  explicit Llama(const LlamaConfig& config) : config_(config), sizes_(sizes_of(config)) {
+  Llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8)
+      : config_(config), sizes_(sizes_of(config, fp8)) {
+    if (fp8) check_fp8_sizes(sizes_);
     const int root = add_module("", "LlamaForCausalLM", -1);
     const int model = add_module("model", "LlamaModel", root);
     const int table = add_embedding(model);
@@ -107,7 +130,8 @@ class Llama final : public Model {
     const int v =
         add_weight(attention + ".v_proj", "Linear", attention_module, {keys, hidden}, Place::joins_previous);
     const int o = add_weight(attention + ".o_proj", "Linear", attention_module, {hidden, queries});
-    stages_.push_back(make_attention_stage(attention, {norm1, q, k, v, o}, sizes_));
+    const auto make_attention = sizes_.fp8 ? make_fp8_attention_stage : make_attention_stage;
+    stages_.push_back(make_attention(attention, {norm1, q, k, v, o}, sizes_));
 
     const int norm2 = add_weight(name + ".post_attention_layernorm", "LlamaRMSNorm", block, {hidden});
     const int mlp_module = add_module(mlp, "LlamaMLP", block);
@@ -115,7 +139,8 @@ class Llama final : public Model {
     const int up =
         add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden}, Place::joins_previous);
     const int down = add_weight(mlp + ".down_proj", "Linear", mlp_module, {hidden, feed_forward});
-    stages_.push_back(make_mlp_stage(mlp, {norm2, gate, up, down}, sizes_));
+    const auto make_mlp = sizes_.fp8 ? make_fp8_mlp_stage : make_mlp_stage;
+    stages_.push_back(make_mlp(mlp, {norm2, gate, up, down}, sizes_));
   }
 
   /// The stage of the loss spans two modules, so it is the root's.
@@ -139,6 +164,8 @@ class Llama final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_llama(const LlamaConfig& config) { return std::make_unique<Llama>(config); }
+std::unique_ptr<Model> make_llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8) {
+  return std::make_unique<Llama>(config, fp8);
+}
 
 }  // namespace llampi::model

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "llampi/device/operation_sizes.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/model.hpp"
 
 namespace llampi::model {
@@ -21,6 +23,7 @@ struct LlamaSizes {
   std::int64_t feed_forward = 0;     ///< F
   device::AttentionShape attention;  ///< Hq, Hkv, D
   double eps = 0;                    ///< of every RMSNorm
+  std::optional<Fp8Recipe> fp8;      ///< of blocks
 };
 
 // Each is given the name of its module and the indices of its parameters, in the order of the comment.
@@ -34,6 +37,11 @@ std::unique_ptr<Stage> make_attention_stage(std::string module, std::vector<int>
 /// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.
 std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> parameters,
                                       const LlamaSizes& sizes);
+/// The same two with products in 8 bits.
+std::unique_ptr<Stage> make_fp8_attention_stage(std::string module, std::vector<int> parameters,
+                                                const LlamaSizes& sizes);
+std::unique_ptr<Stage> make_fp8_mlp_stage(std::string module, std::vector<int> parameters,
+                                          const LlamaSizes& sizes);
 /// norm [H], head [V, H] (the embedding if it is tied)
 std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
                                        const LlamaSizes& sizes);

@@ -109,7 +109,7 @@ std::vector<UnitReport> report_units(const model::Model& model, const std::vecto
       report.elements += parameter.elements();
     }
     report.float32_bytes = report.elements * size_of(DType::float32);
-    report.param_bytes = report.elements * size_of(param_dtype);
+    report.param_bytes = report.elements * size_of(unit.fp8 ? DType::float8_e4m3fn : param_dtype);
     report.shard_elements = unit.shard_elements;
     report.padding = unit.flat_elements() - report.elements;
     report.frozen = unit.frozen;

@@ -62,6 +62,24 @@ void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& que
        .most_dp_room = decides_dp_room(config, hardware, gpu.major) ? memory_bytes / 8 : 0});
 }
 
+std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
+  if (c.fsdp.product_dtype != ProductDtype::fp8) return {};
+  if (c.fsdp.param_dtype == DType::float16)
+    throw_user_error("fsdp.product_dtype = fp8 does not go with fsdp.param_dtype = float16; use bfloat16");
+  if (c.fsdp.cpu_offload == CpuOffload::params)
+    throw_user_error(
+        "fsdp.product_dtype = fp8 does not go with fsdp.cpu_offload = params: shards are cast on the device; use "
+        "fsdp.cpu_offload = optimizer");
+  constexpr std::int64_t kMultiple = 16;  // tokens are what gradients of weights are summed over
+  const std::int64_t tokens = c.train.micro_batch.value_or(1) * c.data.seq_len;
+  if (tokens % kMultiple != 0)
+    throw_user_error(
+        "fsdp.product_dtype = fp8 needs micro-batches of a multiple of {} tokens, not train.micro_batch x data.seq_len = "
+        "{}; use a data.seq_len that is one",
+        kMultiple, tokens);
+  return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype};
+}
+
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);

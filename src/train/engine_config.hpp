@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit.hpp"
+#include "llampi/model/llama.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
@@ -17,6 +19,9 @@ namespace llampi::train {
 /// @throws UserError for what the table of options could not check
 fsdp::EngineOptions engine_options(const Config& config, const model::Model& model, int micro_batches,
                                    Hardware hardware);
+
+/// The products that fsdp.product_dtype asks for. @throws UserError for what cannot be had together with 8 bits
+std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
 
 /// Whether run.attention_workspace = auto has an effect.
 /// @param gpu_major compute capability; deterministic attention of the newest keeps nothing

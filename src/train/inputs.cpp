@@ -54,7 +54,7 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   Inputs in;
   micro_batches_of_step(c, ranks);  // refuses before anything is read
   in.llama = read_model_config(c, model_text);
-  in.model = model::make_llama(in.llama);
+  in.model = model::make_llama(in.llama, fp8_recipe(c));
   const auto open = [&](const std::string& path) {
     auto file = std::make_unique<data::TokenFile>(path);
     check_vocabulary(*file, in.llama, c.model.config);

@@ -43,16 +43,22 @@ std::string process_bytes(std::int64_t bytes) {
   return fmt::format(R"(, "gpu_process_bytes": {})", bytes < 0 ? "null" : std::to_string(bytes));
 }
 
+std::string fp8_counts(const std::optional<device::Fp8Counts>& counts) {
+  if (!counts) return "";
+  return fmt::format(R"(, "fp8_saturated": {}, "fp8_zero_scale": {})", counts->saturated,
+                     counts->zero_scales);
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& m) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_seen": {}, "step_seconds": {}, )"
-      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}}})",
+      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}{}}})",
       m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, m.tokens_seen,
       number(m.step_seconds), number(m.data_seconds), number(m.tokens_per_second),
       number(m.tokens_per_second_per_rank), number(m.mfu), m.memory_bytes, process_bytes(m.gpu_process_bytes),
-      number(m.checkpoint_stall_seconds),
+      number(m.checkpoint_stall_seconds), fp8_counts(m.fp8),
       m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "");
 }
 

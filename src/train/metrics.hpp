@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 
+#include "llampi/device/operations.hpp"
 #include "llampi/io/posix_file.hpp"
 
 namespace llampi::train {
@@ -26,7 +28,9 @@ struct StepMetrics {
   double tokens_per_second_per_rank = 0;
   double mfu = std::numeric_limits<double>::quiet_NaN();  ///< causal count; unknown on CPUs
   std::int64_t memory_bytes = 0;
-  std::int64_t gpu_process_bytes = 0;   ///< -1: not known; 0: on CPUs
+  std::int64_t gpu_process_bytes = 0;  ///< -1: not known; 0: on CPUs
+  /// Of all ranks' casts to 8 bits; nothing where there are none.
+  std::optional<device::Fp8Counts> fp8 = {};
   double checkpoint_stall_seconds = 0;  ///< since the line before: that training waited for saving
 };
 

@@ -3,6 +3,7 @@
 #include "llampi/train/train.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <exception>
@@ -106,6 +107,7 @@ class Trainer {
   void open_run_folder();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
+  void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
   void scale_loss(std::int64_t step, bool overflow);
   void trace_step(std::int64_t step);
   void write_trace();
@@ -160,7 +162,8 @@ class Trainer {
   double step_seconds_sum_ = 0;
   std::unique_ptr<Trace> trace_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
-  double own_loss_ = 0;                                ///< of the last step, the sum of this rank
+  bool warned_of_fp8_ = false;
+  double own_loss_ = 0;  ///< of the last step, the sum of this rank
   std::unique_ptr<Room> room_;
   std::shared_ptr<health::SideWork> side_work_ = std::make_shared<health::SideWork>();
   std::unique_ptr<Saver> saver_;                ///< destroyed before the engine, whose snapshot it reads
@@ -613,12 +616,16 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
     if ((dropped_ = result.dropped)) return metrics;
-    metrics.loss = own_loss_ = result.loss_sum;
+    own_loss_ = result.loss_sum;
+    std::array sums = {result.loss_sum, static_cast<double>(result.fp8.saturated),
+                       static_cast<double>(result.fp8.zero_scales)};
     {
       const health::FlightScope scope(record_, {"sum of the losses"});
-      world_.sum(std::span(&metrics.loss, 1));
+      world_.sum(std::span(sums));
     }
-    metrics.loss /= static_cast<double>(valid);
+    metrics.loss = sums[0] / static_cast<double>(valid);
+    if (config_.fsdp.product_dtype == ProductDtype::fp8)
+      note_fp8(metrics, {static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])});
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
@@ -632,6 +639,16 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
   state_.epoch = data_epoch(state_);
   metrics.tokens_seen = state_.tokens_seen;
   return metrics;
+}
+
+/// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.
+void Trainer::note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts) {
+  metrics.fp8 = counts;
+  if (counts.saturated == 0 || warned_of_fp8_) return;
+  warned_of_fp8_ = true;
+  log_.warning(
+      "step {}: {} infinite numbers became the largest of 8 bits (fp8_saturated in metrics.jsonl has later steps)",
+      metrics.step, counts.saturated);
 }
 
 /// The gradient norm is the same on all ranks, so all leave a step out together.

@@ -6,6 +6,7 @@ namespace llampi::device {
 
 struct Batch;
 class Device;
+struct Fp8Counts;
 class GpuLibrary;
 struct GpuProperties;
 class Operations;

@@ -30,9 +30,10 @@ struct StepInputs {
 };
 
 struct StepResult {
-  double loss_sum = 0;   ///< of this rank
-  double grad_norm = 0;  ///< global, before clipping
-  bool dropped = false;  ///< see Engine::ask_before_micro_batches()
+  double loss_sum = 0;         ///< of this rank
+  double grad_norm = 0;        ///< global, before clipping
+  device::Fp8Counts fp8 = {};  ///< of this rank's casts to 8 bits
+  bool dropped = false;        ///< see Engine::ask_before_micro_batches()
 };
 
 class Engine {

@@ -36,6 +36,9 @@ class Op {
   static const Op d2h;          ///< from the device to host memory
   static const Op unshard;      ///< all-gather of a unit's parameters over the shard group
   static const Op cast_params;  ///< a unit's parameters to the dtype that is computed with
+  static const Op fp8_scales;   ///< of all weights that are gathered in 8 bits, agreed over the shard group
+  static const Op fp8_cast;     ///< a unit's shard to 8 bits
+  static const Op transpose;    ///< the weights of a stage in 8 bits, for its backward
   static const Op forward;      ///< of a stage
   static const Op recompute;    ///< activation checkpointing: a stage's saved tensors again
   static const Op backward;     ///< of a stage; of the last stage forward and backward at once
@@ -52,6 +55,7 @@ class Op {
   const char* name_;
 };
 inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::cast_params{"cast_params"},
+    Op::fp8_scales{"fp8_scales"}, Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"},
     Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
     Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"}, Op::largest{"largest"},
     Op::norm{"norm"}, Op::update{"update"};
@@ -112,6 +116,8 @@ class Purpose {
   static const Purpose constant;  ///< a table of the model
   static const Purpose kv_cache;  ///< of a stage, in generation
   static const Purpose step_scalars;
+  static const Purpose fp8_maxima;        ///< int32: of each weight in 8 bits
+  static const Purpose fp8_scales;        ///< float32 [weights, 2]
   static const Purpose norm_scalars;      ///< int32: 4 of limbs, 2 of largest magnitude, then one by unit
   static const Purpose shared_workspace;  ///< of the device's operations
   static const Purpose inputs;            ///< a micro-batch, as HostBatch
@@ -120,6 +126,8 @@ class Purpose {
   static const Purpose snapshot;      ///< state of a unit that is being saved
   static const Purpose host_inputs;   ///< a micro-batch before it travels (OperationSizes::stages_inputs())
   // For a part of a step.
+  static const Purpose fp8_shard;           ///< of a unit, as it is gathered
+  static const Purpose transposed_params;   ///< weights of a stage in 8 bits
   static const Purpose unsharded_params;    ///< of a unit, in the dtype that is gathered
   static const Purpose cast_params;         ///< likewise, in the dtype that is computed with
   static const Purpose reduce_buffer;       ///< a unit's gradient in the dtype that is reduced in
@@ -144,12 +152,15 @@ inline constexpr Purpose Purpose::parameter_shard{"parameter shard", Category::p
     Purpose::exp_avg{"exp_avg", Category::optimizer}, Purpose::exp_avg_sq{"exp_avg_sq", Category::optimizer},
     Purpose::constant{"constant table", Category::other}, Purpose::kv_cache{"KV cache", Category::other},
     Purpose::step_scalars{"step scalars", Category::other},
+    Purpose::fp8_maxima{"FP8 maxima", Category::other}, Purpose::fp8_scales{"FP8 scales", Category::other},
     Purpose::norm_scalars{"norm scalars", Category::other},
     Purpose::shared_workspace{"shared workspace", Category::other},
     Purpose::inputs{"inputs", Category::other}, Purpose::logits{"logits", Category::other},
     Purpose::host_scalars{"scalars on the host", Category::other},
     Purpose::snapshot{"state being saved", Category::other},
     Purpose::host_inputs{"inputs on the host", Category::other},
+    Purpose::fp8_shard{"FP8 parameter shard", Category::parameters},
+    Purpose::transposed_params{"transposed parameters", Category::parameters},
     Purpose::unsharded_params{"unsharded parameters", Category::parameters},
     Purpose::cast_params{"cast parameters", Category::parameters},
     Purpose::reduce_buffer{"reduce buffer", Category::gradients},
@@ -214,10 +225,13 @@ enum class Slot : std::uint8_t {
   input,   ///< of copies, casts, collectives; of a stage the output of the one before it
   output,  ///< as many as inputs, where there are several
   workspace,
-  scalars,             ///< StepScalars
-  batch,               ///< the micro-batch
-  residual_gradient,   ///< of a stage; those that follow are in the order of its spec
-  parameter,           ///< none: not read
+  scalars,            ///< StepScalars
+  batch,              ///< the micro-batch
+  residual_gradient,  ///< of a stage; those that follow are in the order of its spec
+  parameter,          ///< none: not read
+  transposed,         ///< of the weights in 8 bits, in the order of the spec
+  fp8_scales,         ///< likewise: float32 [1, 2]; of fp8_scales all
+  fp8_maxima,
   parameter_gradient,  ///< none: frozen. `write` overwrites, `both` adds
   saved,
   scratch,
@@ -293,6 +307,7 @@ struct PersistentBuffers {
   std::vector<BufferId> constants;              ///< of the model
   std::vector<std::vector<BufferId>> kv_cache;  ///< per stage
   BufferId step_scalars = BufferId::none, norm_scalars = BufferId::none, logits = BufferId::none;
+  BufferId fp8_maxima = BufferId::none, fp8_scales = BufferId::none;  ///< none: no weights in 8 bits
   BufferId shared_workspace = BufferId::none, host_scalars = BufferId::none;
   std::vector<BufferId> inputs, host_inputs;  ///< per micro-batch
 };

@@ -7,7 +7,8 @@
 // starts from where they wrote. Offsets count elements and do not depend on the dtype.
 //
 // Where a wrap policy's unit has trained and frozen parameters, each kind has a flat buffer, so that the
-// frozen ones cost neither gradients nor optimizer state; the two are gathered and freed together.
+// frozen ones cost neither gradients nor optimizer state; and so have weights that are gathered in 8 bits. They are
+// gathered and freed together.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ struct Unit {
   std::int64_t shard_elements = 0;
   int shards = 1;
   bool frozen = false;   ///< no gradient, no optimizer state
-  bool follows = false;  ///< the frozen part of the unit before it: gathered and freed with it
+  bool fp8 = false;      ///< gathered in float8_e4m3fn: its parameters are StageSpec::fp8_weights
+  bool follows = false;  ///< another part of the unit before it: gathered and freed with it
 
   std::int64_t flat_elements() const { return shard_elements * shards; }
 };

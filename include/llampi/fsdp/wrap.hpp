@@ -9,7 +9,7 @@
 // - A parameter that several stages use (a tied head) is in one unit, that of the module that holds it.
 // - Units that end up without parameters vanish.
 // Frozen parameters of a unit with trained ones become a Unit of their own that follows it; one that joins a
-// trained one (k between trained q and v) stays with it.
+// trained one (k between trained q and v) stays with it. So do those that stages read in 8 bits.
 #pragma once
 
 #include <cstdint>
@@ -54,7 +54,7 @@ struct WrapOptions {
 /// Units in the order of first use by the stages, each with its parameters in ascending order. A unit is
 /// named after the wrapped module, the root's is "root", those of the root's two sides are named after the
 /// module of their first parameter.
-/// @param specs those of the stages, in order; only `parameters` is read
+/// @param specs those of the stages, in order; only `parameters` and `fp8_weights` are read
 /// @param shards ranks among which each unit is divided
 /// @param frozen per parameter; empty: none is
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if

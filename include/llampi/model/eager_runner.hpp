@@ -59,9 +59,15 @@ class EagerRunner {
 
  private:
   struct Operands;
+  struct CastWeight {
+    Tensor values, transposed, scale, maximum;
+  };
   Tensor make(const BufferSpec& spec) { return make(spec.dtype, spec.rows, spec.cols); }
   std::vector<Tensor> make_parameters(DType dtype);
   void make_constants();
+  void make_fp8_weights();
+  void cast_fp8_weights();
+  Tensor whole(const std::vector<int>& parameters) const;
   Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
   StageContext context(std::size_t stage, const Operands& operands);
   void backward(std::size_t stage, Operands& operands);
@@ -76,6 +82,7 @@ class EagerRunner {
   std::vector<StageSpec> specs_;
   std::vector<Tensor> parameters_, gradients_, outputs_, constants_;
   std::vector<std::vector<Tensor>> saved_;
+  std::vector<std::vector<CastWeight>> fp8_weights_;  // per stage
   Tensor residual_gradient_, loss_scalars_, host_batch_, logits_;
   device::Batch batch_;
 };

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
+#include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/llama_config.hpp"
 #include "llampi/model/model.hpp"
 
@@ -12,6 +14,8 @@ namespace llampi::model {
 /// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and
 /// loss), with the names of LlamaForCausalLM. A tied head uses model.embed_tokens.weight and has no parameter
 /// of its own.
-std::unique_ptr<Model> make_llama(const LlamaConfig& config);
+/// @param fp8 none: products are in the dtype of the activations
+/// @throws ConfigError for 8 bits and a size that is no multiple of 16
+std::unique_ptr<Model> make_llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8 = {});
 
 }  // namespace llampi::model

@@ -79,12 +79,23 @@ struct StageSpec {
   };
   std::string module;  ///< the module it is part of
   std::vector<Use> parameters = {};
-  BufferSpec output = {};                         ///< [T, H] to the next stage; none (0 rows) for the last
-  bool keeps_input = true;                        ///< backward() reads the input again
-  std::vector<BufferSpec> saved = {};             ///< written by forward(), read by backward()
-  std::vector<BufferSpec> forward_scratch = {};   ///< only inside forward()
-  std::vector<BufferSpec> backward_scratch = {};  ///< only inside backward()
-  std::vector<BufferSpec> kept = {};              ///< from pass to pass, in generation
+  BufferSpec output = {};                          ///< [T, H] to the next stage; none (0 rows) for the last
+  bool keeps_input = true;                         ///< backward() reads the input again
+  std::vector<BufferSpec> saved = {};              ///< written by forward(), read by backward()
+  std::vector<BufferSpec> forward_scratch = {};    ///< only inside forward()
+  std::vector<BufferSpec> backward_scratch = {};   ///< only inside backward()
+  std::vector<BufferSpec> recompute_scratch = {};  ///< only inside recompute()
+  std::vector<BufferSpec> kept = {};               ///< from pass to pass, in generation
+  /// Weights that it reads in 8 bits: for each product its parameters, indices into Model::parameters(), which
+  /// join. All of them are matrices, and no other stage uses them.
+  std::vector<std::vector<int>> fp8_weights = {};
+};
+
+/// A weight in 8 bits, of parameters that join: op::Fp8Product's operands. `values` are the parameters themselves,
+/// stacked, which StageContext::parameters has.
+struct Fp8Weight {
+  Tensor scale;       ///< float32 [1, 2]
+  Tensor transposed;  ///< [in, out], for backward() alone
 };
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
@@ -105,7 +116,9 @@ struct StageContext {
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
   std::span<const Tensor> kept;
-  std::span<const Tensor> constants;  ///< the model's
+  std::span<const Tensor> constants;            ///< the model's
+  std::span<const Fp8Weight> fp8_weights = {};  ///< as StageSpec::fp8_weights
+  device::Fp8Counts* fp8_counts = nullptr;      ///< device memory: casts to 8 bits add to it
   const double* inverse_tokens =
       nullptr;                  ///< device memory: the gradients are those of loss_sum * inverse_tokens
   double* loss_sum = nullptr;   ///< device memory: the last stage adds to it

@@ -18,12 +18,13 @@ device::UpdateScalars scalars_of_update(const AdamWConstants& constants, std::in
                                         double learning_rate);
 
 /// Scalars of one optimizer step, in device memory: a step that was captured can be replayed with other
-/// values. Doubles alone, so that it is copied as a [1, kStepScalars] float64.
+/// values. It is copied as a [1, kStepScalars] float64.
 struct StepScalars {
   double inverse_tokens = 0;  ///< loss_scale / valid labels of the global batch
   double loss_scale = 1;      ///< gradients are this much too large until clip_coefficient takes it out again
   device::UpdateScalars update;
-  double loss_sum = 0;  ///< sum of the token losses of this rank; the loss layer adds to it
+  double loss_sum = 0;         ///< sum of the token losses of this rank; the loss layer adds to it
+  device::Fp8Counts fp8 = {};  ///< of this rank's casts
 };
 inline constexpr std::int64_t kStepScalars = sizeof(StepScalars) / sizeof(double);
 

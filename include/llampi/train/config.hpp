@@ -59,6 +59,12 @@ constexpr auto word_table(GradientAccumulation) {
       {{GradientAccumulation::sharded, "sharded"}, {GradientAccumulation::unsharded, "unsharded"}});
 }
 
+/// Of the products of blocks. automatic: in the dtype of the parameters.
+enum class ProductDtype : std::uint8_t { automatic, fp8 };
+constexpr auto word_table(ProductDtype) {
+  return std::to_array<Word<ProductDtype>>({{ProductDtype::automatic, "auto"}, {ProductDtype::fp8, "fp8"}});
+}
+
 /// What is kept in host memory.
 enum class CpuOffload : std::uint8_t {
   none,
@@ -159,6 +165,8 @@ struct Config {
     bool forward_prefetch = true;
     int limit_all_gathers = 2;
     std::optional<DType> param_dtype;  ///< none: bfloat16 on GPUs, float32 on CPUs
+    ProductDtype product_dtype = ProductDtype::automatic;
+    DType fp8_gradient_dtype = DType::float8_e5m2;
     DType reduce_dtype = DType::float32;
     CpuOffload cpu_offload = CpuOffload::none;
     OffloadStep offload_step = OffloadStep::device;

@@ -50,7 +50,8 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
     plans.push_back({.trained = !unit.frozen,
                      .uploaded = state_placement(spec.precision, spec.offload).host_shard,
                      .gathered = unit.shards > 1,
-                     .cast = spec.precision.widens(),
+                     .fp8 = unit.fp8,
+                     .cast = spec.precision.widens() && !unit.fp8,
                      .reduced = unit.shards > 1 || spec.replicas > 1 || shortens,
                      .cast_gradient = spec.precision.reduce != written});
   }
@@ -58,20 +59,25 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
 }
 
 BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
-    : spec_(spec), program_(program), placement_(state_placement(spec.precision, spec.offload)) {
+    : spec_(spec),
+      program_(program),
+      placement_(state_placement(spec.precision, spec.offload)),
+      fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)) {
   const std::size_t units = spec.units.size(), stages = spec.specs.size();
   constexpr std::array kNone = {BufferId::none, BufferId::none};
   unsharded_.assign(units, kNone);
   cast_.assign(units, kNone);
-  for (auto* list :
-       {&unsharded_gradient_, &reduce_buffer_, &sharded_gradient_, &host_gradient_, &host_shard_})
+  for (auto* list : {&fp8_shard_, &unsharded_gradient_, &reduce_buffer_, &sharded_gradient_, &host_gradient_,
+                     &host_shard_})
     list->assign(units, BufferId::none);
+  transposed_.assign(fp8_weights_.size(), BufferId::none);
   streamed_.resize(units);
   for (auto* list : {&activation_, &host_activation_, &returned_activation_})
     list->assign(stages, BufferId::none);
   for (const auto& stage : spec.specs) {
     saved_.emplace_back(stage.saved.size(), BufferId::none);
     forward_scratch_.emplace_back(stage.forward_scratch.size(), BufferId::none);
+    recompute_scratch_.emplace_back(stage.recompute_scratch.size(), BufferId::none);
     backward_scratch_.emplace_back(stage.backward_scratch.size(), BufferId::none);
   }
 
@@ -94,6 +100,10 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
   lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
                                      .dtype = DType::int32,
                                      .cols = kNormScalars + static_cast<std::int64_t>(units)});
+  if (const auto weights = static_cast<std::int64_t>(fp8_weights_.size()); weights > 0) {
+    lasting.fp8_maxima = persistent({.purpose = Purpose::fp8_maxima, .dtype = DType::int32, .cols = weights});
+    lasting.fp8_scales = persistent({.purpose = Purpose::fp8_scales, .rows = weights, .cols = 2});
+  }
   if (spec.shared_workspace > 0)
     lasting.shared_workspace = persistent(untyped(Purpose::shared_workspace, spec.shared_workspace));
   const auto add_inputs = [&](Purpose purpose, Arena arena, std::vector<BufferId>& list) {
@@ -128,9 +138,13 @@ void BufferTable::add_states() {
       return persistent(buffer);
     };
     auto& state = program_.persistent.units.emplace_back();
-    state.master = state.shard = keep(Purpose::parameter_shard, precision.param, placement_.host_shard);
+    // What is cast to 8 bits can be cast from the master, if that is on the device.
+    const bool from_master = spec_.units[u].fp8 && !spec_.units[u].frozen && !placement_.host_master;
+    state.master = state.shard = keep(
+        Purpose::parameter_shard, from_master ? precision.master : precision.param, placement_.host_shard);
     if (spec_.units[u].frozen) continue;
-    if (placement_.own_master) state.master = keep(Purpose::master, precision.master, placement_.host_master);
+    if (placement_.own_master && !from_master)
+      state.master = keep(Purpose::master, precision.master, placement_.host_master);
     if (!spec_.optimizer_state) continue;
     state.exp_avg = keep(Purpose::exp_avg, precision.moment, placement_.host_moments);
     state.exp_avg_sq = keep(Purpose::exp_avg_sq, precision.moment, placement_.host_moments);
@@ -177,9 +191,25 @@ Buffer BufferTable::of_stage(Purpose purpose, int stage, const model::BufferSpec
           .cols = item.cols};
 }
 
+BufferId BufferTable::fp8_shard(int unit) {
+  return once(fp8_shard_[unit], [&] {
+    return of_unit(Purpose::fp8_shard, unit, DType::float8_e4m3fn, spec_.units[unit].shard_elements);
+  });
+}
+
+BufferId BufferTable::transposed(int weight) {
+  const Fp8WeightPlace& place = fp8_weights_[weight];
+  return once(transposed_[weight], [&] {
+    return of_stage(Purpose::transposed_params, place.stage,
+                    {"weight^T", place.cols, place.rows, DType::float8_e4m3fn});
+  });
+}
+
 BufferId BufferTable::unsharded(int unit, Pass pass) {
+  const Unit& of = spec_.units[unit];
   return once(unsharded_[unit][static_cast<std::size_t>(pass)], [&] {
-    return of_unit(Purpose::unsharded_params, unit, spec_.precision.param, spec_.units[unit].flat_elements());
+    return of_unit(Purpose::unsharded_params, unit, of.fp8 ? DType::float8_e4m3fn : spec_.precision.param,
+                   of.flat_elements());
   });
 }
 
@@ -242,6 +272,12 @@ BufferId BufferTable::saved(int stage, int item) {
 BufferId BufferTable::forward_scratch(int stage, int item) {
   return once(forward_scratch_[stage][item], [&] {
     return of_stage(Purpose::forward_scratch, stage, spec_.specs[stage].forward_scratch[item]);
+  });
+}
+
+BufferId BufferTable::recompute_scratch(int stage, int item) {
+  return once(recompute_scratch_[stage][item], [&] {
+    return of_stage(Purpose::forward_scratch, stage, spec_.specs[stage].recompute_scratch[item]);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "fsdp/fp8_weights.hpp"
 #include "llampi/fsdp/builder.hpp"
 
 namespace llampi::fsdp {
@@ -14,6 +15,7 @@ struct UnitPlan {
   bool trained = false;
   bool uploaded = false;       ///< its shard is in host memory, and copied to the device for each use
   bool gathered = false;       ///< it is sharded: its parameters are all-gathered for each use
+  bool fp8 = false;            ///< cast to 8 bits at the start of a step, and then gathered
   bool cast = false;           ///< its parameters are computed with in another dtype than that of the shard
   bool reduced = false;        ///< its gradient is; else it is written where it is kept
   bool cast_gradient = false;  ///< to another dtype, before it is reduced
@@ -35,6 +37,8 @@ class BufferTable {
   /// Adds the persistent buffers.
   BufferTable(const ProgramSpec& spec, Program& program);
 
+  BufferId fp8_shard(int unit);
+  BufferId transposed(int weight);          ///< by its number, as find_fp8_weights()
   BufferId unsharded(int unit, Pass pass);  ///< parameters in the dtype that is gathered
   BufferId cast(int unit, Pass pass);       ///< in the dtype that is computed with
   BufferId unsharded_gradient(int unit);
@@ -47,6 +51,7 @@ class BufferTable {
   BufferId residual_gradient();
   BufferId saved(int stage, int item);
   BufferId forward_scratch(int stage, int item);
+  BufferId recompute_scratch(int stage, int item);
   BufferId backward_scratch(int stage, int item);
 
   /// One for all collectives, as large as the largest need.
@@ -58,6 +63,7 @@ class BufferTable {
   BufferId host_shard(int unit);  ///< none: the host's master is the shard
 
   const StatePlacement& placement() const { return placement_; }
+  const std::vector<Fp8WeightPlace>& fp8_weights() const { return fp8_weights_; }
 
  private:
   void add_states();
@@ -73,11 +79,14 @@ class BufferTable {
   const ProgramSpec& spec_;
   Program& program_;
   StatePlacement placement_;
+  std::vector<Fp8WeightPlace> fp8_weights_;
   std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
+  std::vector<BufferId> fp8_shard_, transposed_;
   std::vector<BufferId> unsharded_gradient_, reduce_buffer_, sharded_gradient_, host_gradient_, host_shard_;
   std::vector<StreamedState> streamed_;
-  std::vector<BufferId> activation_, host_activation_, returned_activation_;       // per stage
-  std::vector<std::vector<BufferId>> saved_, forward_scratch_, backward_scratch_;  // per stage and item
+  std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per stage
+  std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,
+      backward_scratch_;  // per stage and item
   BufferId residual_gradient_ = BufferId::none, workspace_ = BufferId::none;
 };
 

@@ -32,17 +32,74 @@ class Builder {
     index_host_stays();
     find_parts();
     // Kept where stages can read them, parameters are there from the beginning.
-    for (std::size_t u = 0; u < spec.units.size(); ++u)
-      source_.push_back(list_.units[u].in_place() ? list_.program.persistent.units[u].shard : BufferId::none);
+    for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
+      source_.push_back(list_.units[u].in_place() ? shard_of(u) : BufferId::none);
   }
 
   Program run() {
+    emit_fp8_shards();
     for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
     if (!spec_.forward_only) emit_update(list_);
     return std::move(list_.program);
   }
 
  private:
+  /// As it is gathered, or read where it is kept.
+  BufferId shard_of(int unit) {
+    return list_.units[unit].fp8 ? list_.buffers.fp8_shard(unit) : list_.program.persistent.units[unit].shard;
+  }
+
+  std::vector<int> fp8_weights_of(int stage) const {
+    std::vector<int> numbers;
+    const auto& weights = list_.buffers.fp8_weights();
+    for (int w = 0; w < static_cast<int>(weights.size()); ++w) {
+      if (weights[w].stage == stage) numbers.push_back(w);
+    }
+    return numbers;
+  }
+
+  /// Before the first gather of a step: the scales that all ranks use, then the casts.
+  void emit_fp8_shards() {
+    const auto& lasting = list_.program.persistent;
+    if (lasting.fp8_scales == BufferId::none) return;
+    const auto weights = static_cast<std::int64_t>(list_.buffers.fp8_weights().size());
+    Action scales{.op = Op::fp8_scales, .ranks = Ranks::shard_group};
+    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+      require(!list_.units[u].fp8 || !list_.units[u].uploaded,
+              "shards in host memory are not cast to 8 bits");
+      if (list_.units[u].fp8) scales.operands.push_back(read_of(lasting.units[u].shard));
+    }
+    scales.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
+    scales.operands.push_back(write_of(lasting.fp8_scales, Slot::fp8_scales));
+    scales.operands.push_back(workspace_operand(
+        list_, comm::all_reduce_workspace(spec_.backend, weights, spec_.shards, DType::int32)));
+    list_.push(std::move(scales));
+    for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
+      if (!list_.units[u].fp8) continue;
+      list_.push(
+          {.op = Op::fp8_cast,
+           .unit = u,
+           .operands = {read_of(lasting.units[u].shard), read_of(lasting.fp8_maxima, Slot::fp8_maxima),
+                        both_of(lasting.step_scalars, Slot::scalars), write_of(list_.buffers.fp8_shard(u))}});
+    }
+  }
+
+  /// For the product that forms the gradient of a stage's input, both operands are read row by row.
+  /// @param arrived what the stage's parameters are still to be waited for: then no more
+  void emit_transposes(const ComputeEvent& event, std::vector<int>& arrived) {
+    const std::vector<int> weights = fp8_weights_of(event.stage);
+    if (weights.empty()) return;
+    Action transpose{.op = Op::transpose, .stage = event.stage, .micro_batch = event.micro_batch};
+    for (const int w : weights) {
+      const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
+      const Part part{.offset = weight.offset, .rows = weight.rows, .cols = weight.cols};
+      transpose.operands.push_back(read_of(source_[weight.unit], Slot::input, part));
+    }
+    for (const int w : weights) transpose.operands.push_back(write_of(list_.buffers.transposed(w)));
+    transpose.waits = std::exchange(arrived, {});
+    list_.push(std::move(transpose));
+  }
+
   void index_residencies() {
     first_at_.resize(schedule_.events.size());
     last_at_.resize(schedule_.events.size());
@@ -94,6 +151,7 @@ class Builder {
     for (const int i : last_at_[e]) {
       const auto& r = schedule_.residencies[i];
       for (const int unit : with_followers(spec_.units, r.unit)) {
+        if (list_.units[unit].in_place()) continue;
         list_.push({.op = Op::reshard,
                     .unit = unit,
                     .micro_batch = event.micro_batch,
@@ -174,7 +232,7 @@ class Builder {
   /// unsharded parameters may have been freed by any action on the compute stream before it in the list.
   int emit_unshard(int unit, Pass pass, int micro_batch) {
     const UnitPlan& plan = list_.units[unit];
-    const BufferId shard = list_.program.persistent.units[unit].shard;
+    const BufferId shard = shard_of(unit);
     int arrival = -1;
     std::vector<int> waits;
     if (list_.last_compute >= 0) waits.push_back(list_.last_compute);
@@ -208,6 +266,7 @@ class Builder {
 
   /// Where stages read a unit's parameters during a residency.
   BufferId readable(int unit, Pass pass) {
+    if (list_.units[unit].in_place()) return shard_of(unit);
     return list_.units[unit].cast ? list_.buffers.cast(unit, pass) : list_.buffers.unsharded(unit, pass);
   }
 
@@ -240,6 +299,7 @@ class Builder {
   void emit_compute(int e) {
     const ComputeEvent& event = schedule_.events[e];
     std::vector<int> arrived = emit_arrivals(e);
+    if (event.op == Op::backward) emit_transposes(event, arrived);
     Action action{.op = event.op, .stage = event.stage, .micro_batch = event.micro_batch};
     action.selective = event.selective;
     if (e % schedule_.events_per_micro_batch == 0) {
@@ -270,9 +330,12 @@ class Builder {
       const bool made = !action.selective || stage.saved[k].cheap;
       operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::read});
     }
-    if (action.selective) return;
-    for (int k = 0; k < static_cast<int>(stage.forward_scratch.size()); ++k)
-      operands.push_back(write_of(list_.buffers.forward_scratch(s, k), Slot::scratch));
+    const auto& scratch = action.selective ? stage.recompute_scratch : stage.forward_scratch;
+    for (int k = 0; k < static_cast<int>(scratch.size()); ++k) {
+      operands.push_back(write_of(
+          action.selective ? list_.buffers.recompute_scratch(s, k) : list_.buffers.forward_scratch(s, k),
+          Slot::scratch));
+    }
   }
 
   /// The gradient of the residual stream is that of the output, then that of the input, in place. Saved
@@ -303,11 +366,20 @@ class Builder {
           reads_parameter(spec_, event, use) ? source_[unit_of_[use.parameter]] : BufferId::none;
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
+    const std::vector<int> weights = fp8_weights_of(event.stage);
+    for (const int w : weights)
+      operands.push_back(
+          read_of(lasting.fp8_scales, Slot::fp8_scales, {.offset = 2 * w, .rows = 1, .cols = 2}));
+    const bool transposed = event.op == Op::backward;
+    for (const int w : weights)
+      operands.push_back(
+          read_of(transposed ? list_.buffers.transposed(w) : BufferId::none, Slot::transposed));
     for (const BufferId cache : lasting.kv_cache[event.stage])
       operands.push_back(both_of(cache, Slot::kv_cache));
     for (const BufferId constant : lasting.constants) operands.push_back(read_of(constant, Slot::constant));
     operands.push_back(read_of(lasting.inputs.at(event.micro_batch), Slot::batch));
-    operands.push_back({lasting.step_scalars, Slot::scalars, is_loss ? Access::both : Access::read});
+    const bool counts = is_loss || !weights.empty();  // the loss, or casts
+    operands.push_back({lasting.step_scalars, Slot::scalars, counts ? Access::both : Access::read});
     if (is_loss && event.op == Op::forward) operands.push_back(write_of(lasting.logits, Slot::logits));
   }
 

@@ -28,15 +28,27 @@ const char* to_string(Category category) {
 }
 
 const char* to_string(Slot slot) {
-  constexpr std::array kNames = {"input",      "output",
-                                 "workspace",  "scalars",
-                                 "batch",      "residual_gradient",
-                                 "parameter",  "parameter_gradient",
-                                 "saved",      "scratch",
-                                 "kv_cache",   "constant",
-                                 "logits",     "gradient",
-                                 "master",     "exp_avg",
-                                 "exp_avg_sq", "norm_scalars",
+  constexpr std::array kNames = {"input",
+                                 "output",
+                                 "workspace",
+                                 "scalars",
+                                 "batch",
+                                 "residual_gradient",
+                                 "parameter",
+                                 "transposed",
+                                 "fp8_scales",
+                                 "fp8_maxima",
+                                 "parameter_gradient",
+                                 "saved",
+                                 "scratch",
+                                 "kv_cache",
+                                 "constant",
+                                 "logits",
+                                 "gradient",
+                                 "master",
+                                 "exp_avg",
+                                 "exp_avg_sq",
+                                 "norm_scalars",
                                  "reserved"};
   return kNames.at(static_cast<std::size_t>(slot));
 }

@@ -50,6 +50,7 @@ Operations all_operations(const RankContext& rank) {
   add_collectives(operations, rank);
   add_copies(operations, rank);
   add_update(operations, rank);
+  add_fp8(operations, rank);
   return operations;
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "fsdp/fp8_weights.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/length_classes.hpp"
@@ -85,6 +86,8 @@ struct RankContext {
   comm::Group& replicas;  ///< ranks that hold the same shard
   /// Per unit: the real elements of this rank's shard.
   std::vector<std::vector<device::UpdateRange>> ranges;
+  /// Per unit: what of weights in 8 bits lies in this rank's shard.
+  std::vector<std::vector<Fp8Piece>> fp8_pieces;
   /// Called before an update is issued on this stream: it overwrites state.
   std::function<void(device::Stream)> before_update;
 };
@@ -93,6 +96,11 @@ void add_compute(Operations& operations, const RankContext& rank);
 void add_collectives(Operations& operations, const RankContext& rank);
 void add_copies(Operations& operations, const RankContext& rank);
 void add_update(Operations& operations, const RankContext& rank);
+void add_fp8(Operations& operations, const RankContext& rank);
+
+/// values = op over the ranks of the shard group, in place, and noted as part of the action that is issued. The
+/// compute stream waits for it.
+void reduce_over_shards(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op);
 
 /// All of a training step.
 Operations all_operations(const RankContext& rank);

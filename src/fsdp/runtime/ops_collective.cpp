@@ -2,6 +2,7 @@
 // Between ranks: parameters are gathered, gradients reduced.
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -13,6 +14,20 @@ Accumulate accumulate_of(const Call& call) {
 }
 
 }  // namespace
+
+void reduce_over_shards(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op) {
+  device::Device& device = rank.device;
+  const char* const name = to_string(call.action.op);
+  device.wait(kReduceStream, device.record(device::Stream::compute));
+  const std::uint64_t sequence = call.record == nullptr ? 0 : call.record->issue({name, -1, values.bytes()});
+  const auto work =
+      rank.shards.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], kReduceStream);
+  if (call.record != nullptr) call.record->wait(sequence);
+  work->wait(device::Stream::compute);
+  if (call.record == nullptr) return;
+  if (work->progress()) call.record->complete(sequence);
+  call.record->act(name);
+}
 
 void add_collectives(Operations& operations, const RankContext& rank) {
   operations.add(Op::unshard, [&rank](Call& call) {

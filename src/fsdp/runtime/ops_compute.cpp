@@ -24,10 +24,20 @@ std::vector<Accumulate> accumulate_of(const Action& action) {
   return result;
 }
 
+/// In the order of StageSpec::fp8_weights.
+std::vector<model::Fp8Weight> fp8_weights_of(const Call& call) {
+  const auto scales = call.all(Slot::fp8_scales), transposed = call.all(Slot::transposed);
+  std::vector<model::Fp8Weight> weights;
+  for (std::size_t i = 0; i < scales.size(); ++i)
+    weights.push_back({.scale = scales[i], .transposed = transposed[i]});
+  return weights;
+}
+
 void run_stage(const RankContext& rank, const Call& call) {
   const Action& action = call.action;
   const device::Batch batch = batch_of(call);
   const auto accumulate = accumulate_of(action);
+  const auto fp8_weights = fp8_weights_of(call);
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
   model::StageContext context{.operations = rank.device,
                               .batch = batch,
@@ -43,6 +53,9 @@ void run_stage(const RankContext& rank, const Call& call) {
                               .scratch = call.all(Slot::scratch),
                               .kept = call.all(Slot::kv_cache),
                               .constants = call.all(Slot::constant),
+                              .fp8_weights = fp8_weights,
+                              // What is computed again has been counted.
+                              .fp8_counts = action.op == Op::recompute ? nullptr : &scalars->fp8,
                               .inverse_tokens = &scalars->inverse_tokens,
                               .loss_sum = &scalars->loss_sum,
                               .logits = {},

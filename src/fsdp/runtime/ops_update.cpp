@@ -5,7 +5,6 @@
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
@@ -25,19 +24,7 @@ void find_largest(const RankContext& rank, int unit, Tensor gradient, Tensor max
 /// Squares are summed over the shard group only: replicas hold equal gradients.
 void compute_norm(const RankContext& rank, Call& call) {
   device::Device& device = rank.device;
-  const Tensor workspace = call[Slot::workspace];
   const NormScalars norm = norm_scalars(call[Slot::norm_scalars]);
-  const auto over_shards = [&](Tensor values, comm::ReduceOp op) {
-    device.wait(kReduceStream, device.record(device::Stream::compute));
-    const std::uint64_t sequence =
-        call.record == nullptr ? 0 : call.record->issue({to_string(Op::norm), -1, values.bytes()});
-    const auto work = rank.shards.all_reduce(values, values, op, Accumulate::no, workspace, kReduceStream);
-    if (call.record != nullptr) call.record->wait(sequence);
-    work->wait(device::Stream::compute);
-    if (call.record == nullptr) return;
-    if (work->progress()) call.record->complete(sequence);
-    call.record->act(to_string(Op::norm));
-  };
   const auto gradients = call.all(Slot::gradient);
   std::vector<int> trained;
   for (int u = 0; u < static_cast<int>(rank.units.size()); ++u) {
@@ -57,13 +44,13 @@ void compute_norm(const RankContext& rank, Call& call) {
   const device::UpdateRange all_units{.begin = 0, .end = of_units.cols};
   device.run(
       op::MaxMagnitude{.gradient = of_units, .ranges = std::span(&all_units, 1), .maximum = norm.maximum});
-  over_shards(norm.maximum, comm::ReduceOp::max);
+  reduce_over_shards(rank, call, norm.maximum, comm::ReduceOp::max);
   for (std::size_t k = 0; k < trained.size(); ++k)
     device.run(op::SumSquares{.gradient = gradients[k],
                               .ranges = rank.ranges[trained[k]],
                               .maximum = norm.maximum,
                               .limbs = norm.limbs});
-  over_shards(norm.limbs, comm::ReduceOp::sum);
+  reduce_over_shards(rank, call, norm.limbs, comm::ReduceOp::sum);
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
   device.run(op::FinishNorm{.maximum = norm.maximum,
                             .limbs = norm.limbs,

@@ -16,12 +16,12 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
-      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus);
+      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -153,6 +153,29 @@ std::vector<ListCase> list_cases() {
           cases.push_back(
               {.layers = layers, .tied = tied, .micro_batches = micro_batches, .wrap = wrap, .frozen = true});
         }
+        for (const auto& wrap : wraps) {
+          for (const int shards : {1, 2, 4}) {
+            for (const auto checkpointing :
+                 {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
+              for (const bool on_gpus : {false, true}) {
+                cases.push_back({.layers = layers,
+                                 .tied = tied,
+                                 .ranks = 4,
+                                 .micro_batches = micro_batches,
+                                 .limit = on_gpus ? 2 : 1,
+                                 .reshard_after_forward = checkpointing != Checkpointing::selective,
+                                 .shards = shards,
+                                 .checkpointing = checkpointing,
+                                 .wrap = wrap,
+                                 .mixed = on_gpus,
+                                 .offload = {.optimizer = on_gpus && shards == 2},
+                                 .frozen = shards == 2,
+                                 .on_gpus = on_gpus,
+                                 .fp8 = true});
+              }
+            }
+          }
+        }
         cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
         cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
         cases.push_back(
@@ -173,10 +196,16 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   config.key_value_heads = 1;
   config.head_dim = 8;
   config.max_position_embeddings = 64;
+  if (options.fp8) {
+    config.hidden_size = 32;
+    config.intermediate_size = 48;
+    config.query_heads = 4;
+    config.key_value_heads = 2;
+  }
   config.tie_word_embeddings = options.tied;
 
   Lists lists;
-  lists.model = model::make_llama(config);
+  lists.model = model::make_llama(config, options.fp8 ? std::optional(model::Fp8Recipe()) : std::nullopt);
   lists.options = options;
   const auto sizes = device::make_cpu_sizes(1);
   for (const auto& stage : lists.model->stages())

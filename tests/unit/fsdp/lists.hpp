@@ -34,6 +34,7 @@ struct ListCase {
   bool short_gradient = false;  ///< likewise sharded gradients
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
   bool on_gpus = false;
+  bool fp8 = false;  ///< products of blocks in 8 bits; of a model whose sizes are multiples of 16
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;

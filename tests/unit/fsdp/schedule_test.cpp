@@ -33,7 +33,8 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   const Unit& unit(int u) const { return lists_.units[static_cast<std::size_t>(u)]; }
   bool sharded(int u) const { return unit(u).shards > 1; }
   bool gathered_at_all(int u) const {
-    return sharded(u) || GetParam().precision().widens() || GetParam().offload.params;
+    const bool cast = GetParam().precision().widens() && !unit(u).fp8;
+    return sharded(u) || cast || GetParam().offload.params;
   }
   /// The action puts a unit's parameters where kernels read them, or the widening does.
   bool gathers(const Action& action) const {
@@ -399,7 +400,7 @@ TEST_P(EveryList, ShardsInHostMemoryAreCopiedBeforeTheyAreGathered) {
 TEST_P(EveryList, FrozenUnitsHaveNeitherReductionsNorUpdates) {
   for (const auto& action : step()) {
     if (action.unit < 0 || !unit(action.unit).frozen) continue;
-    const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard};
+    const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::reshard, Op::fp8_cast};
     EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
     EXPECT_NE(action.payload, CopyPayload::state);
   }
@@ -444,7 +445,8 @@ TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
 }
 
 TEST_P(EveryList, EvaluationOnlyGathersComputesAndFrees) {
-  const std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
+  std::set<Op> allowed = {Op::h2d, Op::unshard, Op::cast_params, Op::forward, Op::reshard};
+  if (GetParam().fp8) allowed.insert({Op::fp8_scales, Op::fp8_cast});
   for (const auto& action : lists_.evaluation.actions)
     EXPECT_TRUE(allowed.count(action.op)) << to_string(action.op);
   const auto forwards = std::count_if(lists_.evaluation.actions.begin(), lists_.evaluation.actions.end(),

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights that stages read in 8 bits: where each lies in its unit.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "llampi/fsdp/unit.hpp"
+#include "llampi/model/model.hpp"
+
+namespace llampi::fsdp {
+
+/// Parameters that join, as one matrix with one scale. Its number is its row in the buffer of scales.
+struct Fp8WeightPlace {
+  int stage = 0;
+  int unit = 0;
+  std::int64_t offset = 0;  ///< of the first element in the unit's flat buffer
+  std::int64_t rows = 0, cols = 0;
+};
+
+/// In the order of the stages and of StageSpec::fp8_weights.
+/// @throws Error if parameters of one do not join, or are of a unit that is not gathered in 8 bits
+std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::StageSpec>& specs,
+                                             const std::vector<Unit>& units,
+                                             const std::vector<model::Parameter>& parameters);
+
+/// The part of a weight that lies in one shard.
+struct Fp8Piece {
+  int weight = 0;
+  std::int64_t begin = 0, end = 0;  ///< elements of the shard
+};
+/// Of shard `shard` of unit `unit`, in order.
+std::vector<Fp8Piece> fp8_pieces(const std::vector<Fp8WeightPlace>& weights, const std::vector<Unit>& units,
+                                 int unit, int shard);
+
+}  // namespace llampi::fsdp
