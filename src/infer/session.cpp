@@ -94,7 +94,8 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   engine.batch = batch;
   engine.training = false;
   if (compute.on_gpu()) engine.precision.param = engine.precision.compute = DType::bfloat16;
-  selfcheck::check_gpus(world, compute, engine.precision.compute, false, session.config.head_dim, log);
+  selfcheck::check_gpus(world, compute,
+                        {.dtype = engine.precision.compute, .head_dim = session.config.head_dim}, log);
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
   load_weights(world, compute.device(), weights, session.config, *session.engine);

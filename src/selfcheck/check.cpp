@@ -57,6 +57,12 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
         const auto reference = device::make_reference_device();
         return compare_devices(*compute.host, *reference, {.judge_dtype = DType::float64});
       }));
+  constexpr model::Fp8Recipe kE5m2;
+  add(result, world, "CPU with products in FP8 against the reference", on_all(world, [&] {
+        const auto reference = device::make_reference_device();
+        return compare_devices(*compute.host, *reference,
+                               {.seq_len = kFp8SeqLen, .judge_dtype = DType::float64, .fp8 = kE5m2});
+      }));
   if (compute.on_gpu()) {
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
       for (const std::int64_t head_dim : {64, 128}) {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "llampi/core/float8.hpp"
 #include "llampi/core/philox.hpp"
 #include "llampi/model/eager_runner.hpp"
 #include "llampi/model/llama.hpp"
@@ -128,10 +129,11 @@ class Comparison {
  public:
   Comparison(device::Device& device, device::Device& judge, const DeviceCheckOptions& options)
       : dtype_(options.dtype),
-        model_(model::make_llama(small_llama(options))),
+        model_(model::make_llama(small_llama(options), options.fp8)),
         device_(*model_, device, {options.sequences, options.seq_len}, options.dtype),
         judge_(*model_, judge, {options.sequences, options.seq_len}, options.judge_dtype),
-        allowed_(rounding_explains(options.dtype, options.tf32)) {
+        allowed_(options.fp8 ? fp8_rounding_explains(options.dtype)
+                             : rounding_explains(options.dtype, options.tf32)) {
     set_parameters();
     const device::HostBatch batch = make_check_batch(options, model_->vocabulary());
     for (auto* side : {&device_, &judge_}) side->upload(batch, 1);
@@ -180,6 +182,24 @@ class Comparison {
     compared_.push_back({name, error, allowed});
   }
 
+  /// A saved tensor. One in 8 bits is compared as what it stands for, with its scale, which follows it; of the scales
+  /// themselves, one may be twice the other, where the largest magnitude is at the border.
+  void compare_saved(std::size_t stage, std::size_t i, const std::string& name) {
+    const auto saved = [&](std::size_t item) {
+      return [stage, item](auto& side) { return side.saved(stage, item); };
+    };
+    if (!is_float8(device_.saved(stage, i).dtype)) return compare_and_share(name, saved(i));
+    Numbers values[2];
+    for (auto* side : {&device_, &judge_}) {
+      const double inverse = download_numbers(side->device(), side->saved(stage, i + 1))[1];
+      values[side == &judge_] = download_numbers(side->device(), side->saved(stage, i));
+      for (double& value : values[side == &judge_]) value *= inverse;
+    }
+    note(name, distance(values[0], values[1]), allowed_);
+    give(download_numbers(judge_.device(), judge_.saved(stage, i)), saved(i));
+    give(download_numbers(judge_.device(), judge_.saved(stage, i + 1)), saved(i + 1));
+  }
+
   /// Compares it and gives both sides the judge's, so that errors do not add up from stage to stage.
   template <class View>
   void compare_and_share(const std::string& name, const View& view) {
@@ -195,15 +215,13 @@ class Comparison {
     bool cheap = false;
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
       cheap = cheap || spec.saved[i].cheap;
-      compare_and_share(fmt::format("{} of {}", spec.saved[i].name, spec.module),
-                        [&](auto& side) { return side.saved(stage, i); });
+      compare_saved(stage, i, fmt::format("{} of {}", spec.saved[i].name, spec.module));
     }
     if (!cheap) return;
     for (auto* side : {&device_, &judge_}) side->recompute(stage);
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
       if (!spec.saved[i].cheap) continue;
-      compare_and_share(fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module),
-                        [&](auto& side) { return side.saved(stage, i); });
+      compare_saved(stage, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
     }
   }
 
@@ -337,6 +355,14 @@ double rounding_explains(DType dtype, bool tf32) {
   const DType products =
       tf32 && dtype == DType::float32 ? DType::float16 : dtype;  // as many bits of mantissa
   return kSums + kRoundings * unit_roundoff(products);
+}
+
+/// What differs by `d` of itself before a cast is on the other side of a border between two numbers of the format with
+/// a probability of about d over their distance s, and then differs by s: by the root of d s in the mean. At most 2^-2
+/// of a number is the distance to the next in float8_e5m2.
+double fp8_rounding_explains(DType dtype) {
+  const double before = rounding_explains(dtype, false);
+  return before + std::sqrt(before * 0x1p-2);
 }
 
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,

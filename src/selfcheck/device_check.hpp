@@ -2,10 +2,12 @@
 // Whether a device computes what another one does: one step of a small Llama, part by part, on both.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "llampi/device/device.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::selfcheck {
 
@@ -18,6 +20,8 @@ struct DeviceCheckOptions {
   /// what a launch for one class writes must leave the others alone.
   std::int64_t seq_len = 140;
   DType judge_dtype = DType::float32;  ///< what the judge computes in
+  /// Products in 8 bits, of a batch whose tokens are a multiple of 16.
+  std::optional<model::Fp8Recipe> fp8 = {};
 };
 
 /// What both devices made of the same operands.
@@ -29,8 +33,13 @@ struct ComparedTensor {
   bool passed() const { return error <= allowed; }
 };
 
+/// Tokens of a sequence, like the default, of which 16 is a divisor: for products in 8 bits.
+inline constexpr std::int64_t kFp8SeqLen = 144;
+
 /// The error that rounding can explain of any tensor of a stage.
 double rounding_explains(DType dtype, bool tf32);
+/// The same where products are in 8 bits.
+double fp8_rounding_explains(DType dtype);
 
 /// Forward and backward pass of every stage of a Llama (embedding, attention, MLP, head with loss), stage by
 /// stage with the judge's results as operands, then gradient norm and AdamW. The inputs are random numbers of

@@ -11,14 +11,16 @@
 
 namespace llampi::selfcheck {
 
-void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf32, std::int64_t head_dim,
-                const Log& log) {
+void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOptions& options, const Log& log) {
   if (!compute.on_gpu()) return;
+  DeviceCheckOptions small{.dtype = options.dtype, .tf32 = options.tf32, .head_dim = options.head_dim};
+  if (options.fp8) small.fp8 = options.fp8, small.seq_len = kFp8SeqLen;
+  const std::string computed =
+      to_string(options.dtype) + std::string(options.fp8 ? " with products in FP8" : "");
   std::string failure;
   std::vector<ComparedTensor> compared;
   try {
-    compared =
-        compare_devices(*compute.gpu, *compute.host, {.dtype = dtype, .tf32 = tf32, .head_dim = head_dim});
+    compared = compare_devices(*compute.gpu, *compute.host, small);
     failure = failure_of(compared);
   } catch (const std::exception& error) {
     failure = error.what();
@@ -27,7 +29,7 @@ void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf
   const auto first = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !f.empty(); });
   if (first == failures.end()) {
     compute.gpu_opened_bytes = compute.gpu_bytes_in_use();  // with the kernels that were loaded
-    log.info("GPU check: {} tensors of a small step in {} are the CPU's", compared.size(), to_string(dtype));
+    log.info("GPU check: {} tensors of a small step in {} are the CPU's", compared.size(), computed);
     return;
   }
   const int rank = static_cast<int>(first - failures.begin());
@@ -36,7 +38,7 @@ void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf
   throw comm::CommonError(
       fmt::format("the GPU of rank {} ({}) does not compute in {} what the CPU does: {}; use cpu as the "
                   "device, and please report it with what llampi check and llampi --version print",
-                  rank, hosts[static_cast<std::size_t>(rank)], to_string(dtype), *first));
+                  rank, hosts[static_cast<std::size_t>(rank)], computed, *first));
 }
 
 }  // namespace llampi::selfcheck

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "llampi/core/float8.hpp"
 #include "llampi/core/half.hpp"
 
 namespace llampi::selfcheck {
@@ -26,6 +27,11 @@ void with_elements(DType dtype, const Work& work) {
     case DType::float16:
       return work(
           std::uint16_t{}, [](double x) { return to_float16(static_cast<float>(x)); }, from_float16);
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      return work(
+          std::uint8_t{}, [=](double x) { return to_float8(float8_format(dtype), static_cast<float>(x)); },
+          [=](std::uint8_t bits) { return from_float8(float8_format(dtype), bits); });
     default:
       throw Error(fmt::format("internal error: {} are no floating-point numbers", to_string(dtype)));
   }

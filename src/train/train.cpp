@@ -326,7 +326,11 @@ Outcome Trainer::run_watched() {
     options = engine_options(config_, *inputs_.model, micro_batches,
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });
-  selfcheck::check_gpus(world_, compute_, options.precision.compute, config_.run.tf32, inputs_.llama.head_dim,
+  selfcheck::check_gpus(world_, compute_,
+                        {.dtype = options.precision.compute,
+                         .tf32 = config_.run.tf32,
+                         .head_dim = inputs_.llama.head_dim,
+                         .fp8 = fp8_recipe(config_)},
                         log_);
   decide_by_memory(options);
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,

@@ -3,17 +3,26 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::selfcheck {
+
+/// What a run computes.
+struct GpuCheckOptions {
+  DType dtype = DType::bfloat16;
+  bool tf32 = false;
+  std::int64_t head_dim = 128;
+  std::optional<model::Fp8Recipe> fp8 = {};  ///< of the products of blocks
+};
 
 /// Compares each rank's GPU with its CPU (see device_check.hpp) in what the run computes in, before anything
 /// depends on it. Does nothing on CPUs. Collective.
 /// @throws CommonError that names the rank, its GPU, what differs and by how much
-void check_gpus(comm::World& world, comm::Compute& compute, DType dtype, bool tf32, std::int64_t head_dim,
-                const Log& log);
+void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOptions& options, const Log& log);
 
 }  // namespace llampi::selfcheck
