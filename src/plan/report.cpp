@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The report as data.
 #include "llampi/plan/report.hpp"
-#include "llampi/core/config_error.hpp"
 
+#include <algorithm>
+
+#include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/fit.hpp"
@@ -138,6 +140,7 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.batch = options.batch;
   report.micro_batches = options.micro_batches;
   report.precision = options.precision;
+  report.fp8 = std::ranges::any_of(compiled.units, &fsdp::Unit::fp8);
   report.checkpointing = options.checkpointing;
   report.attention_workspace = options.batch.dp_room;
   report.offloads_residuals = options.offload.residuals;

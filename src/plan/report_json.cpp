@@ -127,6 +127,7 @@ Json report_json(const PlanReport& r) {
           {"micro_batches", r.micro_batches},
           {"param_dtype", to_string(r.precision.param)},
           {"compute_dtype", to_string(r.precision.compute)},
+          {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},
           {"reduce_dtype", to_string(r.precision.reduce)},
           {"gradient_dtype", to_string(r.precision.gradient_shard)},
           {"master_dtype", to_string(r.precision.master)},

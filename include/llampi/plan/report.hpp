@@ -10,7 +10,7 @@
 //       ranks of a shard group, number of such groups, both written out for people
 //   micro_batch, seq_len, micro_batches
 //       sequences, tokens, micro-batches of a step
-//   param_dtype, compute_dtype, reduce_dtype, gradient_dtype, master_dtype, moment_dtype
+//   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
 //       activation.checkpointing and activation.offload, with what auto came to; the part of matrix operations, at
 //       most, that the first adds, and of their time, at most, that waiting for copies of the second does; room for
@@ -134,6 +134,7 @@ struct PlanReport {
   model::BatchShape batch;
   int micro_batches = 1;
   fsdp::Precision precision;
+  bool fp8 = false;  ///< weights of blocks are gathered and multiplied in 8 bits
   int shards = 1;
   int replicas = 1;
   std::string groups;
