@@ -129,6 +129,13 @@ TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
   expect_like_reference(qkv_rope(mixed_segments(130), 64, {6, 6, 64}));
 }
 
+TEST_F(GpuOperations, RopeAloneIsLikeTheReference) {
+  for (const Layout& layout : {one_segment(1), mixed_segments(65)}) {
+    expect_like_reference(rope(layout, {4, 2, 20}));
+    expect_like_reference(rope(layout, {6, 6, 64}));
+  }
+}
+
 // Heads of 16, 64 and 128 are for tensor cores (in 16 bits), the others are not.
 TEST_F(GpuOperations, AttentionIsLikeTheReference) {
   for (const Layout& layout : layouts()) expect_like_reference(attention(layout, {4, 2, 16}));
@@ -163,6 +170,8 @@ TEST_F(GpuOperations, SwiGluIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 7, 65}) {
     expect_like_reference(gate_up_swiglu(tokens, 40, 88));
     expect_like_reference(gate_up_swiglu(tokens, 83, 21));
+    expect_like_reference(swiglu(tokens, 88));
+    expect_like_reference(swiglu(tokens, 21));
   }
 }
 

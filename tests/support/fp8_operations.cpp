@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/fp8_operations.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -210,6 +211,104 @@ OperationCase fp8_product(const Fp8ProductCase& p) {
     return std::vector<Values>{s.download(y)};
   };
   return result;
+}
+
+std::vector<MeasuringCase> measuring_operations() {
+  std::vector<MeasuringCase> cases;
+  for (const std::int64_t width : {48, 51, 1040}) {
+    for (const std::int64_t tokens : {1, 13}) {
+      const auto name = [&](const char* what) { return fmt::format("{}, {} of {}", what, tokens, width); };
+      const auto rms_norm = [=](Session& s, const Tensor& x, const Tensor& weight, const Tensor& y,
+                                const Tensor& inverse_rms, const Tensor& maximum) {
+        s.device().run(device::op::RmsNorm{
+            .x = x, .weight = weight, .eps = 1e-5, .y = y, .inverse_rms = inverse_rms, .maximum = maximum});
+      };
+      cases.push_back({name("rms_norm"), [=](Session& s, const Tensor& maximum) {
+                         const Tensor y = s.output(tokens, width);
+                         rms_norm(s, s.upload(normal(tokens, width, "x")),
+                                  s.upload(normal(1, width, "weight")), y, s.wide_output(1, tokens), maximum);
+                         return y;
+                       }});
+      for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+        cases.push_back({name("rms_norm_backward"), [=](Session& s, const Tensor& maximum) {
+                           const Tensor x = s.upload(normal(tokens, width, "x")),
+                                        w = s.upload(normal(1, width, "weight"));
+                           const Tensor inverse_rms = s.wide_output(1, tokens);
+                           rms_norm(s, x, w, s.output(tokens, width), inverse_rms, {});
+                           const Tensor dx = accumulate == Accumulate::yes
+                                                 ? s.upload(normal(tokens, width, "branch", 2))
+                                                 : s.output(tokens, width);
+                           s.device().run(device::op::RmsNormBackward{
+                               .dy = s.upload(normal(tokens, width, "dy")),
+                               .x = x,
+                               .weight = w,
+                               .inverse_rms = inverse_rms,
+                               .dx = dx,
+                               .accumulate_dx = accumulate,
+                               .dweight = s.weight_gradient(1, width, Accumulate::no),
+                               .accumulate_dweight = Accumulate::no,
+                               .workspace = s.workspace(
+                                   s.device().sizes().rms_norm_backward_workspace(tokens, width, s.dtype())),
+                               .maximum = maximum});
+                           return dx;
+                         }});
+      }
+      cases.push_back({name("swiglu"), [=](Session& s, const Tensor& maximum) {
+                         const Tensor activated = s.output(tokens, width);
+                         s.device().run(
+                             device::op::Swiglu{.gate_up = s.upload(normal(tokens, 2 * width, "gate_up")),
+                                                .activated = activated,
+                                                .maximum = maximum});
+                         return activated;
+                       }});
+      cases.push_back({name("swiglu_backward"), [=](Session& s, const Tensor& maximum) {
+                         const Tensor gate_up = s.upload(normal(tokens, 2 * width, "gate_up"));
+                         s.device().run(
+                             device::op::SwigluBackward{.dactivated = s.upload(normal(tokens, width, "dy")),
+                                                        .gate_up = gate_up,
+                                                        .maximum = maximum});
+                         return gate_up;
+                       }});
+    }
+  }
+  const Layout layout = mixed_segments(13);
+  for (const device::AttentionShape shape : {device::AttentionShape{4, 2, 16}, {3, 1, 6}, {6, 6, 64}}) {
+    for (const bool in_values : {false, true}) {
+      cases.push_back(
+          {fmt::format("rope, heads of {}", shape.head_dim), [=](Session& s, const Tensor& maximum) {
+             Values values = normal(layout.tokens(), shape.qkv_cols(), "qkv");
+             if (in_values) values.data.back() = 100;
+             const Tensor qkv = s.upload(values);
+             s.device().run(
+                 device::op::Rope{.positions = s.batch(layout).positions,
+                                  .rope = s.upload_wide(rope_table(layout.longest(), shape.head_dim)),
+                                  .shape = shape,
+                                  .backward = true,
+                                  .qkv = qkv,
+                                  .maximum = maximum});
+             return qkv;
+           }});
+    }
+  }
+  return cases;
+}
+
+void expect_measures(Session& s, const MeasuringCase& operation) {
+  SCOPED_TRACE(operation.name);
+  const Values expected = s.download(operation.run(s, {}));
+  std::int32_t bits = 0;
+  for (const double v : expected.data) {
+    const float magnitude = std::abs(from_bfloat16(to_bfloat16(static_cast<float>(v))));
+    if (std::isfinite(magnitude)) bits = std::max(bits, std::bit_cast<std::int32_t>(magnitude));
+  }
+  EXPECT_GT(bits, 0);
+  for (const std::int32_t start : {0, bits - 1, bits + 1}) {
+    const Tensor maximum = s.integers({start});
+    EXPECT_TRUE(same_bits(s.download(operation.run(s, maximum)), expected));
+    std::int32_t measured = 0;
+    s.download(maximum, &measured);
+    EXPECT_EQ(measured, std::max(start, bits));
+  }
 }
 
 }  // namespace llampi::test

@@ -66,4 +66,13 @@ struct Fp8ProductCase {
 };
 OperationCase fp8_product(const Fp8ProductCase& product);
 
+/// An operation that may measure what it writes: it is run with that `maximum`, or an empty one, and gives what it wrote.
+struct MeasuringCase {
+  std::string name;
+  std::function<Tensor(Session&, const Tensor& maximum)> run;
+};
+std::vector<MeasuringCase> measuring_operations();
+/// The bits are those that op::Fp8Maximum would leave, and all that is written is as without it.
+void expect_measures(Session& session, const MeasuringCase& operation);
+
 }  // namespace llampi::test

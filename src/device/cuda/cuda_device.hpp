@@ -80,6 +80,8 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::GateUpSwiglu& o);
   void execute(const op::Swiglu& o);
   void execute(const op::GateUpSwigluBackward& o);
+  void execute(const op::SwigluBackward& o);
+  void execute(const op::Rope& o);
   void execute(const op::LinearCrossEntropy& o);
   void execute(const op::LinearCrossEntropyBackward& o);
   void execute(const op::Linear& o);

@@ -86,6 +86,14 @@ TEST_P(Fp8, ProductsAreLikeTheReference) {
   }
 }
 
+TEST_P(Fp8, OperationsMeasureWhatTheyWrite) {
+  Session session(*device_, DType::float32), reference(*reference_, DType::float64);
+  for (const MeasuringCase& operation : measuring_operations()) {
+    expect_measures(session, operation);
+    expect_measures(reference, operation);
+  }
+}
+
 // The reference's bits are those of the definition.
 TEST(Fp8Reference, CastsToTheNearest) {
   const auto device = device::make_reference_device();
