@@ -87,6 +87,7 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::Fp8Scales& o);
   void execute(const op::Fp8Cast& o);
   void execute(const op::Fp8Transpose& o);
+  void execute(const op::Fp8Product& o);
   void execute(const op::LinearCrossEntropy& o);
   void execute(const op::LinearCrossEntropyBackward& o);
   void execute(const op::Linear& o);
