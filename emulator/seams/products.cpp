@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "device/cuda/kernels.cuh"
+#include "llampi/core/float8.hpp"
 
 namespace llampi::emulator {
 namespace {
@@ -26,12 +27,28 @@ std::vector<Algorithm> offered = kUsual;
 std::vector<Product> products;
 int searches = 0, runs_that_differ = 0;
 
+/// The table of FP8 kernels there and what is said above it: on Ada and Hopper the first matrix is transposed and the
+/// second is not, and sides and addresses are multiples of 16.
+bool is_supported_in_8_bits(const ColumnProduct& product) {
+  const DType in[] = {product.first.dtype, product.second.dtype};
+  const DType out = product.result.dtype;
+  const auto sixteens = [](const ColumnMatrix& matrix) {
+    return matrix.rows % 16 == 0 && matrix.cols % 16 == 0 && matrix.stride % 16 == 0;
+  };
+  return is_float8(in[1]) && (in[0] != DType::float8_e5m2 || in[1] != DType::float8_e5m2) &&
+         (out == DType::bfloat16 || out == DType::float32) && !product.tf32 &&
+         product.transpose_first == Transpose::yes && product.transpose_second == Transpose::no &&
+         sixteens(product.first) && sixteens(product.second) && sixteens(product.result) &&
+         std::ranges::all_of(product.alignment, [](auto a) { return a >= 16; });
+}
+
 /// The rows of the table of cublasLtMatmul() in cuBLAS's documentation, for float32 scale factors.
 bool is_supported(const ColumnProduct& product) {
   const DType in = product.first.dtype, out = product.result.dtype;
+  if (is_float8(in)) return is_supported_in_8_bits(product);
   const bool known = in == DType::float32 || in == DType::bfloat16 || in == DType::float16;
   return known && product.second.dtype == in && (out == in || out == DType::float32) &&
-         (!product.tf32 || in == DType::float32);
+         (!product.tf32 || in == DType::float32) && !product.fast_accumulation;
 }
 
 /// [m, n] = op([m, k]) op([k, n]), columns that do not overlap.
@@ -54,6 +71,7 @@ bool is_allowed(const Algorithm& algorithm, const ColumnProduct& product) {
 }
 
 float read(const void* data, DType dtype, std::int64_t at) {
+  if (is_float8(dtype)) return from_float8(float8_format(dtype), static_cast<const std::uint8_t*>(data)[at]);
   float value = 0;
   device::cuda::dispatch(dtype, [&](auto tag) {
     value = device::cuda::to_float(static_cast<const typename decltype(tag)::type*>(data)[at]);
@@ -87,6 +105,8 @@ void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
   const std::vector<float> b = rows_of(operands.second, product.second, product.transpose_second);
   const ColumnMatrix& c = product.result;
   const auto m = static_cast<std::size_t>(c.rows), n = static_cast<std::size_t>(c.cols), k = a.size() / m;
+  const float factor_of_both =
+      is_float8(product.first.dtype) ? *operands.first_factor * *operands.second_factor : 1.0F;
   std::vector<float> row(n);
   for (std::size_t i = 0; i < m; ++i) {
     std::fill(row.begin(), row.end(), 0.0F);
@@ -98,8 +118,17 @@ void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
     for (std::size_t j = 0; j < n; ++j) {
       const auto at = static_cast<std::int64_t>(j) * c.stride + static_cast<std::int64_t>(i);
       const float before = product.adds ? read(operands.added, c.dtype, at) : 0.0F;
-      write(operands.result, c.dtype, at, row[j] + before);
+      write(operands.result, c.dtype, at, row[j] * factor_of_both + before);
     }
+  }
+}
+
+/// cuBLASLt takes a factor that it is not given for 1.
+void check_factors(const ColumnProduct& product, const ColumnOperands& operands) {
+  for (const float* const factor : {operands.first_factor, operands.second_factor}) {
+    require((factor != nullptr) == is_float8(product.first.dtype),
+            "matrices in 8 bits have factors, and no others");
+    require(reinterpret_cast<std::uintptr_t>(factor) % sizeof(float) == 0, "a factor is not aligned");
   }
 }
 
@@ -168,6 +197,7 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     require(in_place == product_.in_place,
             "a product that is in place where it was not, or not where it was");
     require(in_place || algorithm.out_of_place, "the algorithm works in place only");
+    check_factors(product_, operands);
   }
 
   ColumnProduct product_;
@@ -176,10 +206,12 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
 
 class EmulatedProducts final : public device::cuda::ProductLibrary {
  public:
-  std::unique_ptr<device::cuda::LibraryProduct> product(const ColumnProduct& product) override {
+  std::unique_ptr<device::cuda::LibraryProduct> product(const ColumnProduct& product,
+                                                        const ColumnOperands& operands) override {
     ++searches;
     require(fits_together(product), "matrices that do not fit together");
     require(is_supported(product), "dtypes that cannot be multiplied");
+    check_factors(product, operands);
     return std::make_unique<EmulatedProduct>(product);
   }
 };

@@ -60,6 +60,8 @@ auto combine_of(DType dtype) {
       return combine<Brain>;
     case DType::float16:
       return combine<Half>;
+    default:
+      break;
   }
   throw Error("no sums of this dtype between emulated GPUs");
 }

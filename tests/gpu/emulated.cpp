@@ -25,4 +25,6 @@ std::vector<WorkOrder> work_orders() {
           order("random streams and threads, seed 1", StreamOrder::random, ThreadOrder::random, 1)};
 }
 
+bool sums_are_float32() { return true; }
+
 }  // namespace llampi::test

@@ -25,6 +25,8 @@ struct WorkOrder {
   std::function<void()> set;
 };
 std::vector<WorkOrder> work_orders();
+/// Whether sums of products are float32's, as on the emulated GPU: tensor cores keep fewer bits of them in 8 bits.
+bool sums_are_float32();
 
 /// One device for all tests of a suite, with its shared workspace. Skipped where there is no GPU.
 class GpuTest : public ::testing::Test {

@@ -82,7 +82,7 @@ class GpuOperations : public GpuTest {
 
   /// Without the weight's gradient, the last input's, all else has the same bits.
   static void expect_weights_can_be_frozen(const OperationCase& op, DType dtype, const Values& dy) {
-    if (op.name.starts_with("attention") || op.name == "tied_head") return;  // without a weight of its own
+    if (!op.has_weight) return;
     SCOPED_TRACE("frozen");
     Session trained(device(), dtype), frozen(device(), dtype, Weights::frozen);
     const std::vector<Values> expected = op.backward(trained, op.inputs, dy, Accumulate::yes);
@@ -129,6 +129,13 @@ TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
   expect_like_reference(qkv_rope(mixed_segments(130), 64, {6, 6, 64}));
 }
 
+TEST_F(GpuOperations, RopeAloneIsLikeTheReference) {
+  for (const Layout& layout : {one_segment(1), mixed_segments(65)}) {
+    expect_like_reference(rope(layout, {4, 2, 20}));
+    expect_like_reference(rope(layout, {6, 6, 64}));
+  }
+}
+
 // Heads of 16, 64 and 128 are for tensor cores (in 16 bits), the others are not.
 TEST_F(GpuOperations, AttentionIsLikeTheReference) {
   for (const Layout& layout : layouts()) expect_like_reference(attention(layout, {4, 2, 16}));
@@ -163,6 +170,8 @@ TEST_F(GpuOperations, SwiGluIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 7, 65}) {
     expect_like_reference(gate_up_swiglu(tokens, 40, 88));
     expect_like_reference(gate_up_swiglu(tokens, 83, 21));
+    expect_like_reference(swiglu(tokens, 88));
+    expect_like_reference(swiglu(tokens, 21));
   }
 }
 

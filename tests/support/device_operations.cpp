@@ -137,6 +137,30 @@ OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::Attent
   return result;
 }
 
+OperationCase rope(const Layout& layout, device::AttentionShape shape) {
+  const Values table = rope_table(layout.longest() + 2, shape.head_dim);
+  OperationCase result;
+  result.name = "rope, " + layout.name;
+  result.inputs = {normal(layout.tokens(), shape.qkv_cols(), "qkv")};
+  result.terms = 2;
+  result.accumulates = {false};
+  result.has_weight = false;
+  const auto rotated = [=](Session& s, const Values& values, bool backward) {
+    const Tensor qkv = s.upload(values);
+    s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
+                                    .rope = s.upload_wide(table),
+                                    .shape = shape,
+                                    .backward = backward,
+                                    .qkv = qkv});
+    return Inputs{s.download(qkv)};
+  };
+  result.forward = [=](Session& s, const Inputs& in) { return rotated(s, in[0], false); };
+  result.backward = [=](Session& s, const Inputs&, const Values& dy, Accumulate) {
+    return rotated(s, dy, true);
+  };
+  return result;
+}
+
 OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room) {
   const std::int64_t tokens = layout.tokens(), longest = layout.longest();
   OperationCase result;
@@ -145,6 +169,7 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape, std:
   result.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
   result.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
   result.roundings = 2;
+  result.has_weight = false;
   result.accumulates = {false};
   const auto run_forward = [=](Session& s, const device::Batch& batch, Tensor qkv, Tensor out,
                                Tensor log_sum_exp) {
@@ -272,6 +297,27 @@ OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int6
   return result;
 }
 
+OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
+  OperationCase result;
+  result.name = "swiglu";
+  result.inputs = {normal(tokens, 2 * width, "gate_up")};
+  result.terms =
+      64;  // no sum: an exponential, which GPUs have to some units of the last place, and ten roundings
+  result.accumulates = {false};
+  result.has_weight = false;
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor activated = s.output(tokens, width);
+    s.device().run(device::op::Swiglu{.gate_up = s.upload(in[0]), .activated = activated});
+    return Inputs{s.download(activated)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate) {
+    const Tensor gate_up = s.upload(in[0]);
+    s.device().run(device::op::SwigluBackward{.dactivated = s.upload(dy), .gate_up = gate_up});
+    return Inputs{s.download(gate_up)};
+  };
+  return result;
+}
+
 OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden) {
   const std::int64_t tokens = layout.tokens(), vocabulary = layout.vocabulary;
   OperationCase result;
@@ -319,6 +365,7 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
   result.inputs = {normal(vocabulary, hidden, "table", 0.3)};
   result.terms = std::max({tokens, hidden, vocabulary});
   result.roundings = 3;
+  result.has_weight = false;
   result.accumulates = {true};
   result.forward = [=](Session& s, const Inputs& in) {
     const OnDevice<double> loss(s, 0);

@@ -28,6 +28,7 @@ struct OperationCase {
                                     Accumulate)>
       backward;
   std::vector<bool> accumulates;  ///< per input
+  bool has_weight = true;         ///< the last input
   bool ends_in_loss = false;      ///< the gradient that arrives is inverse_tokens, a small positive number
 };
 
@@ -42,8 +43,12 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape,
                         std::int64_t dp_room = std::int64_t{1} << 30);
 /// The next `tokens` of a sequence of which `past` are in the cache. No gradient.
 OperationCase cached_attention(std::int64_t past, std::int64_t tokens, device::AttentionShape shape);
+/// Of qkv, in place; its gradient is the rotation back.
+OperationCase rope(const Layout& layout, device::AttentionShape shape);
 OperationCase projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);
 OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width);
+/// Of gate_up, whose gradient is written over it.
+OperationCase swiglu(std::int64_t tokens, std::int64_t width);
 /// dy is [1, 1]: the gradient of the loss, which inverse_tokens is.
 OperationCase linear_cross_entropy(const Layout& layout, std::int64_t hidden);
 /// Embedding, then the head with the same table: its gradient is the sum of both, in one buffer.

@@ -87,7 +87,7 @@ Tensor Session::raw(const void* elements, std::int64_t rows, std::int64_t cols, 
   const auto whole = static_cast<std::int64_t>(uploaded_.back().size());
   buffers_.push_back({device_.allocate(whole), tensor.bytes()});
   std::byte* data = buffers_.back().memory.data();
-  device_.upload({data, DType::bfloat16, 1, whole / 2}, uploaded_.back().data(), kCopy);
+  device_.upload({data, DType::float8_e4m3fn, 1, whole}, uploaded_.back().data(), kCopy);
   device_.wait(device::Stream::compute, device_.record(kCopy));
   tensor.data = data + kAround;
   return tensor;

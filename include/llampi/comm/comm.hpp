@@ -53,7 +53,8 @@ class Group {
   /// World ranks of the members, in order.
   virtual const std::vector<int>& members() const = 0;
 
-  /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole.
+  /// whole[r] = shard of rank r.   shard [1, n], whole [1, n * size]; shard may lie in its place in whole. Any dtype;
+  /// those of 8 bits are gathered only, not reduced.
   virtual std::unique_ptr<Work> all_gather(Tensor shard, Tensor whole, device::Stream stream) = 0;
   /// shard (+)= sum over ranks of their whole[rank()].   whole is left undefined. Any dtype, the same in
   /// both, or float32 in shard where whole is bfloat16 or float16.

@@ -4,13 +4,19 @@
 // float8_e5m2; what is too large is clamped here, where PyTorch gives NaN or infinity.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 
+#include "llampi/core/host_device.hpp"
 #include "llampi/core/tensor.hpp"
 
 namespace llampi {
+namespace float8_detail {
+
+// std::bit_cast is nothing that kernels can call.
+LLAMPI_HOST_DEVICE constexpr std::uint32_t bits_of(float x) { return __builtin_bit_cast(std::uint32_t, x); }
+LLAMPI_HOST_DEVICE constexpr float float_of(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+
+}  // namespace float8_detail
 
 /// 1 sign bit, then exponent, then `fraction_bits`.
 struct Float8Format {
@@ -18,24 +24,29 @@ struct Float8Format {
   int bias;
   int largest_exponent;  ///< the largest finite number is 1.75 * 2^largest_exponent
 
-  constexpr std::uint32_t largest_bits() const {  // of a float32
+  LLAMPI_HOST_DEVICE constexpr std::uint32_t largest_bits() const {  // of a float32
     return (static_cast<std::uint32_t>(largest_exponent + 127) << 23) | 0x600000U;
   }
 };
 inline constexpr Float8Format kE4m3{3, 7, 8};    ///< up to 448; no infinity
 inline constexpr Float8Format kE5m2{2, 15, 15};  ///< up to 57344; has infinity
-constexpr bool is_float8(DType dtype) { return dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2; }
+LLAMPI_HOST_DEVICE constexpr bool is_float8(DType dtype) {
+  return dtype == DType::float8_e4m3fn || dtype == DType::float8_e5m2;
+}
 /// Of one of the two 8-bit dtypes.
-constexpr Float8Format float8_format(DType dtype) { return dtype == DType::float8_e5m2 ? kE5m2 : kE4m3; }
+LLAMPI_HOST_DEVICE constexpr Float8Format float8_format(DType dtype) {
+  return dtype == DType::float8_e5m2 ? kE5m2 : kE4m3;
+}
 
 /// The nearest number of the format, ties to even; what is larger than the largest, infinity too, becomes the
 /// largest. NaN stays NaN and keeps its sign.
-constexpr std::uint8_t to_float8(Float8Format format, float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
+LLAMPI_HOST_DEVICE constexpr std::uint8_t to_float8(Float8Format format, float value) {
+  const auto bits = float8_detail::bits_of(value);
   const std::uint32_t sign = (bits >> 24) & 0x80U;
   const std::uint32_t any_magnitude = bits & 0x7FFFFFFFU;
   if (any_magnitude > 0x7F800000U) return static_cast<std::uint8_t>(sign | 0x7FU);
-  const std::uint32_t magnitude = std::min(any_magnitude, format.largest_bits());
+  const std::uint32_t largest = format.largest_bits();
+  const std::uint32_t magnitude = any_magnitude < largest ? any_magnitude : largest;
   const int shift = 23 - format.fraction_bits;
   const auto smallest_normal = static_cast<std::uint32_t>(128 - format.bias) << 23;
   std::uint32_t rounded = 0;
@@ -43,7 +54,7 @@ constexpr std::uint8_t to_float8(Float8Format format, float value) {
     // n * 2^(1 - bias - fraction_bits): added to a number whose last place is that, the sum is rounded to n.
     const auto place = static_cast<std::uint32_t>(127 + 24 - format.bias - format.fraction_bits) << 23;
     rounded =
-        std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + std::bit_cast<float>(place)) - place;
+        float8_detail::bits_of(float8_detail::float_of(magnitude) + float8_detail::float_of(place)) - place;
   } else {
     const auto rebias = static_cast<std::uint32_t>(127 - format.bias) << 23;
     const std::uint32_t half = (1U << (shift - 1)) - 1U + ((magnitude >> shift) & 1U);
@@ -53,7 +64,7 @@ constexpr std::uint8_t to_float8(Float8Format format, float value) {
 }
 
 /// Exact.
-constexpr float from_float8(Float8Format format, std::uint8_t bits) {
+LLAMPI_HOST_DEVICE constexpr float from_float8(Float8Format format, std::uint8_t bits) {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x80U) << 24;
   const std::uint32_t magnitude = bits & 0x7FU;
   const std::uint32_t fraction = magnitude & ((1U << format.fraction_bits) - 1U);
@@ -62,14 +73,14 @@ constexpr float from_float8(Float8Format format, std::uint8_t bits) {
   const auto rebias = static_cast<std::uint32_t>(127 - format.bias) << 23;
   if (magnitude << shift >= format.largest_bits() - rebias + (1U << shift)) {  // beyond the largest
     const bool infinite = format.bias == kE5m2.bias && fraction == 0;
-    return std::bit_cast<float>(sign | (infinite ? 0x7F800000U : 0x7FC00000U));
+    return float8_detail::float_of(sign | (infinite ? 0x7F800000U : 0x7FC00000U));
   }
   if (exponent == 0) {
     const auto place = static_cast<std::uint32_t>(127 + 1 - format.bias - format.fraction_bits) << 23;
-    const float value = static_cast<float>(fraction) * std::bit_cast<float>(place);
-    return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+    const float value = static_cast<float>(fraction) * float8_detail::float_of(place);
+    return float8_detail::float_of(sign | float8_detail::bits_of(value));
   }
-  return std::bit_cast<float>(sign | ((magnitude << shift) + rebias));
+  return float8_detail::float_of(sign | ((magnitude << shift) + rebias));
 }
 
 /// The scales of a tensor are 2^e and 2^-e, with |e| at most this: so that the product of two scales is a normal
@@ -79,16 +90,17 @@ inline constexpr int kLargestScaleExponent = 60;
 /// The e of the scale with which a tensor is multiplied before it is cast: the largest with which `maximum` stays
 /// within the format, cut to kLargestScaleExponent. 0 if the tensor has no magnitude.
 /// @param maximum_bits of the largest finite magnitude, as float32
-constexpr int float8_scale_exponent(Float8Format format, std::int32_t maximum_bits) {
+LLAMPI_HOST_DEVICE constexpr int float8_scale_exponent(Float8Format format, std::int32_t maximum_bits) {
   if (maximum_bits == 0) return 0;
   const int exponent = (maximum_bits >> 23) - 127;
   const bool reaches_next = (maximum_bits & 0x7FFFFF) > 0x600000;  // beyond 1.75
   const int scale = format.largest_exponent - exponent - (reaches_next ? 1 : 0);
-  return std::clamp(scale, -kLargestScaleExponent, kLargestScaleExponent);
+  if (scale > kLargestScaleExponent) return kLargestScaleExponent;
+  return scale < -kLargestScaleExponent ? -kLargestScaleExponent : scale;
 }
 
-constexpr float power_of_two(int exponent) {  // of a normal float32
-  return std::bit_cast<float>(static_cast<std::uint32_t>(exponent + 127) << 23);
+LLAMPI_HOST_DEVICE constexpr float power_of_two(int exponent) {  // of a normal float32
+  return float8_detail::float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
 }  // namespace llampi

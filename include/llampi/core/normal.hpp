@@ -8,11 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define LLAMPI_HOST_DEVICE __host__ __device__
-#else
-#define LLAMPI_HOST_DEVICE
-#endif
+#include "llampi/core/host_device.hpp"
 
 namespace llampi {
 

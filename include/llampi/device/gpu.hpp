@@ -25,6 +25,9 @@ inline constexpr int kOldestGpu = 8;
 /// The compute capability (Blackwell's) from which on deterministic gradients of attention by cuDNN keep nothing.
 inline constexpr int kFirstGpuWithoutDp = 10;
 
+/// Whether a GPU of this compute capability has op::Fp8Product: Ada, Hopper and newer.
+constexpr bool has_fp8_products(int major, int minor) { return major > 8 || (major == 8 && minor >= 9); }
+
 struct GpuProperties {
   std::string name;          ///< "NVIDIA H200"
   std::string bus_id;        ///< "0000:17:00.0"; the instances of a GPU that is divided (MIG) have the same
@@ -87,7 +90,7 @@ struct KnownGpu {
   std::int64_t memory_bytes = 0;
   double half_teraflops = 0;  ///< bfloat16 and float16 on tensor cores, accumulated in float32
   double float32_teraflops = 0;
-  int major = 0;  ///< compute capability
+  int major = 0, minor = 0;  ///< compute capability
 };
 std::span<const KnownGpu> known_gpus();
 

@@ -95,8 +95,9 @@ struct RmsNorm {
   Tensor x;       ///< [T, H]
   Tensor weight;  ///< [1, H]
   double eps;
-  Tensor y;            ///< [T, H]
-  Tensor inverse_rms;  ///< [1, T], float32 (float64 if x is)
+  Tensor y;             ///< [T, H]
+  Tensor inverse_rms;   ///< [1, T], float32 (float64 if x is)
+  Tensor maximum = {};  ///< as op::Fp8Maximum, of y; may be empty
 };
 
 /// dx (+)= gradient with respect to x; with Accumulate::yes `dx` holds the gradient of the residual branch
@@ -112,6 +113,7 @@ struct RmsNormBackward {
   Tensor dweight;  ///< [1, H]
   Accumulate accumulate_dweight;
   Tensor workspace;
+  Tensor maximum = {};  ///< as op::Fp8Maximum, of dx after the addition; may be empty
 };
 
 /// qkv = x weight^T, then RoPE (Su et al., arXiv 2104.09864; the half-rotated layout of Hugging Face) on the
@@ -210,8 +212,9 @@ struct GateUpSwiglu {
 /// activated = silu(gate) * up once more, from gate_up; the bits of GateUpSwiglu.
 struct Swiglu {
   static constexpr const char* kName = "swiglu";
-  Tensor gate_up;    ///< [T, 2F]
-  Tensor activated;  ///< [T, F]
+  Tensor gate_up;       ///< [T, 2F]
+  Tensor activated;     ///< [T, F]
+  Tensor maximum = {};  ///< as op::Fp8Maximum, of activated; may be empty
 };
 
 /// gate_up is overwritten with its gradient; dx = dgate_up weight, dweight (+)= dgate_up^T x.
@@ -255,6 +258,9 @@ struct LinearCrossEntropyBackward {
 // by it before it is cast, and the product by its inverse. A scale is float32 [1, 2]: {2^e, 2^-e}; a maximum is
 // int32 [1, 1]: the bits, as float32, of the largest finite magnitude of the tensor rounded to bfloat16, 0 for a
 // tensor of zeros. `Fp8Counts` are counted over all casts since they were set to zero.
+//
+// Operations whose output such a product reads can measure it as they write it: their `maximum`, unless it is empty, is
+// then what op::Fp8Maximum of that output, as it is written, would leave there.
 
 /// maximum = max(maximum, |bfloat16(x)|) over the finite elements x of source.
 struct Fp8Maximum {
@@ -310,14 +316,16 @@ struct Rope {
   Tensor rope;       ///< as QkvRope
   AttentionShape shape;
   bool backward;
-  Tensor qkv;  ///< [T, Hq D + 2 Hkv D], overwritten
+  Tensor qkv;           ///< [T, Hq D + 2 Hkv D], overwritten
+  Tensor maximum = {};  ///< as op::Fp8Maximum, of all of qkv, the value heads included; may be empty
 };
 
 /// gate_up is overwritten with its gradient, given that of silu(gate) * up.
 struct SwigluBackward {
   static constexpr const char* kName = "swiglu_backward";
-  Tensor dactivated;  ///< [T, F]
-  Tensor gate_up;     ///< [T, 2F], overwritten
+  Tensor dactivated;    ///< [T, F]
+  Tensor gate_up;       ///< [T, 2F], overwritten
+  Tensor maximum = {};  ///< as op::Fp8Maximum, of the gradient of gate_up; may be empty
 };
 
 /// y = x weight^T

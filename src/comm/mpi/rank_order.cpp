@@ -163,6 +163,9 @@ void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumul
       return combine_narrow<Bfloat16>(contributions, op, accumulate, out);
     case DType::float16:
       return combine_narrow<Float16>(contributions, op, accumulate, out);
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      break;  // not reducible
   }
 }
 

@@ -31,6 +31,9 @@ ncclDataType_t type_of(DType dtype) {
       return ncclInt64;
     case DType::int32:
       return ncclInt32;
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      return ncclUint8;  // they are gathered, and never reduced
   }
   throw Error("internal error: a dtype that NCCL does not have");
 }

@@ -69,6 +69,10 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void issue(const Operation& operation) override;
 
  private:
+  /// op::Fp8Maximum of what an operation has written, if it is to be measured.
+  void measure(const Tensor& written, const Tensor& maximum) {
+    if (maximum) execute(op::Fp8Maximum{.source = written, .maximum = maximum});
+  }
   void zero_in_parallel(float* data, std::int64_t elements) const;
   /// dx = dy w; dw (+)= dy^T x, unless dw is nullptr
   struct LinearBackward {

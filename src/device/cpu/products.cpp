@@ -114,6 +114,7 @@ void CpuDevice::execute(const op::Swiglu& o) {
       kernels_.swiglu(width, gate, gate + width, activated + t * width);
     }
   });
+  measure(o.activated, o.maximum);
 }
 
 void CpuDevice::execute(const op::SwigluBackward& o) {
@@ -126,6 +127,7 @@ void CpuDevice::execute(const op::SwigluBackward& o) {
       kernels_.swiglu_backward(width, dactivated + t * width, gate, gate + width);
     }
   });
+  measure(o.gate_up, o.maximum);
 }
 
 void CpuDevice::execute(const op::GateUpSwigluBackward& o) {

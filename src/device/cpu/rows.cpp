@@ -60,6 +60,7 @@ void CpuDevice::execute(const op::RmsNorm& o) {
       inverse_rms[t] = kernels_.rms_norm(hidden, x + t * hidden, weight, o.eps, y + t * hidden);
     }
   });
+  measure(o.y, o.maximum);
 }
 
 // Each thread sums dweight over its rows in float64; the sums are combined in order of the rows.
@@ -85,6 +86,7 @@ void CpuDevice::execute(const op::RmsNormBackward& o) {
                                           .dweight = dweight == nullptr ? nullptr : partial + part * hidden});
     }
   });
+  measure(o.dx, o.maximum);
   if (dweight == nullptr) return;
   for (std::int64_t i = 0; i < hidden; ++i) {
     double sum = o.accumulate_dweight == Accumulate::yes ? static_cast<double>(dweight[i]) : 0.0;

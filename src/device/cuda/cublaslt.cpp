@@ -7,6 +7,7 @@
 #include "device/cuda/common.hpp"
 #include "device/cuda/product_library.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/float8.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -28,6 +29,10 @@ cudaDataType_t data_type(DType dtype) {
       return CUDA_R_16BF;
     case DType::float16:
       return CUDA_R_16F;
+    case DType::float8_e4m3fn:
+      return CUDA_R_8F_E4M3;
+    case DType::float8_e5m2:
+      return CUDA_R_8F_E5M2;
     default:
       throw Error(fmt::format("the GPU has no matrix products in {}", to_string(dtype)));
   }
@@ -52,9 +57,10 @@ struct TimingEvent {
 
 class CublasProduct final : public LibraryProduct {
  public:
-  CublasProduct(cublasLtHandle_t handle, const ColumnProduct& product)
-      : handle_(handle), beta_(product.adds ? 1.0F : 0.0F) {
+  CublasProduct(cublasLtHandle_t handle, const ColumnProduct& product, const ColumnOperands& operands)
+      : handle_(handle), beta_(product.adds ? 1.0F : 0.0F), has_factors_(is_float8(product.first.dtype)) {
     describe(product);
+    set_factors(operands);
     ask(product);
   }
 
@@ -80,6 +86,7 @@ class CublasProduct final : public LibraryProduct {
 
   void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
            cudaStream_t stream) override {
+    set_factors(operands);
     const float alpha = 1;
     const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(algorithm);
     check_cublas(cublasLtMatmul(handle_, &operation_, &alpha, operands.first, &first_, operands.second,
@@ -119,9 +126,7 @@ class CublasProduct final : public LibraryProduct {
           "cublasLtMatrixLayoutInit");
     };
     const auto transpose = [&](cublasLtMatmulDescAttributes_t which, Transpose t) {
-      const std::int32_t value = t == Transpose::yes ? CUBLAS_OP_T : CUBLAS_OP_N;
-      check_cublas(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
-                   "cublasLtMatmulDescSetAttribute");
+      set(which, std::int32_t{t == Transpose::yes ? CUBLAS_OP_T : CUBLAS_OP_N});
     };
     check_cublas(
         cublasLtMatmulDescInit(&operation_, product.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F,
@@ -129,9 +134,23 @@ class CublasProduct final : public LibraryProduct {
         "cublasLtMatmulDescInit");
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_first);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_second);
+    if (product.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
     layout(first_, product.first);
     layout(second_, product.second);
     layout(result_, product.result);
+  }
+
+  /// They lie elsewhere from call to call; cublasLtMatmul() has read their addresses when it returns.
+  void set_factors(const ColumnOperands& operands) {
+    if (!has_factors_) return;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(operands.first_factor));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(operands.second_factor));
+  }
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t which, T value) {
+    check_cublas(cublasLtMatmulDescSetAttribute(&operation_, which, &value, sizeof value),
+                 "cublasLtMatmulDescSetAttribute");
   }
 
   void ask(const ColumnProduct& product) {
@@ -155,6 +174,7 @@ class CublasProduct final : public LibraryProduct {
 
   cublasLtHandle_t handle_;
   float beta_;
+  bool has_factors_;
   cublasLtMatmulDescOpaque_t operation_{};
   cublasLtMatrixLayoutOpaque_t first_{}, second_{}, result_{};
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates_{};
@@ -168,8 +188,9 @@ class Cublas final : public ProductLibrary {
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  std::unique_ptr<LibraryProduct> product(const ColumnProduct& product) override {
-    return std::make_unique<CublasProduct>(handle_, product);
+  std::unique_ptr<LibraryProduct> product(const ColumnProduct& product,
+                                          const ColumnOperands& operands) override {
+    return std::make_unique<CublasProduct>(handle_, product, operands);
   }
 
  private:

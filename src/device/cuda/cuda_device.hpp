@@ -7,6 +7,7 @@
 //   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
 //   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
+//   fp8.cu            what goes before products in 8 bits
 //   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
 #pragma once
 
@@ -80,6 +81,13 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::GateUpSwiglu& o);
   void execute(const op::Swiglu& o);
   void execute(const op::GateUpSwigluBackward& o);
+  void execute(const op::SwigluBackward& o);
+  void execute(const op::Rope& o);
+  void execute(const op::Fp8Maximum& o);
+  void execute(const op::Fp8Scales& o);
+  void execute(const op::Fp8Cast& o);
+  void execute(const op::Fp8Transpose& o);
+  void execute(const op::Fp8Product& o);
   void execute(const op::LinearCrossEntropy& o);
   void execute(const op::LinearCrossEntropyBackward& o);
   void execute(const op::Linear& o);

@@ -3,7 +3,7 @@
 #include "device/cuda/elementwise.hpp"
 
 #include "device/cuda/cuda_device.hpp"
-#include "device/cuda/vectors.cuh"
+#include "device/cuda/magnitudes.cuh"
 
 namespace llampi::device::cuda {
 namespace {
@@ -13,10 +13,11 @@ namespace {
 // of 128.
 
 /// A block has a token; a thread has N angles, which it reads once, and every blockDim.y-th head.
-template <class T, int N>
+template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
     rope_kernel(const std::int32_t* positions, const float* rope, float direction, int heads, int half,
-                std::int64_t row_cols, T* qkv) {
+                std::int64_t row_cols, T* qkv, std::int32_t* maximum) {
+  std::int32_t largest = 0;
   const std::int64_t token = blockIdx.x;
   const float* angles = rope + std::int64_t{positions[token]} * 2 * half;
   T* row = qkv + token * row_cols;
@@ -32,9 +33,19 @@ __global__ void __launch_bounds__(kElementThreads)
         a[i] = fmaf(x, c, -(y * s));
         b[i] = fmaf(y, c, x * s);
       }
-      store_vector(first, Vector<T, N>::from(a));
-      store_vector(first + half, Vector<T, N>::from(b));
+      const auto rotated_a = Vector<T, N>::from(a), rotated_b = Vector<T, N>::from(b);
+      store_vector(first, rotated_a);
+      store_vector(first + half, rotated_b);
+      if constexpr (kMeasures) largest = max(largest, max(magnitude_of(rotated_a), magnitude_of(rotated_b)));
     }
+  }
+  if constexpr (kMeasures) {
+    // The value heads, which are only read.
+    const std::int64_t threads = std::int64_t{blockDim.x} * blockDim.y;
+    for (std::int64_t i = std::int64_t{heads} * 2 * half + (threadIdx.y * blockDim.x + threadIdx.x) * N;
+         i < row_cols; i += threads * N)
+      largest = max(largest, magnitude_of(load_vector<N>(row + i)));
+    raise_maximum(largest, maximum);
   }
 }
 
@@ -62,37 +73,48 @@ struct SlicePlace {
 
 __device__ inline float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
-template <class T, int N>
+template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
-    swiglu_kernel(const T* gate_up, std::int64_t width, int slices, T* activated) {
+    swiglu_kernel(const T* gate_up, std::int64_t width, int slices, T* activated, std::int32_t* maximum) {
   const SlicePlace<N> at(slices);
-  if (at.column >= width) return;
-  const T* row = gate_up + at.token * 2 * width + at.column;
-  const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
-  float product[N];
+  std::int32_t largest = 0;
+  if (at.column < width) {
+    const T* row = gate_up + at.token * 2 * width + at.column;
+    const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
+    float product[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) product[i] = gate[i] * sigmoid(gate[i]) * up[i];
-  store_vector(activated + at.token * width + at.column, Vector<T, N>::from(product));
+    for (int i = 0; i < N; ++i) product[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    const auto result = Vector<T, N>::from(product);
+    store_vector(activated + at.token * width + at.column, result);
+    if constexpr (kMeasures) largest = magnitude_of(result);
+  }
+  if constexpr (kMeasures) raise_maximum(largest, maximum);
 }
 
 /// silu'(g) = s (1 + g (1 - s)) with s = sigmoid(g).
-template <class T, int N>
+template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kElementThreads)
-    swiglu_backward_kernel(const T* dactivated, std::int64_t width, int slices, T* gate_up) {
+    swiglu_backward_kernel(const T* dactivated, std::int64_t width, int slices, T* gate_up,
+                           std::int32_t* maximum) {
   const SlicePlace<N> at(slices);
-  if (at.column >= width) return;
-  T* row = gate_up + at.token * 2 * width + at.column;
-  const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
-  const auto d = load_vector<N>(dactivated + at.token * width + at.column);
-  float dgate[N], dup[N];
+  std::int32_t largest = 0;
+  if (at.column < width) {
+    T* row = gate_up + at.token * 2 * width + at.column;
+    const auto gate = load_vector<N>(row), up = load_vector<N>(row + width);
+    const auto d = load_vector<N>(dactivated + at.token * width + at.column);
+    float dgate[N], dup[N];
 #pragma unroll
-  for (int i = 0; i < N; ++i) {
-    const float g = gate[i], s = sigmoid(g);
-    dgate[i] = d[i] * up[i] * s * fmaf(g, 1.0F - s, 1.0F);
-    dup[i] = d[i] * g * s;
+    for (int i = 0; i < N; ++i) {
+      const float g = gate[i], s = sigmoid(g);
+      dgate[i] = d[i] * up[i] * s * fmaf(g, 1.0F - s, 1.0F);
+      dup[i] = d[i] * g * s;
+    }
+    const auto result_gate = Vector<T, N>::from(dgate), result_up = Vector<T, N>::from(dup);
+    store_vector(row, result_gate);
+    store_vector(row + width, result_up);
+    if constexpr (kMeasures) largest = max(magnitude_of(result_gate), magnitude_of(result_up));
   }
-  store_vector(row, Vector<T, N>::from(dgate));
-  store_vector(row + width, Vector<T, N>::from(dup));
+  if constexpr (kMeasures) raise_maximum(largest, maximum);
 }
 
 /// work(N, slices) with the number of blocks that a row of `width` elements takes.
@@ -108,7 +130,7 @@ dim3 blocks_of(std::int64_t tokens, int slices) { return dim3(static_cast<unsign
 }  // namespace
 
 void apply_rope(Tensor positions_of_tokens, Tensor rope, AttentionShape shape, Rotation rotation, Tensor qkv,
-                cudaStream_t stream) {
+                cudaStream_t stream, Tensor maximum) {
   const std::int64_t tokens = positions_of_tokens.cols, half = shape.head_dim / 2;
   const auto* positions =
       elements_of<std::int32_t>(positions_of_tokens, DType::int32, 1, tokens, "positions");
@@ -116,6 +138,7 @@ void apply_rope(Tensor positions_of_tokens, Tensor rope, AttentionShape shape, R
   const int heads = static_cast<int>(shape.query_heads + shape.key_value_heads);
   const float direction = rotation == Rotation::forward ? 1.0F : -1.0F;
   if (tokens == 0) return;
+  std::int32_t* const largest = optional_maximum(maximum);
   dispatch(qkv.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     T* data = elements_of<T>(qkv, qkv.dtype, tokens, shape.qkv_cols(), "qkv");
@@ -123,40 +146,53 @@ void apply_rope(Tensor positions_of_tokens, Tensor rope, AttentionShape shape, R
     const bool fits = fits_vectors<T>(kN, half, {data}) && fits_vectors<float>(kN, half, {table});
     with_width<kN>(fits, [&](auto n) {
       const dim3 block = rope_block(heads, static_cast<int>(divide_up(half, n())));
-      launch(rope_kernel<T, n()>, dim3(static_cast<unsigned>(tokens)), block, 0, stream, positions, table,
-             direction, heads, static_cast<int>(half), shape.qkv_cols(), data);
+      launch(largest == nullptr ? rope_kernel<T, n(), false> : rope_kernel<T, n(), true>,
+             dim3(static_cast<unsigned>(tokens)), block, 0, stream, positions, table, direction, heads,
+             static_cast<int>(half), shape.qkv_cols(), data, largest);
     });
   });
 }
 
-void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream) {
+void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream, Tensor maximum) {
   const std::int64_t tokens = activated.rows, width = activated.cols;
   if (tokens == 0) return;
+  std::int32_t* const largest = optional_maximum(maximum);
   dispatch(activated.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = elements_of<T>(gate_up, activated.dtype, tokens, 2 * width, "gate_up");
     T* to = elements_of<T>(activated, activated.dtype, tokens, width, "activated");
     with_slices<T>(width, {from, to}, [&](auto n, int slices) {
-      launch(swiglu_kernel<T, n()>, blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width,
-             slices, to);
+      launch(largest == nullptr ? swiglu_kernel<T, n(), false> : swiglu_kernel<T, n(), true>,
+             blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width, slices, to, largest);
     });
   });
 }
 
-void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t stream) {
+void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t stream, Tensor maximum) {
   const std::int64_t tokens = dactivated.rows, width = dactivated.cols;
   if (tokens == 0) return;
+  std::int32_t* const largest = optional_maximum(maximum);
   dispatch(gate_up.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
     const T* from = elements_of<T>(dactivated, gate_up.dtype, tokens, width, "dactivated");
     T* to = elements_of<T>(gate_up, gate_up.dtype, tokens, 2 * width, "gate_up");
     with_slices<T>(width, {from, to}, [&](auto n, int slices) {
-      launch(swiglu_backward_kernel<T, n()>, blocks_of(tokens, slices), dim3(kElementThreads), 0, stream,
-             from, width, slices, to);
+      launch(
+          largest == nullptr ? swiglu_backward_kernel<T, n(), false> : swiglu_backward_kernel<T, n(), true>,
+          blocks_of(tokens, slices), dim3(kElementThreads), 0, stream, from, width, slices, to, largest);
     });
   });
 }
 
-void CudaDevice::execute(const op::Swiglu& o) { apply_swiglu(o.gate_up, o.activated, compute()); }
+void CudaDevice::execute(const op::Rope& o) {
+  apply_rope(o.positions, o.rope, o.shape, o.backward ? Rotation::backward : Rotation::forward, o.qkv,
+             compute(), o.maximum);
+}
+
+void CudaDevice::execute(const op::Swiglu& o) { apply_swiglu(o.gate_up, o.activated, compute(), o.maximum); }
+
+void CudaDevice::execute(const op::SwigluBackward& o) {
+  apply_swiglu_backward(o.dactivated, o.gate_up, compute(), o.maximum);
+}
 
 }  // namespace llampi::device::cuda

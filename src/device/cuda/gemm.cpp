@@ -16,9 +16,10 @@ std::string describe(const GemmShape& s) {
     return transpose == Transpose::yes ? fmt::format("[{}, {}]^T", cols, rows)
                                        : fmt::format("[{}, {}]", rows, cols);
   };
-  return fmt::format("the product {} [{}, {}] {} {} {} of {}", to_string(s.out), s.m, s.n,
+  return fmt::format("the product {} [{}, {}] {} {} {} of {}{}", to_string(s.out), s.m, s.n,
                      s.accumulate == Accumulate::yes ? "+=" : "=", operand(s.m, s.k, s.a),
-                     operand(s.k, s.n, s.b), to_string(s.in));
+                     operand(s.k, s.n, s.b), to_string(s.in),
+                     s.in_b ? fmt::format(" and {}", to_string(*s.in_b)) : "");
 }
 
 /// The largest power of two that divides both addresses, 256 at most: no algorithm asks for more.
@@ -39,11 +40,12 @@ ColumnMatrix transposed(DType dtype, std::int64_t rows, std::int64_t cols, std::
 ColumnProduct by_columns(const GemmShape& s) {
   const bool a_turned = s.a == Transpose::yes, b_turned = s.b == Transpose::yes;
   ColumnProduct product;
-  product.first = transposed(s.in, b_turned ? s.n : s.k, b_turned ? s.k : s.n, 0);
+  product.first = transposed(s.in_b.value_or(s.in), b_turned ? s.n : s.k, b_turned ? s.k : s.n, 0);
   product.second = transposed(s.in, a_turned ? s.k : s.m, a_turned ? s.m : s.k, s.a_stride);
   product.result = transposed(s.out, s.m, s.n, s.c_stride);
   product.transpose_first = s.b;
   product.transpose_second = s.a;
+  product.fast_accumulation = s.fast_accumulation;
   return product;
 }
 
@@ -59,10 +61,11 @@ std::string name_of(const ColumnProduct& p) {
     return fmt::format("{} {}x{}/{}{}", to_string(m.dtype), m.rows, m.cols, m.stride,
                        transpose == Transpose::yes ? "^T" : "");
   };
-  return fmt::format("{} * {} -> {}{}{}{}, alignment {} {} {}, workspace {}",
+  return fmt::format("{} * {} -> {}{}{}{}{}, alignment {} {} {}, workspace {}",
                      matrix(p.first, p.transpose_first), matrix(p.second, p.transpose_second),
                      matrix(p.result, Transpose::no),
                      p.adds ? (p.in_place ? ", added" : ", added elsewhere") : "", p.tf32 ? ", tf32" : "",
+                     p.fast_accumulation ? ", fast accumulation" : "",
                      p.partial_sums == PartialSums::any ? ", any order" : "", p.alignment[0], p.alignment[1],
                      p.alignment[2], p.workspace_bytes);
 }
@@ -223,7 +226,7 @@ Gemm::Plan& Gemm::plan_of(const ColumnProduct& product, const ColumnOperands& op
                           const Tensor& workspace, cudaStream_t stream) {
   std::unique_ptr<Plan>& plan = plans_[product];
   if (!plan) {
-    auto made = std::make_unique<Plan>(library_->product(product));
+    auto made = std::make_unique<Plan>(library_->product(product, operands));
     choose(*made, product, operands, workspace, stream);
     plan = std::move(made);
   }
@@ -232,7 +235,7 @@ Gemm::Plan& Gemm::plan_of(const ColumnProduct& product, const ColumnOperands& op
 
 void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tensor& workspace,
                cudaStream_t stream) {
-  const auto [a, b, c, residual] = operands;
+  const auto [a, b, c, residual, a_factor, b_factor] = operands;
   require(shape.m > 0 && shape.n > 0 && shape.k > 0, "a matrix product of nothing");
   require(residual == nullptr || shape.accumulate == Accumulate::no, "a product adds to one matrix only");
   require(workspace.bytes() == 0 || reinterpret_cast<std::uintptr_t>(workspace.data) % 256 == 0,
@@ -246,7 +249,7 @@ void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tenso
   product.alignment = {alignment_of(b, b), alignment_of(a, a), alignment_of(c, added)};
   product.workspace_bytes = workspace.bytes();
   try {
-    const ColumnOperands by_column{b, a, added, c};
+    const ColumnOperands by_column{b, a, added, c, b_factor, a_factor};
     Plan& plan = plan_of(product, by_column, workspace, stream);
     plan.in_library->run(plan.algorithm, by_column, workspace.data, stream);
   } catch (const Error& error) {

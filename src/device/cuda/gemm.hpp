@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,14 @@ namespace llampi::device::cuda {
 /// Row-major C [m, n] (+)= op(A) op(B), op(A) [m, k], op(B) [k, n]; A and B in one dtype (float32, bfloat16,
 /// float16), C in that one or in float32. All sizes are at least 1; none has to be a multiple of anything,
 /// but rows that do not start at multiples of 16 bytes cost speed.
+/// Or A and B in 8 bits, at most one of them in float8_e5m2, and C in bfloat16 or float32: then A is as it is, B
+/// transposed, and sizes and addresses are multiples of 16.
 struct GemmShape {
   std::int64_t m = 0, n = 0, k = 0;
   Transpose a = Transpose::no, b = Transpose::no;
   DType in = DType::bfloat16, out = DType::bfloat16;
+  std::optional<DType> in_b = {};  ///< of B, where it is not that of A
+  bool fast_accumulation = false;  ///< in 8 bits, on Hopper: sums keep 14 bits of the fraction
   Accumulate accumulate = Accumulate::no;
   /// Elements from the start of one stored row of A, or of C, to the next; 0: the rows have no gaps.
   std::int64_t a_stride = 0, c_stride = 0;
@@ -38,6 +43,9 @@ struct GemmOperands {
   /// In C's dtype, shape and stride; may be c itself; with Accumulate::no only: added in float32 before C is
   /// rounded. Null: none.
   const void* residual = nullptr;
+  /// In 8 bits: what A and B are multiplied by, in device memory.
+  const float* a_factor = nullptr;
+  const float* b_factor = nullptr;
 };
 
 class Gemm final : public Tuning {

@@ -2,8 +2,8 @@
 // RMSNorm. A block has a row at a time, in registers: each tensor is read once. Times at 4.8 TB/s are of 8192
 // tokens of 4096 in 16 bits.
 #include "device/cuda/cuda_device.hpp"
+#include "device/cuda/magnitudes.cuh"
 #include "device/cuda/sizes.hpp"
-#include "device/cuda/vectors.cuh"
 
 namespace llampi::device::cuda {
 namespace {
@@ -34,6 +34,12 @@ struct Row {
 #pragma unroll
     for (int h = 0; h < H; ++h) vectors[h].forget();
   }
+  __device__ std::int32_t magnitude() const {  // what is not of the row is 0
+    std::int32_t largest = 0;
+#pragma unroll
+    for (int h = 0; h < H; ++h) largest = max(largest, magnitude_of(vectors[h]));
+    return largest;
+  }
   __device__ void store(T* to, std::int64_t hidden) const {
 #pragma unroll
     for (int h = 0; h < H; ++h) {
@@ -43,9 +49,10 @@ struct Row {
 };
 
 /// x is read, y written: 4 H bytes a token, 134 MB, 28 us.
-template <class T, int N>
+template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kNormThreads)
-    rms_norm_kernel(const T* x, const T* weight, float eps, std::int64_t hidden, T* y, float* inverse_rms) {
+    rms_norm_kernel(const T* x, const T* weight, float eps, std::int64_t hidden, T* y, float* inverse_rms,
+                    std::int32_t* maximum) {
   const std::int64_t token = blockIdx.x;
   Row<T, N> row, w;
   row.load(x + token * hidden, hidden);
@@ -67,20 +74,22 @@ __global__ void __launch_bounds__(kNormThreads)
     row.vectors[h] = Vector<T, N>::from(result);
   }
   row.store(y + token * hidden, hidden);
+  if constexpr (kMeasures) raise_maximum(row.magnitude(), maximum);
 }
 
 /// With r = inverse_rms: dx[i] = r dy[i] w[i] - x[i] r^3 sum(dy w x) / H. A block has every gridDim.x-th row
 /// and writes its sum of dy x r to partial [blocks, hidden], unless that is null. dy and x are read, dx is
 /// written, and read where it is added to: 6 or 8 H bytes a token, 201 or 268 MB, 42 or 56 us.
-template <class T, int N>
+template <class T, int N, bool kMeasures>
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_backward_kernel(const T* dy, const T* x, const T* weight, const float* inverse_rms,
-                             std::int64_t tokens, std::int64_t hidden, bool accumulate, T* dx,
-                             float* partial) {
+                             std::int64_t tokens, std::int64_t hidden, bool accumulate, T* dx, float* partial,
+                             std::int32_t* maximum) {
   constexpr int H = kHeld<N>;
   Row<T, N> w;
   w.load(weight, hidden);
   float dweight[H][N] = {};
+  std::int32_t largest = 0;
   for (std::int64_t token = blockIdx.x; token < tokens; token += gridDim.x) {
     Row<T, N> row, gradient, branch{};
     row.load(x + token * hidden, hidden);
@@ -111,7 +120,9 @@ __global__ void __launch_bounds__(kNormThreads)
     }
     w.forget();
     branch.store(dx + token * hidden, hidden);
+    if constexpr (kMeasures) largest = max(largest, branch.magnitude());
   }
+  if constexpr (kMeasures) raise_maximum(largest, maximum);
   if (partial == nullptr) return;
 #pragma unroll
   for (int h = 0; h < H; ++h) {
@@ -158,6 +169,7 @@ void with_row(std::int64_t hidden, bool fits, const Work& work) {
 
 void CudaDevice::execute(const op::RmsNorm& o) {
   const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
+  std::int32_t* const largest = optional_maximum(o.maximum);
   float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
   dispatch(o.x.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
@@ -165,14 +177,16 @@ void CudaDevice::execute(const op::RmsNorm& o) {
     const T* w = elements_of<T>(o.weight, o.x.dtype, 1, hidden, "weight");
     T* to = elements_of<T>(o.y, o.x.dtype, tokens, hidden, "y");
     with_row<T>(hidden, fits_vectors<T>(kWidth<T>, hidden, {from, w, to}), [&](auto n, dim3 threads) {
-      launch(rms_norm_kernel<T, n()>, dim3(static_cast<unsigned>(tokens)), threads, 0, compute(), from, w,
-             static_cast<float>(o.eps), hidden, to, r);
+      launch(largest == nullptr ? rms_norm_kernel<T, n(), false> : rms_norm_kernel<T, n(), true>,
+             dim3(static_cast<unsigned>(tokens)), threads, 0, compute(), from, w, static_cast<float>(o.eps),
+             hidden, to, r, largest);
     });
   });
 }
 
 void CudaDevice::execute(const op::RmsNormBackward& o) {
   const std::int64_t tokens = o.x.rows, hidden = o.x.cols;
+  std::int32_t* const largest = optional_maximum(o.maximum);
   const float* r = elements_of<float>(o.inverse_rms, DType::float32, 1, tokens, "inverse_rms");
   void* const dw = weight_gradient_of(o.dweight, o.x.dtype, 1, hidden, "dweight");
   require(o.workspace.bytes() >= rms_norm_backward_bytes(tokens, hidden), "workspace smaller than asked for");
@@ -188,8 +202,10 @@ void CudaDevice::execute(const op::RmsNormBackward& o) {
     const bool fits = fits_vectors<T>(kWidth<T>, hidden, {from, gradient, w, to}) &&
                       fits_vectors<float>(4, hidden, {partial});
     with_row<T>(hidden, fits, [&](auto n, dim3 threads) {
-      launch(rms_norm_backward_kernel<T, n()>, dim3(blocks), threads, 0, compute(), gradient, from, w, r,
-             tokens, hidden, o.accumulate_dx == Accumulate::yes, to, partial);
+      launch(largest == nullptr ? rms_norm_backward_kernel<T, n(), false>
+                                : rms_norm_backward_kernel<T, n(), true>,
+             dim3(blocks), threads, 0, compute(), gradient, from, w, r, tokens, hidden,
+             o.accumulate_dx == Accumulate::yes, to, partial, largest);
     });
   });
   if (dw != nullptr) {

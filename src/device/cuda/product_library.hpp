@@ -34,13 +34,16 @@ struct ColumnMatrix {
 };
 
 /// result = op(first) op(second) (+ added, which is stored like the result), with float32 accumulation: all
-/// that the choice of an algorithm depends on.
+/// that the choice of an algorithm depends on. With matrices in 8 bits, each of which has a factor: Hopper multiplies
+/// op(first) transposed by op(second) as it is, with sides and addresses that 16 divides, and not two of float8_e5m2.
 struct ColumnProduct {
   ColumnMatrix first, second, result;
   Transpose transpose_first = Transpose::no, transpose_second = Transpose::no;
   bool adds = false;
   bool in_place = true;  ///< what is added lies where the result is to be
   bool tf32 = false;     ///< float32 matrices are multiplied in TF32
+  /// Of matrices in 8 bits: partial sums may have fewer bits than float32 has.
+  bool fast_accumulation = false;
   PartialSums partial_sums = PartialSums::in_order;
   /// Bytes that divide the addresses: of first, of second, of the result and what is added.
   std::array<std::uint32_t, 3> alignment{};
@@ -55,6 +58,9 @@ struct ColumnOperands {
   const void* second;
   const void* added;
   void* result;
+  /// Of matrices in 8 bits: what op(first) and op(second) are multiplied by, in device memory.
+  const float* first_factor = nullptr;
+  const float* second_factor = nullptr;
 };
 
 /// A product as the library sees it, with the algorithms that it has for it.
@@ -83,8 +89,10 @@ class LibraryProduct {
 class ProductLibrary {
  public:
   virtual ~ProductLibrary() = default;
+  /// @param operands those of the first run; others follow with the same alignment, and with factors if these have some
   /// @throws Error if the library has no such product
-  virtual std::unique_ptr<LibraryProduct> product(const ColumnProduct& product) = 0;
+  virtual std::unique_ptr<LibraryProduct> product(const ColumnProduct& product,
+                                                  const ColumnOperands& operands) = 0;
 };
 
 /// @throws Error if it cannot be used on this machine

@@ -3,6 +3,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/elementwise.hpp"
 #include "device/cuda/kernels.cuh"
+#include "llampi/core/float8.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -53,6 +54,17 @@ class Products {
   cudaStream_t stream_;
 };
 
+/// [rows, cols] in 8 bits
+const void* fp8_operand(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
+  require(is_float8(tensor.dtype), "an operand of a product in 8 bits has another dtype");
+  return elements_of(tensor, tensor.dtype, rows, cols, name);
+}
+
+/// 2^-e of {2^e, 2^-e}
+const float* inverse_scale(const Tensor& scale, const char* name) {
+  return elements_of<float>(scale, DType::float32, 1, 2, name) + 1;
+}
+
 }  // namespace
 
 void CudaDevice::execute(const op::QkvRope& o) {
@@ -85,6 +97,34 @@ void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
   apply_swiglu_backward(o.dactivated, o.gate_up, compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
+}
+
+void CudaDevice::execute(const op::Fp8Product& o) {
+  const std::int64_t m = o.y.rows, n = o.y.cols, k = o.a.cols;
+  if (!has_fp8_products(properties_.major, properties_.minor)) {
+    throw Error(fmt::format("{} has compute capability {}.{}, but products in 8 bits need 8.9 or newer",
+                            properties_.name, properties_.major, properties_.minor));
+  }
+  require(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, "the sides of a product in 8 bits are multiples of 16");
+  require(o.a.dtype != DType::float8_e5m2 || o.b.dtype != DType::float8_e5m2,
+          "there is no product of float8_e5m2 and float8_e5m2");
+  const GemmShape shape{.m = m,
+                        .n = n,
+                        .k = k,
+                        .b = Transpose::yes,
+                        .in = o.a.dtype,
+                        .out = o.y.dtype,
+                        .in_b = o.b.dtype,
+                        .fast_accumulation = o.fast_accumulation,
+                        .accumulate = o.accumulate_y};
+  gemm_->run(shape,
+             {.a = fp8_operand(o.a, m, k, "a"),
+              .b = fp8_operand(o.b, n, k, "b"),
+              .c = elements_of(o.y, o.y.dtype, m, n, "y"),
+              .residual = optional_elements_of(o.residual, o.y.dtype, m, n, "residual"),
+              .a_factor = inverse_scale(o.a_scale, "a_scale"),
+              .b_factor = inverse_scale(o.b_scale, "b_scale")},
+             workspace_, compute());
 }
 
 void CudaDevice::execute(const op::Linear& o) {

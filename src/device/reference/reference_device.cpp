@@ -180,6 +180,7 @@ class ReferenceDevice final : public HostDevice {
       inverse_rms(0, t) = 1 / std::sqrt(squares / static_cast<double>(x.cols) + o.eps);
       for (Index i = 0; i < x.cols; ++i) y(t, i) = x(t, i) * inverse_rms(0, t) * weight(0, i);
     }
+    measure(o.y, o.maximum);
   }
 
   /// With r = inverse_rms: dr/dx[i] = -r^3 x[i] / H.
@@ -198,6 +199,7 @@ class ReferenceDevice final : public HostDevice {
         put(dx(t, i), gradient, o.accumulate_dx);
       }
     }
+    measure(o.dx, o.maximum);
     if (dweight.data == nullptr) return;
     for (Index i = 0; i < x.cols; ++i) {
       double sum = 0;
@@ -332,6 +334,7 @@ class ReferenceDevice final : public HostDevice {
         activated(t, f) = gate * sigmoid(gate) * up;
       }
     }
+    measure(o.activated, o.maximum);
   }
 
   void execute(const op::GateUpSwigluBackward& o) {
@@ -354,11 +357,13 @@ class ReferenceDevice final : public HostDevice {
         up = dup;
       }
     }
+    measure(o.gate_up, o.maximum);
   }
 
   void execute(const op::Rope& o) {
     rotate(o.positions, matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv"),
            matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, o.backward ? -1 : 1);
+    measure(o.qkv, o.maximum);
   }
 
   void execute(const op::Fp8Maximum& o) {
@@ -528,6 +533,11 @@ class ReferenceDevice final : public HostDevice {
   }
 
  private:
+  /// op::Fp8Maximum of what an operation has written, if it is to be measured.
+  void measure(const Tensor& written, const Tensor& maximum) {
+    if (maximum) execute(op::Fp8Maximum{.source = written, .maximum = maximum});
+  }
+
   /// body(head, first token of the document, token) for each query.
   template <class Body>
   static void for_each_query(const Documents& documents, AttentionShape shape, const Body& body) {

@@ -12,6 +12,7 @@
 
 #include "emulator/seams/products.hpp"
 #include "emulator/streams.hpp"
+#include "llampi/core/float8.hpp"
 #include "llampi/core/half.hpp"
 
 namespace llampi::test {
@@ -70,6 +71,7 @@ class Matrix {
 
  private:
   float read(std::int64_t i) const {
+    if (is_float8(dtype_)) return from_float8(float8_format(dtype_), static_cast<std::uint8_t>(data_[i]));
     if (dtype_ == DType::float32) {
       float value = 0;
       std::memcpy(&value, data_ + i * 4, 4);
@@ -80,7 +82,9 @@ class Matrix {
     return dtype_ == DType::bfloat16 ? from_bfloat16(bits) : from_float16(bits);
   }
   void write(std::int64_t i, float value) {
-    if (dtype_ == DType::float32) {
+    if (is_float8(dtype_)) {
+      data_[i] = std::byte{to_float8(float8_format(dtype_), value)};
+    } else if (dtype_ == DType::float32) {
       std::memcpy(data_ + i * 4, &value, 4);
     } else {
       const std::uint16_t bits = dtype_ == DType::bfloat16 ? to_bfloat16(value) : to_float16(value);
@@ -180,6 +184,128 @@ TEST_F(GemmTest, EveryProductOfEveryDtypeIsNear) {
       }
     }
   }
+}
+
+/// C (+)= A B^T in 8 bits, with factors that Matrix has not.
+class Fp8GemmTest : public GemmTest {
+ protected:
+  static GemmShape shape_of(DType a, DType b, DType out, bool fast_accumulation = false) {
+    return {.m = 16,
+            .n = 48,
+            .k = 32,
+            .b = Transpose::yes,
+            .in = a,
+            .out = out,
+            .in_b = b,
+            .fast_accumulation = fast_accumulation};
+  }
+
+  void run(Gemm& gemm, const GemmShape& shape, Matrix& c, const void* residual = nullptr) {
+    run(gemm, shape, c, residual, &a_factor_, &b_factor_);
+  }
+  void run(Gemm& gemm, const GemmShape& shape, Matrix& c, const void* residual, const float* a_factor,
+           const float* b_factor, std::int64_t offset = 0) {
+    const bool turned = shape.a == Transpose::yes;
+    a_ = Matrix(shape.in, turned ? shape.k : shape.m, turned ? shape.m : shape.k, 0, offset);
+    b_ = Matrix(shape.in_b.value_or(shape.in), shape.n, shape.k);
+    a_.fill(1);
+    b_.fill(2);
+    gemm.run(shape,
+             {.a = a_.data(),
+              .b = b_.data(),
+              .c = c.data(),
+              .residual = residual,
+              .a_factor = a_factor,
+              .b_factor = b_factor},
+             {workspace_.data(), DType::int32, 1, 1 << 16}, nullptr);
+    emulator::run_all();
+  }
+
+  Matrix a_{DType::float8_e4m3fn, 1, 1}, b_{DType::float8_e4m3fn, 1, 1};
+  float a_factor_ = 0.5F, b_factor_ = 4;
+};
+
+constexpr std::pair<DType, DType> kFp8Pairs[] = {{DType::float8_e4m3fn, DType::float8_e4m3fn},
+                                                 {DType::float8_e5m2, DType::float8_e4m3fn},
+                                                 {DType::float8_e4m3fn, DType::float8_e5m2}};
+
+TEST_F(Fp8GemmTest, ProductsIn8BitsHaveTheirFactors) {
+  Gemm gemm(true, false);
+  for (const auto& [a, b] : kFp8Pairs) {
+    for (const DType out : {DType::bfloat16, DType::float32}) {
+      for (const Added added : kAdded) {
+        for (const float factor : {0.5F, 8.0F}) {  // another one with the same algorithm
+          SCOPED_TRACE(fmt::format("{} {} to {}, added {}", to_string(a), to_string(b), to_string(out),
+                                   static_cast<int>(added)));
+          a_factor_ = factor;
+          GemmShape shape = shape_of(a, b, out);
+          Matrix c(out, shape.m, shape.n), residual(out, shape.m, shape.n);
+          residual.fill(4);
+          if (added == Added::c || added == Added::c_as_residual) c.fill(4);
+          shape.accumulate = added == Added::c ? Accumulate::yes : Accumulate::no;
+          run(gemm, shape, c,
+              added == Added::residual        ? residual.data()
+              : added == Added::c_as_residual ? c.data()
+                                              : nullptr);
+          for (std::int64_t i = 0; i < shape.m; ++i) {
+            for (std::int64_t j = 0; j < shape.n; ++j) {
+              float sum = 0;
+              for (std::int64_t l = 0; l < shape.k; ++l) sum += a_.at(i, l) * b_.at(j, l);
+              const float expected = sum * factor * 4 + (added == Added::nothing ? 0 : residual.at(i, j));
+              ASSERT_EQ(c.at(i, j), out == DType::float32 ? expected : from_bfloat16(to_bfloat16(expected)));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Fp8GemmTest, ProductsIn8BitsAreAskedForOnce) {
+  Gemm gemm(true, false);
+  Matrix c(DType::bfloat16, 16, 48);
+  const GemmShape shape = shape_of(DType::float8_e4m3fn, DType::float8_e4m3fn, DType::bfloat16);
+  for (int i = 0; i < 3; ++i) run(gemm, shape, c);
+  EXPECT_EQ(emulator::take_searches(), 1);
+  run(gemm, shape_of(DType::float8_e4m3fn, DType::float8_e4m3fn, DType::bfloat16, true), c);
+  run(gemm, shape_of(DType::float8_e5m2, DType::float8_e4m3fn, DType::bfloat16), c);
+  run(gemm, shape_of(DType::float8_e4m3fn, DType::float8_e5m2, DType::bfloat16), c);
+  EXPECT_EQ(emulator::take_searches(), 3);
+  EXPECT_EQ(gemm.choices().size(), 4U);
+  EXPECT_EQ(std::ranges::count_if(gemm.choices(),
+                                  [](const auto& choice) {
+                                    return choice.first.find("fast accumulation") != std::string::npos;
+                                  }),
+            1);
+  const std::vector<emulator::Product> products = emulator::take_products();
+  EXPECT_FALSE(products.at(0).asked.fast_accumulation);
+  EXPECT_TRUE(products.at(3).asked.fast_accumulation);
+}
+
+TEST_F(Fp8GemmTest, WhatHopperDoesNotMultiplyIn8BitsIsRefused) {
+  constexpr DType kE4m3 = DType::float8_e4m3fn, kE5m2 = DType::float8_e5m2;
+  Gemm gemm(true, false);
+  Matrix c(DType::bfloat16, 48, 48), narrow(DType::float16, 48, 48);
+  EXPECT_THROW(run(gemm, shape_of(kE5m2, kE5m2, DType::bfloat16), c), Error);
+  EXPECT_THROW(run(gemm, shape_of(kE4m3, DType::bfloat16, DType::bfloat16), c), Error);
+  EXPECT_THROW(run(gemm, shape_of(kE4m3, kE4m3, DType::float16), narrow), Error);
+  const GemmShape good = shape_of(kE4m3, kE4m3, DType::bfloat16);
+  GemmShape shape = good;
+  shape.b = Transpose::no;
+  shape.n = shape.k = 32;
+  EXPECT_THROW(run(gemm, shape, c), Error);
+  shape = good;
+  shape.a = Transpose::yes;
+  EXPECT_THROW(run(gemm, shape, c), Error);
+  for (std::int64_t GemmShape::*side : {&GemmShape::m, &GemmShape::n, &GemmShape::k}) {
+    shape = good;
+    shape.*side = 24;
+    EXPECT_THROW(run(gemm, shape, c), Error);
+  }
+  EXPECT_THROW(run(gemm, good, c, nullptr, nullptr, &b_factor_), Error);
+  EXPECT_THROW(run(gemm, good, c, nullptr, &a_factor_, nullptr), Error);
+  EXPECT_THROW(run(gemm, good, c, nullptr, &a_factor_, &b_factor_, 8), Error);
+  EXPECT_NO_THROW(run(gemm, good, c, nullptr, &a_factor_, &b_factor_, 16));
 }
 
 TEST_F(GemmTest, AlgorithmsAreAskedForOnce) {

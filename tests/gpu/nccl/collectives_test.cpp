@@ -200,6 +200,40 @@ TEST_F(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
   }
 }
 
+std::vector<std::uint8_t> bytes_of(int rank, std::int64_t count) {
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t i = 0; i < count; ++i)
+    bytes.push_back(static_cast<std::uint8_t>(i + i / 256 + 37 * rank));
+  return bytes;
+}
+
+// All 256 of them, those that are not numbers, too.
+TEST_F(NcclCollectives, AllGatherOf8BitsBringsEveryByte) {
+  const auto group = group_of_all();
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2}) {
+    for (const std::int64_t elements : kSizes) {
+      const device::Memory room_of_shard = world().allocate(elements + 1),
+                           room = world().allocate(elements * mpi.size() + 1);
+      const Tensor shard{room_of_shard.data(), dtype, 1, elements},
+          whole{room.data(), dtype, 1, elements * mpi.size()};
+      const std::vector<std::uint8_t> mine = bytes_of(mpi.rank(), elements);
+      device().upload(shard, mine.data(), device::Stream::compute);
+      device().synchronize(device::Stream::compute);
+      group->all_gather(shard, whole, kUnshard)->wait(device::Stream::compute);
+      std::vector<std::uint8_t> expected, gathered(static_cast<std::size_t>(whole.elements()));
+      for (int rank = 0; rank < mpi.size(); ++rank) {
+        const auto theirs = bytes_of(rank, elements);
+        expected.insert(expected.end(), theirs.begin(), theirs.end());
+      }
+      device().download(gathered.data(), whole, device::Stream::compute);
+      device().synchronize(device::Stream::compute);
+      EXPECT_EQ(gathered, expected);
+      EXPECT_THROW(group->all_reduce(shard, shard, comm::ReduceOp::sum, Accumulate::no, {}, kReduce), Error);
+      EXPECT_THROW(group->reduce_scatter(whole, shard, Accumulate::no, {}, kReduce), Error);
+    }
+  }
+}
+
 TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
   const auto group = group_of_all();
   const Buffer four(device(), world(), DType::float32, 4),

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/float8.hpp"
 
 namespace llampi::test {
 namespace {
@@ -39,6 +40,9 @@ void encode(double value, DType dtype, std::byte* to) {
       return put(to, static_cast<std::int64_t>(value));
     case DType::int32:
       return put(to, static_cast<std::int32_t>(value));
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      return put(to, to_float8(float8_format(dtype), static_cast<float>(value)));
   }
 }
 
@@ -56,6 +60,9 @@ double decode(const std::byte* from, DType dtype) {
       return static_cast<double>(take<std::int64_t>(from));
     case DType::int32:
       return take<std::int32_t>(from);
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+      return from_float8(float8_format(dtype), take<std::uint8_t>(from));
   }
   return 0;
 }

@@ -218,5 +218,29 @@ TEST(Group, RefusesBuffersThatDoNotFit) {
   }
 }
 
+TEST(CollectivesOf8Bits, AreGatheredByteByByteAndNotReduced) {
+  World& world = test_world();
+  const std::unique_ptr<Group> group = world.group(first_ranks(world.size()));
+  const auto byte = [](int rank, std::int64_t i) {
+    return static_cast<std::uint8_t>(i + i / 256 + 37 * rank);
+  };
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2}) {
+    for (const std::int64_t elements : kCollectiveSizes) {
+      std::vector<std::uint8_t> own(static_cast<std::size_t>(elements)),
+          all(static_cast<std::size_t>(elements * world.size()));
+      for (std::int64_t i = 0; i < elements; ++i) own[static_cast<std::size_t>(i)] = byte(world.rank(), i);
+      const Tensor shard{own.data(), dtype, 1, elements},
+          whole{all.data(), dtype, 1, elements * world.size()};
+      group->all_gather(shard, whole, test::kUnshard)->wait(device::Stream::compute);
+      for (std::int64_t i = 0; i < whole.cols; ++i) {
+        const std::uint8_t expected = byte(static_cast<int>(i / elements), i % elements);
+        ASSERT_EQ(all[static_cast<std::size_t>(i)], expected) << i << " of " << whole.cols;
+      }
+      EXPECT_THROW(group->all_reduce(shard, shard, ReduceOp::sum, Accumulate::no, {}, test::kReduce), Error);
+      EXPECT_THROW(group->reduce_scatter(whole, shard, Accumulate::no, {}, test::kReduce), Error);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -78,6 +78,11 @@ TEST_P(CpuDeviceTest, QkvRopeIsLikeTheReference) {
   expect_like_reference(*device, qkv_rope(mixed_segments(130), 288, {6, 6, 64}));
 }
 
+TEST_P(CpuDeviceTest, RopeAloneIsLikeTheReference) {
+  const auto device = device::make_cpu_device(threads());
+  for (const Layout& layout : layouts()) expect_like_reference(*device, rope(layout, {4, 2, 20}));
+}
+
 TEST_P(CpuDeviceTest, AttentionIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const Layout& layout : layouts()) {
@@ -102,6 +107,7 @@ TEST_P(CpuDeviceTest, SwiGluIsLikeTheReference) {
   for (const std::int64_t tokens : {1, 7, 65, 130}) {
     expect_like_reference(*device, gate_up_swiglu(tokens, 80, 176));
     expect_like_reference(*device, gate_up_swiglu(tokens, 288, 21));
+    expect_like_reference(*device, swiglu(tokens, 177));
   }
 }
 

@@ -96,5 +96,13 @@ TEST(KnownGpus, HaveMemoryAndPeaksAndAreFoundByTheNameOfTheDriver) {
   }
 }
 
+TEST(KnownGpus, HaveProductsIn8BitsFromAdaOn) {
+  for (const device::KnownGpu& gpu : device::known_gpus()) {
+    const bool ampere = gpu.key.starts_with("a100") || gpu.key == "a6000";
+    EXPECT_EQ(device::has_fp8_products(gpu.major, gpu.minor), !ampere) << gpu.key;
+  }
+  EXPECT_FALSE(device::has_fp8_products(7, 9));
+}
+
 }  // namespace
 }  // namespace llampi::test

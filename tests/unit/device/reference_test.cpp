@@ -77,6 +77,8 @@ std::vector<OperationCase> reference_operations() {
           attention(single_tokens(5), {3, 1, 4}),
           projection_residual(9, 20, 14),
           gate_up_swiglu(9, 20, 12),
+          rope(mixed, {4, 2, 8}),
+          swiglu(9, 12),
           linear_cross_entropy(small, 16),
           tied_head(small, 16)};
 }

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products in 8 bits on GPUs, and what goes before them.
+#include "support/fp8_operations.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gpu/gpu_fixture.hpp"
+
+namespace llampi::test {
+namespace {
+
+class GpuFp8 : public GpuTest {
+ protected:
+  /// From float32 and from bfloat16, in each order of work.
+  static void expect_bits_of_the_reference(const std::vector<Fp8CastCase>& casts) {
+    const auto reference_device = device::make_reference_device();
+    for (const DType dtype : {DType::bfloat16, DType::float32}) {
+      for (const Fp8CastCase& cast : casts) {
+        SCOPED_TRACE(fmt::format("{}, from {}", cast.name, to_string(dtype)));
+        Session reference(*reference_device, DType::float64, Weights::trained, dtype);
+        const Fp8CastResult expected = cast_to_fp8(reference, cast);
+        for (const WorkOrder& order : work_orders()) {
+          SCOPED_TRACE(order.name);
+          order.set();
+          Session session(device(), dtype);
+          EXPECT_EQ(cast_to_fp8(session, cast), expected);
+        }
+      }
+    }
+  }
+};
+
+TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts()); }
+
+TEST_F(GpuFp8, EveryBfloat16HasTheBitsOfTheReference) {
+  expect_bits_of_the_reference(fp8_casts_of_every_bfloat16());
+}
+
+TEST_F(GpuFp8, ScalesAreThoseOfTheReference) {
+  const auto reference_device = device::make_reference_device();
+  Session reference(*reference_device, DType::float64), session(device(), DType::bfloat16);
+  EXPECT_EQ(fp8_scales(session), fp8_scales(reference));
+}
+
+TEST_F(GpuFp8, TransposesBytes) {
+  for (const WorkOrder& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    for (const auto& [rows, cols] :
+         {std::array{16, 16}, {48, 80}, {272, 144}, {5, 131}, {160, 37}, {37, 160}}) {
+      Session session(device(), DType::bfloat16);
+      std::vector<std::uint8_t> source;
+      const std::vector<std::uint8_t> to = transposed_fp8(session, rows, cols, source);
+      for (int r = 0; r < rows; ++r) {
+        for (int c = 0; c < cols; ++c)
+          ASSERT_EQ(to[static_cast<std::size_t>(c * rows + r)],
+                    source[static_cast<std::size_t>(r * cols + c)]);
+      }
+    }
+  }
+}
+
+TEST_F(GpuFp8, OperationsMeasureWhatTheyWrite) {
+  const std::vector<MeasuringCase> operations = measuring_operations();
+  for (const WorkOrder& order : work_orders()) {
+    SCOPED_TRACE(order.name);
+    order.set();
+    for (const DType dtype : {DType::bfloat16, DType::float16, DType::float32}) {
+      SCOPED_TRACE(to_string(dtype));
+      for (const MeasuringCase& operation : operations) {
+        Session session(device(), dtype);
+        expect_measures(session, operation);
+      }
+    }
+  }
+}
+
+/// Sums of float32 and the rounding of y are as in operations_test.cpp. Hopper's tensor cores cut partial sums to 14 bits,
+/// so that each of the sums of 32 terms is off by up to 2^-13 of what it is added to: all of them with fast accumulation,
+/// else those of 128 terms, which are then added in float32 (Deepseek-V3, arXiv 2412.19437, 3.3.2).
+double tolerance(const Fp8ProductCase& product, DType dtype) {
+  const double sums = 2 * kEpsilon * std::sqrt(static_cast<double>(product.k));
+  const double rounding = dtype == DType::float32 ? 0 : 2 * unit_roundoff(dtype);
+  const auto cuts =
+      static_cast<double>(product.fast_accumulation ? product.k : std::min<std::int64_t>(product.k, 128)) /
+      32;
+  return sums + rounding + (sums_are_float32() ? 0 : std::max(cuts, 1.0) * 0x1p-13);
+}
+
+TEST_F(GpuFp8, ProductsAreLikeTheReference) {
+  const auto reference_device = device::make_reference_device();
+  std::vector<Fp8ProductCase> products;
+  for (const auto& [m, n, k] : {std::array{16, 16, 16}, {48, 80, 272}, {272, 48, 80}, {144, 400, 32}}) {
+    for (const Fp8Added added : kFp8Added) {
+      products.push_back({.m = m, .n = n, .k = k, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .added = added, .fast_accumulation = true});
+      products.push_back({.m = m, .n = n, .k = k, .a = DType::float8_e5m2, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .b = DType::float8_e5m2, .added = added});
+    }
+  }
+  for (const Fp8ProductCase& product : products) {
+    const OperationCase op = fp8_product(product);
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      SCOPED_TRACE(fmt::format("{} into {}", op.name, to_string(dtype)));
+      Session reference(*reference_device, DType::float64, Weights::trained, dtype);
+      const std::vector<Values> expected = op.forward(reference, op.inputs);
+      for (const WorkOrder& order : work_orders()) {
+        SCOPED_TRACE(order.name);
+        order.set();
+        Session session(device(), dtype);
+        expect_all_close(op.forward(session, op.inputs), expected, tolerance(product, dtype));
+      }
+    }
+  }
+}
+
+TEST_F(GpuFp8, RefusesProductsThatTensorCoresDoNotHave) {
+  const auto refuses = [](const Fp8ProductCase& product) {
+    const OperationCase op = fp8_product(product);
+    Session session(device(), DType::bfloat16);
+    EXPECT_THROW(op.forward(session, op.inputs), Error) << op.name;
+  };
+  refuses({.m = 16, .n = 16, .k = 24});
+  refuses({.m = 8, .n = 16, .k = 16});
+  refuses({.m = 16, .n = 20, .k = 16});
+  refuses({.m = 16, .n = 16, .k = 16, .a = DType::float8_e5m2, .b = DType::float8_e5m2});
+}
+
+}  // namespace
+}  // namespace llampi::test

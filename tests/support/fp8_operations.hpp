@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The operations of products in 8 bits, for the tests of all devices. Casts are compared bit by bit, products as the
+// cases of device_operations.hpp are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "support/device_operations.hpp"
+
+namespace llampi::test {
+
+/// What op::Fp8Cast is asked for.
+struct Fp8CastCase {
+  std::string name;
+  Values source;
+  DType dtype = DType::float8_e4m3fn;
+  bool values = true, transposed = true, scale = true, counts = true;
+  /// Elements by which the source and the values begin later than at an aligned address.
+  std::int64_t source_offset = 0, values_offset = 0;
+  /// Its bits, instead of what op::Fp8Maximum finds.
+  std::optional<std::int32_t> maximum = {};
+};
+
+/// Empty, or zero, where it was not asked for.
+struct Fp8CastResult {
+  std::int32_t maximum = 0;
+  std::vector<std::uint8_t> values, transposed;
+  std::vector<float> scale;
+  std::int64_t saturated = 0, zero_scales = 0;
+
+  bool operator==(const Fp8CastResult&) const = default;
+};
+
+/// The source has the session's dtype. It and what is around the outputs must stay as they are.
+Fp8CastResult cast_to_fp8(Session& session, const Fp8CastCase& cast);
+
+/// Both formats; matrices of multiples of 16 and others, vectors that begin anywhere, with and without each output;
+/// NaN, infinities, subnormals, zeros.
+std::vector<Fp8CastCase> fp8_casts();
+/// Of every bfloat16, with scales from 2^-108 to 2^60.
+std::vector<Fp8CastCase> fp8_casts_of_every_bfloat16();
+
+/// op::Fp8Transpose of bytes that all differ from their neighbours.
+std::vector<std::uint8_t> transposed_fp8(Session& session, std::int64_t rows, std::int64_t cols,
+                                         std::vector<std::uint8_t>& source);
+
+/// op::Fp8Scales of some maxima.
+std::vector<float> fp8_scales(Session& session);
+
+/// What an op::Fp8Product adds its product to.
+enum class Fp8Added : std::uint8_t { nothing, y, residual, y_as_residual };
+inline constexpr Fp8Added kFp8Added[] = {Fp8Added::nothing, Fp8Added::y, Fp8Added::residual,
+                                         Fp8Added::y_as_residual};
+
+/// y (+)= a b^T (+ residual), [m, n] = [m, k] [n, k]^T, with y in the session's dtype. The operands are cast on
+/// the device. No gradient.
+struct Fp8ProductCase {
+  std::int64_t m, n, k;
+  DType a = DType::float8_e4m3fn, b = DType::float8_e4m3fn;
+  Fp8Added added = Fp8Added::nothing;
+  bool fast_accumulation = false;
+};
+OperationCase fp8_product(const Fp8ProductCase& product);
+
+/// An operation that may measure what it writes: it is run with that `maximum`, or an empty one, and gives what it wrote.
+struct MeasuringCase {
+  std::string name;
+  std::function<Tensor(Session&, const Tensor& maximum)> run;
+};
+std::vector<MeasuringCase> measuring_operations();
+/// The bits are those that op::Fp8Maximum would leave, and all that is written is as without it.
+void expect_measures(Session& session, const MeasuringCase& operation);
+
+}  // namespace llampi::test
