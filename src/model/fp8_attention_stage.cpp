@@ -65,10 +65,14 @@ class Fp8AttentionStage final : public Stage {
     const auto [normed, input8, heads_scale, maximum, workspace] = take<5>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::RmsNorm{.x = c.input,
+                                         .weight = norm,
+                                         .eps = sizes_.eps,
+                                         .y = normed,
+                                         .inverse_rms = inverse_rms,
+                                         .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor x{shaped(input8, normed.rows, normed.cols), normed_t, normed_scale};
-    fp8_cast(c, normed, x, maximum);
+    fp8_cast_measured(c, normed, x, maximum);
     fp8_forward(c, x, stacked({q, k, v}), qkv_weight.scale, {}, qkv, workspace);
     c.operations.run(device::op::Rope{
         .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = false, .qkv = qkv});
@@ -88,9 +92,13 @@ class Fp8AttentionStage final : public Stage {
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
     const auto [normed, maximum] = take<2>(c.scratch);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
-    fp8_cast(c, normed, {{}, normed_t, normed_scale}, maximum);
+    c.operations.run(device::op::RmsNorm{.x = c.input,
+                                         .weight = c.parameters[0],
+                                         .eps = sizes_.eps,
+                                         .y = normed,
+                                         .inverse_rms = inverse_rms,
+                                         .maximum = fp8_begin_maximum(c, maximum)});
+    fp8_cast_measured(c, normed, {{}, normed_t, normed_scale}, maximum);
   }
 
   void backward(StageContext& c) const override {
@@ -122,11 +130,15 @@ class Fp8AttentionStage final : public Stage {
                                                    .dqkv = dqkv,
                                                    .workspace = workspace,
                                                    .dp_room = c.dp_room});
-    c.operations.run(device::op::Rope{
-        .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = true, .qkv = dqkv});
+    c.operations.run(device::op::Rope{.positions = c.batch.positions,
+                                      .rope = rope,
+                                      .shape = shape_,
+                                      .backward = true,
+                                      .qkv = dqkv,
+                                      .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor dqkv_cast{shaped(gradient8, tokens, dqkv.cols), shaped(gradient_t, dqkv.cols, tokens),
                               gradient_scale};
-    fp8_cast(c, dqkv, dqkv_cast, maximum);
+    fp8_cast_measured(c, dqkv, dqkv_cast, maximum);
     fp8_backward(c,
                  {.dy = dqkv_cast,
                   .x = {{}, normed_t, normed_scale},

@@ -55,14 +55,19 @@ class Fp8MlpStage final : public Stage {
     const Tensor normed = shaped(normed_or_activated, tokens, hidden);
     const Tensor activated = shaped(normed_or_activated, tokens, width);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    c.operations.run(device::op::RmsNorm{.x = c.input,
+                                         .weight = norm,
+                                         .eps = sizes_.eps,
+                                         .y = normed,
+                                         .inverse_rms = inverse_rms,
+                                         .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor x{shaped(input8, tokens, hidden), normed_t, normed_scale};
-    fp8_cast(c, normed, x, maximum);
+    fp8_cast_measured(c, normed, x, maximum);
     fp8_forward(c, x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
-    c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
+    c.operations.run(device::op::Swiglu{
+        .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor a{shaped(input8, tokens, width), activated_t, activated_scale};
-    fp8_cast(c, activated, a, maximum);
+    fp8_cast_measured(c, activated, a, maximum);
     if (c.output) fp8_forward(c, a, down, down_weight.scale, c.input, c.output, workspace);
   }
 
@@ -73,11 +78,16 @@ class Fp8MlpStage final : public Stage {
     const Tensor normed = shaped(normed_or_activated, gate_up.rows, sizes_.hidden);
     const Tensor activated = shaped(normed_or_activated, gate_up.rows, sizes_.feed_forward);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
-    fp8_cast(c, normed, {{}, normed_t, normed_scale}, maximum);
-    c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
-    fp8_cast(c, activated, {{}, activated_t, activated_scale}, maximum);
+    c.operations.run(device::op::RmsNorm{.x = c.input,
+                                         .weight = c.parameters[0],
+                                         .eps = sizes_.eps,
+                                         .y = normed,
+                                         .inverse_rms = inverse_rms,
+                                         .maximum = fp8_begin_maximum(c, maximum)});
+    fp8_cast_measured(c, normed, {{}, normed_t, normed_scale}, maximum);
+    c.operations.run(device::op::Swiglu{
+        .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
+    fp8_cast_measured(c, activated, {{}, activated_t, activated_scale}, maximum);
   }
 
   void backward(StageContext& c) const override {
@@ -106,8 +116,9 @@ class Fp8MlpStage final : public Stage {
                   .accumulate_dweight = add_down},
                  workspace);
     // gate_up becomes its own gradient.
-    c.operations.run(device::op::SwigluBackward{.dactivated = dactivated, .gate_up = gate_up});
-    fp8_cast(c, gate_up, dgate_up, maximum);
+    c.operations.run(device::op::SwigluBackward{
+        .dactivated = dactivated, .gate_up = gate_up, .maximum = fp8_begin_maximum(c, maximum)});
+    fp8_cast_measured(c, gate_up, dgate_up, maximum);
     fp8_backward(c,
                  {.dy = dgate_up,
                   .x = {{}, normed_t, normed_scale},

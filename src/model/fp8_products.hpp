@@ -23,17 +23,29 @@ inline BufferSpec fp8_scale_spec(std::string name) { return {std::move(name), 1,
 /// Of fp8_cast().
 inline BufferSpec fp8_maximum_spec() { return {"maximum", 1, 1, DType::int32}; }
 
-/// @param maximum scratch
-inline void fp8_cast(const StageContext& c, const Tensor& source, const Fp8Tensor& to,
-                     const Tensor& maximum) {
+/// @param maximum for an operation that measures what it writes
+/// @return the same
+inline Tensor fp8_begin_maximum(const StageContext& c, const Tensor& maximum) {
   c.operations.run(device::op::Zero{.destination = maximum});
-  c.operations.run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
+  return maximum;
+}
+
+/// @param maximum of `source`, measured by the operation that wrote it
+inline void fp8_cast_measured(const StageContext& c, const Tensor& source, const Fp8Tensor& to,
+                              const Tensor& maximum) {
   c.operations.run(device::op::Fp8Cast{.source = source,
                                        .maximum = maximum,
                                        .values = to.values,
                                        .transposed = to.transposed,
                                        .scale = to.scale,
                                        .counts = c.fp8_counts});
+}
+
+/// @param maximum scratch
+inline void fp8_cast(const StageContext& c, const Tensor& source, const Fp8Tensor& to,
+                     const Tensor& maximum) {
+  c.operations.run(device::op::Fp8Maximum{.source = source, .maximum = fp8_begin_maximum(c, maximum)});
+  fp8_cast_measured(c, source, to, maximum);
 }
 
 /// y = x weight^T (+ residual)
