@@ -71,17 +71,23 @@ def rms_norm(x, weight, eps):
     return x / torch.sqrt(x.square().mean(dim=-1, keepdim=True) + eps) * weight
 
 
-def attention(config, p, prefix, x, batch):
+def products(x, weights):
+    """Of x with each of the weights [out, in]; forward() takes another function in its place (fp8.py)."""
+    return [x @ weight.T for weight in weights]
+
+
+def attention(config, p, prefix, x, batch, multiply):
     samples, tokens, _ = x.shape
     size, heads, kv_heads = head_dim(config), config["num_attention_heads"], config["num_key_value_heads"]
 
     def split(projection, count):
-        return (x @ p[prefix + projection].T).view(samples, tokens, count, size).transpose(1, 2)
+        return projection.view(samples, tokens, count, size).transpose(1, 2)
 
+    q, k, v = multiply(x, [p[prefix + name + "_proj.weight"] for name in "qkv"])
     frequencies = rope_frequencies(config)
-    q = rope(split("q_proj.weight", heads), batch["position"], frequencies)
-    k = rope(split("k_proj.weight", kv_heads), batch["position"], frequencies)
-    v = split("v_proj.weight", kv_heads)
+    q = rope(split(q, heads), batch["position"], frequencies)
+    k = rope(split(k, kv_heads), batch["position"], frequencies)
+    v = split(v, kv_heads)
     # Query head h reads key-value head h / (heads / kv_heads).
     k = k.repeat_interleave(heads // kv_heads, dim=1)
     v = v.repeat_interleave(heads // kv_heads, dim=1)
@@ -91,29 +97,32 @@ def attention(config, p, prefix, x, batch):
     scores = (q @ k.transpose(-1, -2)) / math.sqrt(size)
     scores = scores.masked_fill(~visible[:, None], -math.inf)
     mixed = torch.softmax(scores, dim=-1) @ v
-    return mixed.transpose(1, 2).reshape(samples, tokens, heads * size) @ p[prefix + "o_proj.weight"].T
+    mixed = mixed.transpose(1, 2).reshape(samples, tokens, heads * size)
+    return multiply(mixed, [p[prefix + "o_proj.weight"]])[0]
 
 
-def mlp(p, prefix, x):
-    gate, up = x @ p[prefix + "gate_proj.weight"].T, x @ p[prefix + "up_proj.weight"].T
-    return (gate * torch.sigmoid(gate) * up) @ p[prefix + "down_proj.weight"].T
+def mlp(p, prefix, x, multiply):
+    gate, up = multiply(x, [p[prefix + "gate_proj.weight"], p[prefix + "up_proj.weight"]])
+    return multiply(gate * torch.sigmoid(gate) * up, [p[prefix + "down_proj.weight"]])[0]
 
 
-def forward(config, p, batch):
+def forward(config, p, batch, multiply=products):
     """Logits [samples, tokens, vocab]."""
     eps = config["rms_norm_eps"]
     x = p["model.embed_tokens.weight"][batch["inputs"]]
     for layer in range(config["num_hidden_layers"]):
         prefix = f"model.layers.{layer}."
-        x = x + attention(config, p, prefix + "self_attn.", rms_norm(x, p[prefix + "input_layernorm.weight"], eps), batch)
-        x = x + mlp(p, prefix + "mlp.", rms_norm(x, p[prefix + "post_attention_layernorm.weight"], eps))
+        normed = rms_norm(x, p[prefix + "input_layernorm.weight"], eps)
+        x = x + attention(config, p, prefix + "self_attn.", normed, batch, multiply)
+        normed = rms_norm(x, p[prefix + "post_attention_layernorm.weight"], eps)
+        x = x + mlp(p, prefix + "mlp.", normed, multiply)
     x = rms_norm(x, p["model.norm.weight"], eps)
     head = "model.embed_tokens.weight" if config["tie_word_embeddings"] else "lm_head.weight"
     return x @ p[head].T
 
 
-def loss(logits, batch):
-    """Sum of the cross-entropies of the valid labels, divided by their number."""
+def loss(logits, batch, valid=None):
+    """Sum of the cross-entropies of the valid labels, divided by their number, or by the number of a larger batch."""
     of_label = logits.gather(-1, batch["labels"][..., None]).squeeze(-1)
     cross_entropy = torch.logsumexp(logits, dim=-1) - of_label
-    return cross_entropy[batch["valid"]].sum() / batch["valid"].sum()
+    return cross_entropy[batch["valid"]].sum() / (batch["valid"].sum() if valid is None else valid)

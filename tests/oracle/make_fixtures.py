@@ -18,6 +18,7 @@ import pathlib
 import numpy as np
 import torch
 
+import fp8
 import groups
 import llama
 from cases import CASES
@@ -73,13 +74,25 @@ def forward_parameters(case, parameters):
     return {name: p.detach().to(dtype).to(p.dtype).requires_grad_(p.requires_grad) for name, p in parameters.items()}
 
 
-def train(case, dtype, order=0):
+def micro_batches(case, batch):
+    """The whole batch, or as many sequences at a time as have the scales of their products in common."""
+    sequences = case.get("micro_batch", case["global_batch"])
+    parts = zip(*[array.split(sequences) for array in batch.values()])
+    return [dict(zip(batch, arrays)) for arrays in parts]
+
+
+def fp8_recipe(case, order=0):
+    return fp8.Fp8(getattr(torch, case["fp8_gradient_dtype"]), order) if "product_dtype" in case else None
+
+
+def train(case, dtype, order=0, recipe=None):
     """Results of a case: the first batch in detail, a line for each step, the last parameters."""
     parameters = initial_parameters(case, dtype)
     rules = case.get("rules", {})
     groups.freeze(parameters, rules)
     optimizer = groups.adamw(parameters, case["training"], rules)
     stream = token_stream(case)
+    multiply = fp8.products(recipe) if recipe else llama.products
     result = {
         "stream": {
             "tokens": len(stream.tokens),
@@ -93,23 +106,28 @@ def train(case, dtype, order=0):
     for step in range(1, case["training"]["steps"] + 1):
         batch = batch_of_step(case, stream, step, order)
         used = forward_parameters(case, parameters)
-        logits = llama.forward(case["config"], used, batch)
-        loss = llama.loss(logits, batch)
         optimizer.zero_grad()
-        loss.backward()
+        valid = int(batch["valid"].sum())
+        losses = []
+        for part in micro_batches(case, batch):
+            logits = llama.forward(case["config"], used, part, multiply)
+            loss = llama.loss(logits, part, valid)
+            loss.backward()
+            losses.append(loss.item())
+            if len(losses) == 1:
+                of_sample_0 = summary(logits[0])
         for name, p in parameters.items():
             p.grad = used[name].grad
         gradients = {name: p.grad for name, p in parameters.items() if p.requires_grad}
         line = {
             "step": step,
-            "loss": loss.item(),
+            "loss": sum(losses),
             "grad_norm": global_norm(gradients.values()),
             "lr": learning_rate(case["training"], step),
-            "valid_tokens": int(batch["valid"].sum()),
+            "valid_tokens": valid,
         }
         result["steps"].append(line)
         if step == 1:
-            of_sample_0 = summary(logits[0])
             result["initial"] |= {name: line[name] for name in ("loss", "valid_tokens", "grad_norm")}
             result["initial"]["logits"] = {"sample": 0, "norm": of_sample_0["norm"], "dot": of_sample_0["dot"]}
             result["initial"]["gradients"] = {name: summary(g) for name, g in gradients.items()}
@@ -139,8 +157,18 @@ def is_table(value):
     return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
+def train_in_8_bits(case):
+    """And what it counted, and the losses that it must not be mistaken for."""
+    recipe = fp8_recipe(case)
+    result = train(case, torch.float64, recipe=recipe)
+    counted = {"casts": recipe.casts, "saturated": recipe.saturated, "zero_scales": recipe.zero_scales}
+    others = {"bfloat16": train(case, torch.float64, recipe=fp8.Bfloat16()), "float32": train(case, torch.float32)}
+    losses = {name: [line["loss"] for line in other["steps"]] for name, other in others.items()}
+    return result | {"fp8": counted, "other_losses": losses}
+
+
 def write_fixture(name, case):
-    result = train(case, torch.float64)
+    result = train_in_8_bits(case) if "product_dtype" in case else train(case, torch.float64)
     path = HERE / f"{name}.json"
     path.write_text(to_json({"case": name} | case | result) + "\n")
     clipped = sum(line["grad_norm"] > case["max_grad_norm"] for line in result["steps"])
@@ -151,10 +179,13 @@ def write_fixture(name, case):
 
 
 def compare_with_float64(products, name, case):
-    """Float32 against float64, the worst of several orders of the samples; matrix products in bfloat16 if asked for."""
-    wide = train(case, torch.float64)
+    """Float32 against float64, the worst of several orders of the samples; matrix products in bfloat16 if asked for.
+
+    Those in 8 bits are moved within float32 rounding in every run but the first.
+    """
+    wide = train(case, torch.float64, recipe=fp8_recipe(case))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=products == torch.bfloat16):
-        narrow = [train(case, torch.float32, order) for order in range(ORDERS)]
+        narrow = [train(case, torch.float32, order, fp8_recipe(case, order)) for order in range(ORDERS)]
 
     def of_steps(quantity):
         return max(abs(a[quantity] - b[quantity]) / abs(a[quantity])
@@ -193,6 +224,8 @@ def main():
         act = write_fixture
     torch.set_num_threads(1)  # the order of sums, and so the last digit, then does not depend on the machine's cores
     for name in arguments.cases or CASES:
+        if arguments.bfloat16 and "product_dtype" in CASES[name]:
+            continue
         act(name, CASES[name])
 
 

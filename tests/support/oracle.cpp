@@ -65,6 +65,24 @@ optim::GroupRules read_rules(const json& object) {
   return rules;
 }
 
+void read_fp8(Fixture& fixture, const json& object) {
+  const std::string product_dtype = object.value("product_dtype", "auto");
+  if (product_dtype == "auto") return;
+  require(product_dtype == "fp8", "product_dtype of a fixture");
+  const std::string dtype = object.at("fp8_gradient_dtype");
+  require(dtype == "float8_e5m2" || dtype == "float8_e4m3fn", "fp8_gradient_dtype of a fixture");
+  const auto& counted = object.at("fp8");
+  const auto& others = object.at("other_losses");
+  fixture.fp8 = {.on = true,
+                 .gradient_dtype = dtype == "float8_e5m2" ? DType::float8_e5m2 : DType::float8_e4m3fn,
+                 .sequences = object.at("micro_batch"),
+                 .casts = counted.at("casts"),
+                 .saturated = counted.at("saturated"),
+                 .zero_scales = counted.at("zero_scales"),
+                 .bfloat16_losses = others.at("bfloat16"),
+                 .float32_losses = others.at("float32")};
+}
+
 void read_results(Fixture& fixture, const json& object) {
   const auto& initial = object.at("initial");
   fixture.initial = {.loss = initial.at("loss"),
@@ -157,6 +175,7 @@ Fixture load(const std::string& name) {
                       training.at("schedule"), training.at("warmup_steps"), training.at("beta1"),
                       training.at("beta2"),    training.at("eps"),          training.at("weight_decay")};
   fixture.rules = read_rules(object);
+  read_fp8(fixture, object);
   make_stream(fixture, object);
   read_results(fixture, object);
   return fixture;

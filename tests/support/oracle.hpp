@@ -52,6 +52,15 @@ struct Fixture {
     std::int64_t warmup_steps = 0;
     double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
   } training;
+  /// Products in 8 bits, as tests/oracle/fp8.py has them. What PyTorch counted; what it found without them.
+  struct {
+    bool on = false;
+    DType gradient_dtype = DType::float8_e5m2;
+    std::int64_t sequences = 0;  ///< of a micro-batch, whose operands have one scale each
+    std::int64_t casts = 0, saturated = 0, zero_scales = 0;
+    std::vector<double> bfloat16_losses;  ///< of each step, with operands that are rounded to bfloat16 only
+    std::vector<double> float32_losses;   ///< with operands as they are
+  } fp8;
   optim::GroupRules rules;  ///< weight_decay is that of `training`
 
   std::vector<std::int32_t> tokens;
@@ -73,7 +82,8 @@ struct Fixture {
   device::HostBatch batch(std::span<const std::int64_t> samples) const;
 };
 
-/// Those whose parameters are neither rounded nor frozen: not bf16_params, not groups_frozen.
+/// Those whose parameters are neither rounded nor frozen, whose products are not in 8 bits: not bf16_params,
+/// groups_frozen, fp8_untied, fp8_tied.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 
