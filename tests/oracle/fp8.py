@@ -19,13 +19,13 @@ def clamped_cast(x, dtype):
 
 
 def scale_exponent(amax, dtype):
-    """The largest e with amax * 2^e within the format, cut to +-60; 0 for a tensor of zeros."""
+    """The largest e with amax * 2^e within the format, 60 at most; 0 for a tensor of zeros."""
     if amax == 0:
         return 0
     mantissa, exponent = math.frexp(amax)  # amax = (2 mantissa) 2^(exponent - 1), and 2 mantissa is in [1, 2)
     largest = {torch.float8_e4m3fn: 8, torch.float8_e5m2: 15}[dtype]
     e = largest - (exponent - 1) - (0 if 2 * mantissa <= 1.75 else 1)
-    return max(-LARGEST_SCALE_EXPONENT, min(LARGEST_SCALE_EXPONENT, e))
+    return min(LARGEST_SCALE_EXPONENT, e)
 
 
 def to_bfloat16(x):

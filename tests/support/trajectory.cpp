@@ -132,6 +132,11 @@ void poison_transients(device::Device& device, const Engine& engine) {
   }
 }
 
+std::optional<model::Fp8Recipe> fp8_recipe(const oracle::Fixture& fixture, const TrajectoryOptions& options) {
+  if (!fixture.fp8.on || options.without_fp8) return {};
+  return model::Fp8Recipe{fixture.fp8.gradient_dtype};
+}
+
 }  // namespace
 
 std::map<std::string, std::vector<double>> whole_parameters(comm::World& world, device::Device& device,
@@ -153,7 +158,7 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
     : world_(world),
       fixture_(fixture),
       options_(options),
-      model_(model::make_llama(fixture.config)),
+      model_(model::make_llama(fixture.config, fp8_recipe(fixture, options))),
       device_(options.float64 ? device::make_reference_device() : device::make_cpu_device(1)),
       slots_((fixture.global_batch + world.size() * options.accumulation - 1) /
              (world.size() * options.accumulation)),
@@ -198,7 +203,7 @@ TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
   const auto result = engine_->step(inputs.micro_batches, inputs.step);
   double loss = result.loss_sum;
   world_.sum(std::span(&loss, 1));
-  return {loss / static_cast<double>(inputs.step.valid_labels), result.grad_norm};
+  return {loss / static_cast<double>(inputs.step.valid_labels), result.grad_norm, result.fp8};
 }
 
 Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,
@@ -208,6 +213,7 @@ Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,
   for (std::int64_t t = 1; t <= fixture.training.steps; ++t) {
     const auto result = run.step(t);
     trajectory.losses.push_back(result.loss);
+    trajectory.fp8_saturated += result.fp8.saturated;
     trajectory.grad_norms.push_back(result.grad_norm);
   }
   trajectory.final_parameters = whole_parameters(world, run.device(), run.engine());

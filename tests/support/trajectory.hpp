@@ -33,6 +33,7 @@ struct TrajectoryOptions {
   fsdp::BlockCheckpointing checkpointing = {};
   fsdp::Precision precision = {};
   double loss_scale = 1;
+  bool without_fp8 = false;  ///< though the fixture has products in 8 bits
   fsdp::WrapOptions wrap = {};
   fsdp::Offload offload = {};
   std::string frozen = {};     ///< besides what the fixture's rules say
@@ -46,6 +47,7 @@ struct TrajectoryOptions {
 struct Trajectory {
   std::vector<double> losses, grad_norms;
   std::map<std::string, std::vector<double>> final_parameters;  ///< whole, on every rank
+  std::int64_t fp8_saturated = 0;                               ///< of this rank
 };
 
 /// Whole parameters on every rank, from the ranks' pieces. Collective.
@@ -69,10 +71,11 @@ class TrainingRun {
   struct Result {
     double loss = 0;  ///< global mean
     double grad_norm = 0;
+    device::Fp8Counts fp8 = {};  ///< of this rank
   };
   Result step(std::int64_t t) { return step(inputs(t)); }
   Result step(const Inputs& inputs);
-  fsdp::Engine& engine() { return *engine_; }
+  fsdp::Engine& engine() const { return *engine_; }
   device::Device& device() { return options_.machine ? options_.machine->device : *device_; }
   std::int64_t observed() const { return observed_; }  ///< actions that ended
 

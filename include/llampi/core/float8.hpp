@@ -83,20 +83,19 @@ LLAMPI_HOST_DEVICE constexpr float from_float8(Float8Format format, std::uint8_t
   return float8_detail::float_of(sign | ((magnitude << shift) + rebias));
 }
 
-/// The scales of a tensor are 2^e and 2^-e, with |e| at most this: so that the product of two scales is a normal
+/// The scales of a tensor are 2^e and 2^-e, with e at most this: so that the product of two inverse scales is a normal
 /// float32.
 inline constexpr int kLargestScaleExponent = 60;
 
 /// The e of the scale with which a tensor is multiplied before it is cast: the largest with which `maximum` stays
-/// within the format, cut to kLargestScaleExponent. 0 if the tensor has no magnitude.
+/// within the format, and no more than kLargestScaleExponent. 0 if the tensor has no magnitude.
 /// @param maximum_bits of the largest finite magnitude, as float32
 LLAMPI_HOST_DEVICE constexpr int float8_scale_exponent(Float8Format format, std::int32_t maximum_bits) {
   if (maximum_bits == 0) return 0;
   const int exponent = (maximum_bits >> 23) - 127;
   const bool reaches_next = (maximum_bits & 0x7FFFFF) > 0x600000;  // beyond 1.75
   const int scale = format.largest_exponent - exponent - (reaches_next ? 1 : 0);
-  if (scale > kLargestScaleExponent) return kLargestScaleExponent;
-  return scale < -kLargestScaleExponent ? -kLargestScaleExponent : scale;
+  return scale < kLargestScaleExponent ? scale : kLargestScaleExponent;
 }
 
 LLAMPI_HOST_DEVICE constexpr float power_of_two(int exponent) {  // of a normal float32
