@@ -139,7 +139,10 @@ int plan_command(const Arguments& arguments) {
   request.shape.hardware =
       machine.backend == comm::Backend::nccl ? train::Hardware::gpu : train::Hardware::cpu;
   request.shape.memory_bytes = machine.memory_bytes;
-  if (const auto* gpu = known_gpu(machine.device)) request.shape.gpu_major = gpu->major;
+  if (const auto* gpu = known_gpu(machine.device)) {
+    request.shape.gpu_major = gpu->major;
+    request.shape.gpu_minor = gpu->minor;
+  }
   if (request.shape.hardware == train::Hardware::gpu)
     request.shape.host_memory_bytes = static_cast<std::int64_t>(request.host_memory_gib * 0x1p30);
   const train::CompiledRun run = train::compile_run(config, request.shape);

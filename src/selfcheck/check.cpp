@@ -8,6 +8,8 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/threads.hpp"
+#include "llampi/device/gpu.hpp"
+
 #include "selfcheck/collectives_check.hpp"
 
 namespace llampi::selfcheck {
@@ -71,6 +73,19 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
               return compare_devices(*compute.gpu, *compute.host, {.dtype = dtype, .head_dim = head_dim});
             }));
       }
+    }
+  }
+  if (const auto& gpu = compute.gpu_properties;
+      compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {
+    for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
+      add(result, world,
+          fmt::format("GPU in bfloat16, products in FP8 with gradients in {}, against the CPU",
+                      to_string(gradient)),
+          on_all(world, [&] {
+            return compare_devices(
+                *compute.gpu, *compute.host,
+                {.dtype = DType::bfloat16, .seq_len = kFp8SeqLen, .fp8 = model::Fp8Recipe{gradient}});
+          }));
     }
   }
   if (compute.on_gpu()) {

@@ -80,6 +80,14 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
   return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype};
 }
 
+void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor) {
+  if (config.fsdp.product_dtype != ProductDtype::fp8 || device::has_fp8_products(major, minor)) return;
+  throw_user_error(
+      "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and {} has "
+      "{}.{}; use fsdp.product_dtype = auto",
+      gpu, major, minor);
+}
+
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/fsdp/fit.hpp"
@@ -22,6 +23,10 @@ fsdp::EngineOptions engine_options(const Config& config, const model::Model& mod
 
 /// The products that fsdp.product_dtype asks for. @throws UserError for what cannot be had together with 8 bits
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
+
+/// @param gpu its name; then its compute capability
+/// @throws UserError if fsdp.product_dtype = fp8 and it has no such products
+void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor);
 
 /// Whether run.attention_workspace = auto has an effect.
 /// @param gpu_major compute capability; deterministic attention of the newest keeps nothing
