@@ -34,6 +34,7 @@ struct ListCase {
   bool short_gradient = false;  ///< likewise sharded gradients
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
   bool on_gpus = false;
+  int stages_of_block = 2;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;
