@@ -86,7 +86,7 @@ if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
 if $of_8b; then
     for length in 4096 8192; do
         run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"
-        run "${small[@]}" --seq-len "$length" "${short[@]}"
+        run "${small[@]}" --seq-len "$length"
     done
 fi
 variants=140 # seconds kept for what follows
