@@ -74,6 +74,9 @@ run() {
     esac
 }
 
+# layers_at LENGTH: of the first result at this length, as PyTorch's has them
+layers_at() { grep "\"seq_len\":$1[,}]" "$results" | sed -n 's/.*"layers":\([0-9]*\).*/\1/p' | head -n 1; }
+
 read -ra lengths <<<"$lengths"
 longest=${lengths[0]}
 short=(--profile 0 --products 0)
@@ -86,7 +89,7 @@ if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
 if $of_8b; then
     for length in 4096 8192; do
         run "${small[@]}" --seq-len "$length" --deterministic 0 "${short[@]}"
-        run "${small[@]}" --seq-len "$length" "${short[@]}"
+        run "${small[@]}" --seq-len "$length"
     done
 fi
 variants=140 # seconds kept for what follows
@@ -109,7 +112,9 @@ done
 for length in "${lengths[@]}"; do
     $of_8b || continue
     run --seq-len "$length" --layers 18 "${short[@]}"
-    run --seq-len "$length" --layers 18 --gradient bfloat16 "${short[@]}" # as llmq has them
+    for layers in $(printf '%s\n' 18 "$(layers_at "$length")" | sort -u); do
+        run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
+    done
 done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"
 ! $of_8b || run --seq-len 1024 --hidden 3584 --ffn 18944 --heads 28 --kv-heads 4 --vocab 152064 --layers 28 --gradient bfloat16 "${short[@]}" # Qwen2.5-7B's shape

@@ -19,13 +19,15 @@
 #   OUT=FOLDER      where the logs go; default: gpu-results
 #   TOTAL=SECONDS   for all steps together; default: what they may take. What would begin later fails.
 #   PYTHON=PROGRAM  default: python3
-#   LLMQ_LOG=FILE   of a run of llmq on this GPU, for the verdicts of `bench`
+#   LLMQ_LOG="FILE ..." logs of runs of llmq on this GPU, one for each shape, for the verdicts of `bench`
 set -uo pipefail
 export LC_ALL=C
 
 build=$(realpath -- "${1:?usage: run-gpu-tests.sh BUILD [STEP[=SECONDS]...]}") || exit 2
 shift
 out=$(realpath -- "${OUT:-gpu-results}")
+beside=()
+for log in ${LLMQ_LOG:-}; do beside+=(--beside "$(realpath -- "$log")"); done
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 mkdir -p "$out" || exit 2
 
@@ -241,7 +243,7 @@ step_bench() {
         "${PYTHON:-python3}" >"$out/python"
     chmod +x "$out/python"
     run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
-        ${LLMQ_LOG:+--beside "$LLMQ_LOG"} --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
+        "${beside[@]}" --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
     if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <fstream>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "gpu/beside.hpp"
@@ -39,12 +40,16 @@ std::string percent(double part, double whole) {
   return whole > 0 ? fmt::format("{:.1f} %", 100 * part / whole) : "?";
 }
 
+constexpr std::int64_t kUsualHidden = 4096;  // of Llama-3-8B, whose blocks most rows are of
+std::int64_t hidden_of(const json& row) { return row.value("hidden", kUsualHidden); }
+
 /// What is not as in the usual row.
 std::string name_of(const json& row) {
   std::string name = row.at("system");
   const auto unless = [&](const char* key, const std::string& usual, const std::string& text) {
     if (row.contains(key) && row[key] != usual) name += ", " + text + row[key].get<std::string>();
   };
+  if (hidden_of(row) != kUsualHidden) name += fmt::format(", hidden {}", hidden_of(row));
   unless("checkpointing", "none", "checkpointing ");
   unless("state", "bfloat16", "state ");
   unless("gradient", "float32", "gradients ");
@@ -160,11 +165,11 @@ std::string class_table(const std::vector<json>& rows) {
   return text;
 }
 
-std::string product_table(const std::vector<json>& rows) {
-  const auto columns = columns_with(rows, "limits");
-  if (columns.empty()) return "";
-  const json& limits = (*columns.front().row)["limits"];
-  std::string text = "\n" + head_of({"product, alone", "rows × out × in", "forward, TFLOP/s", "backward"}, 1);
+std::string products_of(const Column& column, double limit) {
+  const json& limits = (*column.row)["limits"];
+  std::string text = "\n" + head_of({fmt::format("product, alone, hidden {}", hidden_of(*column.row)),
+                                     "rows × out × in", "forward, TFLOP/s", "backward"},
+                                    1);
   for (const auto& p : limits["products"]) {
     const auto& shape = p["shape"];
     text += row_of({p["name"], fmt::format("{} × {} × {}", shape[0].dump(), shape[1].dump(), shape[2].dump()),
@@ -173,9 +178,19 @@ std::string product_table(const std::vector<json>& rows) {
   }
   text +=
       row_of({"all of a step", "", fmt::format("{:.1f}", limits["step_products_tflops"].get<double>()), ""});
-  text += row_of({"a large square (the limit)", "", fmt::format("{:.1f}", limit_of(rows)), ""});
+  text += row_of({"a large square (the limit)", "", fmt::format("{:.1f}", limit), ""});
   return text + fmt::format("\nA copy in the device's memory moves {:.0f} GB/s, bytes read and written.\n",
                             limits["copy_gbytes_per_second"].get<double>());
+}
+
+/// Of the first row of each model.
+std::string product_table(const std::vector<json>& rows) {
+  std::string text;
+  std::set<std::int64_t> shown;
+  for (const auto& column : columns_with(rows, "limits")) {
+    if (shown.insert(hidden_of(*column.row)).second) text += products_of(column, limit_of(rows));
+  }
+  return text;
 }
 
 }  // namespace

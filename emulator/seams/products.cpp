@@ -154,14 +154,17 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     return algorithms_.at(algorithm).out_of_place;
   }
 
-  void run(std::size_t index, const ColumnOperands& operands, void* workspace, cudaStream_t stream) override {
-    const emulator::Algorithm& algorithm = algorithms_.at(index);
+  void run(const Way& way, const ColumnOperands& given, void* workspace, cudaStream_t stream) override {
+    const emulator::Algorithm& algorithm = algorithms_.at(way.algorithm);
     require(algorithm.runs, "an algorithm that cannot be used");
+    require((given.added == given.result) == product_.in_place,
+            "a product that is in place where it was not, or not where it was");
+    const ColumnOperands operands = device::cuda::copied(way, product_.result, given, stream);
     check_addresses(operands, algorithm);
     const std::size_t bytes = algorithm.workspace_bytes;
     require(bytes == 0 || reinterpret_cast<std::uintptr_t>(workspace) % 256 == 0,
             "the workspace is not aligned");
-    products.push_back({algorithm, product_});
+    products.push_back({algorithm, product_, way.copies});
     enqueue(stream, [=, product = product_] {
       if (bytes > 0) std::memset(workspace, 0xFF, std::min(bytes, kSpoiled));
       multiply(product, operands);
@@ -170,13 +173,14 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     });
   }
 
-  double time(std::size_t index, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
+  double time(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
               int runs) override {
+    const emulator::Algorithm& algorithm = algorithms_.at(way.algorithm);
     require(runs > 0, "nothing is timed");
-    if (algorithms_.at(index).fails) throw Error("the emulated product fails");
-    run(index, operands, workspace, stream);
+    if (algorithm.fails) throw Error("the emulated product fails");
+    run(way, operands, workspace, stream);
     run_stream(stream);
-    return algorithms_.at(index).seconds;
+    return algorithm.seconds + (way.copies ? kCopySeconds : 0);
   }
 
  private:
@@ -193,10 +197,7 @@ class EmulatedProduct final : public device::cuda::LibraryProduct {
     check(operands.added, product_.result, result);
     require(operands.result != operands.first && operands.result != operands.second,
             "a product that overwrites its operand");
-    const bool in_place = operands.added == operands.result;
-    require(in_place == product_.in_place,
-            "a product that is in place where it was not, or not where it was");
-    require(in_place || algorithm.out_of_place, "the algorithm works in place only");
+    require(operands.added == operands.result || algorithm.out_of_place, "the algorithm works in place only");
     check_factors(product_, operands);
   }
 

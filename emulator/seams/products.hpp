@@ -10,6 +10,8 @@
 
 namespace llampi::emulator {
 
+constexpr double kCopySeconds = 0.5;  ///< that it takes to copy what is added to the result
+
 struct Algorithm {
   bool runs = true;
   bool out_of_place = true;  ///< the result may be other memory than what is added
@@ -31,6 +33,7 @@ void set_usual_algorithms();
 struct Product {
   Algorithm algorithm;
   device::cuda::ColumnProduct asked;
+  bool copies = false;  ///< what is added to the result first
 };
 /// Since the last call of this function.
 std::vector<Product> take_products();

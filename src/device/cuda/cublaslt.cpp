@@ -58,7 +58,10 @@ struct TimingEvent {
 class CublasProduct final : public LibraryProduct {
  public:
   CublasProduct(cublasLtHandle_t handle, const ColumnProduct& product, const ColumnOperands& operands)
-      : handle_(handle), beta_(product.adds ? 1.0F : 0.0F), has_factors_(is_float8(product.first.dtype)) {
+      : handle_(handle),
+        beta_(product.adds ? 1.0F : 0.0F),
+        has_factors_(is_float8(product.first.dtype)),
+        result_matrix_(product.result) {
     describe(product);
     set_factors(operands);
     ask(product);
@@ -84,23 +87,23 @@ class CublasProduct final : public LibraryProduct {
     return supported != 0;
   }
 
-  void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
-           cudaStream_t stream) override {
+  void run(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream) override {
     set_factors(operands);
     const float alpha = 1;
-    const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(algorithm);
-    check_cublas(cublasLtMatmul(handle_, &operation_, &alpha, operands.first, &first_, operands.second,
-                                &second_, &beta_, operands.added, &result_, operands.result, &result_,
-                                &chosen.algo, workspace, chosen.workspaceSize, stream),
+    const cublasLtMatmulHeuristicResult_t& chosen = candidates_.at(way.algorithm);
+    const ColumnOperands left = copied(way, result_matrix_, operands, stream);
+    check_cublas(cublasLtMatmul(handle_, &operation_, &alpha, left.first, &first_, left.second, &second_,
+                                &beta_, left.added, &result_, left.result, &result_, &chosen.algo, workspace,
+                                chosen.workspaceSize, stream),
                  "cublasLtMatmul");
   }
 
-  double time(std::size_t algorithm, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
+  double time(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
               int runs) override {
     const TimingEvent begin, end;
-    run(algorithm, operands, workspace, stream);  // meanwhile the host gives the others to the stream
+    run(way, operands, workspace, stream);  // meanwhile the host gives the others to the stream
     check(cudaEventRecord(begin.event, stream), "cudaEventRecord");
-    for (int i = 0; i < runs; ++i) run(algorithm, operands, workspace, stream);
+    for (int i = 0; i < runs; ++i) run(way, operands, workspace, stream);
     check(cudaEventRecord(end.event, stream), "cudaEventRecord");
     check(cudaEventSynchronize(end.event), "cudaEventSynchronize");
     float milliseconds = 0;
@@ -175,6 +178,7 @@ class CublasProduct final : public LibraryProduct {
   cublasLtHandle_t handle_;
   float beta_;
   bool has_factors_;
+  ColumnMatrix result_matrix_;
   cublasLtMatmulDescOpaque_t operation_{};
   cublasLtMatrixLayoutOpaque_t first_{}, second_{}, result_{};
   std::array<cublasLtMatmulHeuristicResult_t, kCandidates> candidates_{};

@@ -70,9 +70,29 @@ std::string name_of(const ColumnProduct& p) {
                      p.alignment[2], p.workspace_bytes);
 }
 
-/// Tries the algorithms of a product on its own operands.
+struct NamedWay : LibraryProduct::Way {
+  std::string name;  ///< what a choice is remembered by
+};
+
+/// Where what is added lies elsewhere, first those that need no copy.
+std::vector<NamedWay> ways_of(const LibraryProduct& product, bool in_place) {
+  const std::vector<LibraryProduct::Algorithm> algorithms = product.algorithms();
+  std::vector<NamedWay> ways;
+  for (const bool copies : {false, true}) {
+    for (std::size_t i = 0; i < algorithms.size(); ++i) {
+      const bool fits = copies ? !in_place : in_place || product.adds_out_of_place(i);
+      if (algorithms[i].runs && fits)
+        ways.push_back({{i, copies}, (copies ? "copy " : "") + algorithms[i].name});
+    }
+  }
+  return ways;
+}
+
+/// Tries the ways to compute a product on its own operands.
 class ProductTimer {
  public:
+  using Way = LibraryProduct::Way;
+
   ProductTimer(LibraryProduct& product, const ColumnProduct& asked, const ColumnOperands& operands,
                const Tensor& workspace, cudaStream_t stream)
       : product_(product),
@@ -84,17 +104,17 @@ class ProductTimer {
                       size_of(asked.result.dtype)) {}
 
   struct Choice {
-    std::size_t algorithm = 0;
+    NamedWay way;
     bool repeats_its_bits = true;
   };
   /// Of those that repeat their bits, if that counts and there is one. Those that fail are left out.
   /// @throws Error if all do
-  Choice fastest(const std::vector<std::size_t>& usable, bool must_repeat) const {
+  Choice fastest(const std::vector<NamedWay>& ways, bool must_repeat) const {
     std::vector<Timed> times;
     std::optional<Error> failure;
-    for (const std::size_t algorithm : usable) {
+    for (const NamedWay& way : ways) {
       try {
-        times.push_back({algorithm, seconds_of(algorithm, 1)});
+        times.push_back({way, seconds_of(way, 1)});
       } catch (const Error& error) {
         failure = error;
       }
@@ -103,28 +123,28 @@ class ProductTimer {
     // In turns, so that a clock that falls meanwhile is fair.
     for (int turn = 0; times.size() > 1 && turn < kTurns; ++turn) {
       for (Timed& timed : times) {
-        const double now = seconds_of(timed.algorithm, runs_of(timed.first_seconds));
+        const double now = seconds_of(timed.way, runs_of(timed.first_seconds));
         timed.seconds = turn == 0 ? now : std::min(timed.seconds, now);
       }
     }
     std::ranges::stable_sort(times, {}, &Timed::seconds);
-    if (!must_repeat) return {times.front().algorithm};
+    if (!must_repeat) return {times.front().way};
     for (const Timed& timed : times) {
-      if (repeats_its_bits(timed.algorithm)) return {timed.algorithm};
+      if (repeats_its_bits(timed.way)) return {timed.way};
     }
-    return {times.front().algorithm, false};
+    return {times.front().way, false};
   }
 
  private:
   static constexpr int kTurns = 3;
   struct Timed {
-    std::size_t algorithm = 0;
+    NamedWay way;
     double first_seconds = 0;  ///< of the first run, with the loading of its kernel: says how many to time
     double seconds = 0;
   };
 
-  double seconds_of(std::size_t algorithm, int runs) const {
-    return product_.time(algorithm, operands_, workspace_.data, stream_, runs);
+  double seconds_of(const Way& way, int runs) const {
+    return product_.time(way, operands_, workspace_.data, stream_, runs);
   }
   /// As many as take a millisecond: what is over in microseconds is hard to tell apart.
   static int runs_of(double seconds) {
@@ -132,16 +152,16 @@ class ProductTimer {
     return static_cast<int>(std::clamp(kEnough / std::max(seconds, kEnough / 20), 1.0, 20.0));
   }
   /// As far as two runs tell. Without a workspace there is no place for the sum: then none adds in parts.
-  bool repeats_its_bits(std::size_t algorithm) const {
+  bool repeats_its_bits(const Way& way) const {
     if (workspace_.bytes() < static_cast<std::int64_t>(sizeof(std::uint64_t))) return true;
-    const std::uint64_t first = checksum_of_run(algorithm), second = checksum_of_run(algorithm);
+    const std::uint64_t first = checksum_of_run(way), second = checksum_of_run(way);
     return first == second;
   }
-  std::uint64_t checksum_of_run(std::size_t algorithm) const {
+  std::uint64_t checksum_of_run(const Way& way) const {
     if (in_place_)
       check(cudaMemsetAsync(operands_.result, 0, static_cast<std::size_t>(result_bytes_), stream_),
             "cudaMemsetAsync");
-    product_.run(algorithm, operands_, workspace_.data, stream_);
+    product_.run(way, operands_, workspace_.data, stream_);
     auto* const sum = static_cast<std::uint64_t*>(workspace_.data);
     checksum(operands_.result, result_bytes_, sum, stream_);
     std::uint64_t result = 0;
@@ -160,13 +180,27 @@ class ProductTimer {
 
 }  // namespace
 
-/// A product that was asked for, and the algorithm that was chosen for it.
+ColumnOperands copied(const LibraryProduct::Way& way, const ColumnMatrix& result,
+                      const ColumnOperands& operands, cudaStream_t stream) {
+  if (!way.copies) return operands;
+  const auto element = static_cast<std::size_t>(size_of(result.dtype));
+  const std::size_t column = static_cast<std::size_t>(result.rows) * element;
+  const std::size_t stride = static_cast<std::size_t>(result.stride) * element;
+  check(cudaMemcpy2DAsync(operands.result, stride, operands.added, stride, column,
+                          static_cast<std::size_t>(result.cols), cudaMemcpyDeviceToDevice, stream),
+        "cudaMemcpy2DAsync");
+  ColumnOperands left = operands;
+  left.added = operands.result;
+  return left;
+}
+
+/// A product that was asked for, and how it was chosen to be computed.
 struct Gemm::Plan {
   explicit Plan(std::unique_ptr<LibraryProduct> product) : in_library(std::move(product)) {}
 
   std::unique_ptr<LibraryProduct> in_library;
-  std::size_t algorithm = 0;
-  std::string name;  ///< of the algorithm
+  LibraryProduct::Way way;
+  std::string name;  ///< of the way
 };
 
 Gemm::Gemm(bool deterministic, bool tf32, std::string gpu)
@@ -190,33 +224,27 @@ Choices Gemm::choices() const {
   return choices;
 }
 
-/// The adopted algorithm, if there is one and it can be used; else, while measuring, the fastest that repeats
-/// its bits; else the library's first.
+/// The adopted way, if there is one and it can be used; else, while measuring, the fastest that repeats its
+/// bits; else the library's first.
 /// @throws Error if there is no algorithm
 void Gemm::choose(Plan& plan, const ColumnProduct& product, const ColumnOperands& operands,
                   const Tensor& workspace, cudaStream_t stream) {
-  const std::vector<LibraryProduct::Algorithm> algorithms = plan.in_library->algorithms();
-  std::vector<std::size_t> usable;
-  for (std::size_t i = 0; i < algorithms.size(); ++i) {
-    if (algorithms[i].runs && (product.in_place || plan.in_library->adds_out_of_place(i)))
-      usable.push_back(i);
-  }
-  if (usable.empty()) throw Error("no algorithm can be used");
-  const auto take = [&](std::size_t algorithm) {
-    plan.algorithm = algorithm;
-    plan.name = algorithms[algorithm].name;
+  const std::vector<NamedWay> ways = ways_of(*plan.in_library, product.in_place);
+  if (ways.empty()) throw Error("no algorithm can be used");
+  const auto take = [&](const NamedWay& way) {
+    plan.way = way;
+    plan.name = way.name;
   };
-  take(usable.front());
+  take(ways.front());
   if (const auto adopted = adopted_.find(name_of(product)); adopted != adopted_.end()) {
-    const auto same =
-        std::ranges::find(usable, adopted->second, [&](std::size_t i) { return algorithms[i].name; });
-    if (same != usable.end()) return take(*same);
+    if (const auto same = std::ranges::find(ways, adopted->second, &NamedWay::name); same != ways.end())
+      return take(*same);
     warnings_.push_back(fmt::format(
         "the remembered algorithm cannot be used any more, so bits will differ: {}", name_of(product)));
   }
   if (!measures_) return;
   const ProductTimer timer(*plan.in_library, product, operands, workspace, stream);
-  const auto [fastest, repeats] = timer.fastest(usable, product.partial_sums == PartialSums::in_order);
+  const auto [fastest, repeats] = timer.fastest(ways, product.partial_sums == PartialSums::in_order);
   take(fastest);
   if (!repeats)
     warnings_.push_back(fmt::format("no algorithm gave the same bits twice: {}", name_of(product)));
@@ -251,7 +279,7 @@ void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tenso
   try {
     const ColumnOperands by_column{b, a, added, c, b_factor, a_factor};
     Plan& plan = plan_of(product, by_column, workspace, stream);
-    plan.in_library->run(plan.algorithm, by_column, workspace.data, stream);
+    plan.in_library->run(plan.way, by_column, workspace.data, stream);
   } catch (const Error& error) {
     throw Error(fmt::format("{}: {}", describe(shape), error.what()));
   }

@@ -77,13 +77,17 @@ class LibraryProduct {
   virtual std::vector<Algorithm> algorithms() const = 0;
   /// Whether the result may be other memory than what is added. `algorithm` is an index into algorithms().
   virtual bool adds_out_of_place(std::size_t algorithm) const = 0;
+
+  struct Way {
+    std::size_t algorithm = 0;  ///< an index into algorithms()
+    bool copies = false;        ///< what is added to the result first, so that the product itself is in place
+  };
   /// The workspace has at least what the algorithm needs. @throws Error
-  virtual void run(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
-                   cudaStream_t stream) = 0;
+  virtual void run(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream) = 0;
   /// Seconds that one of `runs` takes on the GPU, one after another, behind one that is not counted; waits for
   /// them. @throws Error
-  virtual double time(std::size_t algorithm, const ColumnOperands& operands, void* workspace,
-                      cudaStream_t stream, int runs) = 0;
+  virtual double time(const Way& way, const ColumnOperands& operands, void* workspace, cudaStream_t stream,
+                      int runs) = 0;
 };
 
 class ProductLibrary {
@@ -94,6 +98,11 @@ class ProductLibrary {
   virtual std::unique_ptr<LibraryProduct> product(const ColumnProduct& product,
                                                   const ColumnOperands& operands) = 0;
 };
+
+/// What is left to be done after the copy that `way` may begin with: done on `stream` here.
+/// @throws Error
+ColumnOperands copied(const LibraryProduct::Way& way, const ColumnMatrix& result,
+                      const ColumnOperands& operands, cudaStream_t stream);
 
 /// @throws Error if it cannot be used on this machine
 std::unique_ptr<ProductLibrary> make_product_library();

@@ -155,8 +155,13 @@ class Scheduler {
       int read = loss;
       while (read < end && !touches_output(events[read], s)) ++read;
       if (read == end || events[read].stage == s) continue;  // not needed, or made again
-      int returns = loss;
-      while (events[returns].stage != s + 1 + kAhead) ++returns;
+      // Two stages' backward passes, with what they recompute, however many of them a block has.
+      int returns = read, ahead = 0;
+      while (returns - 1 > loss && (ahead < kAhead || events[returns - 1].op == Op::recompute)) {
+        --returns;
+        ahead += events[returns].op == Op::backward ? 1 : 0;
+      }
+      if (ahead < kAhead) continue;
       made_.host_stays.push_back({s, begin + s, begin + s + 1 + kAhead, returns, read});
     }
   }

@@ -137,6 +137,15 @@ TEST(Tables, SayWhereAStepGoesAndWhatRunsBesideIt) {
   row["profile"].erase("classes_beside");  // as it was written before
   std::ofstream(file) << row << "\n";
   EXPECT_THAT(tables(file.string()), HasSubstr("issued | 900.0 (100.0 %) |\n| the step as it runs |"));
+
+  json small = row;
+  small["hidden"] = 2048;
+  std::ofstream(file) << row << "\n" << small << "\n";
+  const std::string of_both = tables(file.string());
+  for (const char* part :
+       {"\n| llampi, hidden 2048 | 8192 |", "| kernels, ms of a step | 8192 | 8192, hidden 2048 |",
+        "| product, alone, hidden 4096 |", "| product, alone, hidden 2048 |"})
+    EXPECT_THAT(of_both, HasSubstr(part));
 }
 
 }  // namespace

@@ -8,6 +8,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "emulator/seams/products.hpp"
@@ -33,6 +35,12 @@ constexpr Types kTypes[] = {{DType::float32, DType::float32},
                             {DType::bfloat16, DType::float32},
                             {DType::float16, DType::float32}};
 
+std::byte* device_memory(std::int64_t bytes) {
+  void* data = nullptr;
+  if (cudaMalloc(&data, static_cast<std::size_t>(bytes)) != cudaSuccess) throw std::bad_alloc();
+  return static_cast<std::byte*>(data);
+}
+
 /// [rows, cols] with rows `stride` elements apart, `offset` elements behind an address that 256 divides.
 class Matrix {
  public:
@@ -41,9 +49,8 @@ class Matrix {
         rows_(rows),
         cols_(cols),
         stride_(cols + gap),
-        bytes_(size_of(dtype) * (offset + rows * stride_) + 256) {
-    const auto address = reinterpret_cast<std::uintptr_t>(bytes_.data());
-    data_ = bytes_.data() + (256 - address % 256) % 256 + offset * size_of(dtype);
+        memory_(device_memory(size_of(dtype) * (offset + rows * stride_))),
+        data_(memory_.get() + offset * size_of(dtype)) {
     for (std::int64_t i = 0; i < rows * stride_; ++i) write(i, std::nanf(""));
   }
 
@@ -92,10 +99,14 @@ class Matrix {
     }
   }
 
+  struct Free {
+    void operator()(std::byte* memory) const { cudaFree(memory); }
+  };
+
   DType dtype_;
   std::int64_t rows_, cols_, stride_;
-  std::vector<std::byte> bytes_;
-  std::byte* data_ = nullptr;
+  std::unique_ptr<std::byte, Free> memory_;
+  std::byte* data_;
 };
 
 /// What is added to the product.
@@ -334,6 +345,17 @@ TEST_F(GemmTest, AResidualElsewhereNeedsAnAlgorithmForIt) {
   EXPECT_FALSE(algorithm_of(gemm, Added::c_as_residual).out_of_place);
   EXPECT_TRUE(algorithm_of(gemm, Added::residual).out_of_place);
   EXPECT_FALSE(algorithm_of(gemm, Added::c_as_residual).out_of_place);
+}
+
+TEST_F(GemmTest, AResidualElsewhereIsCopiedWhereNoAlgorithmAddsIt) {
+  emulator::set_algorithms({{.out_of_place = false}});
+  Gemm gemm(true, false);
+  for (const auto& [in, out] : kTypes) {
+    for (const std::int64_t gap : {0, 3}) {
+      expect_product(gemm, {.m = 3, .n = 5, .k = 7, .in = in, .out = out}, Added::residual, gap);
+      EXPECT_TRUE(emulator::take_products().at(0).copies);
+    }
+  }
 }
 
 TEST_F(GemmTest, AlgorithmsFitTheWorkspace) {

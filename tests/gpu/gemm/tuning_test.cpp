@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
+using ::testing::StartsWith;
 
 /// Device memory, which the host sees here.
 template <class T>
@@ -61,7 +62,18 @@ class ProductTuning : public ::testing::Test {
     return emulator::take_products().back().algorithm.seconds;
   }
 
-  DeviceVector<float> x_{64, 1.0F}, w_{128, 1.0F}, y_{32, 0.0F};
+  /// That runs in the end: y = x w^T + residual, which lies elsewhere.
+  emulator::Product adding_elsewhere(Gemm& gemm) {
+    emulator::take_products();
+    gemm.run({.m = 4, .n = 8, .k = 16, .b = Transpose::yes, .in = DType::float32, .out = DType::float32},
+             {x_.data(), w_.data(), y_.data(), residual_.data()},
+             {workspace_.data(), DType::int32, 1, 1 << 10}, nullptr);
+    emulator::run_all();
+    EXPECT_EQ(y_.values(), std::vector<float>(32, 18.0F));
+    return emulator::take_products().back();
+  }
+
+  DeviceVector<float> x_{64, 1.0F}, w_{128, 1.0F}, y_{32, 0.0F}, residual_{32, 2.0F};
   DeviceVector<std::byte> workspace_{1 << 12, std::byte{0}};
 };
 
@@ -142,6 +154,43 @@ TEST_F(ProductTuning, RemembersWhatItChose) {
   elsewhere.adopt(choices);
   elsewhere.measure(true);
   EXPECT_EQ(seconds_of(elsewhere), 1);
+}
+
+TEST_F(ProductTuning, CopiesWhatIsAddedWhereThatIsFaster) {
+  using emulator::kCopySeconds;
+  for (const double spared : {0.5 * kCopySeconds, 1.5 * kCopySeconds}) {
+    emulator::set_algorithms({{.out_of_place = false, .seconds = 2}, {.seconds = 2 + spared}});
+    Gemm first(true, false);
+    EXPECT_FALSE(adding_elsewhere(first).copies) << "nothing is measured";
+    Gemm gemm(true, false);
+    gemm.measure(true);
+    const bool copies = spared > kCopySeconds;
+    const emulator::Product chosen = adding_elsewhere(gemm);
+    EXPECT_EQ(chosen.copies, copies);
+    EXPECT_EQ(chosen.algorithm.out_of_place, !copies);
+
+    Gemm again(true, false);
+    again.adopt(gemm.choices());
+    EXPECT_EQ(adding_elsewhere(again).copies, copies);
+    EXPECT_THAT(again.warnings(), IsEmpty());
+    EXPECT_EQ(again.choices(), gemm.choices());
+  }
+}
+
+TEST_F(ProductTuning, CopiesWhatIsAddedWhereNoAlgorithmAddsOutOfPlace) {
+  emulator::set_algorithms({{.out_of_place = false, .seconds = 1, .repeats_its_bits = false},
+                            {.out_of_place = false, .seconds = 3},
+                            {.out_of_place = false, .seconds = 2}});
+  Gemm measured(true, false);
+  measured.measure(true);
+  const emulator::Product chosen = adding_elsewhere(measured);
+  EXPECT_TRUE(chosen.copies);
+  EXPECT_EQ(chosen.algorithm.seconds, 2) << "the fastest that repeats its bits";
+  EXPECT_THAT(measured.choices(), ElementsAre(Pair(HasSubstr("added elsewhere"), StartsWith("copy "))));
+
+  emulator::set_algorithms({{.out_of_place = false}});
+  Gemm gemm(true, false);
+  EXPECT_TRUE(adding_elsewhere(gemm).copies);
 }
 
 TEST(Checksum, IsOfAllWordsAndTheirPlaces) {

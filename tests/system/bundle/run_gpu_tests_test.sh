@@ -26,8 +26,8 @@ all_good() {
     program "$build/tests/gpu/test_ranks" "$good_test"
     program "$build/gpu_bench" ''
     program "$tree/bench/gpu_table.sh" '
-        while (($#)); do if [[ $1 == --folder ]]; then folder=$2; fi; shift; done; mkdir -p "$folder"
-        echo "{\"system\":\"llampi\"}" >"$folder/results.jsonl"; echo "| a table |" >"$folder/tables.md"'
+        beside=; while (($#)); do case $1 in --folder) folder=$2 ;; --beside) beside+=" and $2" ;; esac; shift; done; mkdir -p "$folder"
+        echo "{\"system\":\"llampi\"}" >"$folder/results.jsonl"; echo "| a table$beside |" >"$folder/tables.md"'
     program "$tree/tests/gpu/several_ranks.sh" 'echo "== all agree"'
     program "$folder/bin/compute-sanitizer" '
         tool=$2
@@ -137,6 +137,9 @@ run 1 racecheck
 expect "racecheck +FAIL .*1 hazard"
 
 all_good
+(cd "$folder" && LLMQ_LOG="one.json two.json" run 0 bench)
+expect "\\| a table and $(realpath "$folder")/one.json and $(realpath "$folder")/two.json \\|"
+
 program "$tree/bench/gpu_table.sh" 'mkdir -p "$OUT/gpu_table"
     printf "%s\n" "{\"system\":\"llampi\"}" "{\"system\":\"llampi long\",\"not_measured\":\"exit status 1, out of memory\"}" >"$OUT/gpu_table/results.jsonl"'
 program "$tree/tests/gpu/several_ranks.sh" 'echo "several_ranks: the losses do not agree"; exit 1'

@@ -16,12 +16,12 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
-      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8);
+      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -176,6 +176,14 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const auto checkpointing : {Checkpointing::full, Checkpointing::feed_forward}) {
+          cases.push_back({.layers = layers,
+                           .tied = tied,
+                           .micro_batches = micro_batches,
+                           .checkpointing = checkpointing,
+                           .offload = {.residuals = true},
+                           .stages_of_block = 4});
+        }
         cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
         cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
         cases.push_back(
@@ -235,7 +243,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
     const bool block = s > 0 && !lists.last_stage(s);
-    spec.blocks.push_back(block ? (s - 1) / 2 : -1);
+    spec.blocks.push_back(block ? (s - 1) / options.stages_of_block : -1);
   }
   if (change) change(spec);
   lists.step = build(spec);

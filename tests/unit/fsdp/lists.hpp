@@ -35,6 +35,7 @@ struct ListCase {
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
   bool on_gpus = false;
   bool fp8 = false;  ///< products of blocks in 8 bits; of a model whose sizes are multiples of 16
+  int stages_of_block = 2;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Choices that all ranks make alike.
+#include "train/tuning.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "device/cpu/cpu_device.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/device/tuning.hpp"
+#include "support/mpi_test.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/trajectory.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Finds another algorithm to be the fastest than other ranks do.
+class TuningOfRank final : public device::Tuning {
+ public:
+  explicit TuningOfRank(std::string key) : key_(std::move(key)) {}
+  std::string key() const override { return key_; }
+  void adopt(const device::Choices& choices) override { adopted = choices; }
+  void measure(bool on) override { measured = measured || on; }
+  device::Choices choices() const override {
+    return measured ? device::Choices{{"product", fmt::format("algorithm {}", test_world().rank())}}
+                    : adopted;
+  }
+  std::vector<std::string> warnings() const override { return {}; }
+
+  device::Choices adopted;
+  bool measured = false;
+
+ private:
+  std::string key_;
+};
+
+class SharedTuning : public ::testing::Test {
+ protected:
+  SharedTuning() { setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1); }
+  ~SharedTuning() override { unsetenv("XDG_CACHE_HOME"); }
+
+  ChoicesOfRun choose(TuningOfRank& tuning) {
+    struct Tuned final : device::CpuDevice {
+      explicit Tuned(TuningOfRank& of) : CpuDevice(1, *device::available_kernels().front()), tuning_(of) {}
+      device::Tuning* tuning() override { return &tuning_; }
+      TuningOfRank& tuning_;
+    } device(tuning);
+    TrainingRun training(test_world(), fixture_, {});
+    return make_choices(test_world(), training.engine(), device, {}, {}, Log());
+  }
+
+  const TemporaryFolder cache_;  // each rank's own; rank 0's counts
+  const oracle::Fixture fixture_ = oracle::load("mqa");
+};
+
+TEST_F(SharedTuning, IsWhatRankZeroFound) {
+  const device::Choices of_rank_0{{"product", "algorithm 0"}};
+  TuningOfRank first("a GPU");
+  EXPECT_EQ(choose(first).products, of_rank_0);
+  EXPECT_TRUE(first.measured);
+  EXPECT_EQ(first.adopted, of_rank_0);
+
+  TuningOfRank second("a GPU");
+  EXPECT_EQ(choose(second).products, of_rank_0);
+  EXPECT_FALSE(second.measured) << "it is in the cache of rank 0";
+  EXPECT_EQ(second.adopted, of_rank_0);
+}
+
+TEST_F(SharedTuning, IsOfEqualGpus) {
+  TuningOfRank tuning(test_world().rank() == 0 ? "a GPU" : "another GPU");
+  if (test_world().size() == 1) {
+    EXPECT_FALSE(choose(tuning).products.empty());
+    return;
+  }
+  try {
+    choose(tuning);
+    ADD_FAILURE() << "no error";
+  } catch (const UserError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("rank 0 has a GPU, and rank 1 has another GPU"));
+  }
+  EXPECT_THAT(tuning.adopted, IsEmpty());
+}
+
+}  // namespace
+}  // namespace llampi::test
