@@ -16,6 +16,7 @@ Machine open_machine(comm::World& mpi, const Options& options) {
   machine.gpu = std::move(gpu);
   machine.name = machine.libraries = "emulated GPU";
   machine.peak_flops = 1e9;
+  machine.properties.major = 9;
   return machine;
 }
 

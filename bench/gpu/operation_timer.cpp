@@ -42,6 +42,10 @@ template <class O>
 Kind kind_of(const O& o) {
   if constexpr (std::is_same_v<O, device::op::Attention>) return {o.kName, attention_flops(o, 2)};
   if constexpr (std::is_same_v<O, device::op::AttentionBackward>) return {o.kName, attention_flops(o, 5)};
+  if constexpr (std::is_same_v<O, device::op::Fp8Product>) {
+    return {fmt::format("{} {}x{}x{}", o.kName, o.a.rows, o.b.rows, o.a.cols),
+            2.0 * static_cast<double>(o.a.elements()) * static_cast<double>(o.b.rows)};
+  }
   const int products = products_of(o);
   if (products == 0) return {o.kName};
   if constexpr (requires { o.weight, o.x; }) {

@@ -1,46 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/products.hpp"
 
-#include <algorithm>
-#include <array>
-
 #include "device/cuda/loss_sizes.hpp"
-#include "gpu/clock.hpp"
-#include "gpu/noise.hpp"
+#include "gpu/fp8.hpp"
+#include "gpu/timing.hpp"
 
 namespace llampi::bench {
 namespace {
-
-constexpr double kSeconds = 0.05;  // of a measurement, at least
-constexpr int kMeasurements = 3;
-
-/// Seconds of a call among many: the median of some measurements.
-template <class Work>
-double time_call(device::Device& device, const Work& work) {
-  const auto time_calls = [&](int calls) {
-    device.synchronize(device::Stream::compute);
-    const double begin = now();
-    for (int call = 0; call < calls; ++call) work(call);
-    device.synchronize(device::Stream::compute);
-    return (now() - begin) / calls;
-  };
-  time_calls(2);
-  const int calls = std::clamp(static_cast<int>(kSeconds / time_calls(2)), 2, 1000);
-  std::array<double, kMeasurements> seconds{};
-  for (double& s : seconds) s = time_calls(calls);
-  std::sort(seconds.begin(), seconds.end());
-  return seconds[kMeasurements / 2];
-}
-
-/// A matrix of noise in memory of its own.
-struct Matrix {
-  Matrix(device::Device& device, const Noise* noise, DType dtype, std::int64_t rows, std::int64_t cols)
-      : memory(device.allocate(rows * cols * size_of(dtype))), view{memory.data(), dtype, rows, cols} {
-    if (noise != nullptr) noise->fill(view);
-  }
-  device::Memory memory;
-  Tensor view;
-};
 
 /// Weight gradients are overwritten by the first micro-batch (or chunk), added to by the others.
 void measure(device::Device& device, const Noise& noise, DType dtype, DType gradient, int writes,
@@ -81,7 +47,7 @@ double Limits::product_flops() const {
   return sum / product_seconds();
 }
 
-Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers) {
+Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers, bool fp8) {
   const std::int64_t workspace_bytes = device.sizes().shared_workspace();
   const device::Memory workspace = device.allocate(workspace_bytes);
   if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
@@ -114,6 +80,7 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) / time_call(device, [&](int) {
                             device.run(device::op::Copy{.source = from.view, .destination = to.view});
                           });
+  if (fp8) limits.fp8 = std::make_shared<Fp8Limits>(measure_fp8(device, noise, dtype, o, limits.products));
   device.synchronize(device::Stream::compute);
   return limits;
 }

@@ -2,6 +2,7 @@
 // The limits of a device: its matrix products at the shapes of a step and at a large square, and its copies.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,16 +26,21 @@ struct ProductTime {
   double flops_per_step() const { return 3 * static_cast<double>(forward_calls) * forward_flops(); }
 };
 
+struct Fp8Limits;  // fp8.hpp
+
 struct Limits {
   std::vector<ProductTime> products;
-  double square_flops = 0;    ///< per second, of a square product
-  double copy_bandwidth = 0;  ///< bytes read and written per second
+  double square_flops = 0;                    ///< per second, of a square product
+  double copy_bandwidth = 0;                  ///< bytes read and written per second
+  std::shared_ptr<const Fp8Limits> fp8 = {};  ///< null: not measured
 
   double product_seconds() const;  ///< of a step
   double product_flops() const;    ///< per second, of a step's products
 };
 
 /// To be called last: the device's shared workspace is gone afterwards.
-Limits measure_limits(device::Device& device, DType dtype, const Options& options, std::int64_t layers);
+/// @param fp8 whether the device multiplies in 8 bits, and is to
+Limits measure_limits(device::Device& device, DType dtype, const Options& options, std::int64_t layers,
+                      bool fp8);
 
 }  // namespace llampi::bench

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "gpu/fp8.hpp"
 #include "llampi/device/operations.hpp"
 
 namespace llampi::bench {
@@ -35,10 +36,14 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   if (is(GateUpSwiglu::kName)) return {"SwiGLU", calls * gate_up.forward_seconds};
   if (is(GateUpSwigluBackward::kName)) return {"SwiGLU", calls * gate_up.backward_seconds};
   if (is(LinearCrossEntropyBackward::kName)) return {"loss", head.seconds_per_step() * calls / micro_batches};
-  if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName)) return {"", time.seconds};
+  if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName, Fp8Product::kName))
+    return {"", time.seconds};
+  if (is(Fp8Maximum::kName, Fp8Scales::kName, Fp8Cast::kName, Fp8Transpose::kName))
+    return {"casts to 8 bits"};
+  if (is(Rope::kName)) return {"RoPE"};
   if (is(Attention::kName, CachedAttention::kName)) return {"attention forward"};
   if (is(AttentionBackward::kName)) return {"attention backward"};
-  if (is(Swiglu::kName)) return {"SwiGLU"};
+  if (is(Swiglu::kName, SwigluBackward::kName)) return {"SwiGLU"};
   if (is(RmsNorm::kName, RmsNormBackward::kName)) return {"RMSNorm"};
   if (is(Embedding::kName, EmbeddingBackward::kName)) return {"embedding"};
   if (is(MaxMagnitude::kName, SumSquares::kName, FinishNorm::kName)) return {"gradient norm"};
@@ -73,6 +78,19 @@ json classes_beside(const Profile& profile, const Limits& limits, int micro_batc
   return seconds;
 }
 
+json to_json(const Fp8Limits& limits) {
+  json products = json::array(), bandwidths = json::array();
+  for (const auto& p : limits.products) {
+    products.push_back({{"name", p.name},
+                        {"forward_tflops", p.flops / p.forward_seconds / 1e12},
+                        {"dx_tflops", p.flops / p.dx_seconds / 1e12},
+                        {"dweight_tflops", p.flops / p.dweight_seconds / 1e12}});
+  }
+  for (const auto& b : limits.bandwidths)
+    bandwidths.push_back({{"name", b.name}, {"gbytes_per_second", b.bytes_per_second / 1e9}});
+  return {{"products", products}, {"bandwidths", bandwidths}};
+}
+
 json to_json(const Limits& limits) {
   json products = json::array();
   for (const auto& p : limits.products) {
@@ -83,11 +101,13 @@ json to_json(const Limits& limits) {
                         {"backward_tflops", 2 * p.forward_flops() / p.backward_seconds / 1e12},
                         {"seconds_per_step", p.seconds_per_step()}});
   }
-  return {{"square_tflops", limits.square_flops / 1e12},
-          {"copy_gbytes_per_second", limits.copy_bandwidth / 1e9},
-          {"step_products_tflops", limits.product_flops() / 1e12},
-          {"step_products_seconds", limits.product_seconds()},
-          {"products", products}};
+  json result = {{"square_tflops", limits.square_flops / 1e12},
+                 {"copy_gbytes_per_second", limits.copy_bandwidth / 1e9},
+                 {"step_products_tflops", limits.product_flops() / 1e12},
+                 {"step_products_seconds", limits.product_seconds()},
+                 {"products", products}};
+  if (limits.fp8) result["fp8"] = to_json(*limits.fp8);
+  return result;
 }
 
 json to_json(const Profile& profile, const StepTimes& steps) {

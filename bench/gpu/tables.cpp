@@ -165,6 +165,20 @@ std::string class_table(const std::vector<json>& rows) {
   return text;
 }
 
+/// The same products in 8 bits, and what goes before them.
+std::string fp8_tables(const json& fp8) {
+  std::string text =
+      "\n" + head_of({"product in 8 bits", "forward (fast accumulation), TFLOP/s", "dX", "dW"}, 1);
+  const auto rate = [](const json& row, const char* key) {
+    return fmt::format("{:.0f}", row[key].get<double>());
+  };
+  for (const auto& p : fp8["products"])
+    text += row_of({p["name"], rate(p, "forward_tflops"), rate(p, "dx_tflops"), rate(p, "dweight_tflops")});
+  text += "\n" + head_of({"before them", "GB/s, bytes read and written"}, 1);
+  for (const auto& b : fp8["bandwidths"]) text += row_of({b["name"], rate(b, "gbytes_per_second")});
+  return text;
+}
+
 std::string products_of(const Column& column, double limit) {
   const json& limits = (*column.row)["limits"];
   std::string text = "\n" + head_of({fmt::format("product, alone, hidden {}", hidden_of(*column.row)),
@@ -179,8 +193,9 @@ std::string products_of(const Column& column, double limit) {
   text +=
       row_of({"all of a step", "", fmt::format("{:.1f}", limits["step_products_tflops"].get<double>()), ""});
   text += row_of({"a large square (the limit)", "", fmt::format("{:.1f}", limit), ""});
-  return text + fmt::format("\nA copy in the device's memory moves {:.0f} GB/s, bytes read and written.\n",
-                            limits["copy_gbytes_per_second"].get<double>());
+  text += fmt::format("\nA copy in the device's memory moves {:.0f} GB/s, bytes read and written.\n",
+                      limits["copy_gbytes_per_second"].get<double>());
+  return limits.contains("fp8") ? text + fp8_tables(limits["fp8"]) : text;
 }
 
 /// Of the first row of each model.
