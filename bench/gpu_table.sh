@@ -83,6 +83,11 @@ short=(--profile 0 --products 0)
 for length in "${lengths[@]}"; do run --seq-len "$length" --deterministic 0; done # as PyTorch, which is paired with these
 for length in "${lengths[@]}"; do run --seq-len "$length" "${short[@]}"; done
 run --seq-len "$longest" --products 1 # where a step goes as it comes
+for length in "${lengths[@]}"; do # products in FP8, of as many layers
+    ((length == longest || length == 2048)) || continue
+    profile=$((length == longest ? 1 : 0))
+    run --seq-len "$length" --layers "$(layers_at "$length")" --product fp8 --profile $profile --products $profile
+done
 small=(--hidden 2048 --ffn 8192 --heads 32 --kv-heads 8 --layers 16) # 1.24 billion parameters and an untied head
 of_8b=true # else the script is tried out
 if [[ " ${common[*]} " == *" --hidden "* ]]; then of_8b=false; fi
@@ -114,6 +119,7 @@ for length in "${lengths[@]}"; do
     run --seq-len "$length" --layers 18 "${short[@]}"
     for layers in $(printf '%s\n' 18 "$(layers_at "$length")" | sort -u); do
         run --seq-len "$length" --layers "$layers" --gradient bfloat16 "${short[@]}" # as llmq and PyTorch have them
+        ((length == 4096)) || run --seq-len "$length" --layers "$layers" --gradient bfloat16 --product fp8 "${short[@]}"
     done
 done
 run --seq-len "$longest" --micro-batches 16 "${short[@]}"

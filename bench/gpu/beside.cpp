@@ -58,7 +58,8 @@ bool is_system(const json& row, const std::string& system) {
   return name.starts_with(system.substr(0, system.find(' '))) &&
          (!system.ends_with("compiled") || name.find("compiled") != name.npos);
 }
-/// As a run is that nobody has tuned.
+bool is_fp8(const json& row) { return row.value("product", "auto") == "fp8"; }
+/// As a run is that nobody has tuned; its products may be in FP8.
 bool as_it_comes(const json& row) {
   return is_system(row, "llampi") && row.value("deterministic", true) && is(row, "attention", "auto") &&
          row.value("tuning", true) && row.value("graph", true) && is(row, "state", "bfloat16");
@@ -68,9 +69,10 @@ std::vector<Claim> claims() {
   std::vector<Claim> claims;
   const auto add = [&](const std::string& what, const std::string& other, double ratio, const Wanted& shape,
                        bool other_deterministic) {
-    claims.push_back({what, other, ratio, [=](const json& row) { return as_it_comes(row) && shape(row); },
+    claims.push_back({what, other, ratio,
+                      [=](const json& row) { return as_it_comes(row) && !is_fp8(row) && shape(row); },
                       [=](const json& row) {
-                        return is_system(row, other) && shape(row) &&
+                        return is_system(row, other) && !is_fp8(row) && shape(row) &&
                                row.value("deterministic", false) == other_deterministic;
                       }});
   };
@@ -93,6 +95,24 @@ std::vector<Claim> claims() {
         fmt::format("1.24 billion, {}", length), "PyTorch compiled", 1.08,
         [length](const json& row) { return is_1b(row) && is_step(row, length, 2); }, false);
   }
+  for (const std::int64_t length : {8192, 2048}) {
+    const Wanted shape = [length](const json& row) {
+      return is_8b(row) && is_step(row, length, 2) && row.value("layers", 0) < 32 &&
+             row.value("checkpointing", "none") == "none";
+    };
+    const Wanted fp8 = [=](const json& row) { return as_it_comes(row) && is_fp8(row) && shape(row); };
+    const std::string what = fmt::format("layers of 8B in FP8, {}", length);
+    claims.push_back({what, "llampi in bfloat16", 1.30, fp8,
+                      [=](const json& row) { return as_it_comes(row) && !is_fp8(row) && shape(row); }});
+    claims.push_back({what, "PyTorch compiled", 1.35, fp8, [=](const json& row) {
+                        return is_system(row, "PyTorch compiled") && shape(row) &&
+                               !row.value("deterministic", false);
+                      }});
+    claims.push_back({what, "llmq in FP8", 1.00, fp8, [=](const json& row) {
+                        return is_system(row, "llmq") && is_fp8(row) && shape(row) &&
+                               row.value("deterministic", false);
+                      }});
+  }
   return claims;
 }
 
@@ -112,7 +132,7 @@ std::string verdict(bool reached) { return reached ? "reached" : "**NOT reached*
 std::string share_verdict(const std::vector<json>& rows) {
   constexpr double kLeast = 0.88;
   const json* const row = fastest(rows, [](const json& r) {
-    return as_it_comes(r) && is_8b(r) && is_step(r, 8192, 2) && r.contains("profile") &&
+    return as_it_comes(r) && !is_fp8(r) && is_8b(r) && is_step(r, 8192, 2) && r.contains("profile") &&
            r["profile"].contains("classes");
   });
   const std::string what = "| products and attention of a step, 8192 | |";
@@ -158,6 +178,7 @@ json row_of_llmq(const std::string& file, const Options& options) {
   shape.vocabulary = number("vocab-size");
   const std::int64_t layers = number("num-layers"), seq_len = number("seq-len");
   const double median = seconds[seconds.size() / 2], rate = tokens / median;
+  const bool in_fp8 = is(said, "matmul-dtype", "F8_E4M3");
   const double flops = make_model(shape, layers)->flops_per_token(seq_len);
   return {{"system", "llmq"},
           {"device", gpu},
@@ -171,6 +192,7 @@ json row_of_llmq(const std::string& file, const Options& options) {
           {"sequences", number("micro-batch")},
           {"micro_batches", number("grad-accumulation")},
           {"deterministic", options.deterministic},
+          {"product", in_fp8 ? "fp8" : "auto"},
           {"flops_per_token", flops},
           {"peak_tflops", device::peak_flops(gpu, DType::bfloat16) / 1e12},
           {"step_seconds", median},

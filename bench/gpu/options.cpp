@@ -44,6 +44,7 @@ po::options_description describe(Options& o) {
   add("checkpointing", value(o.checkpointing), "as activation.checkpointing; auto: what fits");
   add("state", value(o.state), "master parameters and moments: bfloat16 or float32");
   add("gradient", value(o.gradient), "sharded gradients: float32 or bfloat16");
+  add("product", value(o.product), "products of blocks, as fsdp.product_dtype: auto or fp8");
   add("attention", value(o.attention), "auto, cudnn, own");
   add("deterministic", value(o.deterministic), "");
   add("attention-workspace", value(o.attention_workspace), "MiB for deterministic attention; -1: what fits");
@@ -84,6 +85,7 @@ void check(const Options& o) {
     throw_user_error("--checkpointing {}: use what activation.checkpointing takes", o.checkpointing);
   require_one_of("state", o.state, {"bfloat16", "float32"});
   require_one_of("gradient", o.gradient, {"float32", "bfloat16"});
+  require_one_of("product", o.product, {"auto", "fp8"});
   require_one_of("attention", o.attention, {"auto", "cudnn", "own"});
   if (std::min({o.hidden, o.feed_forward, o.query_heads, o.key_value_heads, o.vocabulary, o.seq_len, o.tokens,
                 o.documents, o.square, std::int64_t{o.micro_batches}, std::int64_t{o.steps},

@@ -146,6 +146,7 @@ json to_json(const Options& o, const Machine& machine, const Measured& m) {
               {"checkpointing", o.checkpointing},
               {"state", o.state},
               {"gradient", o.gradient},
+              {"product", o.product},
               {"attention", o.attention},
               {"deterministic", o.deterministic},
               {"graph", o.graph},

@@ -155,7 +155,8 @@ std::unique_ptr<model::Model> make_model(const Options& options, std::int64_t la
   config.max_position_embeddings = 8192;
   config.rms_norm_eps = 1e-5;
   config.rope_theta = 500000;
-  return model::make_llama(config);
+  return model::make_llama(config,
+                           options.product == "fp8" ? std::optional(model::Fp8Recipe()) : std::nullopt);
 }
 
 std::int64_t layers_that_fit(const Machine& machine, comm::World& world, const Options& options) {

@@ -53,6 +53,7 @@ std::string name_of(const json& row) {
   unless("checkpointing", "none", "checkpointing ");
   unless("state", "bfloat16", "state ");
   unless("gradient", "float32", "gradients ");
+  unless("product", "auto", "products in ");
   unless("attention", "auto", "attention ");
   unless("note", "", "");
   if (!row.value("deterministic", true)) name += ", not deterministic";

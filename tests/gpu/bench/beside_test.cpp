@@ -106,6 +106,26 @@ TEST(Verdicts, CompareWhatIsAlike) {
   EXPECT_THAT(verdicts({torch, ours(16384 * 1.04)}), HasSubstr("no row of PyTorch compiled"));
 }
 
+TEST(Verdicts, CompareProductsInFp8WithThoseInBfloat16) {
+  json fp8 = ours(16384 * 1.36), llmq = row_of(log_of({1, 1, 1000}));
+  fp8["product"] = "fp8";
+  EXPECT_THAT(verdicts({ours(16384), fp8}),
+              HasSubstr("| layers of 8B in FP8, 8192 | llampi in bfloat16 | 1.30 | 1.360, reached |"));
+  EXPECT_THAT(verdicts({ours(16384 * 1.1), fp8}),
+              HasSubstr("| llampi in bfloat16 | 1.30 | 1.236, **NOT reached** |"));
+  EXPECT_THAT(verdicts({fp8}), HasSubstr("| llampi in bfloat16 | 1.30 | not measured"));
+  // A log of llmq is beside what it was of.
+  EXPECT_THAT(verdicts({llmq, fp8}), HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"));
+  EXPECT_THAT(verdicts({llmq, fp8}), HasSubstr("| llmq in FP8 | 1.00 | not measured"));
+  std::string text = log_of({1, 1, 1000});
+  text.insert(2,
+              "  {\"log\": \"option\", \"step\": 0, \"name\": \"matmul-dtype\", \"value\": \"F8_E4M3\"},\n");
+  EXPECT_EQ(row_of(text)["product"], "fp8");
+  EXPECT_THAT(verdicts({row_of(text), fp8}), HasSubstr("| llmq in FP8 | 1.00 | 1.360, reached |"));
+  EXPECT_THAT(verdicts({row_of(text), ours(20000)}),
+              HasSubstr("| layers of 8B, 8192 | llmq | 1.03 | not measured"));
+}
+
 TEST(Verdicts, CountProductsAndAttention) {
   json row = ours(16000);
   EXPECT_THAT(verdicts({row}),

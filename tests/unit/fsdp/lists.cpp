@@ -155,24 +155,24 @@ std::vector<ListCase> list_cases() {
         }
         for (const auto& wrap : wraps) {
           for (const int shards : {1, 2, 4}) {
-            for (const auto checkpointing :
-                 {Checkpointing::none, Checkpointing::selective, Checkpointing::full}) {
-              for (const bool on_gpus : {false, true}) {
-                cases.push_back({.layers = layers,
-                                 .tied = tied,
-                                 .ranks = 4,
-                                 .micro_batches = micro_batches,
-                                 .limit = on_gpus ? 2 : 1,
-                                 .reshard_after_forward = checkpointing != Checkpointing::selective,
-                                 .shards = shards,
-                                 .checkpointing = checkpointing,
-                                 .wrap = wrap,
-                                 .mixed = on_gpus,
-                                 .offload = {.optimizer = on_gpus && shards == 2},
-                                 .frozen = shards == 2,
-                                 .on_gpus = on_gpus,
-                                 .fp8 = true});
-              }
+            for (const bool on_gpus : {false, true}) {
+              constexpr Checkpointing kTurns[] = {Checkpointing::none, Checkpointing::selective,
+                                                  Checkpointing::full};
+              const Checkpointing checkpointing = kTurns[cases.size() % std::size(kTurns)];
+              cases.push_back({.layers = layers,
+                               .tied = tied,
+                               .ranks = 4,
+                               .micro_batches = micro_batches,
+                               .limit = on_gpus ? 2 : 1,
+                               .reshard_after_forward = checkpointing != Checkpointing::selective,
+                               .shards = shards,
+                               .checkpointing = checkpointing,
+                               .wrap = wrap,
+                               .mixed = on_gpus,
+                               .offload = {.optimizer = on_gpus && shards == 2},
+                               .frozen = shards == 2,
+                               .on_gpus = on_gpus,
+                               .fp8 = true});
             }
           }
         }
