@@ -3,6 +3,7 @@
 #include "support/fp8_operations.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "gpu/gpu_fixture.hpp"

@@ -2,6 +2,7 @@
 #include "support/fp8_operations.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>

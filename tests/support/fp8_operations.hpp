@@ -41,7 +41,7 @@ Fp8CastResult cast_to_fp8(Session& session, const Fp8CastCase& cast);
 /// Both formats; matrices of multiples of 16 and others, vectors that begin anywhere, with and without each output;
 /// NaN, infinities, subnormals, zeros.
 std::vector<Fp8CastCase> fp8_casts();
-/// Of every bfloat16, with scales from 2^-108 to 2^60.
+/// Of every bfloat16, with scales from the smallest to the largest.
 std::vector<Fp8CastCase> fp8_casts_of_every_bfloat16();
 
 /// op::Fp8Transpose of bytes that all differ from their neighbours.

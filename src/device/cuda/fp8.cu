@@ -2,6 +2,7 @@
 // What goes before products in 8 bits: scales, casts, transposes. All of it moves bytes: times at 3.35 TB/s are of
 // 8192 x 4096 elements.
 #include <algorithm>
+#include <type_traits>
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/float8.cuh"

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products in 8 bits on CPUs: casts have the reference's bits, whatever the number of threads; the reference's are those of
 // the formats' definition.
+#include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "llampi/core/float8.hpp"
 #include "support/fp8_operations.hpp"
