@@ -95,6 +95,16 @@ TEST_P(Fp8, BitsDependOnNoScheduleAndNoPlace) {
   }
 }
 
+TEST_P(Fp8, UsesAsMuchMemoryAsIsPlanned) {
+  for (const auto checkpointing : {Checkpointing::none, Checkpointing::selective}) {
+    TrainingRun training(world_, fixture_, {.checkpointing = checkpointing});
+    training.step(1);
+    training.step(2);
+    const Engine& engine = training.engine();
+    EXPECT_EQ(engine.memory().used(), engine.compiled().arena_bytes);
+  }
+}
+
 TEST_P(Fp8, HybridGroupsHoldEqualReplicas) {
   if (test_ranks() != 4) GTEST_SKIP() << "needs two groups of two";
   const TrajectoryOptions hybrid{.strategy = Strategy::hybrid_shard, .poison = true, .shard_group_size = 2};
