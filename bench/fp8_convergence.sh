@@ -39,7 +39,7 @@ for seed in $seeds; do
         train "chat-$name" --config input/sums-chat.ini --model.weights="$folder/base-$name" --data.train="$folder/train.h5" \
             --data.eval="$folder/heldout.h5" --run.seed="$seed" --fsdp.product_dtype=$products
         train "text-$name" --config input/small.ini --data.train="$folder/licences.h5" --data.eval= --train.eval_every=0 --run.seed="$seed" \
-            --train.steps=200 --fsdp.product_dtype=$products
+            --train.steps=100 --fsdp.product_dtype=$products
         right=$(mpirun -n 2 "$llampi" evaluate --weights "$folder/chat-$name" --questions input/sums/heldout.jsonl --json 2>>"$folder/log" |
             grep -o '"correct": *[0-9]*' | grep -o '[0-9]*')
         echo "$products $seed $(final_loss "base-$name") $(eval_loss "chat-$name") $right $(final_loss "text-$name")" | tee -a "$folder/results"

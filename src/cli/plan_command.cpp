@@ -140,7 +140,9 @@ int plan_command(const Arguments& arguments) {
       machine.backend == comm::Backend::nccl ? train::Hardware::gpu : train::Hardware::cpu;
   request.shape.memory_bytes = machine.memory_bytes;
   if (const auto* gpu = known_gpu(machine.device)) {
+    request.shape.gpu = machine.device;
     request.shape.gpu_major = gpu->major;
+
     request.shape.gpu_minor = gpu->minor;
   }
   if (request.shape.hardware == train::Hardware::gpu)

@@ -22,7 +22,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
   run.model = model::make_llama(read_model_config(config), fp8_recipe(config));
   if (shape.hardware == Hardware::gpu)
-    require_fp8_products(config, "this GPU", shape.gpu_major, shape.gpu_minor);
+    require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
   std::vector<int> node_of_rank(shape.ranks);
   for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <exception>
 #include <tuple>
@@ -28,6 +27,7 @@
 #include "llampi/train/evaluate.hpp"
 #include "llampi/train/run_text.hpp"
 #include "llampi/train/stop.hpp"
+#include "train/decisions.hpp"
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/not_finite.hpp"
@@ -68,18 +68,6 @@ struct MemoryFigures {
   auto members() { return std::tie(planned_and_used, gpu_process); }
 };
 
-constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
-constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
-                     *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
-
-/// None for what is no whole number between these.
-std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool read = error == std::errc() && end == text.data() + text.size();
-  return read && number >= least && number <= most ? std::optional(number) : std::nullopt;
-}
-
 class Trainer {
  public:
   using Complain = std::function<void(const std::string& summary)>;
@@ -97,12 +85,9 @@ class Trainer {
  private:
   Outcome run_watched();
   bool take_folder();
-  void fill_engine(std::vector<checkpoint::Refused> refused);
+  void fill_engine(std::vector<checkpoint::Refused> refused, const Decisions& decisions);
   std::int64_t resume(std::vector<checkpoint::Refused>& refused);
   checkpoint::CheckpointTexts checkpoint_texts() const;
-  void decide_by_memory(fsdp::EngineOptions& options);
-  Config as_decided_before() const;
-  void record_decisions();
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
@@ -158,7 +143,6 @@ class Trainer {
   bool dropped_ = false;             ///< the last step
   bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
-  bool decides_room_ = false;        ///< of attention
   double step_seconds_sum_ = 0;
   std::unique_ptr<Trace> trace_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
@@ -191,7 +175,7 @@ std::int64_t Trainer::resume(std::vector<checkpoint::Refused>& refused) {
 }
 
 /// Fills the engine and says where the run stands.
-void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
+void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisions& decisions) {
   const bool begins = start_.checkpoint.empty();
   const health::FlightPhase phase(record_, begins ? "reads the weights" : "reads the checkpoint");
   std::int64_t saved_step = -1;
@@ -203,7 +187,7 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused) {
     infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
                         config_.fsdp.sync_init);
   }
-  record_decisions();
+  start_.run_text = with_decisions(start_.run_text, decisions);
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
   const Saver::Run run{world_,
@@ -334,14 +318,16 @@ Outcome Trainer::run_watched() {
                          .head_dim = inputs_.llama.head_dim,
                          .fp8 = fp8_recipe(config_)},
                         log_);
-  decide_by_memory(options);
+  const Decisions decisions =
+      make_decisions({world_, compute_, inputs_, config_, start_.run_text, log_}, options);
+  inputs_.batch_options.micro_batch = options.batch.sequences;
   engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
                                            compute_.world(), options);
   engine_->keep_record(record_);
   look_for_room(refused);
   choices_ = make_choices(world_, *engine_, compute_.device(), choice_sources(config_, start_.checkpoint),
                           config_, log_);
-  fill_engine(std::move(refused));
+  fill_engine(std::move(refused), decisions);
   open_run_folder();
   if (config_.log.trace && config_.log.trace->first > total_steps_)
     log_.warning("log.trace begins at step {}, after the last step {}: there will be no trace",
@@ -350,94 +336,6 @@ Outcome Trainer::run_watched() {
   report_->describe(total_steps_);
   warn_of_zero_learning_rate(schedule_, state_.step + 1, log_);
   return loop();
-}
-
-/// What is `auto` and depends on memory: as the checkpoint says if that fits here, else what all ranks have room
-/// for. Collective.
-void Trainer::decide_by_memory(fsdp::EngineOptions& options) {
-  const Hardware hardware = compute_.on_gpu() ? Hardware::gpu : Hardware::cpu;
-  if (!decides_by_memory(config_, hardware)) return;
-  const comm::Backend backend = compute_.world().backend();
-  const auto groups =
-      fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world_), options.shard_group_size);
-  const int local_ranks = world_.topology().local_ranks;
-  const auto& gpu = compute_.gpu_properties;
-  std::int64_t lacking[] = {-compute_.device().available_bytes(local_ranks),
-                            -compute_.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
-  world_.max(std::span(lacking));  // so that all ranks decide alike
-  const fsdp::AvailableMemory available{
-      .backend = backend, .on_device = -lacking[0], .on_host = -lacking[1], .one_memory = !compute_.on_gpu()};
-  const GpuOfRanks least{-lacking[2], static_cast<int>(-lacking[3])};
-  comm::agree(world_, [&] {
-    const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
-      return available.holds(arenas, in_groups);
-    };
-    const fsdp::FitQuestion question{.model = *inputs_.model,
-                                     .options = options,
-                                     .groups = groups,
-                                     .sizes = compute_.device().sizes(),
-                                     .backend = backend,
-                                     .fits = fits};
-    const auto options_of = [&](const Config& config) {
-      return engine_options(config, *inputs_.model, micro_batches_of_step(config, world_.size()), hardware);
-    };
-    const auto it_fits = [&] {
-      const auto compiled =
-          fsdp::compile_model(*inputs_.model, options, groups, compute_.device().sizes(), backend);
-      return fits(compiled.arena_bytes, groups);
-    };
-    // On other GPUs more recomputation or less room may do, which changes no bits; another micro-batch does.
-    Config decided = as_decided_before();
-    options = options_of(decided);
-    if (!it_fits()) {
-      decided = config_;
-      decided.train.micro_batch = as_decided_before().train.micro_batch;
-      options = options_of(decided);
-      train::decide_by_memory(options, question, decided, hardware, least);
-      if (it_fits() || config_.train.micro_batch || !decided.train.micro_batch) return;
-      log_.warning("train.micro_batch = {}, which the run had, does not fit here", options.batch.sequences);
-      decided = config_;
-      options = options_of(decided);
-    }
-    train::decide_by_memory(options, question, decided, hardware, least);
-  });
-  inputs_.batch_options.micro_batch = options.batch.sequences;
-  decides_room_ = decides_dp_room(config_, hardware, least.major);
-  if (!config_.activation.checkpointing)
-    log_.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
-              options.offload.residuals ? ", with residuals in host memory" : "");
-  if (!config_.train.micro_batch) log_.info("train.micro_batch = auto: {}", options.batch.sequences);
-}
-
-/// The configuration with what the checkpoint says where it is `auto`.
-Config Trainer::as_decided_before() const {
-  const RunText then = read_run_text(start_.run_text);  // "auto" where there is no checkpoint
-  Config decided = config_;
-  if (!config_.run.attention_workspace)
-    decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
-  if (!config_.activation.checkpointing) {
-    decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
-    if (!config_.activation.offload)
-      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
-  }
-  const std::int64_t of_rank = config_.train.global_batch / world_.size();
-  const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
-  if (!config_.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
-    decided.train.micro_batch = micro_batch;
-  return decided;
-}
-
-/// What was `auto`, as it is now: for config.ini and checkpoints.
-void Trainer::record_decisions() {
-  const fsdp::EngineOptions& options = engine_->options();
-  const auto record = [&](bool is_open, const char* key, const auto& value) {
-    if (is_open) start_.run_text = with_value(start_.run_text, key, std::string(value));
-  };
-  record(!config_.train.micro_batch, kMicroBatch, std::to_string(options.batch.sequences));
-  record(!config_.activation.checkpointing, kCheckpointing, to_string(options.checkpointing));
-  record(!config_.activation.offload, kOffload,
-         word_of(options.offload.residuals ? ActivationOffload::residuals : ActivationOffload::none));
-  record(decides_room_, kRoom, std::to_string(options.batch.dp_room >> 20));
 }
 
 /// Within a step or an evaluation. Collective.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
@@ -16,6 +17,7 @@ struct RunShape {
   int threads = 0;         ///< per rank; 0: as the configuration says
   Hardware hardware = Hardware::cpu;
   std::int64_t memory_bytes = 0;     ///< of the GPU of a rank; 0: not known
+  std::string gpu = "this GPU";      ///< in messages
   int gpu_major = 9, gpu_minor = 0;  ///< its compute capability
 
   std::int64_t host_memory_bytes = 0;  ///< of a node with GPUs; 0: not known

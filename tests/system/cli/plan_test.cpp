@@ -229,6 +229,27 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
 }
 
 // Each piece of advice is tried: with it the plan fits, without it it does not.
+TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
+  const std::string ranks = "--ranks 2 --device h100";
+  const auto bfloat16 = json(ranks), fp8 = json(ranks + " --fsdp.product_dtype=fp8");
+  EXPECT_EQ(bfloat16["product_dtype"], "bfloat16");
+  EXPECT_EQ(fp8["product_dtype"], "fp8");
+  const auto bytes_of = [](const nlohmann::json& plan, const std::string& role) {
+    std::int64_t bytes = 0;
+    for (const auto& row : plan["roles"]) bytes += row["role"] == role ? row["bytes"].get<std::int64_t>() : 0;
+    return bytes;
+  };
+  EXPECT_LT(bytes_of(fp8, "saved activation"), bytes_of(bfloat16, "saved activation"));
+  EXPECT_LT(fp8["traffic"]["gathered_bytes"], bfloat16["traffic"]["gathered_bytes"]);
+  EXPECT_THAT(plan(ranks + " --fsdp.product_dtype=fp8").out,
+              HasSubstr("\nweights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn)\n"));
+  expect_refused(
+      "--device a100 --fsdp.product_dtype=fp8",
+      "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and a100 has "
+      "8.0; use fsdp.product_dtype = auto");
+  EXPECT_EQ(json("--device l40s --fsdp.product_dtype=fp8")["product_dtype"], "fp8");
+}
+
 TEST_F(Plan, SaysWhatWouldMakeItFit) {
   const auto mib_needed = [&](const std::string& options) {
     return json(options)["needed_bytes"].get<double>() / 0x1p20;

@@ -108,6 +108,27 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
+TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
+  const std::string train = "train --config run.ini --fsdp.product_dtype=fp8 --run.dir=";
+  ASSERT_EQ(llampi(train + "cpu --run.device=cpu").status, 0);
+  const Ending run = llampi(train + "gpu --run.device=cuda --run.share_gpu=true", 2);
+  ASSERT_EQ(run.status, 0) << run.err;
+  expect_same_curve("gpu", "cpu", 1.8e-2);
+  EXPECT_THAT(run.out, HasSubstr(" in bfloat16 with products in FP8 are the CPU's\n"));
+  EXPECT_EQ(metrics("gpu").back()["fp8_saturated"], 0);
+  EXPECT_THAT(read_file(folder_.path() / "gpu/checkpoints/tuning.json"),
+              ::testing::AllOf(HasSubstr("float8_e5m2"), HasSubstr("fast accumulation")));
+  const Ending again = llampi(train + "gpu --run.device=cuda --run.share_gpu=true --train.steps=3", 2);
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, Not(HasSubstr("bits will differ")));
+
+  const Ending older = llampi(train + "older --run.device=cuda", 1, "EMULATED_GPU_MAJOR=8");
+  EXPECT_EQ(older.status, 2);
+  EXPECT_THAT(older.err,
+              HasSubstr("fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, "
+                        "Hopper, Blackwell), and emulated GPU has 8.0"));
+}
+
 TEST_F(OnGpus, TraceWhatTheyDoAtTheirOwnTimes) {
   const Ending run = llampi("train --config run.ini --run.dir=traced --run.device=cuda --log.trace=2");
   ASSERT_EQ(run.status, 0) << run.err;

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/decisions.hpp"
+
+#include <charconv>
+#include <optional>
+#include <span>
+
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/fit.hpp"
+#include "llampi/train/run_text.hpp"
+#include "train/engine_config.hpp"
+
+namespace llampi::train {
+namespace {
+
+constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
+constexpr const char *kRoom = "run.attention_workspace", *kCheckpointing = "activation.checkpointing",
+                     *kOffload = "activation.offload", *kMicroBatch = "train.micro_batch";
+
+/// None for what is no whole number between these.
+std::optional<std::int64_t> number_in(const std::string& text, std::int64_t least, std::int64_t most) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read && number >= least && number <= most ? std::optional(number) : std::nullopt;
+}
+
+/// The configuration with what the checkpoint says where it is `auto`.
+Config as_decided_before(const Config& config, const std::string& run_text, int ranks) {
+  const RunText then = read_run_text(run_text);  // "auto" where there is no checkpoint
+  Config decided = config;
+  if (!config.run.attention_workspace)
+    decided.run.attention_workspace = number_in(then.value(kRoom), 0, kMostMib);
+  if (!config.activation.checkpointing) {
+    decided.activation.checkpointing = fsdp::parse_checkpointing(then.value(kCheckpointing));
+    if (!config.activation.offload)
+      decided.activation.offload = from_word<ActivationOffload>(then.value(kOffload));
+  }
+  const std::int64_t of_rank = config.train.global_batch / ranks;
+  const auto micro_batch = number_in(then.value(kMicroBatch), 1, of_rank);
+  if (!config.train.micro_batch && of_rank % micro_batch.value_or(1) == 0)
+    decided.train.micro_batch = micro_batch;
+  return decided;
+}
+
+/// What every rank has, so that all decide alike. Collective.
+struct LeastMemory {
+  fsdp::AvailableMemory available;
+  GpuOfRanks gpu;
+};
+LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
+  const int local_ranks = world.topology().local_ranks;
+  const auto& gpu = compute.gpu_properties;
+  std::int64_t lacking[] = {-compute.device().available_bytes(local_ranks),
+                            -compute.host->available_bytes(local_ranks), -gpu.memory_bytes, -gpu.major};
+  world.max(std::span(lacking));
+  return {{.backend = compute.world().backend(),
+           .on_device = -lacking[0],
+           .on_host = -lacking[1],
+           .one_memory = !compute.on_gpu()},
+          {-lacking[2], static_cast<int>(-lacking[3])}};
+}
+
+Hardware hardware_of(const BeginningRun& run) { return run.compute.on_gpu() ? Hardware::gpu : Hardware::cpu; }
+
+/// As the checkpoint says if that fits, else what fits. Collective.
+void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::EngineOptions& options) {
+  comm::World& world = run.world;
+  const comm::Compute& compute = run.compute;
+  const Inputs& inputs = run.inputs;
+  const Config& config = run.config;
+  const Hardware hardware = hardware_of(run);
+  const auto groups =
+      fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), options.shard_group_size);
+  comm::agree(world, [&] {
+    const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
+      return least.available.holds(arenas, in_groups);
+    };
+    const fsdp::FitQuestion question{.model = *inputs.model,
+                                     .options = options,
+                                     .groups = groups,
+                                     .sizes = compute.device().sizes(),
+                                     .backend = least.available.backend,
+                                     .fits = fits};
+    const auto options_of = [&](const Config& some) {
+      return engine_options(some, *inputs.model, micro_batches_of_step(some, world.size()), hardware);
+    };
+    const auto it_fits = [&] {
+      const auto compiled =
+          fsdp::compile_model(*inputs.model, options, groups, question.sizes, question.backend);
+      return fits(compiled.arena_bytes, groups);
+    };
+    // On other GPUs more recomputation or less room may do, which changes no bits; another micro-batch does.
+    Config decided = as_decided_before(config, run.text, world.size());
+    options = options_of(decided);
+    if (!it_fits()) {
+      const auto micro_batch = decided.train.micro_batch;
+      decided = config;
+      decided.train.micro_batch = micro_batch;
+      options = options_of(decided);
+      decide_by_memory(options, question, decided, hardware, least.gpu);
+      if (it_fits() || config.train.micro_batch || !decided.train.micro_batch) return;
+      run.log.warning("train.micro_batch = {}, which the run had, does not fit here",
+                      options.batch.sequences);
+      decided = config;
+      options = options_of(decided);
+    }
+    decide_by_memory(options, question, decided, hardware, least.gpu);
+  });
+}
+
+}  // namespace
+
+Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) {
+  const Config& config = run.config;
+  const Log& log = run.log;
+  bool decides_room = false;
+  if (decides_by_memory(config, hardware_of(run))) {
+    const LeastMemory least = least_memory(run.world, run.compute);
+    decide_options(run, least, options);
+    decides_room = decides_dp_room(config, hardware_of(run), least.gpu.major);
+  }
+  Decisions decisions;
+  if (!config.train.micro_batch) {
+    decisions.emplace_back(kMicroBatch, std::to_string(options.batch.sequences));
+    log.info("train.micro_batch = auto: {}", options.batch.sequences);
+  }
+  if (!config.activation.checkpointing) {
+    decisions.emplace_back(kCheckpointing, to_string(options.checkpointing));
+    log.info("activation.checkpointing = auto: {}{}", to_string(options.checkpointing),
+             options.offload.residuals ? ", with residuals in host memory" : "");
+  }
+  if (!config.activation.offload)
+    decisions.emplace_back(kOffload, word_of(options.offload.residuals ? ActivationOffload::residuals
+                                                                       : ActivationOffload::none));
+  if (decides_room) decisions.emplace_back(kRoom, std::to_string(options.batch.dp_room >> 20));
+  return decisions;
+}
+
+std::string with_decisions(std::string run_text, const Decisions& decisions) {
+  for (const auto& [key, value] : decisions) run_text = with_value(run_text, key, value);
+  return run_text;
+}
+
+}  // namespace llampi::train

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run decides when it begins, where its configuration says `auto` and memory tells: recomputation, residuals
+// in host memory, the micro-batch, room for attention. A run that goes on keeps what it decided.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/log.hpp"
+#include "llampi/fsdp/engine.hpp"
+#include "llampi/train/config.hpp"
+#include "train/inputs.hpp"
+
+namespace llampi::train {
+
+/// Keys with the values that `auto` came to; none of keys that were given.
+using Decisions = std::vector<std::pair<std::string, std::string>>;
+
+struct BeginningRun {
+  comm::World& world;
+  const comm::Compute& compute;
+  const Inputs& inputs;
+  const Config& config;
+  const std::string& text;  ///< the configuration of the checkpoint that the run goes on from; empty: none
+  const Log& log;
+};
+/// Decides it, in `options`, which are those of the configuration: as the checkpoint says if that fits here, else what all
+/// ranks have room for. Collective.
+Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options);
+
+/// The configuration as text, for config.ini and checkpoints, with these values.
+std::string with_decisions(std::string run_text, const Decisions& decisions);
+
+}  // namespace llampi::train
