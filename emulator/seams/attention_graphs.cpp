@@ -27,7 +27,7 @@ using device::cuda::Direction;
 
 constexpr std::uintptr_t kAlignment = 16;  ///< of operands, as the frontend declares them
 
-std::vector<CudnnProblem> launches;
+std::vector<CudnnProblem> built, launches;
 
 /// A sequence of a launch, in elements from the beginning of each operand.
 struct Sequence {
@@ -257,6 +257,7 @@ void spoil(void* workspace, std::int64_t bytes) {
 
 }  // namespace
 
+std::vector<CudnnProblem> take_attention_graphs() { return std::exchange(built, {}); }
 std::vector<CudnnProblem> take_attention_launches() { return std::exchange(launches, {}); }
 
 }  // namespace llampi::emulator
@@ -277,6 +278,7 @@ CudnnGraph::CudnnGraph(const CudnnGpu&, const CudnnProblem& problem, bool determ
   require(problem.dtype == DType::bfloat16 || problem.dtype == DType::float16, "a dtype that cuDNN has not");
   require(problem.ragged || problem.batch * problem.longest == problem.tokens, "tokens of no sequence");
   graph_->problem = problem;
+  emulator::built.push_back(problem);
   workspace_bytes_ = emulator::workspace_of(problem, deterministic);
   if (workspace_bytes_ > workspace_bytes) throw Error("no kernel with so little workspace");
 }

@@ -8,6 +8,8 @@
 
 namespace llampi::emulator {
 
+/// What graphs were asked for since the last call of this function, in order: each would be compiled then.
+std::vector<device::cuda::CudnnProblem> take_attention_graphs();
 /// The launches of graphs since the last call of this function, in order.
 std::vector<device::cuda::CudnnProblem> take_attention_launches();
 

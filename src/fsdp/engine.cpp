@@ -256,6 +256,17 @@ void Engine::rehearse() {
   impl_->start_anew();
 }
 
+/// Whole sequences first, so that what devices say of what they decided last is about documents. Kernels for these
+/// do not depend on how many there are.
+void Engine::prepare_for_documents() {
+  const auto& batch = impl_->options.batch;
+  const health::FlightPhase phase(record(), "prepares for packed documents");
+  for (const std::int64_t segments : {batch.sequences, batch.tokens()}) {
+    for (const BoundProgram* program : {&impl_->step, &impl_->evaluation})
+      prepare_stages(impl_->context, *program, {segments, {}});
+  }
+}
+
 StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs) {
   const auto& options = impl_->options;
   require(static_cast<int>(micro_batches.size()) == options.micro_batches, "number of micro-batches");
@@ -330,6 +341,7 @@ const RankGroups& Engine::groups() const { return impl_->groups; }
 const CompiledModel& Engine::compiled() const { return impl_->compiled; }
 const Arenas& Engine::memory() const { return impl_->arenas; }
 std::int64_t Engine::replays() const { return impl_->graphs.replays(); }
+std::int64_t Engine::captures() const { return impl_->graphs.captures(); }
 
 int Engine::unit_of_bad_gradient() {
   const Tensor maxima = norm_scalars(impl_->at(compiled().persistent().norm_scalars)).unit_maxima;

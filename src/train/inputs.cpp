@@ -7,6 +7,11 @@
 
 namespace llampi::train {
 
+bool Inputs::packs_documents() const {
+  const auto has_several = [](const auto& file) { return file && file->documents().size() > 2; };
+  return batch_options.document_mask && (has_several(train_file) || has_several(eval_file));
+}
+
 int micro_batches_of_step(const Config& c, int ranks) {
   const std::int64_t micro_batch = c.train.micro_batch.value_or(1);
   if (micro_batch > c.train.global_batch / ranks) {

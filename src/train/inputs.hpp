@@ -20,6 +20,9 @@ struct Inputs {
   std::unique_ptr<data::Sampler> sampler;
   data::BatchOptions batch_options;
   checkpoint::TrainingState fresh;  ///< of a run that has not begun
+
+  /// Whether sequences can consist of several documents that do not see each other.
+  bool packs_documents() const;
 };
 
 /// Micro-batches per rank and step. @throws UserError if the global batch does not divide into them

@@ -88,6 +88,7 @@ class Trainer {
   void fill_engine(std::vector<checkpoint::Refused> refused, const Decisions& decisions);
   std::int64_t resume(std::vector<checkpoint::Refused>& refused);
   checkpoint::CheckpointTexts checkpoint_texts() const;
+  void prepare_for_documents();
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
@@ -256,6 +257,14 @@ void Trainer::finish_what_is_saved() {
   static_cast<void>(comm::common_failure([&] { saver_->finish(); }));
 }
 
+/// Else steps that bring a new kind of micro-batch would take longer.
+void Trainer::prepare_for_documents() {
+  if (!inputs_.packs_documents()) return;
+  const double begin = steady_seconds();
+  engine_->prepare_for_documents();
+  if (compute_.on_gpu()) log_.info("packed documents: prepared in {:.1f} s", steady_seconds() - begin);
+}
+
 /// False where this job is told to stop while another one has the folder.
 bool Trainer::take_folder() {
   struct ToldToStop {};
@@ -327,6 +336,7 @@ Outcome Trainer::run_watched() {
   look_for_room(refused);
   choices_ = make_choices(world_, *engine_, compute_.device(), choice_sources(config_, start_.checkpoint),
                           config_, log_);
+  prepare_for_documents();
   fill_engine(std::move(refused), decisions);
   open_run_folder();
   if (config_.log.trace && config_.log.trace->first > total_steps_)

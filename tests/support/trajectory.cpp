@@ -93,7 +93,7 @@ void set_initial(device::Device& device, Engine& engine) {
 EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOptions& options,
                              std::int64_t slots, const model::Model& model) {
   EngineOptions result;
-  result.batch = {slots, fixture.seq_len};
+  result.batch = {.sequences = slots, .seq_len = fixture.seq_len, .dp_room = options.dp_room};
   result.micro_batches = options.accumulation;
   result.strategy = options.strategy;
   result.wrap = options.wrap;

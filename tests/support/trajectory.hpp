@@ -41,6 +41,7 @@ struct TrajectoryOptions {
   bool observed = false;       ///< somebody watches each action, as the trace does
   bool graph = false;          ///< EngineOptions::graph
   bool snapshot = false;       ///< EngineOptions::snapshot
+  std::int64_t dp_room = 0;    ///< BatchShape::dp_room
   int drop = 0;  ///< each step is begun, dropped before its micro-batch of this index, and redone
 };
 

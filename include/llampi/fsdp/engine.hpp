@@ -53,6 +53,9 @@ class Engine {
   /// A step and an evaluation of random numbers, after which all state is zero as it was at first: libraries
   /// load and choose what they compute with, communicators connect. Collective.
   void rehearse();
+  /// For runs whose micro-batches may have segments that are shorter than a sequence: what the device compiles
+  /// for any number of segments of any lengths is compiled now, and in no step. Computes nothing.
+  void prepare_for_documents();
   /// One optimizer step over this rank's micro-batches. Collective.
   StepResult step(std::span<const device::HostBatch> micro_batches, const StepInputs& inputs);
   /// Sum of the token losses of one micro-batch of this rank. Collective: every rank calls it equally often.
@@ -93,7 +96,8 @@ class Engine {
   /// After a step whose gradient norm is not finite: the first unit, in the order of the units, of whose
   /// gradient this rank's shard holds a number that is not finite; -1: none.
   int unit_of_bad_gradient();
-  std::int64_t replays() const;  ///< steps that were replays of a captured one
+  std::int64_t replays() const;   ///< steps that were replays of a captured one
+  std::int64_t captures() const;  ///< times that one was captured
 
  private:
   struct Impl;

@@ -100,7 +100,7 @@ struct Fp8Weight {
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
 struct StageContext {
-  device::Operations& operations;
+  device::Operations& operations;  ///< they may only be prepared: a stage does nothing beside them
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   std::int64_t dp_room = 0;  ///< likewise

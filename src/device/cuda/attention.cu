@@ -57,8 +57,7 @@ AttentionProblem attention_problem(const Documents& documents, AttentionShape sh
 }
 
 void CudaDevice::execute(const op::Attention& o) {
-  const bool supported = cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
-  if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
+  if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;
   }
@@ -72,8 +71,7 @@ void CudaDevice::execute(const op::Attention& o) {
 }
 
 void CudaDevice::execute(const op::AttentionBackward& o) {
-  const bool supported = cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
-  if (by_cudnn(cudnn_.get(), options_.attention, supported)) {
+  if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;
   }

@@ -66,6 +66,7 @@ class CudaDevice final : public Device, public CudaInterop {
   void end_range() override;
 
   const OperationSizes& sizes() const override { return *sizes_; }
+  void prepare(const Operation& operation) override;
 
   void execute(const op::Embedding& o);
   void execute(const op::EmbeddingBackward& o);
@@ -106,6 +107,11 @@ class CudaDevice final : public Device, public CudaInterop {
 
  private:
   cudaStream_t compute() const { return stream(Stream::compute); }
+  /// Whether cuDNN does this direction of attention, for which its graphs are then built.
+  template <class Attention>
+  bool cudnn_supports(const Attention& o) {
+    return cudnn_ && options_.attention != GpuAttention::own && cudnn_->supports(o);
+  }
   Event record(Stream stream, const std::shared_ptr<EventPool>& pool);
   /// Polls `query` until it is done, and lets communication advance meanwhile.
   void poll(const std::function<cudaError_t()>& query, const char* what) const;

@@ -6,7 +6,8 @@
 // Equal sequences are a plain causal problem. Packed documents are cuDNN's ragged layout with a padding mask,
 // launched for each class of lengths (length_classes.hpp), so that the length that counts is a document's and
 // not that of the sequence it is packed into. Graphs are built where supports() meets a shape first, which
-// takes up to seconds and must not happen while a CUDA graph is captured: those of all classes at once.
+// takes up to seconds and must not happen while a CUDA graph is captured: those of all classes at once, and
+// whatever the documents, the same ones. CudaDevice::prepare() asks before there are any.
 //
 // Deterministic gradients: Blackwell accumulates dQ in a fixed order (cuDNN 9.18). Ampere and Hopper store
 // dP instead, so they come in pieces as the workspace allows (attention_sizes.hpp), of which the bits do not

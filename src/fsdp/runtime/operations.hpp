@@ -102,6 +102,11 @@ void add_fp8(Operations& operations, const RankContext& rank);
 /// compute stream waits for it.
 void reduce_over_shards(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op);
 
+struct BoundProgram;
+/// Lets the device prepare (device::Operations::prepare()) all that the stages of the program issue for so many
+/// segments.
+void prepare_stages(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts);
+
 /// All of a training step.
 Operations all_operations(const RankContext& rank);
 

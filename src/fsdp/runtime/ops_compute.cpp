@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages: forward, recompute, backward; and casts.
+#include <algorithm>
+#include <array>
+
+#include "fsdp/runtime/bound_program.hpp"
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/host_batch.hpp"
@@ -7,6 +11,8 @@
 
 namespace llampi::fsdp {
 namespace {
+
+constexpr std::array kStageOps = {Op::forward, Op::recompute, Op::backward};
 
 device::Batch batch_of(const Call& call) {
   const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
@@ -33,13 +39,27 @@ std::vector<model::Fp8Weight> fp8_weights_of(const Call& call) {
   return weights;
 }
 
-void run_stage(const RankContext& rank, const Call& call) {
+/// Lets the device prepare what is to be issued.
+class Preparation final : public device::Operations {
+ public:
+  explicit Preparation(device::Operations& device) : device_(device) {}
+  const device::OperationSizes& sizes() const override { return device_.sizes(); }
+
+ protected:
+  void issue(const device::Operation& operation) override { device_.prepare(operation); }
+
+ private:
+  device::Operations& device_;
+};
+
+/// @param operations what the stage issues to
+void run_stage(const RankContext& rank, device::Operations& operations, const Call& call) {
   const Action& action = call.action;
   const device::Batch batch = batch_of(call);
   const auto accumulate = accumulate_of(action);
   const auto fp8_weights = fp8_weights_of(call);
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
-  model::StageContext context{.operations = rank.device,
+  model::StageContext context{.operations = operations,
                               .batch = batch,
                               .seq_len = rank.options.batch.seq_len,
                               .dp_room = rank.options.batch.dp_room,
@@ -77,9 +97,9 @@ void run_stage(const RankContext& rank, const Call& call) {
 }  // namespace
 
 void add_compute(Operations& operations, const RankContext& rank) {
-  for (const Op op : {Op::forward, Op::recompute, Op::backward}) {
+  for (const Op op : kStageOps) {
     operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-      run_stage(rank, call);
+      run_stage(rank, rank.device, call);
       return nullptr;
     });
   }
@@ -91,6 +111,19 @@ void add_compute(Operations& operations, const RankContext& rank) {
   }
   // The memory belongs to the next live range from here on.
   operations.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
+}
+
+void prepare_stages(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {
+  Preparation preparation(rank.device);
+  for (std::size_t i = 0; i < bound.actions.size(); ++i) {
+    const Action& action = bound.program->actions[i];
+    if (std::ranges::find(kStageOps, action.op) == kStageOps.end()) continue;
+    const std::vector<PlacedInput> inputs(static_cast<std::size_t>(action.micro_batch) + 1,
+                                          PlacedInput{.counts = counts});
+    const RunInputs run{inputs};
+    run_stage(rank, preparation,
+              {.action = action, .tensors = bound.actions[i].tensors, .run = run, .record = nullptr});
+  }
 }
 
 }  // namespace llampi::fsdp

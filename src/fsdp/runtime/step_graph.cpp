@@ -40,6 +40,7 @@ bool StepGraphs::run(const BoundProgram& step, const RunInputs& inputs, const Se
   } else {
     if (captured_.size() == kMostGraphs) captured_.erase(captured_.begin());
     captured_.push_back({counts, capture(step, inputs)});
+    ++captures_;
   }
   const device::Range range(device_, kReplay);
   executor_.record().issue({kReplay});

@@ -34,6 +34,8 @@ class StepGraphs {
   }
   /// Steps that were replays of a captured one.
   std::int64_t replays() const { return replays_; }
+  /// Times that a step was captured.
+  std::int64_t captures() const { return captures_; }
 
  private:
   struct CapturedStep {
@@ -46,7 +48,7 @@ class StepGraphs {
   Executor& executor_;
   std::set<SegmentCounts> seen_;        ///< with which a step has run
   std::vector<CapturedStep> captured_;  ///< the last used is the last
-  std::int64_t replays_ = 0;
+  std::int64_t replays_ = 0, captures_ = 0;
 };
 
 }  // namespace llampi::fsdp

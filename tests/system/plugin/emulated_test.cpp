@@ -245,6 +245,23 @@ TEST_F(OnGpus, ChooseProductsOnce) {
               ContainsRegex("\nproducts: [0-9]+ chosen by timing in [0-9.]+ s, [1-9][0-9]* remembered\n"));
 }
 
+// Whether products are chosen or not.
+TEST_F(OnGpus, PrepareForPackedDocuments) {
+  folder_.write("more", std::string(50, 'x'));
+  ASSERT_EQ(llampi("tokenize --tokenizer bytes --output documents.h5 text more").status, 0);
+  const std::string train = "train --config run.ini --run.device=cuda --train.steps=1 --run.dir=";
+  const auto is_said = ContainsRegex("\npacked documents: prepared in [0-9.]+ s\n");
+  for (const auto* tuning : {"auto", "off"}) {
+    const Ending packed =
+        llampi(fmt::format("{}packed-{} --data.train=documents.h5 --run.tuning={}", train, tuning, tuning));
+    ASSERT_EQ(packed.status, 0) << packed.err;
+    EXPECT_THAT(packed.out, is_said);
+  }
+  const Ending whole = llampi(train + "whole --run.tuning=off");
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.out, Not(is_said));
+}
+
 // A thread of each rank waits for the GPU's copies before it writes them.
 TEST_F(OnGpus, SavesWhileTheyTrain) {
   const std::string train =

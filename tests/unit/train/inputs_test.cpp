@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run knows of its data before the first step.
+#include "train/inputs.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "support/temporary_folder.hpp"
+
+namespace llampi::test {
+namespace {
+
+class Inputs : public ::testing::Test {
+ protected:
+  std::unique_ptr<data::TokenFile> file(int documents) const {
+    const auto path = folder_.path() / fmt::format("{}.h5", documents);
+    data::TokenFileWriter writer(path, 61, "bytes");
+    for (int i = 0; i < documents; ++i) writer.append_document(std::array<std::int32_t, 3>{7, 8, 9});
+    writer.close();
+    return std::make_unique<data::TokenFile>(path);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(Inputs, PackDocumentsWhereAFileHasSeveralThatDoNotSeeEachOther) {
+  const auto packs = [&](int train, int eval, bool mask) {
+    train::Inputs inputs;
+    inputs.train_file = file(train);
+    if (eval > 0) inputs.eval_file = file(eval);
+    inputs.batch_options.document_mask = mask;
+    return inputs.packs_documents();
+  };
+  EXPECT_TRUE(packs(2, 0, true));
+  EXPECT_TRUE(packs(1, 2, true)) << "evaluations have them";
+  EXPECT_FALSE(packs(1, 0, true));
+  EXPECT_FALSE(packs(1, 1, true));
+  EXPECT_FALSE(packs(2, 2, false));
+}
+
+}  // namespace
+}  // namespace llampi::test
