@@ -61,6 +61,7 @@ awk '
         print "|---|---:|---:|---:|"
         differ("loss, sums", base["auto"] / n["auto"], base["fp8"] / n["fp8"])
         differ("loss, licences", text["auto"] / n["auto"], text["fp8"] / n["fp8"])
+                printf "| loss of held-out answers | %.5f | %.5f | |\n", chat["auto"] / n["auto"], chat["fp8"] / n["fp8"]
         printf "| right answers | %.1f (%d to %d) | %.1f (%d to %d) | |\n", right["auto"] / n["auto"], low["auto"], high["auto"],
             right["fp8"] / n["fp8"], low["fp8"], high["fp8"]
         print ""

@@ -11,6 +11,7 @@
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::fsdp {
 namespace {
@@ -45,7 +46,8 @@ Changes smaller_micro_batches(const EngineOptions& options) {
   return changes;
 }
 
-Changes other_changes(const EngineOptions& options) {
+/// @param in_fp8 products are: shards in host memory cannot be cast then
+Changes other_changes(const EngineOptions& options, bool in_fp8) {
   Changes changes;
   if (!options.training) return changes;
   if (options.checkpointing != Checkpointing::full) {
@@ -56,7 +58,7 @@ Changes other_changes(const EngineOptions& options) {
     changes.push_back(
         {{{"offload", "optimizer"}}, [](EngineOptions& o) { o.offload.optimizer = true; }, true});
   }
-  if (!options.offload.params) {
+  if (!options.offload.params && !in_fp8) {
     changes.push_back({{{"offload", "params"}},
                        [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; },
                        true});
@@ -115,10 +117,18 @@ std::vector<OptionValue> together(const Changes& changes) {
   return values;
 }
 
+bool multiplies_in_fp8(const FitQuestion& q) {
+  return std::ranges::any_of(q.model.stages(), [&](const auto& stage) {
+    return !stage->spec(q.options.batch, q.options.precision.compute, q.sizes).fp8_weights.empty();
+  });
+}
+
 /// With these changes on so many ranks, if it fits then.
 std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes, int ranks) {
   EngineOptions options = q.options;
   for (const auto& change : changes) change.apply(options);
+  if (options.batch.tokens() % model::kFp8Multiple != 0 && multiplies_in_fp8(q)) return std::nullopt;
+
   const RankGroups groups = groups_for(q, options, ranks);
   const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
   if (!q.fits(arena_bytes, groups)) return std::nullopt;
@@ -142,8 +152,8 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 
 /// The first that fits, in the order that find_fit() promises.
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
-  const Changes batches = smaller_micro_batches(q.options), others = other_changes(q.options),
-                narrow = narrower_state(q.options);
+  const Changes batches = smaller_micro_batches(q.options),
+                others = other_changes(q.options, multiplies_in_fp8(q)), narrow = narrower_state(q.options);
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),

@@ -15,9 +15,7 @@ namespace {
 
 constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviation = 0};
 
-/// Tensor cores take 16 numbers at a time.
 void check_fp8_sizes(const LlamaSizes& sizes) {
-  constexpr std::int64_t kMultiple = 16;
   const auto& heads = sizes.attention;
   const std::pair<const char*, std::int64_t> all[] = {
       {"hidden_size", sizes.hidden},
@@ -25,9 +23,9 @@ void check_fp8_sizes(const LlamaSizes& sizes) {
       {"num_attention_heads * head_dim", heads.query_cols()},
       {"num_key_value_heads * head_dim", heads.key_value_cols()}};
   for (const auto& [name, size] : all) {
-    if (size % kMultiple == 0) continue;
+    if (size % kFp8Multiple == 0) continue;
     throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8 need multiples of {}",
-                                              name, size, kMultiple),
+                                              name, size, kFp8Multiple),
                        .remedy = "use {product_dtype} = auto"});
   }
 }

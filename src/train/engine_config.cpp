@@ -70,13 +70,13 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
     throw_user_error(
         "fsdp.product_dtype = fp8 does not go with fsdp.cpu_offload = params: shards are cast on the device; use "
         "fsdp.cpu_offload = optimizer");
-  constexpr std::int64_t kMultiple = 16;  // tokens are what gradients of weights are summed over
   const std::int64_t tokens = c.train.micro_batch.value_or(1) * c.data.seq_len;
-  if (tokens % kMultiple != 0)
+  if (tokens % model::kFp8Multiple != 0) {
     throw_user_error(
-        "fsdp.product_dtype = fp8 needs micro-batches of a multiple of {} tokens, not train.micro_batch x data.seq_len = "
-        "{}; use a data.seq_len that is one",
-        kMultiple, tokens);
+        "fsdp.product_dtype = fp8 needs micro-batches of a multiple of {} tokens, not {}; use a data.seq_len that is a "
+        "multiple of {}",
+        model::kFp8Multiple, tokens, model::kFp8Multiple);
+  }
   return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype};
 }
 

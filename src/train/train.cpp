@@ -558,11 +558,12 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
 /// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.
 void Trainer::note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts) {
   metrics.fp8 = counts;
-  if (counts.saturated == 0 || warned_of_fp8_) return;
+  if ((counts.saturated == 0 && counts.zero_scales == 0) || warned_of_fp8_) return;
   warned_of_fp8_ = true;
   log_.warning(
-      "step {}: {} infinite numbers became the largest of 8 bits (fp8_saturated in metrics.jsonl has later steps)",
-      metrics.step, counts.saturated);
+      "step {}: casts to FP8 met {} infinite numbers and {} tensors of zeros alone (gradients of a micro-batch without "
+      "labels are such tensors); metrics.jsonl has the counts of each step: fp8_saturated, fp8_zero_scale",
+      metrics.step, counts.saturated, counts.zero_scales);
 }
 
 /// The gradient norm is the same on all ranks, so all leave a step out together.

@@ -83,8 +83,8 @@ LLAMPI_HOST_DEVICE constexpr float from_float8(Float8Format format, std::uint8_t
   return float8_detail::float_of(sign | ((magnitude << shift) + rebias));
 }
 
-/// The scales of a tensor are 2^e and 2^-e, with e at most this: so that the product of two inverse scales is a normal
-/// float32.
+/// The scales of a tensor are 2^e and 2^-e, with e at most this: so that the product of the inverse scales of two
+/// tensors of small numbers is a normal float32.
 inline constexpr int kLargestScaleExponent = 60;
 
 /// The e of the scale with which a tensor is multiplied before it is cast: the largest with which `maximum` stays

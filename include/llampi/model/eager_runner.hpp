@@ -35,7 +35,7 @@ class EagerRunner {
   Tensor logits(const device::HostBatch& batch, std::int64_t row);
 
   // ---- one stage at a time; each has run when the call returns ----
-  /// The batch of what follows. Starts a sum of losses.
+  /// The batch of what follows. Starts a sum of losses. Weights in 8 bits are cast: parameters are set before.
   void upload(const device::HostBatch& batch, double inverse_tokens);
   /// Of the token losses since upload().
   double loss_sum();

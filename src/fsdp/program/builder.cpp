@@ -362,8 +362,9 @@ class Builder {
     const bool is_loss = event.stage + 1 == static_cast<int>(spec_.specs.size());
     auto& operands = action.operands;
     for (const auto& use : stage.parameters) {
-      const BufferId source =
-          reads_parameter(spec_, event, use) ? source_[unit_of_[use.parameter]] : BufferId::none;
+      const bool is_read = reads_parameter(spec_, event, use);
+      const BufferId source = is_read ? source_[unit_of_[use.parameter]] : BufferId::none;
+      require(!is_read || source != BufferId::none, "a stage reads parameters that are nowhere");
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
     const std::vector<int> weights = fp8_weights_of(event.stage);

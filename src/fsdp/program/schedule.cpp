@@ -94,8 +94,9 @@ class Scheduler {
     const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
     const int loss = begin + stages_ - 1;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (in_place_[u] || spec_.units[u].follows) continue;
+      if (spec_.units[u].follows) continue;
       const auto parts = with_followers(spec_.units, u);
+      if (std::all_of(parts.begin(), parts.end(), [&](int part) { return in_place_[part]; })) continue;
       std::vector<int> used;
       for (int e = begin; e < end; ++e) {
         if (std::any_of(parts.begin(), parts.end(),

@@ -119,7 +119,7 @@ void prepare_stages(const RankContext& rank, const BoundProgram& bound, const Se
     const Action& action = bound.program->actions[i];
     if (std::ranges::find(kStageOps, action.op) == kStageOps.end()) continue;
     const std::vector<PlacedInput> inputs(static_cast<std::size_t>(action.micro_batch) + 1,
-                                          PlacedInput{.counts = counts});
+                                          PlacedInput{.values = {}, .counts = counts, .past = 0});
     const RunInputs run{inputs};
     run_stage(rank, preparation,
               {.action = action, .tensors = bound.actions[i].tensors, .run = run, .record = nullptr});

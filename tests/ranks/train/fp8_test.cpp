@@ -102,6 +102,18 @@ TEST_F(Fp8Train, ChangesToTheOtherRecipeAtAnyCheckpoint) {
   }
 }
 
+/// Then a unit begins with its weights in 8 bits, which are read where they are kept if nothing is sharded.
+TEST_F(Fp8Train, TrainsMatricesAloneWhetherTheyAreShardedOrNot) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto c = fp8(fsdp::to_string(strategy));
+    c.fsdp.param_dtype = DType::bfloat16;
+    c.optimizer.frozen = "norm";
+    c.fsdp.strategy = strategy;
+    EXPECT_EQ(run(c), Outcome::done);
+  }
+  EXPECT_EQ(curve("full_shard"), curve("no_shard"));
+}
+
 TEST_F(Fp8Train, RefusesWhatHasNoProductsIn8Bits) {
   for (const auto& [apply, says] : std::vector<std::pair<std::function<void(Config&)>, const char*>>{
            {[](Config& c) { c.fsdp.param_dtype = DType::float16; }, "fsdp.param_dtype = float16"},

@@ -20,6 +20,8 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+
 using ::testing::StartsWith;
 
 /// A model whose state is most of what it needs.
@@ -248,6 +250,10 @@ TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
       "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and a100 has "
       "8.0; use fsdp.product_dtype = auto");
   EXPECT_EQ(json("--device l40s --fsdp.product_dtype=fp8")["product_dtype"], "fp8");
+  // What would make it fit is looked for among what goes with it.
+  const Ending large = plan("--device h100 --memory 0.0001 --fsdp.product_dtype=fp8");
+  EXPECT_EQ(large.status, 2);
+  EXPECT_THAT(large.err, ::testing::AllOf(StartsWith("llampi: needs "), Not(HasSubstr("params"))));
 }
 
 TEST_F(Plan, SaysWhatWouldMakeItFit) {

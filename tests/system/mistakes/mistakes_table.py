@@ -64,7 +64,7 @@ MISTAKES = [
     ("value", "train --fsdp.fp8_gradient_dtype=e5m2", 2, "use float8_e5m2 or float8_e4m3fn"),
     ("value", "train --fsdp.product_dtype=fp8 --fsdp.param_dtype=float16 --run.dir=r", 2, "use bfloat16", RUN),
     ("value", "train --fsdp.product_dtype=fp8 --fsdp.cpu_offload=params --run.dir=r", 2, "fsdp.cpu_offload = optimizer", RUN),
-    ("value", "train --fsdp.product_dtype=fp8 --data.seq_len=17 --run.dir=r", 2, "multiple of 16 tokens", RUN),
+    ("value", "train --fsdp.product_dtype=fp8 --data.seq_len=17 --run.dir=r", 2, "multiple of 16 tokens, not 17", RUN),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --fsdp.product_dtype=fp8", 2, "multiples of 16"),
 
     ("value", "train --train.eval_every=2", 2, "needs data.eval"),

@@ -153,7 +153,9 @@ std::vector<ListCase> list_cases() {
           cases.push_back(
               {.layers = layers, .tied = tied, .micro_batches = micro_batches, .wrap = wrap, .frozen = true});
         }
-        for (const auto& wrap : wraps) {
+        auto fp8_wraps = wraps;
+        fp8_wraps.push_back({});
+        for (const auto& wrap : fp8_wraps) {
           for (const int shards : {1, 2, 4}) {
             for (const bool on_gpus : {false, true}) {
               constexpr Checkpointing kTurns[] = {Checkpointing::none, Checkpointing::selective,
@@ -170,7 +172,7 @@ std::vector<ListCase> list_cases() {
                                .wrap = wrap,
                                .mixed = on_gpus,
                                .offload = {.optimizer = on_gpus && shards == 2},
-                               .frozen = shards == 2,
+                               .frozen = shards != 4,
                                .on_gpus = on_gpus,
                                .fp8 = true});
             }
