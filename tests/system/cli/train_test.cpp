@@ -222,8 +222,8 @@ TEST_F(Train, StopsAtASignalToMpirunAndContinuesToTheEnd) {
 // Ranks that can no longer do what all must do: the job ends, with the name of the rank.
 class TrainWatched : public Train {
  protected:
-  /// Sends a signal to rank 1 of three in the middle of a run that would take much longer, after enough steps
-  /// for its first heartbeats to have come.
+  /// Sends a signal to rank 1 of three in the middle of a run that would take much longer, a second after its first
+  /// steps: its first heartbeats, which come every 0.2 seconds, have been heard.
   Ending end_rank_1(const std::string& signal) const {
     return shell(folder_.path(),
                  std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM +
@@ -231,7 +231,7 @@ class TrainWatched : public Train {
                      " --data.seq_len=16 --train.global_batch=3 --train.steps=100000000 --log.every=1000000"
                      " --run.watchdog_seconds=2 & job=$!;"
                      " until grep -q '\"step\": 100,' run/metrics.jsonl; do"
-                     " kill -0 $job || exit 99; sleep 0.02; done 2>/dev/null;"
+                     " kill -0 $job || exit 99; sleep 0.02; done 2>/dev/null; sleep 1;"
                      " for rank in $(cat /proc/$job/task/$job/children); do"
                      " tr '\\0' '\\n' </proc/$rank/environ | grep -qx OMPI_COMM_WORLD_RANK=1 &&"
                      " kill -" +
