@@ -142,7 +142,6 @@ int plan_command(const Arguments& arguments) {
   if (const auto* gpu = known_gpu(machine.device)) {
     request.shape.gpu = machine.device;
     request.shape.gpu_major = gpu->major;
-
     request.shape.gpu_minor = gpu->minor;
   }
   if (request.shape.hardware == train::Hardware::gpu)

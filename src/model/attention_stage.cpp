@@ -2,7 +2,7 @@
 // out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T
 #include <algorithm>
 
-#include "llampi/model/stage_support.hpp"
+#include "model/llama_operations.hpp"
 #include "model/llama_stages.hpp"
 
 namespace llampi::model {
@@ -50,8 +50,7 @@ class AttentionStage final : public Stage {
     const auto [workspace] = take<1>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::QkvRope{.positions = c.batch.positions,
                                          .x = normed,
                                          .weight = stacked({q, k, v}),
@@ -59,12 +58,7 @@ class AttentionStage final : public Stage {
                                          .shape = shape_,
                                          .qkv = qkv});
     if (c.kept.empty()) {
-      c.operations.run(device::op::Attention{.documents = documents_of(c.batch, c.seq_len),
-                                             .shape = shape_,
-                                             .qkv = qkv,
-                                             .out = heads,
-                                             .log_sum_exp = log_sum_exp,
-                                             .workspace = workspace});
+      run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     } else {
       c.operations.run(device::op::CachedAttention{.kv_len = c.batch.past,
                                                    .shape = shape_,
@@ -81,8 +75,7 @@ class AttentionStage final : public Stage {
   void recompute(StageContext& c) const override {
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
   }
 
   void backward(StageContext& c) const override {
@@ -99,15 +92,7 @@ class AttentionStage final : public Stage {
                                                     .dx = dheads,
                                                     .dweight = do_,
                                                     .accumulate_dweight = add_o});
-    c.operations.run(device::op::AttentionBackward{.documents = documents_of(c.batch, c.seq_len),
-                                                   .shape = shape_,
-                                                   .dout = dheads,
-                                                   .qkv = qkv,
-                                                   .out = heads,
-                                                   .log_sum_exp = log_sum_exp,
-                                                   .dqkv = dqkv,
-                                                   .workspace = workspace,
-                                                   .dp_room = c.dp_room});
+    run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
     c.operations.run(device::op::QkvRopeBackward{.positions = c.batch.positions,
                                                  .dqkv = dqkv,
                                                  .x = normed,
@@ -118,15 +103,7 @@ class AttentionStage final : public Stage {
                                                  .dweight = stacked({dq, dk, dv}),
                                                  .accumulate_dweight = alike({add_q, add_k, add_v})});
     // The gradient already holds that of the residual branch.
-    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
-                                                 .x = c.input,
-                                                 .weight = norm,
-                                                 .inverse_rms = inverse_rms,
-                                                 .dx = c.gradient,
-                                                 .accumulate_dx = Accumulate::yes,
-                                                 .dweight = dnorm,
-                                                 .accumulate_dweight = add_norm,
-                                                 .workspace = workspace});
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "llampi/model/stage_support.hpp"
+
 namespace llampi::model {
 namespace {
 
@@ -70,39 +72,40 @@ std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
   return views;
 }
 
-/// The parameters of a weight in 8 bits, which join.
-Tensor EagerRunner::whole(const std::vector<int>& parameters) const {
-  Tensor whole = parameter(static_cast<std::size_t>(parameters.front()));
-  whole.rows = 0;
-  for (const int p : parameters) whole.rows += parameter(static_cast<std::size_t>(p)).rows;
-  return whole;
-}
-
 void EagerRunner::make_fp8_weights() {
+  read_parameters_ = parameters_;
   fp8_weights_.resize(specs_.size());
   for (std::size_t stage = 0; stage < specs_.size(); ++stage) {
-    for (const auto& parameters : specs_[stage].fp8_weights) {
-      const Tensor weight = whole(parameters);
-      fp8_weights_[stage].push_back({.values = make(DType::float8_e4m3fn, weight.rows, weight.cols),
+    for (const auto& members : specs_[stage].fp8_weights) {
+      std::vector<Tensor> parts;
+      for (const int p : members) parts.push_back(parameters_[static_cast<std::size_t>(p)]);
+      const Tensor weight = stacked(parts);
+      const Tensor values = make(DType::float8_e4m3fn, weight.rows, weight.cols);
+      fp8_weights_[stage].push_back({.weight = weight,
+                                     .values = values,
                                      .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
                                      .scale = make(DType::float32, 1, 2),
                                      .maximum = make(DType::int32, 1, 1)});
+      std::int64_t row = 0;
+      for (const int p : members) {
+        Tensor& read = read_parameters_[static_cast<std::size_t>(p)];
+        read = values.slice_rows(row, row + read.rows);
+        row += read.rows;
+      }
     }
   }
 }
 
 void EagerRunner::cast_fp8_weights() {
-  for (std::size_t stage = 0; stage < specs_.size(); ++stage) {
-    for (std::size_t i = 0; i < fp8_weights_[stage].size(); ++i) {
-      const auto& cast = fp8_weights_[stage][i];
-      const Tensor weight = whole(specs_[stage].fp8_weights[i]);
-      device_.run(device::op::Zero{.destination = cast.maximum});
-      device_.run(device::op::Fp8Maximum{.source = weight, .maximum = cast.maximum});
+  for (const auto& of_stage : fp8_weights_) {
+    for (const auto& [weight, values, transposed, scale, maximum] : of_stage) {
+      device_.run(device::op::Zero{.destination = maximum});
+      device_.run(device::op::Fp8Maximum{.source = weight, .maximum = maximum});
       device_.run(device::op::Fp8Cast{.source = weight,
-                                      .maximum = cast.maximum,
-                                      .values = cast.values,
-                                      .transposed = cast.transposed,
-                                      .scale = cast.scale,
+                                      .maximum = maximum,
+                                      .values = values,
+                                      .transposed = transposed,
+                                      .scale = scale,
                                       .counts = nullptr});
     }
   }
@@ -144,22 +147,11 @@ double EagerRunner::loss_sum() {
 EagerRunner::Operands EagerRunner::operands(std::size_t stage, const std::vector<BufferSpec>& scratch) {
   Operands operands;
   for (const auto& use : specs_[stage].parameters) {
-    operands.parameters.push_back(parameters_[static_cast<std::size_t>(use.parameter)]);
+    operands.parameters.push_back(read_parameters_[static_cast<std::size_t>(use.parameter)]);
     operands.gradients.push_back(gradients_[static_cast<std::size_t>(use.parameter)]);
   }
-  for (std::size_t i = 0; i < fp8_weights_[stage].size(); ++i) {
-    const auto& [values, transposed, scale, maximum] = fp8_weights_[stage][i];
-    operands.fp8_weights.push_back({.scale = scale, .transposed = transposed});
-    std::int64_t row = 0;
-    for (const int p : specs_[stage].fp8_weights[i]) {  // what the stage reads of them
-      for (std::size_t u = 0; u < specs_[stage].parameters.size(); ++u) {
-        if (specs_[stage].parameters[u].parameter != p) continue;
-        Tensor& given = operands.parameters[u];
-        given = values.slice_rows(row, row + given.rows);
-        row += given.rows;
-      }
-    }
-  }
+  for (const auto& cast : fp8_weights_[stage])
+    operands.fp8_weights.push_back({.scale = cast.scale, .transposed = cast.transposed});
   for (const auto& spec : scratch) {
     if (spec.bytes() > 0) operands.memory.push_back(device_.allocate(spec.bytes()));
     operands.scratch.push_back(spec.bytes() > 0

@@ -65,23 +65,12 @@ class Fp8AttentionStage final : public Stage {
     const auto [normed, input8, heads_scale, maximum, workspace] = take<5>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
-    c.operations.run(device::op::RmsNorm{.x = c.input,
-                                         .weight = norm,
-                                         .eps = sizes_.eps,
-                                         .y = normed,
-                                         .inverse_rms = inverse_rms,
-                                         .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor x{shaped(input8, normed.rows, normed.cols), normed_t, normed_scale};
-    fp8_cast_measured(c, normed, x, maximum);
+    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, x, maximum);
     fp8_forward(c, x, stacked({q, k, v}), qkv_weight.scale, {}, qkv, workspace);
     c.operations.run(device::op::Rope{
         .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = false, .qkv = qkv});
-    c.operations.run(device::op::Attention{.documents = documents_of(c.batch, c.seq_len),
-                                           .shape = shape_,
-                                           .qkv = qkv,
-                                           .out = heads,
-                                           .log_sum_exp = log_sum_exp,
-                                           .workspace = workspace});
+    run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     if (!c.output) return;
     const Fp8Tensor h{shaped(input8, heads.rows, heads.cols), {}, heads_scale};
     fp8_cast(c, heads, h, maximum);
@@ -92,17 +81,10 @@ class Fp8AttentionStage final : public Stage {
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
     const auto [normed, maximum] = take<2>(c.scratch);
 
-    c.operations.run(device::op::RmsNorm{.x = c.input,
-                                         .weight = c.parameters[0],
-                                         .eps = sizes_.eps,
-                                         .y = normed,
-                                         .inverse_rms = inverse_rms,
-                                         .maximum = fp8_begin_maximum(c, maximum)});
-    fp8_cast_measured(c, normed, {{}, normed_t, normed_scale}, maximum);
+    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, {{}, normed_t, normed_scale}, maximum);
   }
 
   void backward(StageContext& c) const override {
-    const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
@@ -121,15 +103,7 @@ class Fp8AttentionStage final : public Stage {
     fp8_backward(
         c, {.dy = dy, .x = h, .weight = o_weight, .dx = dheads, .dweight = do_, .accumulate_dweight = add_o},
         workspace);
-    c.operations.run(device::op::AttentionBackward{.documents = documents_of(c.batch, c.seq_len),
-                                                   .shape = shape_,
-                                                   .dout = dheads,
-                                                   .qkv = qkv,
-                                                   .out = heads,
-                                                   .log_sum_exp = log_sum_exp,
-                                                   .dqkv = dqkv,
-                                                   .workspace = workspace,
-                                                   .dp_room = c.dp_room});
+    run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
     c.operations.run(device::op::Rope{.positions = c.batch.positions,
                                       .rope = rope,
                                       .shape = shape_,
@@ -148,15 +122,7 @@ class Fp8AttentionStage final : public Stage {
                   .accumulate_dweight = alike({add_q, add_k, add_v})},
                  workspace);
     // The gradient already holds that of the residual branch.
-    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
-                                                 .x = c.input,
-                                                 .weight = norm,
-                                                 .inverse_rms = inverse_rms,
-                                                 .dx = c.gradient,
-                                                 .accumulate_dx = Accumulate::yes,
-                                                 .dweight = dnorm,
-                                                 .accumulate_dweight = add_norm,
-                                                 .workspace = workspace});
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:

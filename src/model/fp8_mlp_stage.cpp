@@ -55,14 +55,8 @@ class Fp8MlpStage final : public Stage {
     const Tensor normed = shaped(normed_or_activated, tokens, hidden);
     const Tensor activated = shaped(normed_or_activated, tokens, width);
 
-    c.operations.run(device::op::RmsNorm{.x = c.input,
-                                         .weight = norm,
-                                         .eps = sizes_.eps,
-                                         .y = normed,
-                                         .inverse_rms = inverse_rms,
-                                         .maximum = fp8_begin_maximum(c, maximum)});
     const Fp8Tensor x{shaped(input8, tokens, hidden), normed_t, normed_scale};
-    fp8_cast_measured(c, normed, x, maximum);
+    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, x, maximum);
     fp8_forward(c, x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
     c.operations.run(device::op::Swiglu{
         .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
@@ -78,20 +72,13 @@ class Fp8MlpStage final : public Stage {
     const Tensor normed = shaped(normed_or_activated, gate_up.rows, sizes_.hidden);
     const Tensor activated = shaped(normed_or_activated, gate_up.rows, sizes_.feed_forward);
 
-    c.operations.run(device::op::RmsNorm{.x = c.input,
-                                         .weight = c.parameters[0],
-                                         .eps = sizes_.eps,
-                                         .y = normed,
-                                         .inverse_rms = inverse_rms,
-                                         .maximum = fp8_begin_maximum(c, maximum)});
-    fp8_cast_measured(c, normed, {{}, normed_t, normed_scale}, maximum);
+    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, {{}, normed_t, normed_scale}, maximum);
     c.operations.run(device::op::Swiglu{
         .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
     fp8_cast_measured(c, activated, {{}, activated_t, activated_scale}, maximum);
   }
 
   void backward(StageContext& c) const override {
-    const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
     const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
     const auto [gate_up_weight, down_weight] = take<2>(c.fp8_weights);
@@ -128,15 +115,7 @@ class Fp8MlpStage final : public Stage {
                   .accumulate_dweight = alike({add_gate, add_up})},
                  workspace);
     // The gradient already holds that of the residual branch.
-    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
-                                                 .x = c.input,
-                                                 .weight = norm,
-                                                 .inverse_rms = inverse_rms,
-                                                 .dx = c.gradient,
-                                                 .accumulate_dx = Accumulate::yes,
-                                                 .dweight = dnorm,
-                                                 .accumulate_dweight = add_norm,
-                                                 .workspace = workspace});
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:

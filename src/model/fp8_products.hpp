@@ -2,7 +2,7 @@
 // Products in 8 bits as a stage issues them: casts of what is multiplied, then products of what was cast.
 #pragma once
 
-#include "llampi/model/stage_support.hpp"
+#include "model/llama_operations.hpp"
 
 namespace llampi::model {
 
@@ -46,6 +46,16 @@ inline void fp8_cast(const StageContext& c, const Tensor& source, const Fp8Tenso
                      const Tensor& maximum) {
   c.operations.run(device::op::Fp8Maximum{.source = source, .maximum = fp8_begin_maximum(c, maximum)});
   fp8_cast_measured(c, source, to, maximum);
+}
+
+struct NormOutputs {
+  Tensor y, inverse_rms;
+};
+/// norm(input), cast as it is measured.
+inline void fp8_norm(const StageContext& c, double eps, const NormOutputs& normed, const Fp8Tensor& to,
+                     const Tensor& maximum) {
+  run_norm(c, eps, normed.y, normed.inverse_rms, fp8_begin_maximum(c, maximum));
+  fp8_cast_measured(c, normed.y, to, maximum);
 }
 
 /// y = x weight^T (+ residual)

@@ -2,7 +2,7 @@
 // loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
 #include <algorithm>
 
-#include "llampi/model/stage_support.hpp"
+#include "model/llama_operations.hpp"
 #include "model/llama_stages.hpp"
 
 namespace llampi::model {
@@ -47,8 +47,7 @@ class LossStage final : public Stage {
       c.operations.run(device::op::Linear{.x = row, .weight = head, .y = c.logits});
       return;
     }
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::LinearCrossEntropy{.labels = c.batch.labels,
                                                     .x = normed,
                                                     .weight = head,
@@ -62,8 +61,7 @@ class LossStage final : public Stage {
     const auto [add_norm, add_head] = take<2>(c.accumulate);
     const auto [normed, inverse_rms, dnormed, workspace] = take<4>(c.scratch);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::LinearCrossEntropyBackward{.labels = c.batch.labels,
                                                             .x = normed,
                                                             .weight = head,
@@ -73,15 +71,7 @@ class LossStage final : public Stage {
                                                             .dweight = dhead,
                                                             .accumulate_dweight = add_head,
                                                             .workspace = workspace});
-    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
-                                                 .x = c.input,
-                                                 .weight = norm,
-                                                 .inverse_rms = inverse_rms,
-                                                 .dx = c.gradient,
-                                                 .accumulate_dx = Accumulate::no,
-                                                 .dweight = dnorm,
-                                                 .accumulate_dweight = add_norm,
-                                                 .workspace = workspace});
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::no, workspace);
   }
 
  private:

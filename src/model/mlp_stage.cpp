@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // out = x + (silu(norm(x) Wgate^T) * (norm(x) Wup^T)) Wdown^T
-#include "llampi/model/stage_support.hpp"
+#include "model/llama_operations.hpp"
 #include "model/llama_stages.hpp"
 
 namespace llampi::model {
@@ -33,8 +33,7 @@ class MlpStage final : public Stage {
     const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = norm, .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::GateUpSwiglu{
         .x = normed, .weight = stacked({gate, up}), .gate_up = gate_up, .activated = activated});
     if (c.output)
@@ -45,8 +44,7 @@ class MlpStage final : public Stage {
   void recompute(StageContext& c) const override {
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
-    c.operations.run(device::op::RmsNorm{
-        .x = c.input, .weight = c.parameters[0], .eps = sizes_.eps, .y = normed, .inverse_rms = inverse_rms});
+    run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
   }
 
@@ -72,15 +70,7 @@ class MlpStage final : public Stage {
                                                       .dweight = stacked({dgate, dup}),
                                                       .accumulate_dweight = alike({add_gate, add_up})});
     // The gradient already holds that of the residual branch.
-    c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
-                                                 .x = c.input,
-                                                 .weight = norm,
-                                                 .inverse_rms = inverse_rms,
-                                                 .dx = c.gradient,
-                                                 .accumulate_dx = Accumulate::yes,
-                                                 .dweight = dnorm,
-                                                 .accumulate_dweight = add_norm,
-                                                 .workspace = workspace});
+    run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:

@@ -60,6 +60,7 @@ class EagerRunner {
  private:
   struct Operands;
   struct CastWeight {
+    Tensor weight;  ///< of its parameters
     Tensor values, transposed, scale, maximum;
   };
   Tensor make(const BufferSpec& spec) { return make(spec.dtype, spec.rows, spec.cols); }
@@ -67,7 +68,7 @@ class EagerRunner {
   void make_constants();
   void make_fp8_weights();
   void cast_fp8_weights();
-  Tensor whole(const std::vector<int>& parameters) const;
+
   Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
   StageContext context(std::size_t stage, const Operands& operands);
   void backward(std::size_t stage, Operands& operands);
@@ -80,6 +81,7 @@ class EagerRunner {
   Unwritten unwritten_;
   std::vector<device::Memory> memory_;
   std::vector<StageSpec> specs_;
+  std::vector<Tensor> read_parameters_;  ///< as stages are given them: weights in 8 bits as they are cast
   std::vector<Tensor> parameters_, gradients_, outputs_, constants_;
   std::vector<std::vector<Tensor>> saved_;
   std::vector<std::vector<CastWeight>> fp8_weights_;  // per stage

@@ -30,12 +30,12 @@ std::array<T, N> take(std::span<const T> list) {
 
 /// Matrices of equal width that stand one behind the other in memory, as one matrix; empty if all of them are
 /// (gradients of frozen weights).
-inline Tensor stacked(std::initializer_list<Tensor> parts) {
-  const bool empty = !*parts.begin();
+inline Tensor stacked(std::span<const Tensor> parts) {
+  const bool empty = !parts.front();
   for (const Tensor& part : parts)
     require(!part == empty, "some of the stacked matrices are empty, others are not");
   if (empty) return {};
-  Tensor whole = *parts.begin();
+  Tensor whole = parts.front();
   whole.rows = 0;
   for (const Tensor& part : parts) {
     require(part.dtype == whole.dtype && part.cols == whole.cols,
@@ -45,6 +45,10 @@ inline Tensor stacked(std::initializer_list<Tensor> parts) {
     whole.rows += part.rows;
   }
   return whole;
+}
+
+inline Tensor stacked(std::initializer_list<Tensor> parts) {
+  return stacked(std::span(parts.begin(), parts.size()));
 }
 
 /// Whether the gradient of stacked matrices is overwritten or added to: the same for all of them, since it is

@@ -16,10 +16,9 @@ struct RunShape {
   int ranks_per_node = 0;  ///< rank r is on node r / ranks_per_node; 0: all on one node
   int threads = 0;         ///< per rank; 0: as the configuration says
   Hardware hardware = Hardware::cpu;
-  std::int64_t memory_bytes = 0;     ///< of the GPU of a rank; 0: not known
-  std::string gpu = "this GPU";      ///< in messages
-  int gpu_major = 9, gpu_minor = 0;  ///< its compute capability
-
+  std::int64_t memory_bytes = 0;       ///< of the GPU of a rank; 0: not known
+  std::string gpu = "this GPU";        ///< in messages
+  int gpu_major = 9, gpu_minor = 0;    ///< its compute capability
   std::int64_t host_memory_bytes = 0;  ///< of a node with GPUs; 0: not known
 };
 

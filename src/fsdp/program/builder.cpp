@@ -31,6 +31,9 @@ class Builder {
     index_residencies();
     index_host_stays();
     find_parts();
+    const auto& weights = list_.buffers.fp8_weights();
+    fp8_weights_.resize(spec.specs.size());
+    for (int w = 0; w < static_cast<int>(weights.size()); ++w) fp8_weights_[weights[w].stage].push_back(w);
     // Kept where stages can read them, parameters are there from the beginning.
     for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
       source_.push_back(list_.units[u].in_place() ? shard_of(u) : BufferId::none);
@@ -47,15 +50,6 @@ class Builder {
   /// As it is gathered, or read where it is kept.
   BufferId shard_of(int unit) {
     return list_.units[unit].fp8 ? list_.buffers.fp8_shard(unit) : list_.program.persistent.units[unit].shard;
-  }
-
-  std::vector<int> fp8_weights_of(int stage) const {
-    std::vector<int> numbers;
-    const auto& weights = list_.buffers.fp8_weights();
-    for (int w = 0; w < static_cast<int>(weights.size()); ++w) {
-      if (weights[w].stage == stage) numbers.push_back(w);
-    }
-    return numbers;
   }
 
   /// Before the first gather of a step: the scales that all ranks use, then the casts.
@@ -87,7 +81,7 @@ class Builder {
   /// For the product that forms the gradient of a stage's input, both operands are read row by row.
   /// @param arrived what the stage's parameters are still to be waited for: then no more
   void emit_transposes(const ComputeEvent& event, std::vector<int>& arrived) {
-    const std::vector<int> weights = fp8_weights_of(event.stage);
+    const std::vector<int>& weights = fp8_weights_[event.stage];
     if (weights.empty()) return;
     Action transpose{.op = Op::transpose, .stage = event.stage, .micro_batch = event.micro_batch};
     for (const int w : weights) {
@@ -367,7 +361,7 @@ class Builder {
       require(!is_read || source != BufferId::none, "a stage reads parameters that are nowhere");
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
-    const std::vector<int> weights = fp8_weights_of(event.stage);
+    const std::vector<int>& weights = fp8_weights_[event.stage];
     for (const int w : weights)
       operands.push_back(
           read_of(lasting.fp8_scales, Slot::fp8_scales, {.offset = 2 * w, .rows = 1, .cols = 2}));
@@ -492,8 +486,9 @@ class Builder {
   Emission list_;
   Schedule schedule_;
   std::vector<int> unit_of_;
-  std::vector<Part> parts_;                                       // per parameter
-  std::vector<BufferId> source_;                                  // per unit: where stages read it now
+  std::vector<std::vector<int>> fp8_weights_;  // per stage: numbers of its weights in 8 bits
+  std::vector<Part> parts_;                    // per parameter
+  std::vector<BufferId> source_;               // per unit: where stages read it now
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
   std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
   std::vector<std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event

@@ -73,12 +73,7 @@ TEST_F(Train, EveryChoiceContinuesWithEqualBits) {
     const auto lines = metrics(whole_name);
     EXPECT_LT(lines.back()["loss"].get<double>(), lines.front()["loss"].get<double>());
 
-    copy_checkpoint(whole_name, name, 8);
-    auto resumed = whole;
-    resumed.run.dir = (folder_ / name).string();
-    EXPECT_EQ(run(resumed), Outcome::done);
-    EXPECT_EQ(curve(name), curve(whole_name));
-    EXPECT_EQ(tensors(name, 12), tensors(whole_name, 12));
+    expect_equal_bits_from_step_8(whole, whole_name, name);
   }
 }
 

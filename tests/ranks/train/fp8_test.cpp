@@ -62,12 +62,7 @@ TEST_F(Fp8Train, ContinuesWithEqualBits) {
     whole.checkpoint.async = async;
     whole.fsdp.param_dtype = DType::bfloat16;
     EXPECT_EQ(run(whole), Outcome::done);
-    copy_checkpoint(whole_name, name, 8);
-    auto resumed = whole;
-    resumed.run.dir = (folder_ / name).string();
-    EXPECT_EQ(run(resumed), Outcome::done);
-    EXPECT_EQ(curve(name), curve(whole_name));
-    EXPECT_EQ(tensors(name, 12), tensors(whole_name, 12));
+    expect_equal_bits_from_step_8(whole, whole_name, name);
   }
   EXPECT_EQ(tensors("whole-true", 12), tensors("whole-false", 12));
 }

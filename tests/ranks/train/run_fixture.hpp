@@ -178,6 +178,16 @@ class Train : public ::testing::Test {
     world().barrier();
   }
 
+  /// A run of twelve steps that is done: what goes on from its checkpoint of step 8, as `name`, ends as it did.
+  void expect_equal_bits_from_step_8(train::Config whole, const std::string& whole_name,
+                                     const std::string& name) const {
+    copy_checkpoint(whole_name, name, 8);
+    whole.run.dir = (folder_ / name).string();
+    EXPECT_EQ(run(whole), train::Outcome::done);
+    EXPECT_EQ(curve(name), curve(whole_name));
+    EXPECT_EQ(tensors(name, 12), tensors(whole_name, 12));
+  }
+
   fs::path folder_;
   std::vector<std::string> lines_;
 };

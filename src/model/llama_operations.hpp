@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operations that several stages of a Llama issue alike. The first parameter of such a stage is the weight of its norm.
+#pragma once
+
+#include "llampi/model/stage_support.hpp"
+
+namespace llampi::model {
+
+/// y = norm(input). @param maximum of y, to be measured; empty: it is not
+inline void run_norm(const StageContext& c, double eps, const Tensor& y, const Tensor& inverse_rms,
+                     const Tensor& maximum = {}) {
+  c.operations.run(device::op::RmsNorm{.x = c.input,
+                                       .weight = c.parameters[0],
+                                       .eps = eps,
+                                       .y = y,
+                                       .inverse_rms = inverse_rms,
+                                       .maximum = maximum});
+}
+
+/// From the gradient of norm(input) to those of the input and of the norm's weight.
+/// @param accumulate_dx yes: c.gradient already holds the gradient of the residual branch
+inline void run_norm_backward(const StageContext& c, const Tensor& dnormed, const Tensor& inverse_rms,
+                              Accumulate accumulate_dx, const Tensor& workspace) {
+  c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
+                                               .x = c.input,
+                                               .weight = c.parameters[0],
+                                               .inverse_rms = inverse_rms,
+                                               .dx = c.gradient,
+                                               .accumulate_dx = accumulate_dx,
+                                               .dweight = c.parameter_gradients[0],
+                                               .accumulate_dweight = c.accumulate[0],
+                                               .workspace = workspace});
+}
+
+/// What attention keeps for its backward pass.
+struct AttentionTensors {
+  Tensor qkv, heads, log_sum_exp;
+};
+
+inline void run_attention(const StageContext& c, const device::AttentionShape& shape,
+                          const AttentionTensors& t, const Tensor& workspace) {
+  c.operations.run(device::op::Attention{.documents = documents_of(c.batch, c.seq_len),
+                                         .shape = shape,
+                                         .qkv = t.qkv,
+                                         .out = t.heads,
+                                         .log_sum_exp = t.log_sum_exp,
+                                         .workspace = workspace});
+}
+
+inline void run_attention_backward(const StageContext& c, const device::AttentionShape& shape,
+                                   const AttentionTensors& t, const Tensor& dheads, const Tensor& dqkv,
+                                   const Tensor& workspace) {
+  c.operations.run(device::op::AttentionBackward{.documents = documents_of(c.batch, c.seq_len),
+                                                 .shape = shape,
+                                                 .dout = dheads,
+                                                 .qkv = t.qkv,
+                                                 .out = t.heads,
+                                                 .log_sum_exp = t.log_sum_exp,
+                                                 .dqkv = dqkv,
+                                                 .workspace = workspace,
+                                                 .dp_room = c.dp_room});
+}
+
+}  // namespace llampi::model
