@@ -91,6 +91,7 @@ std::optional<Difference> find_difference(std::span<const WatchedRank> ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const int rank = static_cast<int>(r);
     for (const auto& mark : ranks[r].heartbeat.marks) add(by_sequence, mark.sequence, mark.hash, rank);
+    for (const auto& mark : ranks[r].marks_at_alarm) add(by_sequence, mark.sequence, mark.hash, rank);
     if (!ranks[r].report) continue;
     for (const auto& heard : ranks[r].report->last) add(by_sequence, heard.sequence, heard.hash, rank);
   }

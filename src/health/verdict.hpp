@@ -24,6 +24,7 @@ struct WatchedRank {
   bool left = false;  ///< it ended its training after an error
   char state = 0;     ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
   std::optional<FlightReport> report;
+  decltype(Heartbeat::marks) marks_at_alarm{};  ///< what it had told of when trouble was found
 };
 
 enum class Trouble : std::uint8_t {

@@ -410,6 +410,8 @@ void Watchdog::Thread::judge_alone(double now) {
 void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
   if (trouble == Trouble::none) return;
   trouble_ = trouble;
+  // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
+  for (auto& known : known_) known.rank.marks_at_alarm = known.rank.heartbeat.marks;
   alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds);
   const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
                              : trouble == Trouble::silent    ? "a rank is silent"

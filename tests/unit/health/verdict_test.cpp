@@ -232,6 +232,26 @@ TEST(Verdict, SaysThatTheFirstDifferenceIsOutOfSight) {
               StartsWith("the ranks do different things before operation #128: rank 2 on node1"));
 }
 
+TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
+  const auto then = waiting_ranks(70, 2, 60);
+  ASSERT_EQ(judge(then, kLimits), Trouble::diverged);
+  auto ranks = then;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    // Each was heard last at another time, and its latest marks are none of another's.
+    const int operations = 4'000'000 * static_cast<int>(r + 1);
+    for (std::size_t i = 0; i < ranks[r].heartbeat.marks.size(); ++i)
+      ranks[r].heartbeat.marks[i] = {operations + 64 * i, 1000 * r + i};
+    ranks[r].report->last = {};
+  }
+  EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
+              Not(HasSubstr("rank 2 on node1 is not like the others")));
+  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].marks_at_alarm = then[r].heartbeat.marks;
+  EXPECT_THAT(
+      summary(ranks, Trouble::diverged, kLimits, "f"),
+      StartsWith(
+          "the ranks do different things before operation #64: rank 2 on node1 is not like the others"));
+}
+
 TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
   auto ranks = waiting_ranks(63, 1, 63);  // before any mark
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
