@@ -15,7 +15,7 @@ struct UnitPlan {
   bool trained = false;
   bool uploaded = false;       ///< its shard is in host memory, and copied to the device for each use
   bool gathered = false;       ///< it is sharded: its parameters are all-gathered for each use
-  bool fp8 = false;            ///< cast to 8 bits at the start of a step, and then gathered
+  bool fp8 = false;            ///< cast to 8 bits once a step, and then gathered
   bool cast = false;           ///< its parameters are computed with in another dtype than that of the shard
   bool reduced = false;        ///< its gradient is; else it is written where it is kept
   bool cast_gradient = false;  ///< to another dtype, before it is reduced

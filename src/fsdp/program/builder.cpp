@@ -33,6 +33,7 @@ class Builder {
     find_parts();
     const auto& weights = list_.buffers.fp8_weights();
     fp8_weights_.resize(spec.specs.size());
+    is_cast_.resize(spec.units.size());
     for (int w = 0; w < static_cast<int>(weights.size()); ++w) fp8_weights_[weights[w].stage].push_back(w);
     // Kept where stages can read them, parameters are there from the beginning.
     for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
@@ -40,7 +41,7 @@ class Builder {
   }
 
   Program run() {
-    emit_fp8_shards();
+    emit_fp8_scales();
     for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
     if (!spec_.forward_only) emit_update(list_);
     return std::move(list_.program);
@@ -52,8 +53,8 @@ class Builder {
     return list_.units[unit].fp8 ? list_.buffers.fp8_shard(unit) : list_.program.persistent.units[unit].shard;
   }
 
-  /// Before the first gather of a step: the scales that all ranks use, then the casts.
-  void emit_fp8_shards() {
+  /// Before the first gather of a step: the scales that all ranks use. What is not gathered is cast at once.
+  void emit_fp8_scales() {
     const auto& lasting = list_.program.persistent;
     if (lasting.fp8_scales == BufferId::none) return;
     const auto weights = static_cast<std::int64_t>(list_.buffers.fp8_weights().size());
@@ -69,13 +70,21 @@ class Builder {
         list_, comm::all_reduce_workspace(spec_.backend, weights, spec_.shards, DType::int32)));
     list_.push(std::move(scales));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (!list_.units[u].fp8) continue;
-      list_.push(
-          {.op = Op::fp8_cast,
-           .unit = u,
-           .operands = {read_of(lasting.units[u].shard), read_of(lasting.fp8_maxima, Slot::fp8_maxima),
-                        both_of(lasting.step_scalars, Slot::scalars), write_of(list_.buffers.fp8_shard(u))}});
+      if (list_.units[u].fp8 && !list_.units[u].gathered) emit_fp8_cast(u);
     }
+  }
+
+  /// Once a step: of a unit that is gathered just before its first gather, so that the first gathers of a step need not
+  /// wait for the casts of all.
+  void emit_fp8_cast(int unit) {
+    const auto& lasting = list_.program.persistent;
+    if (!list_.units[unit].fp8 || is_cast_[unit]) return;
+    is_cast_[unit] = true;
+    list_.push({.op = Op::fp8_cast,
+                .unit = unit,
+                .operands = {
+                    read_of(lasting.units[unit].shard), read_of(lasting.fp8_maxima, Slot::fp8_maxima),
+                    both_of(lasting.step_scalars, Slot::scalars), write_of(list_.buffers.fp8_shard(unit))}});
   }
 
   /// For the product that forms the gradient of a stage's input, both operands are read row by row.
@@ -226,6 +235,7 @@ class Builder {
   /// unsharded parameters may have been freed by any action on the compute stream before it in the list.
   int emit_unshard(int unit, Pass pass, int micro_batch) {
     const UnitPlan& plan = list_.units[unit];
+    if (plan.gathered) emit_fp8_cast(unit);
     const BufferId shard = shard_of(unit);
     int arrival = -1;
     std::vector<int> waits;
@@ -487,6 +497,7 @@ class Builder {
   Schedule schedule_;
   std::vector<int> unit_of_;
   std::vector<std::vector<int>> fp8_weights_;  // per stage: numbers of its weights in 8 bits
+  std::vector<bool> is_cast_;                  // per unit: its shard, to 8 bits
   std::vector<Part> parts_;                    // per parameter
   std::vector<BufferId> source_;               // per unit: where stages read it now
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "fsdp/fp8_weights.hpp"
 #include "llampi/fsdp/memory_report.hpp"
@@ -33,23 +34,36 @@ TEST_P(Fp8Lists, ScalesAreAgreedBeforeCastsAndCastsBeforeGathers) {
   for (const Program* program : {&lists_.step, &lists_.evaluation}) {
     ASSERT_EQ(program->actions.front().op, Op::fp8_scales);
     EXPECT_EQ(program->actions.front().ranks, Ranks::shard_group);
-    std::vector<bool> cast(lists_.units.size(), false);
-    int last_cast = 0;
+    std::vector<int> cast_at(lists_.units.size(), -1);
     const HappensBefore happens_before(program->actions);
     for (int i = 0; i < program->size(); ++i) {
       const Action& action = program->actions[static_cast<std::size_t>(i)];
       const auto unit = static_cast<std::size_t>(std::max(action.unit, 0));
       if (action.op == Op::fp8_cast) {
         EXPECT_TRUE(lists_.units[unit].fp8);
-        cast[unit] = true;
-        last_cast = i;
+        EXPECT_EQ(cast_at[unit], -1) << "once a step";
+        cast_at[unit] = i;
       }
       if (action.op == Op::unshard && lists_.units[unit].fp8) {
-        EXPECT_TRUE(cast[unit]);
-        EXPECT_TRUE(happens_before(last_cast, i));
+        ASSERT_GE(cast_at[unit], 0);
+        EXPECT_TRUE(happens_before(cast_at[unit], i));
       }
     }
-    for (std::size_t u = 0; u < lists_.units.size(); ++u) EXPECT_EQ(cast[u], lists_.units[u].fp8) << u;
+    for (std::size_t u = 0; u < lists_.units.size(); ++u)
+      EXPECT_EQ(cast_at[u] >= 0, lists_.units[u].fp8) << u;
+  }
+}
+
+TEST_P(Fp8Lists, AGatherWaitsForTheCastsOfNoLaterUnit) {
+  for (const Program* program : {&lists_.step, &lists_.evaluation}) {
+    std::size_t casts = 0;
+    std::set<int> gathered;
+    for (const Action& action : program->actions) {
+      if (action.op == Op::fp8_cast) ++casts;
+      if (action.op != Op::unshard || !lists_.units[static_cast<std::size_t>(action.unit)].fp8) continue;
+      gathered.insert(action.unit);
+      EXPECT_EQ(casts, gathered.size());
+    }
   }
 }
 
