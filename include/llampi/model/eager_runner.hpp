@@ -68,7 +68,6 @@ class EagerRunner {
   void make_constants();
   void make_fp8_weights();
   void cast_fp8_weights();
-
   Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
   StageContext context(std::size_t stage, const Operands& operands);
   void backward(std::size_t stage, Operands& operands);

@@ -70,12 +70,12 @@ class Builder {
         list_, comm::all_reduce_workspace(spec_.backend, weights, spec_.shards, DType::int32)));
     list_.push(std::move(scales));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-      if (list_.units[u].fp8 && !list_.units[u].gathered) emit_fp8_cast(u);
+      if (!list_.units[u].gathered) emit_fp8_cast(u);
     }
   }
 
-  /// Once a step: of a unit that is gathered just before its first gather, so that the first gathers of a step need not
-  /// wait for the casts of all.
+  /// Once a step, of units in 8 bits only. A unit that is gathered is cast just before its first gather: no gather
+  /// waits for the casts of units after its own.
   void emit_fp8_cast(int unit) {
     const auto& lasting = list_.program.persistent;
     if (!list_.units[unit].fp8 || is_cast_[unit]) return;
@@ -235,7 +235,7 @@ class Builder {
   /// unsharded parameters may have been freed by any action on the compute stream before it in the list.
   int emit_unshard(int unit, Pass pass, int micro_batch) {
     const UnitPlan& plan = list_.units[unit];
-    if (plan.gathered) emit_fp8_cast(unit);
+    emit_fp8_cast(unit);
     const BufferId shard = shard_of(unit);
     int arrival = -1;
     std::vector<int> waits;
