@@ -227,7 +227,9 @@ void Watchdog::Thread::run() {
       const double now = look();  // no later time: this process may be suspended anywhere
       watch_neighbour();
       watch_other_nodes(now);
-      channel_ ? judge_the_others(now) : judge_alone(now);
+      // Suspended meanwhile: what it sees may be the end of a job of which the next look tells.
+      const bool suspended = steady_seconds() - now > kFarApart;
+      if (!suspended) channel_ ? judge_the_others(now) : judge_alone(now);
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
@@ -239,7 +241,8 @@ double Watchdog::Thread::look() {
   const double now = steady_seconds();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
-    for (auto& known : known_) known.heard += pause, known.moved += pause, known.beside_moved += pause;
+    const auto shift = [&](double& time) { time = std::min(time + pause, now); };  // some came meanwhile
+    for (auto& known : known_) shift(known.heard), shift(known.moved), shift(known.beside_moved);
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
@@ -357,9 +360,9 @@ std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
   std::vector<WatchedRank> ranks;
   for (const auto& known : known_) {
     ranks.push_back(known.rank);
-    ranks.back().silent_seconds = now - known.heard;
-    ranks.back().still_seconds = now - known.moved;
-    ranks.back().beside_still_seconds = now - known.beside_moved;
+    ranks.back().silent_seconds = std::max(0.0, now - known.heard);  // messages came after it was `now`
+    ranks.back().still_seconds = std::max(0.0, now - known.moved);
+    ranks.back().beside_still_seconds = std::max(0.0, now - known.beside_moved);
   }
   return ranks;
 }
