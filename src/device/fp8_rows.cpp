@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/fp8_rows.hpp"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -125,6 +126,173 @@ void fp8_transpose_rows(const op::Fp8Transpose& o, std::int64_t begin, std::int6
   }
 }
 
+namespace {
+
+/// [first, first + elements) of a weight whose blocks have `maxima`, as rows of blocks [begin, end).
+struct BlockRows {
+  std::int64_t cols, begin, end;
+};
+BlockRows block_rows_of(std::int64_t first, std::int64_t elements, const Tensor& maxima) {
+  elements_of<std::int32_t>(maxima, maxima.rows, maxima.cols, "maxima");
+  const std::int64_t cols = maxima.cols * kFp8Block, of_row = cols * kFp8Block;
+  require(first >= 0 && first + elements <= maxima.rows * of_row, "a part of a weight that is not in it");
+  return {cols, first / of_row, (first + elements + of_row - 1) / of_row};
+}
+
+/// body(element of the part, maximum of its block) for those in rows of blocks [begin, end) of the part.
+template <class Body>
+void for_each_in_blocks(std::int64_t first, std::int64_t elements, const Tensor& maxima, std::int64_t begin,
+                        std::int64_t end, const Body& body) {
+  const BlockRows rows = block_rows_of(first, elements, maxima);
+  const std::int64_t of_row = rows.cols * kFp8Block;
+  auto* const grid = static_cast<std::int32_t*>(maxima.data);
+  const std::int64_t from = std::max(first, (rows.begin + begin) * of_row);
+  const std::int64_t to = std::min(first + elements, (rows.begin + end) * of_row);
+  for (std::int64_t i = from; i < to; ++i)
+    body(i - first, grid[i / of_row * maxima.cols + i % rows.cols / kFp8Block]);
+}
+
+/// scales[r, c] = 2^-e for the maximum of block [r, c]; what fills a row is 1.
+template <class MaximumOf>
+void write_block_scales(float* scales, Fp8ScaleShape shape, std::int64_t cols, const MaximumOf& maximum_of) {
+  for (std::int64_t r = 0; r < shape.rows; ++r) {
+    for (std::int64_t c = 0; c < shape.cols; ++c)
+      scales[r * shape.cols + c] =
+          c < cols ? power_of_two(-float8_scale_exponent(kE4m3, maximum_of(r, c))) : 1.0F;
+  }
+}
+
+float* scales_for(const Tensor& scales, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+  const auto shape = fp8_scale_shape(scaling, rows, cols);
+  return elements_of<float>(scales, shape.rows, shape.cols, "scales");
+}
+
+/// The maxima of the tiles of a square: along its rows and along its columns.
+struct SquareMaxima {
+  std::array<std::int32_t, kFp8Block> rows{}, cols{};
+};
+
+}  // namespace
+
+std::int64_t fp8_block_rows(const op::Fp8BlockMaximum& o) {
+  const BlockRows rows = block_rows_of(o.first, o.source.elements(), o.maxima);
+  return rows.end - rows.begin;
+}
+
+std::int64_t fp8_block_rows(const op::Fp8BlockCast& o) {
+  check_is_float8(o.values, o.source.rows, o.source.cols, "values");
+  require(o.values.dtype == DType::float8_e4m3fn, "weights are cast to float8_e4m3fn");
+  const BlockRows rows = block_rows_of(o.first, o.source.elements(), o.maxima);
+  return rows.end - rows.begin;
+}
+
+void fp8_block_maximum(const op::Fp8BlockMaximum& o, std::int64_t begin, std::int64_t end) {
+  with_bfloat16(o.source, [&](const auto& read) {
+    for_each_in_blocks(o.first, o.source.elements(), o.maxima, begin, end,
+                       [&](std::int64_t i, std::int32_t& maximum) {
+                         const std::int32_t bits = magnitude_bits(read(i));
+                         if (bits < kInfiniteBits) maximum = std::max(maximum, bits);
+                       });
+  });
+}
+
+std::int64_t fp8_block_cast(const op::Fp8BlockCast& o, std::int64_t begin, std::int64_t end) {
+  std::uint8_t* const values = bytes_of(o.values);
+  return with_bfloat16(o.source, [&](const auto& read) {
+    std::int64_t saturated = 0;
+    for_each_in_blocks(o.first, o.source.elements(), o.maxima, begin, end,
+                       [&](std::int64_t i, std::int32_t maximum) {
+                         const float value = read(i);
+                         saturated += magnitude_bits(value) == kInfiniteBits ? 1 : 0;
+                         const float scale = power_of_two(float8_scale_exponent(kE4m3, maximum));
+                         values[i] = to_float8(kE4m3, value * scale);
+                       });
+    return saturated;
+  });
+}
+
+bool is_zero_in_blocks(const op::Fp8BlockCast& o) {
+  const auto* const maxima = elements_of<std::int32_t>(o.maxima, o.maxima.rows, o.maxima.cols, "maxima");
+  return std::all_of(maxima, maxima + o.maxima.elements(), [](std::int32_t bits) { return bits == 0; });
+}
+
+void fp8_block_scales(const op::Fp8BlockScales& o) {
+  const std::int64_t rows = o.maxima.rows, cols = o.maxima.cols;
+  const auto* const maxima = elements_of<std::int32_t>(o.maxima, rows, cols, "maxima");
+  const auto shape = fp8_scale_shape(Fp8Scaling::blocks, rows * kFp8Block, cols * kFp8Block);
+  const auto turned = fp8_scale_shape(Fp8Scaling::blocks, cols * kFp8Block, rows * kFp8Block);
+  write_block_scales(elements_of<float>(o.scales, shape.rows, shape.cols, "scales"), shape, cols,
+                     [=](std::int64_t r, std::int64_t c) { return maxima[r * cols + c]; });
+  write_block_scales(elements_of<float>(o.transposed_scales, turned.rows, turned.cols, "transposed_scales"),
+                     turned, rows, [=](std::int64_t r, std::int64_t c) { return maxima[c * cols + r]; });
+}
+
+void check_fp8_tile_cast(const op::Fp8TileCast& o) {
+  const std::int64_t rows = o.source.rows, cols = o.source.cols;
+  require(rows % kFp8Block == 0 && cols % kFp8Block == 0, "sides of a matrix in tiles are multiples of 128");
+  require(o.values || o.transposed, "a cast to nothing");
+  require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
+  elements_of<std::int32_t>(o.maximum, 1, 2, "maximum");
+  if (o.values) {
+    check_is_float8(o.values, rows, cols, "values");
+    scales_for(o.scales, Fp8Scaling::tiles, rows, cols);
+  }
+  if (o.transposed) {
+    check_is_float8(o.transposed, cols, rows, "transposed");
+    scales_for(o.transposed_scales, Fp8Scaling::tiles, cols, rows);
+  }
+}
+
+Fp8TileCastPart fp8_tile_cast(const op::Fp8TileCast& o, std::int64_t begin, std::int64_t end) {
+  const std::int64_t rows = o.source.rows, cols = o.source.cols;
+  const Float8Format format = float8_format(o.values ? o.values.dtype : o.transposed.dtype);
+  std::uint8_t *const values = bytes_of(o.values), *const transposed = bytes_of(o.transposed);
+  auto* const scales = static_cast<float*>(o.scales.data);
+  auto* const transposed_scales = static_cast<float*>(o.transposed_scales.data);
+  return with_bfloat16(o.source, [&](const auto& read) {
+    Fp8TileCastPart part;
+    const auto cast_square = [&](std::int64_t top, std::int64_t left) {
+      const auto element = [&](std::int64_t r, std::int64_t c) { return read((top + r) * cols + left + c); };
+      SquareMaxima maxima;
+      for (std::int64_t r = 0; r < kFp8Block; ++r) {
+        for (std::int64_t c = 0; c < kFp8Block; ++c) {
+          const std::int32_t bits = magnitude_bits(element(r, c));
+          part.saturated += bits == kInfiniteBits ? 1 : 0;
+          if (bits >= kInfiniteBits) continue;
+          for (auto* const maximum : {&maxima.rows[static_cast<std::size_t>(r)],
+                                      &maxima.cols[static_cast<std::size_t>(c)], &part.maximum})
+            *maximum = std::max(*maximum, bits);
+        }
+      }
+      const auto exponent = [&](std::int32_t maximum) { return float8_scale_exponent(format, maximum); };
+      for (std::int64_t i = 0; i < kFp8Block; ++i) {
+        const int of_row = exponent(maxima.rows[static_cast<std::size_t>(i)]);
+        const int of_col = exponent(maxima.cols[static_cast<std::size_t>(i)]);
+        if (values != nullptr) scales[left / kFp8Block * rows + top + i] = power_of_two(-of_row);
+        if (transposed != nullptr)
+          transposed_scales[top / kFp8Block * cols + left + i] = power_of_two(-of_col);
+        for (std::int64_t j = 0; j < kFp8Block; ++j) {
+          if (values != nullptr)
+            values[(top + i) * cols + left + j] = to_float8(format, element(i, j) * power_of_two(of_row));
+          if (transposed != nullptr)
+            transposed[(left + i) * rows + top + j] = to_float8(format, element(j, i) * power_of_two(of_col));
+        }
+      }
+    };
+    for (std::int64_t top = begin * kFp8Block; top < end * kFp8Block; top += kFp8Block) {
+      for (std::int64_t left = 0; left < cols; left += kFp8Block) cast_square(top, left);
+    }
+    return part;
+  });
+}
+
+void end_fp8_tile_cast(const op::Fp8TileCast& o, const Fp8TileCastPart& all) {
+  static_cast<std::int32_t*>(o.maximum.data)[0] = all.maximum;
+  if (o.counts == nullptr) return;
+  o.counts->saturated += all.saturated;
+  o.counts->zero_scales += all.maximum == 0 ? 1 : 0;
+}
+
 void check_fp8_product(const op::Fp8Product& o) {
   const std::int64_t m = o.y.rows, n = o.y.cols, k = o.a.cols;
   check_is_float8(o.a, m, k, "a");
@@ -133,16 +301,34 @@ void check_fp8_product(const op::Fp8Product& o) {
   require(o.a.dtype != DType::float8_e5m2 || o.b.dtype != DType::float8_e5m2,
           "there is no product of float8_e5m2 and float8_e5m2");
   require(!o.residual || o.accumulate_y == Accumulate::no, "a product adds to one matrix only");
+  const Fp8Scaling a = fp8_scaling_of(o.a_scale, m, k), b = fp8_scaling_of(o.b_scale, n, k);
+  require((a == Fp8Scaling::tensor) == (b == Fp8Scaling::tensor), "one of two operands has scales of blocks");
+  require(a != Fp8Scaling::blocks || b != Fp8Scaling::blocks, "there is no product of blocks and blocks");
+  require(a == Fp8Scaling::tensor || !o.fast_accumulation, "fast accumulation with scales of blocks");
 }
 
 template <class T>
-void fp8_widen(const Tensor& source, std::int64_t begin, std::int64_t end, T factor, T* values) {
+void fp8_widen(const Tensor& source, const Tensor& scales, std::int64_t begin, std::int64_t end, T* values) {
   static const std::array<float, 256> kTables[] = {widened(kE4m3), widened(kE5m2)};
   const auto& table = kTables[source.dtype == DType::float8_e5m2 ? 1 : 0];
-  const std::uint8_t* const bits = bytes_of(source);
-  for (std::int64_t i = begin; i < end; ++i) values[i - begin] = static_cast<T>(table[bits[i]]) * factor;
+  const std::int64_t k = source.cols;
+  const Fp8Scaling scaling = fp8_scaling_of(scales, source.rows, k);
+  const auto* const factors = elements_of<float>(scales, scales.rows, scales.cols, "scales");
+  const auto factor_at = [&](std::int64_t r, std::int64_t c) {
+    if (scaling == Fp8Scaling::tensor) return factors[1];
+    const std::int64_t row = scaling == Fp8Scaling::tiles ? c / kFp8Block : r / kFp8Block;
+    return factors[row * scales.cols + (scaling == Fp8Scaling::tiles ? r : c / kFp8Block)];
+  };
+  for (std::int64_t r = begin; r < end; ++r) {
+    const std::uint8_t* const bits = bytes_of(source) + r * k;
+    for (std::int64_t first = 0; first < k; first += kFp8Block) {
+      const T factor = static_cast<T>(factor_at(r, first));
+      for (std::int64_t c = first; c < std::min(k, first + kFp8Block); ++c)
+        *values++ = static_cast<T>(table[bits[c]]) * factor;
+    }
+  }
 }
-template void fp8_widen(const Tensor&, std::int64_t, std::int64_t, float, float*);
-template void fp8_widen(const Tensor&, std::int64_t, std::int64_t, double, double*);
+template void fp8_widen(const Tensor&, const Tensor&, std::int64_t, std::int64_t, float*);
+template void fp8_widen(const Tensor&, const Tensor&, std::int64_t, std::int64_t, double*);
 
 }  // namespace llampi::device

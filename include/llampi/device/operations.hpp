@@ -261,6 +261,11 @@ struct LinearCrossEntropyBackward {
 //
 // Operations whose output such a product reads can measure it as they write it: their `maximum`, unless it is empty, is
 // then what op::Fp8Maximum of that output, as it is written, would leave there.
+//
+// Scales of blocks instead (Fp8Scaling, as in DeepSeek-V3, arXiv 2412.19437, 3.3.2, but powers of two): weights have one
+// for each block of 128 x 128; activations and gradients one for each tile of 1 x 128, along the rows of the matrix and
+// of its transpose, which so are rounded differently. Sides are multiples of 128, and each scale follows from the largest
+// finite magnitude of its block as that of a tensor does.
 
 /// maximum = max(maximum, |bfloat16(x)|) over the finite elements x of source.
 struct Fp8Maximum {
@@ -295,16 +300,60 @@ struct Fp8Transpose {
   Tensor transposed;  ///< [C, R]
 };
 
-/// y (+)= 2^-ea 2^-eb a b^T (+ residual), with float32 sums: both operands are read row by row over K, as the tensor
-/// cores of Hopper want them. M, N and K are multiples of 16. At most one of a and b is float8_e5m2.
+/// maxima[r, c] = max(maxima[r, c], |bfloat16(x)|) over the finite elements x of block [r, c] of a weight that are in
+/// source: any part of it, row by row.
+struct Fp8BlockMaximum {
+  static constexpr const char* kName = "fp8_block_maximum";
+  Tensor source;       ///< float32 or bfloat16 (the reference: float64), [1, n]
+  std::int64_t first;  ///< number of its first element in the weight
+  Tensor maxima;       ///< int32 [R / 128, C / 128] of a weight [R, C], read and written
+};
+
+/// The scales of a weight and of its transpose from the maxima of its blocks, for DType::float8_e4m3fn. What only fills a
+/// row becomes 1.
+struct Fp8BlockScales {
+  static constexpr const char* kName = "fp8_block_scales";
+  Tensor maxima;             ///< int32 [R / 128, C / 128]
+  Tensor scales;             ///< fp8_scale_shape(blocks, R, C)
+  Tensor transposed_scales;  ///< fp8_scale_shape(blocks, C, R)
+};
+
+/// As Fp8Cast, of a part of a weight, with the scale that follows from each block's maximum.
+struct Fp8BlockCast {
+  static constexpr const char* kName = "fp8_block_cast";
+  Tensor source;       ///< as Fp8BlockMaximum
+  std::int64_t first;  ///< likewise
+  Tensor maxima;       ///< as Fp8BlockMaximum left them
+  Tensor values;       ///< [1, n], float8_e4m3fn
+  Fp8Counts* counts;   ///< added to, a weight of zeros as one; nullptr: nothing is counted
+};
+
+/// Measures and casts a matrix and its transpose, each with a scale for each tile of 1 x 128 of its rows.
+struct Fp8TileCast {
+  static constexpr const char* kName = "fp8_tile_cast";
+  Tensor source;             ///< [R, C], float32 or bfloat16 (the reference: float64)
+  Tensor values;             ///< [R, C], one of the 8-bit dtypes; may be empty
+  Tensor scales;             ///< fp8_scale_shape(tiles, R, C); with `values`
+  Tensor transposed;         ///< [C, R], likewise and in that dtype; may be empty
+  Tensor transposed_scales;  ///< fp8_scale_shape(tiles, C, R); with `transposed`
+  /// int32 [1, 2], scratch: zeros before, {the largest magnitude's bits, anything} after
+  Tensor maximum;
+  Fp8Counts* counts;  ///< added to; nullptr: nothing is counted
+};
+
+/// y (+)= a b^T (+ residual) of what a and b were before they were cast, with float32 sums: both operands are read row by
+/// row over K, as the tensor cores of Hopper want them. M, N and K are multiples of 16. At most one of a and b is
+/// float8_e5m2. Either both have one scale each, or neither has: then M, N and K are multiples of 128, and at most one
+/// has scales of blocks.
 struct Fp8Product {
   static constexpr const char* kName = "fp8_product";
-  Tensor a, a_scale;  ///< [M, K]
-  Tensor b, b_scale;  ///< [N, K]
+  Tensor a, a_scale;  ///< [M, K]; fp8_scaling_of()
+  Tensor b, b_scale;  ///< [N, K]; likewise
   Tensor residual;    ///< [M, N] in the dtype of y, which it may be; empty: none. Not with Accumulate::yes
   Tensor y;           ///< [M, N]
   Accumulate accumulate_y;
-  /// Partial sums may be kept in fewer bits (14 of the fraction, on Hopper). Only where no gradient is formed.
+  /// Partial sums may be kept in fewer bits (14 of the fraction, on Hopper). Only where no gradient is formed, and both
+  /// have one scale each.
   bool fast_accumulation;
   Tensor workspace;  ///< OperationSizes::fp8_product_workspace()
 };
@@ -449,7 +498,8 @@ using Operation =
                  op::QkvRopeBackward, op::Attention, op::AttentionBackward, op::CachedAttention,
                  op::ProjectionResidual, op::ProjectionBackward, op::GateUpSwiglu, op::Swiglu,
                  op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward,
-                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::Fp8Transpose, op::Fp8Product, op::Rope,
+                 op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::Fp8BlockMaximum, op::Fp8BlockScales,
+                 op::Fp8BlockCast, op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope,
                  op::SwigluBackward, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
                  op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
 

@@ -43,6 +43,10 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::Fp8Maximum& o);
   void execute(const op::Fp8Scales& o);
   void execute(const op::Fp8Cast& o);
+  void execute(const op::Fp8BlockMaximum& o);
+  void execute(const op::Fp8BlockScales& o);
+  void execute(const op::Fp8BlockCast& o);
+  void execute(const op::Fp8TileCast& o);
   void execute(const op::Fp8Transpose& o);
   void execute(const op::Fp8Product& o);
   void execute(const op::Rope& o);

@@ -38,6 +38,38 @@ void CpuDevice::execute(const op::Fp8Cast& o) {
   if (o.counts != nullptr) o.counts->saturated += saturated;
 }
 
+void CpuDevice::execute(const op::Fp8BlockMaximum& o) {
+  parallel_ranges(threads_, fp8_block_rows(o), 1,
+                  [&](std::int64_t begin, std::int64_t end, int) { fp8_block_maximum(o, begin, end); });
+}
+
+void CpuDevice::execute(const op::Fp8BlockScales& o) { fp8_block_scales(o); }
+
+void CpuDevice::execute(const op::Fp8BlockCast& o) {
+  std::atomic<std::int64_t> saturated{0};
+  parallel_ranges(threads_, fp8_block_rows(o), 1, [&](std::int64_t begin, std::int64_t end, int) {
+    saturated += fp8_block_cast(o, begin, end);
+  });
+  if (o.counts == nullptr) return;
+  o.counts->saturated += saturated;
+  o.counts->zero_scales += is_zero_in_blocks(o) ? 1 : 0;
+}
+
+void CpuDevice::execute(const op::Fp8TileCast& o) {
+  check_fp8_tile_cast(o);
+  std::vector<Fp8TileCastPart> parts(static_cast<std::size_t>(threads_));
+  parallel_ranges(threads_, o.source.rows / kFp8Block, 1,
+                  [&](std::int64_t begin, std::int64_t end, int part) {
+                    parts[static_cast<std::size_t>(part)] = fp8_tile_cast(o, begin, end);
+                  });
+  Fp8TileCastPart all;
+  for (const auto& part : parts) {
+    all.maximum = std::max(all.maximum, part.maximum);
+    all.saturated += part.saturated;
+  }
+  end_fp8_tile_cast(o, all);
+}
+
 void CpuDevice::execute(const op::Fp8Transpose& o) {
   parallel_ranges(threads_, o.source.cols, 1,
                   [&](std::int64_t begin, std::int64_t end, int) { fp8_transpose_rows(o, begin, end); });
@@ -47,23 +79,22 @@ void CpuDevice::execute(const op::Fp8Product& o) {
   check_fp8_product(o);
   const std::int64_t m = o.y.rows, n = o.y.cols, k = o.a.cols;
   float* const y = floats(o.y, m, n, "y");
-  const float a_factor = floats(o.a_scale, 1, 2, "a_scale")[1];
-  const float b_factor = floats(o.b_scale, 1, 2, "b_scale")[1];
   if (o.residual && o.residual.data != o.y.data)
     std::memcpy(y, floats(o.residual, m, n, "residual"), static_cast<std::size_t>(o.y.bytes()));
   auto* const a = static_cast<float*>(workspace_of(o.workspace, sizes_.fp8_product_workspace(m, n, k)));
   float* const b = a + std::min(m, CpuSizes::kFp8Rows) * k;
-  const auto widen = [&](const Tensor& from, std::int64_t begin, std::int64_t end, float factor, float* to) {
+  const auto widen = [&](const Tensor& from, const Tensor& scales, std::int64_t begin, std::int64_t end,
+                         float* to) {
     parallel_ranges(threads_, end - begin, 1, [&](std::int64_t first, std::int64_t last, int) {
-      fp8_widen(from, (begin + first) * k, (begin + last) * k, factor, to + first * k);
+      fp8_widen(from, scales, begin + first, begin + last, to + first * k);
     });
   };
   for (std::int64_t col = 0; col < n; col += CpuSizes::kFp8Rows) {
     const std::int64_t cols = std::min(n - col, CpuSizes::kFp8Rows);
-    widen(o.b, col, col + cols, b_factor, b);
+    widen(o.b, o.b_scale, col, col + cols, b);
     for (std::int64_t row = 0; row < m; row += CpuSizes::kFp8Rows) {
       const std::int64_t rows = std::min(m - row, CpuSizes::kFp8Rows);
-      if (m > CpuSizes::kFp8Rows || col == 0) widen(o.a, row, row + rows, a_factor, a);
+      if (m > CpuSizes::kFp8Rows || col == 0) widen(o.a, o.a_scale, row, row + rows, a);
       Product product = product_nt(a, b, y + row * n + col, rows, cols, k);
       product.stride_c = n;
       product.beta = o.residual ? 1.0F : beta(o.accumulate_y);

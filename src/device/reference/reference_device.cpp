@@ -379,14 +379,29 @@ class ReferenceDevice final : public HostDevice {
     if (o.counts != nullptr) o.counts->saturated += saturated;
   }
 
+  void execute(const op::Fp8BlockMaximum& o) { fp8_block_maximum(o, 0, fp8_block_rows(o)); }
+
+  void execute(const op::Fp8BlockScales& o) { fp8_block_scales(o); }
+
+  void execute(const op::Fp8BlockCast& o) {
+    const Index saturated = fp8_block_cast(o, 0, fp8_block_rows(o));
+    if (o.counts == nullptr) return;
+    o.counts->saturated += saturated;
+    o.counts->zero_scales += is_zero_in_blocks(o) ? 1 : 0;
+  }
+
+  void execute(const op::Fp8TileCast& o) {
+    check_fp8_tile_cast(o);
+    end_fp8_tile_cast(o, fp8_tile_cast(o, 0, o.source.rows / kFp8Block));
+  }
+
   void execute(const op::Fp8Transpose& o) { fp8_transpose_rows(o, 0, o.source.cols); }
 
   void execute(const op::Fp8Product& o) {
     check_fp8_product(o);
     const auto widened = [](const Tensor& tensor, const Tensor& scale) {
       std::vector<double> values(static_cast<std::size_t>(tensor.elements()));
-      const double factor = static_cast<double>(elements_of<float>(scale, 1, 2, "scale")[1]);
-      fp8_widen(tensor, 0, tensor.elements(), factor, values.data());
+      fp8_widen(tensor, scale, 0, tensor.rows, values.data());
       return values;
     };
     std::vector<double> a = widened(o.a, o.a_scale), b = widened(o.b, o.b_scale);
