@@ -223,12 +223,16 @@ Table fsdp_options(train::Config& c) {
        "in any of them and compute in float32"},
       {"fsdp.product_dtype", one_of(c.fsdp.product_dtype),
        "dtype of the matrix products of the blocks. auto: fsdp.param_dtype; fp8: float8_e4m3fn for weights and "
-       "activations, fsdp.fp8_gradient_dtype for gradients, with one scale for each tensor; weights are gathered in 8 "
+       "activations, fsdp.fp8_gradient_dtype for gradients, with scales as fsdp.fp8_scales says; weights are gathered in 8 "
        "bits too. Embedding, head, norms, attention and what is saved in checkpoints stay as they are. GPUs of compute "
        "capability 8.9 or newer, and CPUs, which compute the same numbers slowly"},
       {"fsdp.fp8_gradient_dtype",
        one_of(c.fsdp.fp8_gradient_dtype, {DType::float8_e5m2, DType::float8_e4m3fn}),
        "dtype of gradients in the products of fsdp.product_dtype = fp8: e5m2 has more range, e4m3 more precision"},
+      {"fsdp.fp8_scales", one_of(c.fsdp.fp8_scales),
+       "scales of what is multiplied in FP8. tensor: one for each operand; block: one for each 128 x 128 of a weight and "
+       "each 1 x 128 of activations and gradients, with which float8_e4m3fn is usual for gradients too. On GPUs block "
+       "needs compute capability 9.0"},
       {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
        "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype"},
       {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),

@@ -52,9 +52,8 @@ std::vector<std::vector<device::UpdateRange>> update_ranges(const model::Model& 
   return all;
 }
 
-std::vector<std::vector<Fp8Piece>> all_fp8_pieces(const CompiledModel& compiled, const model::Model& model,
-                                                  int shard) {
-  const auto weights = find_fp8_weights(compiled.specs, compiled.units, model.parameters());
+std::vector<std::vector<Fp8Piece>> all_fp8_pieces(const CompiledModel& compiled,
+                                                  const std::vector<Fp8WeightPlace>& weights, int shard) {
   std::vector<std::vector<Fp8Piece>> pieces;
   for (int u = 0; u < static_cast<int>(compiled.units.size()); ++u)
     pieces.push_back(fp8_pieces(weights, compiled.units, u, shard));
@@ -202,6 +201,8 @@ struct Engine::Impl {
   device::Memory transit = device.allocate_host(2 * sizeof(optim::StepScalars));
   StateViews views{model, options, compiled, arenas, *shards, *replicas};
   Snapshot snapshot{device};
+  std::vector<Fp8WeightPlace> fp8_weights =
+      find_fp8_weights(compiled.specs, compiled.units, model.parameters());
   RankContext context{.model = model,
                       .options = options,
                       .units = compiled.units,
@@ -210,7 +211,8 @@ struct Engine::Impl {
                       .shards = *shards,
                       .replicas = *replicas,
                       .ranges = update_ranges(model, options, compiled.units, shards->rank()),
-                      .fp8_pieces = all_fp8_pieces(compiled, model, shards->rank()),
+                      .fp8_weights = fp8_weights,
+                      .fp8_pieces = all_fp8_pieces(compiled, fp8_weights, shards->rank()),
                       .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
   Operations operations = all_operations(context);
   ActionNames names{compiled.units, compiled.specs};

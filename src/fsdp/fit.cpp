@@ -117,17 +117,23 @@ std::vector<OptionValue> together(const Changes& changes) {
   return values;
 }
 
-bool multiplies_in_fp8(const FitQuestion& q) {
-  return std::ranges::any_of(q.model.stages(), [&](const auto& stage) {
-    return !stage->spec(q.options.batch, q.options.precision.compute, q.sizes).fp8_weights.empty();
-  });
+/// Of which the tokens of a micro-batch are to be a multiple: 1 without products in 8 bits.
+std::int64_t fp8_tokens(const FitQuestion& q) {
+  std::int64_t multiple = 1;
+  for (const auto& stage : q.model.stages()) {
+    const auto spec = stage->spec(q.options.batch, q.options.precision.compute, q.sizes);
+    if (spec.fp8_weights.empty()) continue;
+    const auto scales = spec.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
+    multiple = std::max(multiple, model::fp8_multiple(scales));
+  }
+  return multiple;
 }
 
 /// With these changes on so many ranks, if it fits then.
 std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes, int ranks) {
   EngineOptions options = q.options;
   for (const auto& change : changes) change.apply(options);
-  if (options.batch.tokens() % model::kFp8Multiple != 0 && multiplies_in_fp8(q)) return std::nullopt;
+  if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
 
   const RankGroups groups = groups_for(q, options, ranks);
   const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
@@ -153,7 +159,7 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 /// The first that fits, in the order that find_fit() promises.
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options),
-                others = other_changes(q.options, multiplies_in_fp8(q)), narrow = narrower_state(q.options);
+                others = other_changes(q.options, fp8_tokens(q) > 1), narrow = narrower_state(q.options);
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),

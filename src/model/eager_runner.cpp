@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "llampi/device/fp8_scaling.hpp"
 #include "llampi/model/stage_support.hpp"
 
 namespace llampi::model {
@@ -81,11 +82,23 @@ void EagerRunner::make_fp8_weights() {
       for (const int p : members) parts.push_back(parameters_[static_cast<std::size_t>(p)]);
       const Tensor weight = stacked(parts);
       const Tensor values = make(DType::float8_e4m3fn, weight.rows, weight.cols);
-      fp8_weights_[stage].push_back({.weight = weight,
-                                     .values = values,
-                                     .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
-                                     .scale = make(DType::float32, 1, 2),
-                                     .maximum = make(DType::int32, 1, 1)});
+      const bool in_blocks = specs_[stage].fp8_blocks;
+      const auto scaling = in_blocks ? device::Fp8Scaling::blocks : device::Fp8Scaling::tensor;
+      const auto scales = [&](std::int64_t rows, std::int64_t cols) {
+        const auto shape = device::fp8_scale_shape(scaling, rows, cols);
+        return make(DType::float32, shape.rows, shape.cols);
+      };
+      const Tensor scale = scales(weight.rows, weight.cols);
+      fp8_weights_[stage].push_back(
+          {.weight = weight,
+           .values = values,
+           .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
+           .scale = scale,
+           .transposed_scale = in_blocks ? scales(weight.cols, weight.rows) : scale,
+           .maxima = in_blocks ? make(DType::int32, weight.rows / device::kFp8Block,
+                                      weight.cols / device::kFp8Block)
+                               : make(DType::int32, 1, 1),
+           .in_blocks = in_blocks});
       std::int64_t row = 0;
       for (const int p : members) {
         Tensor& read = read_parameters_[static_cast<std::size_t>(p)];
@@ -98,17 +111,35 @@ void EagerRunner::make_fp8_weights() {
 
 void EagerRunner::cast_fp8_weights() {
   for (const auto& of_stage : fp8_weights_) {
-    for (const auto& [weight, values, transposed, scale, maximum] : of_stage) {
-      device_.run(device::op::Zero{.destination = maximum});
-      device_.run(device::op::Fp8Maximum{.source = weight, .maximum = maximum});
-      device_.run(device::op::Fp8Cast{.source = weight,
-                                      .maximum = maximum,
-                                      .values = values,
-                                      .transposed = transposed,
-                                      .scale = scale,
+    for (const CastWeight& cast : of_stage) {
+      device_.run(device::op::Zero{.destination = cast.maxima});
+      if (cast.in_blocks) {
+        cast_blocks(cast);
+        continue;
+      }
+      device_.run(device::op::Fp8Maximum{.source = cast.weight, .maximum = cast.maxima});
+      device_.run(device::op::Fp8Cast{.source = cast.weight,
+                                      .maximum = cast.maxima,
+                                      .values = cast.values,
+                                      .transposed = cast.transposed,
+                                      .scale = cast.scale,
                                       .counts = nullptr});
     }
   }
+}
+
+void EagerRunner::cast_blocks(const CastWeight& cast) {
+  const auto flat = [](const Tensor& matrix) { return matrix.slice(0, matrix.elements()); };
+  device_.run(
+      device::op::Fp8BlockMaximum{.source = flat(cast.weight), .first = 0, .maxima = cast.maxima});
+  device_.run(device::op::Fp8BlockScales{
+      .maxima = cast.maxima, .scales = cast.scale, .transposed_scales = cast.transposed_scale});
+  device_.run(device::op::Fp8BlockCast{.source = flat(cast.weight),
+                                       .first = 0,
+                                       .maxima = cast.maxima,
+                                       .values = flat(cast.values),
+                                       .counts = nullptr});
+  device_.run(device::op::Fp8Transpose{.source = cast.values, .transposed = cast.transposed});
 }
 
 void EagerRunner::make_constants() {
@@ -215,6 +246,8 @@ void EagerRunner::backward(std::size_t stage, Operands& given) {
     if (!spec.parameters[i].backward) given.parameters[i] = {};
     if (given.accumulate[i] == Accumulate::no) spoil(given.gradients[i]);
   }
+  for (std::size_t w = 0; w < given.fp8_weights.size(); ++w)
+    given.fp8_weights[w].scale = fp8_weights_[stage][w].transposed_scale;
   StageContext c = context(stage, given);
   if (!spec.keeps_input) c.input = {};
   c.gradient = residual_gradient_;

@@ -2,6 +2,7 @@
 // AttentionStage with its two products in 8 bits. What the backward pass needs of norm(x) is its transpose in 8 bits,
 // for the gradient of the weights alone; of the heads attention needs them as they are, so they are cast once more.
 #include <algorithm>
+#include <utility>
 
 #include "model/fp8_products.hpp"
 #include "model/llama_stages.hpp"
@@ -19,11 +20,16 @@ class Fp8AttentionStage final : public Stage {
 
   StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     constexpr DType e4m3 = DType::float8_e4m3fn;
-    const DType gradient = sizes_.fp8->gradient, statistics = statistics_dtype(compute);
+    const Fp8Recipe& recipe = *sizes_.fp8;
+    const DType gradient = recipe.gradient, statistics = statistics_dtype(compute);
+    const auto scale_spec = [&](std::string name, std::int64_t rows, std::int64_t cols) {
+      return Fp8Products::scale_spec(recipe, std::move(name), rows, cols);
+    };
     const std::int64_t tokens = batch.tokens(), longest = batch.positions(), hidden = sizes_.hidden;
     const std::int64_t qkv = shape_.qkv_cols(), heads = shape_.query_cols();
     const auto product_bytes =
-        std::max(fp8_workspace(sizes, tokens, hidden, qkv), fp8_workspace(sizes, tokens, heads, hidden));
+        std::max(Fp8Products::workspace(sizes, tokens, hidden, qkv),
+                 Fp8Products::workspace(sizes, tokens, heads, hidden));
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
     const auto backward_bytes =
         std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
@@ -32,27 +38,30 @@ class Fp8AttentionStage final : public Stage {
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.fp8_weights = {{parameters_[1], parameters_[2], parameters_[3]}, {parameters_[4]}};
+    spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"attended", tokens, hidden, compute};
     spec.saved = {cheap({"normed^T", hidden, tokens, e4m3}),
-                  cheap(fp8_scale_spec("normed scale")),
+                  cheap(scale_spec("normed^T scale", hidden, tokens)),
                   cheap({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, qkv, compute},
                   {"heads", tokens, heads, compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
+    const std::int64_t wider = std::max(hidden, heads), widest = std::max(hidden, qkv);
     spec.forward_scratch = {{"normed", tokens, hidden, compute},
-                            {"input in 8 bits", tokens, std::max(hidden, heads), e4m3},
-                            fp8_scale_spec("heads scale"),
-                            fp8_maximum_spec(),
+                            {"input in 8 bits", tokens, wider, e4m3},
+                            scale_spec("input scale", tokens, wider),
+                            Fp8Products::maximum_spec(recipe),
                             workspace_spec(std::max(forward_bytes, product_bytes), statistics)};
-    spec.recompute_scratch = {{"normed", tokens, hidden, compute}, fp8_maximum_spec()};
+    spec.recompute_scratch = {{"normed", tokens, hidden, compute}, Fp8Products::maximum_spec(recipe)};
     spec.backward_scratch = {{"heads^T", heads, tokens, e4m3},
-                             fp8_scale_spec("heads scale"),
-                             {"gradient in 8 bits", tokens, std::max(hidden, qkv), gradient},
-                             {"gradient^T", std::max(hidden, qkv), tokens, gradient},
-                             fp8_scale_spec("gradient scale"),
-                             {"dheads, dnormed", tokens, std::max(hidden, heads), compute},
+                             scale_spec("heads^T scale", heads, tokens),
+                             {"gradient in 8 bits", tokens, widest, gradient},
+                             {"gradient^T", widest, tokens, gradient},
+                             scale_spec("gradient scale", tokens, widest),
+                             scale_spec("gradient^T scale", widest, tokens),
+                             {"dheads, dnormed", tokens, wider, compute},
                              {"dqkv", tokens, qkv, compute},
-                             fp8_maximum_spec(),
+                             Fp8Products::maximum_spec(recipe),
                              workspace_spec(std::max(backward_bytes, product_bytes), statistics)};
     require(batch.context == 0, "generation in 8 bits");
     return spec;
@@ -62,26 +71,29 @@ class Fp8AttentionStage final : public Stage {
     const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
-    const auto [normed, input8, heads_scale, maximum, workspace] = take<5>(c.scratch);
+    const auto [normed, input8, input_scale, maximum, workspace] = take<5>(c.scratch);
     const auto [rope] = take<1>(c.constants);
+    const Fp8Products fp8(c, *sizes_.fp8);
 
-    const Fp8Tensor x{shaped(input8, normed.rows, normed.cols), normed_t, normed_scale};
-    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, x, maximum);
-    fp8_forward(c, x, stacked({q, k, v}), qkv_weight.scale, {}, qkv, workspace);
+    const Fp8Tensor x =
+        fp8.tensor(shaped(input8, normed.rows, normed.cols), normed_t, {input_scale, normed_scale});
+    fp8.norm(sizes_.eps, {normed, inverse_rms}, x, maximum);
+    fp8.forward(x, stacked({q, k, v}), qkv_weight.scale, {}, qkv, workspace);
     c.operations.run(device::op::Rope{
         .positions = c.batch.positions, .rope = rope, .shape = shape_, .backward = false, .qkv = qkv});
     run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     if (!c.output) return;
-    const Fp8Tensor h{shaped(input8, heads.rows, heads.cols), {}, heads_scale};
-    fp8_cast(c, heads, h, maximum);
-    fp8_forward(c, h, o, o_weight.scale, c.input, c.output, workspace);
+    const Fp8Tensor h = fp8.tensor(shaped(input8, heads.rows, heads.cols), {}, {input_scale, {}});
+    fp8.cast(heads, h, maximum);
+    fp8.forward(h, o, o_weight.scale, c.input, c.output, workspace);
   }
 
   void recompute(StageContext& c) const override {
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
     const auto [normed, maximum] = take<2>(c.scratch);
+    const Fp8Products fp8(c, *sizes_.fp8);
 
-    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, {{}, normed_t, normed_scale}, maximum);
+    fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
   }
 
   void backward(StageContext& c) const override {
@@ -89,19 +101,24 @@ class Fp8AttentionStage final : public Stage {
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
-    const auto [heads_t, heads_scale, gradient8, gradient_t, gradient_scale, dheads_or_dnormed, dqkv, maximum,
-                workspace] = take<9>(c.scratch);
+    const auto [heads_t, heads_scale, gradient8, gradient_t, gradient_scale, gradient_t_scale,
+                dheads_or_dnormed, dqkv, maximum, workspace] = take<10>(c.scratch);
     const auto [rope] = take<1>(c.constants);
     const std::int64_t tokens = qkv.rows, hidden = sizes_.hidden;
     const Tensor dheads = shaped(dheads_or_dnormed, tokens, heads.cols);
     const Tensor dnormed = shaped(dheads_or_dnormed, tokens, hidden);
+    const Fp8Products fp8(c, *sizes_.fp8);
+    const auto gradient_of = [&](std::int64_t features) {
+      return fp8.tensor(shaped(gradient8, tokens, features), shaped(gradient_t, features, tokens),
+                        {gradient_scale, gradient_t_scale});
+    };
 
-    const Fp8Tensor dy{shaped(gradient8, tokens, hidden), shaped(gradient_t, hidden, tokens), gradient_scale};
-    const Fp8Tensor h{{}, heads_t, heads_scale};
-    fp8_cast(c, c.gradient, dy, maximum);
-    if (do_) fp8_cast(c, heads, h, maximum);
-    fp8_backward(
-        c, {.dy = dy, .x = h, .weight = o_weight, .dx = dheads, .dweight = do_, .accumulate_dweight = add_o},
+    const Fp8Tensor dy = gradient_of(hidden), dqkv8 = gradient_of(dqkv.cols);
+    const Fp8Tensor h = fp8.tensor({}, heads_t, {{}, heads_scale});
+    fp8.cast(c.gradient, dy, maximum);
+    if (do_) fp8.cast(heads, h, maximum);
+    fp8.backward(
+        {.dy = dy, .x = h, .weight = o_weight, .dx = dheads, .dweight = do_, .accumulate_dweight = add_o},
         workspace);
     run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
     c.operations.run(device::op::Rope{.positions = c.batch.positions,
@@ -109,13 +126,10 @@ class Fp8AttentionStage final : public Stage {
                                       .shape = shape_,
                                       .backward = true,
                                       .qkv = dqkv,
-                                      .maximum = fp8_begin_maximum(c, maximum)});
-    const Fp8Tensor dqkv_cast{shaped(gradient8, tokens, dqkv.cols), shaped(gradient_t, dqkv.cols, tokens),
-                              gradient_scale};
-    fp8_cast_measured(c, dqkv, dqkv_cast, maximum);
-    fp8_backward(c,
-                 {.dy = dqkv_cast,
-                  .x = {{}, normed_t, normed_scale},
+                                      .maximum = fp8.measured(maximum)});
+    fp8.cast_measured(dqkv, dqkv8, maximum);
+    fp8.backward({.dy = dqkv8,
+                  .x = fp8.tensor({}, normed_t, {{}, normed_scale}),
                   .weight = qkv_weight,
                   .dx = dnormed,
                   .dweight = stacked({dq, dk, dv}),

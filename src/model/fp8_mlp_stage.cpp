@@ -2,6 +2,7 @@
 // MlpStage with its two products in 8 bits. What the backward pass needs of their inputs is the transposes in 8 bits,
 // for the gradients of the weights.
 #include <algorithm>
+#include <utility>
 
 #include "model/fp8_products.hpp"
 #include "model/llama_stages.hpp"
@@ -16,31 +17,42 @@ class Fp8MlpStage final : public Stage {
 
   StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     constexpr DType e4m3 = DType::float8_e4m3fn;
-    const DType gradient = sizes_.fp8->gradient, statistics = statistics_dtype(compute);
+    const Fp8Recipe& recipe = *sizes_.fp8;
+    const DType gradient = recipe.gradient, statistics = statistics_dtype(compute);
+    const auto scale_spec = [&](std::string name, std::int64_t rows, std::int64_t cols) {
+      return Fp8Products::scale_spec(recipe, std::move(name), rows, cols);
+    };
     const std::int64_t tokens = batch.tokens(), hidden = sizes_.hidden, width = sizes_.feed_forward;
-    const auto product_bytes = std::max(fp8_workspace(sizes, tokens, hidden, 2 * width),
-                                        fp8_workspace(sizes, tokens, width, hidden));
+    const auto product_bytes = std::max(Fp8Products::workspace(sizes, tokens, hidden, 2 * width),
+                                        Fp8Products::workspace(sizes, tokens, width, hidden));
     const auto backward_bytes =
         std::max(product_bytes, sizes.rms_norm_backward_workspace(tokens, hidden, compute));
     StageSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.fp8_weights = {{parameters_[1], parameters_[2]}, {parameters_[3]}};
+    spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"fed_forward", tokens, hidden, compute};
-    spec.saved = {cheap({"normed^T", hidden, tokens, e4m3}),     cheap(fp8_scale_spec("normed scale")),
-                  cheap({"inverse_rms", 1, tokens, statistics}), {"gate_up", tokens, 2 * width, compute},
-                  cheap({"activated^T", width, tokens, e4m3}),   cheap(fp8_scale_spec("activated scale"))};
-    const std::int64_t wider = std::max(hidden, width);
+    spec.saved = {cheap({"normed^T", hidden, tokens, e4m3}),
+                  cheap(scale_spec("normed^T scale", hidden, tokens)),
+                  cheap({"inverse_rms", 1, tokens, statistics}),
+                  {"gate_up", tokens, 2 * width, compute},
+                  cheap({"activated^T", width, tokens, e4m3}),
+                  cheap(scale_spec("activated^T scale", width, tokens))};
+    const std::int64_t wider = std::max(hidden, width), widest = std::max(hidden, 2 * width);
     spec.forward_scratch = {{"normed, activated", tokens, wider, compute},
                             {"input in 8 bits", tokens, wider, e4m3},
-                            fp8_maximum_spec(),
+                            scale_spec("input scale", tokens, wider),
+                            Fp8Products::maximum_spec(recipe),
                             workspace_spec(product_bytes, statistics)};
-    spec.recompute_scratch = {{"normed, activated", tokens, wider, compute}, fp8_maximum_spec()};
-    spec.backward_scratch = {{"gradient in 8 bits", tokens, std::max(hidden, 2 * width), gradient},
-                             {"gradient^T", std::max(hidden, 2 * width), tokens, gradient},
-                             fp8_scale_spec("gradient scale"),
+    spec.recompute_scratch = {{"normed, activated", tokens, wider, compute},
+                              Fp8Products::maximum_spec(recipe)};
+    spec.backward_scratch = {{"gradient in 8 bits", tokens, widest, gradient},
+                             {"gradient^T", widest, tokens, gradient},
+                             scale_spec("gradient scale", tokens, widest),
+                             scale_spec("gradient^T scale", widest, tokens),
                              {"dactivated, dnormed", tokens, wider, compute},
-                             fp8_maximum_spec(),
+                             Fp8Products::maximum_spec(recipe),
                              workspace_spec(backward_bytes, statistics)};
     return spec;
   }
@@ -50,19 +62,22 @@ class Fp8MlpStage final : public Stage {
     const auto [gate_up_weight, down_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
         take<6>(c.saved);
-    const auto [normed_or_activated, input8, maximum, workspace] = take<4>(c.scratch);
+    const auto [normed_or_activated, input8, input_scale, maximum, workspace] = take<5>(c.scratch);
     const std::int64_t tokens = gate_up.rows, hidden = sizes_.hidden, width = sizes_.feed_forward;
     const Tensor normed = shaped(normed_or_activated, tokens, hidden);
     const Tensor activated = shaped(normed_or_activated, tokens, width);
+    const Fp8Products fp8(c, *sizes_.fp8);
 
-    const Fp8Tensor x{shaped(input8, tokens, hidden), normed_t, normed_scale};
-    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, x, maximum);
-    fp8_forward(c, x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
+    const Fp8Tensor x =
+        fp8.tensor(shaped(input8, tokens, hidden), normed_t, {input_scale, normed_scale});
+    fp8.norm(sizes_.eps, {normed, inverse_rms}, x, maximum);
+    fp8.forward(x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
     c.operations.run(device::op::Swiglu{
-        .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
-    const Fp8Tensor a{shaped(input8, tokens, width), activated_t, activated_scale};
-    fp8_cast_measured(c, activated, a, maximum);
-    if (c.output) fp8_forward(c, a, down, down_weight.scale, c.input, c.output, workspace);
+        .gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
+    const Fp8Tensor a =
+        fp8.tensor(shaped(input8, tokens, width), activated_t, {input_scale, activated_scale});
+    fp8.cast_measured(activated, a, maximum);
+    if (c.output) fp8.forward(a, down, down_weight.scale, c.input, c.output, workspace);
   }
 
   void recompute(StageContext& c) const override {
@@ -71,11 +86,12 @@ class Fp8MlpStage final : public Stage {
     const auto [normed_or_activated, maximum] = take<2>(c.scratch);
     const Tensor normed = shaped(normed_or_activated, gate_up.rows, sizes_.hidden);
     const Tensor activated = shaped(normed_or_activated, gate_up.rows, sizes_.feed_forward);
+    const Fp8Products fp8(c, *sizes_.fp8);
 
-    fp8_norm(c, sizes_.eps, {normed, inverse_rms}, {{}, normed_t, normed_scale}, maximum);
+    fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
     c.operations.run(device::op::Swiglu{
-        .gate_up = gate_up, .activated = activated, .maximum = fp8_begin_maximum(c, maximum)});
-    fp8_cast_measured(c, activated, {{}, activated_t, activated_scale}, maximum);
+        .gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
+    fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
   }
 
   void backward(StageContext& c) const override {
@@ -84,19 +100,21 @@ class Fp8MlpStage final : public Stage {
     const auto [gate_up_weight, down_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
         take<6>(c.saved);
-    const auto [gradient8, gradient_t, gradient_scale, dactivated_or_dnormed, maximum, workspace] =
-        take<6>(c.scratch);
+    const auto [gradient8, gradient_t, gradient_scale, gradient_t_scale, dactivated_or_dnormed, maximum,
+                workspace] = take<7>(c.scratch);
     const std::int64_t tokens = gate_up.rows, hidden = sizes_.hidden, width = sizes_.feed_forward;
     const Tensor dactivated = shaped(dactivated_or_dnormed, tokens, width);
     const Tensor dnormed = shaped(dactivated_or_dnormed, tokens, hidden);
+    const Fp8Products fp8(c, *sizes_.fp8);
+    const auto gradient_of = [&](std::int64_t features) {
+      return fp8.tensor(shaped(gradient8, tokens, features), shaped(gradient_t, features, tokens),
+                        {gradient_scale, gradient_t_scale});
+    };
 
-    const Fp8Tensor dy{shaped(gradient8, tokens, hidden), shaped(gradient_t, hidden, tokens), gradient_scale};
-    const Fp8Tensor dgate_up{shaped(gradient8, tokens, 2 * width), shaped(gradient_t, 2 * width, tokens),
-                             gradient_scale};
-    fp8_cast(c, c.gradient, dy, maximum);
-    fp8_backward(c,
-                 {.dy = dy,
-                  .x = {{}, activated_t, activated_scale},
+    const Fp8Tensor dy = gradient_of(hidden), dgate_up = gradient_of(2 * width);
+    fp8.cast(c.gradient, dy, maximum);
+    fp8.backward({.dy = dy,
+                  .x = fp8.tensor({}, activated_t, {{}, activated_scale}),
                   .weight = down_weight,
                   .dx = dactivated,
                   .dweight = ddown,
@@ -104,11 +122,10 @@ class Fp8MlpStage final : public Stage {
                  workspace);
     // gate_up becomes its own gradient.
     c.operations.run(device::op::SwigluBackward{
-        .dactivated = dactivated, .gate_up = gate_up, .maximum = fp8_begin_maximum(c, maximum)});
-    fp8_cast_measured(c, gate_up, dgate_up, maximum);
-    fp8_backward(c,
-                 {.dy = dgate_up,
-                  .x = {{}, normed_t, normed_scale},
+        .dactivated = dactivated, .gate_up = gate_up, .maximum = fp8.measured(maximum)});
+    fp8.cast_measured(gate_up, dgate_up, maximum);
+    fp8.backward({.dy = dgate_up,
+                  .x = fp8.tensor({}, normed_t, {{}, normed_scale}),
                   .weight = gate_up_weight,
                   .dx = dnormed,
                   .dweight = stacked({dgate, dup}),

@@ -2,6 +2,7 @@
 // Products in 8 bits as a stage issues them: casts of what is multiplied, then products of what was cast.
 #pragma once
 
+#include "llampi/model/fp8_recipe.hpp"
 #include "model/llama_operations.hpp"
 
 namespace llampi::model {
@@ -10,67 +11,18 @@ namespace llampi::model {
 /// rows. Either may be empty.
 struct Fp8Tensor {
   Tensor values, transposed;
-  Tensor scale;  ///< float32 [1, 2]
+  Tensor scale, transposed_scale;  ///< as op::Fp8Product takes them
+};
+
+/// Memory for scales, of Fp8Products::scale_spec(); where only one form of a tensor is made, for that one.
+struct Fp8ScaleMemory {
+  Tensor of_values, of_transposed;
 };
 
 /// Scratch memory as a matrix that needs no more than it: for what is not needed at the same time.
 inline Tensor shaped(const Tensor& scratch, std::int64_t rows, std::int64_t cols) {
   require(rows * cols <= scratch.elements(), "a matrix is larger than its scratch memory");
   return {scratch.data, scratch.dtype, rows, cols};
-}
-
-inline BufferSpec fp8_scale_spec(std::string name) { return {std::move(name), 1, 2, DType::float32}; }
-/// Of fp8_cast().
-inline BufferSpec fp8_maximum_spec() { return {"maximum", 1, 1, DType::int32}; }
-
-/// @param maximum for an operation that measures what it writes
-/// @return the same
-inline Tensor fp8_begin_maximum(const StageContext& c, const Tensor& maximum) {
-  c.operations.run(device::op::Zero{.destination = maximum});
-  return maximum;
-}
-
-/// @param maximum of `source`, measured by the operation that wrote it
-inline void fp8_cast_measured(const StageContext& c, const Tensor& source, const Fp8Tensor& to,
-                              const Tensor& maximum) {
-  c.operations.run(device::op::Fp8Cast{.source = source,
-                                       .maximum = maximum,
-                                       .values = to.values,
-                                       .transposed = to.transposed,
-                                       .scale = to.scale,
-                                       .counts = c.fp8_counts});
-}
-
-/// @param maximum scratch
-inline void fp8_cast(const StageContext& c, const Tensor& source, const Fp8Tensor& to,
-                     const Tensor& maximum) {
-  c.operations.run(device::op::Fp8Maximum{.source = source, .maximum = fp8_begin_maximum(c, maximum)});
-  fp8_cast_measured(c, source, to, maximum);
-}
-
-struct NormOutputs {
-  Tensor y, inverse_rms;
-};
-/// norm(input), cast as it is measured.
-inline void fp8_norm(const StageContext& c, double eps, const NormOutputs& normed, const Fp8Tensor& to,
-                     const Tensor& maximum) {
-  run_norm(c, eps, normed.y, normed.inverse_rms, fp8_begin_maximum(c, maximum));
-  fp8_cast_measured(c, normed.y, to, maximum);
-}
-
-/// y = x weight^T (+ residual)
-inline void fp8_forward(const StageContext& c, const Fp8Tensor& x, const Tensor& weight,
-                        const Tensor& weight_scale, const Tensor& residual, const Tensor& y,
-                        const Tensor& workspace) {
-  c.operations.run(device::op::Fp8Product{.a = x.values,
-                                          .a_scale = x.scale,
-                                          .b = weight,
-                                          .b_scale = weight_scale,
-                                          .residual = residual,
-                                          .y = y,
-                                          .accumulate_y = Accumulate::no,
-                                          .fast_accumulation = true,
-                                          .workspace = workspace});
 }
 
 /// A linear map's backward pass; dweight may be empty.
@@ -83,34 +35,136 @@ struct Fp8Backward {
   Accumulate accumulate_dweight;
 };
 
-/// dx = dy weight, dweight (+)= dy^T x
-inline void fp8_backward(const StageContext& c, const Fp8Backward& b, const Tensor& workspace) {
-  c.operations.run(device::op::Fp8Product{.a = b.dy.values,
-                                          .a_scale = b.dy.scale,
-                                          .b = b.weight.transposed,
-                                          .b_scale = b.weight.scale,
-                                          .residual = {},
-                                          .y = b.dx,
-                                          .accumulate_y = Accumulate::no,
-                                          .fast_accumulation = false,
-                                          .workspace = workspace});
-  if (!b.dweight) return;
-  c.operations.run(device::op::Fp8Product{.a = b.dy.transposed,
-                                          .a_scale = b.dy.scale,
-                                          .b = b.x.transposed,
-                                          .b_scale = b.x.scale,
-                                          .residual = {},
-                                          .y = b.dweight,
-                                          .accumulate_y = b.accumulate_dweight,
-                                          .fast_accumulation = false,
-                                          .workspace = workspace});
-}
+struct NormOutputs {
+  Tensor y, inverse_rms;
+};
 
-/// The workspace of all three products of a linear map from `in` to `out`.
-inline std::int64_t fp8_workspace(const device::OperationSizes& sizes, std::int64_t tokens, std::int64_t in,
-                                  std::int64_t out) {
-  return std::max({sizes.fp8_product_workspace(tokens, out, in), sizes.fp8_product_workspace(tokens, in, out),
-                   sizes.fp8_product_workspace(out, in, tokens)});
-}
+/// What a stage issues, by one recipe.
+class Fp8Products {
+ public:
+  Fp8Products(const StageContext& context, const Fp8Recipe& recipe) : c_(context), recipe_(recipe) {}
+
+  /// Of a matrix [rows, cols] at most, or of one form of it.
+  static BufferSpec scale_spec(const Fp8Recipe& recipe, std::string name, std::int64_t rows,
+                               std::int64_t cols) {
+    const auto shape = device::fp8_scale_shape(scaling(recipe), rows, cols);
+    return {std::move(name), shape.rows, shape.cols, DType::float32};
+  }
+  /// Scratch of casts.
+  static BufferSpec maximum_spec(const Fp8Recipe& recipe) {
+    return {"maximum", 1, in_blocks(recipe) ? 2 : 1, DType::int32};
+  }
+  /// The workspace of all three products of a linear map from `in` to `out`.
+  static std::int64_t workspace(const device::OperationSizes& sizes, std::int64_t tokens, std::int64_t in,
+                                std::int64_t out) {
+    return std::max({sizes.fp8_product_workspace(tokens, out, in),
+                     sizes.fp8_product_workspace(tokens, in, out),
+                     sizes.fp8_product_workspace(out, in, tokens)});
+  }
+  static bool in_blocks(const Fp8Recipe& recipe) { return recipe.scales == Fp8Scales::block; }
+
+  /// With one scale for the tensor both forms have the same, in the memory of the transposed one if there is one.
+  Fp8Tensor tensor(const Tensor& values, const Tensor& transposed, const Fp8ScaleMemory& memory) const {
+    if (!in_blocks(recipe_)) {
+      const Tensor& scale = transposed ? memory.of_transposed : memory.of_values;
+      return {values, transposed, scale, scale};
+    }
+    return {values, transposed, tile_scales(memory.of_values, values),
+            tile_scales(memory.of_transposed, transposed)};
+  }
+
+  /// `maximum` for an operation that measures what it writes; empty if the cast measures it itself.
+  Tensor measured(const Tensor& maximum) const {
+    if (in_blocks(recipe_)) return {};
+    c_.operations.run(device::op::Zero{.destination = maximum});
+    return maximum;
+  }
+
+  /// @param maximum of `source`, which the operation that wrote it was given as measured(maximum)
+  void cast_measured(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
+    if (in_blocks(recipe_)) return cast_tiles(source, to, maximum);
+    c_.operations.run(device::op::Fp8Cast{.source = source,
+                                          .maximum = maximum,
+                                          .values = to.values,
+                                          .transposed = to.transposed,
+                                          .scale = to.scale,
+                                          .counts = c_.fp8_counts});
+  }
+
+  /// @param maximum scratch
+  void cast(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
+    if (in_blocks(recipe_)) return cast_tiles(source, to, maximum);
+    c_.operations.run(device::op::Fp8Maximum{.source = source, .maximum = measured(maximum)});
+    cast_measured(source, to, maximum);
+  }
+
+  /// norm(input), and its cast.
+  void norm(double eps, const NormOutputs& normed, const Fp8Tensor& to, const Tensor& maximum) const {
+    run_norm(c_, eps, normed.y, normed.inverse_rms, measured(maximum));
+    cast_measured(normed.y, to, maximum);
+  }
+
+  /// y = x weight^T (+ residual)
+  void forward(const Fp8Tensor& x, const Tensor& weight, const Tensor& weight_scale, const Tensor& residual,
+               const Tensor& y, const Tensor& workspace) const {
+    c_.operations.run(device::op::Fp8Product{.a = x.values,
+                                             .a_scale = x.scale,
+                                             .b = weight,
+                                             .b_scale = weight_scale,
+                                             .residual = residual,
+                                             .y = y,
+                                             .accumulate_y = Accumulate::no,
+                                             .fast_accumulation = !in_blocks(recipe_),
+                                             .workspace = workspace});
+  }
+
+  /// dx = dy weight, dweight (+)= dy^T x
+  void backward(const Fp8Backward& b, const Tensor& workspace) const {
+    c_.operations.run(device::op::Fp8Product{.a = b.dy.values,
+                                             .a_scale = b.dy.scale,
+                                             .b = b.weight.transposed,
+                                             .b_scale = b.weight.scale,
+                                             .residual = {},
+                                             .y = b.dx,
+                                             .accumulate_y = Accumulate::no,
+                                             .fast_accumulation = false,
+                                             .workspace = workspace});
+    if (!b.dweight) return;
+    c_.operations.run(device::op::Fp8Product{.a = b.dy.transposed,
+                                             .a_scale = b.dy.transposed_scale,
+                                             .b = b.x.transposed,
+                                             .b_scale = b.x.transposed_scale,
+                                             .residual = {},
+                                             .y = b.dweight,
+                                             .accumulate_y = b.accumulate_dweight,
+                                             .fast_accumulation = false,
+                                             .workspace = workspace});
+  }
+
+ private:
+  static device::Fp8Scaling scaling(const Fp8Recipe& recipe) {
+    return in_blocks(recipe) ? device::Fp8Scaling::tiles : device::Fp8Scaling::tensor;
+  }
+
+  static Tensor tile_scales(const Tensor& memory, const Tensor& of) {
+    if (!of) return {};
+    const auto shape = device::fp8_scale_shape(device::Fp8Scaling::tiles, of.rows, of.cols);
+    return shaped(memory, shape.rows, shape.cols);
+  }
+
+  void cast_tiles(const Tensor& source, const Fp8Tensor& to, const Tensor& maximum) const {
+    c_.operations.run(device::op::Zero{.destination = maximum});
+    c_.operations.run(device::op::Fp8TileCast{.source = source,
+                                              .values = to.values,
+                                              .scales = to.scale,
+                                              .transposed = to.transposed,
+                                              .transposed_scales = to.transposed_scale,
+                                              .maximum = maximum,
+                                              .counts = c_.fp8_counts});
+  }
+
+  const StageContext& c_;
+  Fp8Recipe recipe_;
+};
 
 }  // namespace llampi::model

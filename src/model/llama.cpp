@@ -17,16 +17,18 @@ constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviat
 
 void check_fp8_sizes(const LlamaSizes& sizes) {
   const auto& heads = sizes.attention;
+  const bool in_blocks = sizes.fp8->scales == Fp8Scales::block;
+  const std::int64_t multiple = fp8_multiple(sizes.fp8->scales);
   const std::pair<const char*, std::int64_t> all[] = {
       {"hidden_size", sizes.hidden},
       {"intermediate_size", sizes.feed_forward},
       {"num_attention_heads * head_dim", heads.query_cols()},
-      {"num_key_value_heads * head_dim", heads.key_value_cols()}};
+      {"(num_attention_heads + 2 num_key_value_heads) * head_dim", heads.qkv_cols()}};
   for (const auto& [name, size] : all) {
-    if (size % kFp8Multiple == 0) continue;
-    throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8 need multiples of {}",
-                                              name, size, kFp8Multiple),
-                       .remedy = "use {product_dtype} = auto"});
+    if (size % multiple == 0) continue;
+    throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8{} need multiples of {}",
+                                              name, size, in_blocks ? " with scales of blocks" : "", multiple),
+                       .remedy = in_blocks ? "use {fp8_scales} = tensor" : "use {product_dtype} = auto"});
   }
 }
 

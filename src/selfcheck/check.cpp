@@ -59,12 +59,17 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
         const auto reference = device::make_reference_device();
         return compare_devices(*compute.host, *reference, {.judge_dtype = DType::float64});
       }));
-  constexpr model::Fp8Recipe kE5m2;
-  add(result, world, "CPU with products in FP8 against the reference", on_all(world, [&] {
-        const auto reference = device::make_reference_device();
-        return compare_devices(*compute.host, *reference,
-                               {.seq_len = kFp8SeqLen, .judge_dtype = DType::float64, .fp8 = kE5m2});
-      }));
+  for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
+    const std::string name = scales == model::Fp8Scales::tensor
+                                 ? "CPU with products in FP8 against the reference"
+                                 : "CPU with products in FP8 and scales of blocks against the reference";
+    add(result, world, name, on_all(world, [&] {
+          const auto reference = device::make_reference_device();
+          auto check = fp8_check_options(DType::float32, {.scales = scales});
+          check.judge_dtype = DType::float64;
+          return compare_devices(*compute.host, *reference, check);
+        }));
+  }
   if (compute.on_gpu()) {
     for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
       for (const std::int64_t head_dim : {64, 128}) {
@@ -77,15 +82,17 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
   }
   if (const auto& gpu = compute.gpu_properties;
       compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {
-    for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
-      add(result, world,
-          fmt::format("GPU in bfloat16, products in FP8 with gradients in {}, against the CPU",
-                      to_string(gradient)),
-          on_all(world, [&] {
-            return compare_devices(
-                *compute.gpu, *compute.host,
-                {.dtype = DType::bfloat16, .seq_len = kFp8SeqLen, .fp8 = model::Fp8Recipe{gradient}});
-          }));
+    for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
+      if (scales == model::Fp8Scales::block && !device::has_fp8_block_products(gpu.major, gpu.minor)) continue;
+      for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
+        add(result, world,
+            fmt::format("GPU in bfloat16, products in FP8 with gradients in {} and scales of each {}, against the CPU",
+                        to_string(gradient), word_of(scales)),
+            on_all(world, [&] {
+              return compare_devices(*compute.gpu, *compute.host,
+                                     fp8_check_options(DType::bfloat16, {gradient, scales}));
+            }));
+      }
     }
   }
   if (compute.on_gpu()) {

@@ -39,8 +39,9 @@ Numbers normal(std::int64_t count, const std::string& purpose, double mean, doub
 model::LlamaConfig small_llama(const DeviceCheckOptions& options) {
   model::LlamaConfig config;
   config.vocab_size = 515;
-  config.hidden_size = 128;
-  config.intermediate_size = 176;
+  const bool in_blocks = options.fp8 && options.fp8->scales == model::Fp8Scales::block;
+  config.hidden_size = in_blocks ? 256 : 128;
+  config.intermediate_size = in_blocks ? 384 : 176;
   config.layers = 1;
   config.query_heads = 4;
   config.key_value_heads = 2;
@@ -363,6 +364,11 @@ double rounding_explains(DType dtype, bool tf32) {
 double fp8_rounding_explains(DType dtype) {
   const double before = rounding_explains(dtype, false);
   return before + std::sqrt(before * 0x1p-2);
+}
+
+DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe) {
+  return {
+      .dtype = dtype, .seq_len = recipe.scales == model::Fp8Scales::block ? 192 : 144, .fp8 = recipe};
 }
 
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,

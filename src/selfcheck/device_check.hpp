@@ -20,7 +20,7 @@ struct DeviceCheckOptions {
   /// what a launch for one class writes must leave the others alone.
   std::int64_t seq_len = 140;
   DType judge_dtype = DType::float32;  ///< what the judge computes in
-  /// Products in 8 bits, of a batch whose tokens are a multiple of 16.
+  /// Products in 8 bits, of a batch whose tokens are a multiple of model::fp8_multiple().
   std::optional<model::Fp8Recipe> fp8 = {};
 };
 
@@ -33,8 +33,8 @@ struct ComparedTensor {
   bool passed() const { return error <= allowed; }
 };
 
-/// Tokens of a sequence, like the default, of which 16 is a divisor: for products in 8 bits.
-inline constexpr std::int64_t kFp8SeqLen = 144;
+/// Of products in 8 bits, with sequences like the default whose tokens they can sum over.
+DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe);
 
 /// The error that rounding can explain of any tensor of a stage.
 double rounding_explains(DType dtype, bool tf32);

@@ -13,8 +13,10 @@ namespace llampi::selfcheck {
 
 void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOptions& options, const Log& log) {
   if (!compute.on_gpu()) return;
-  DeviceCheckOptions small{.dtype = options.dtype, .tf32 = options.tf32, .head_dim = options.head_dim};
-  if (options.fp8) small.fp8 = options.fp8, small.seq_len = kFp8SeqLen;
+  DeviceCheckOptions small = options.fp8 ? fp8_check_options(options.dtype, *options.fp8)
+                                         : DeviceCheckOptions{.dtype = options.dtype};
+  small.tf32 = options.tf32;
+  small.head_dim = options.head_dim;
   const std::string computed =
       to_string(options.dtype) + std::string(options.fp8 ? " with products in FP8" : "");
   std::string failure;

@@ -84,6 +84,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.param_dtype", curve},
       {"fsdp.product_dtype", free},  // state has no 8 bits: a run may change to them and back
       {"fsdp.fp8_gradient_dtype", free},
+      {"fsdp.fp8_scales", free},
       {"fsdp.reduce_dtype", curve},
       {"fsdp.cpu_offload", free},
       {"fsdp.offload_step", free},

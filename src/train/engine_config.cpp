@@ -71,21 +71,29 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
         "fsdp.product_dtype = fp8 does not go with fsdp.cpu_offload = params: shards are cast on the device; use "
         "fsdp.cpu_offload = optimizer");
   const std::int64_t tokens = c.train.micro_batch.value_or(1) * c.data.seq_len;
-  if (tokens % model::kFp8Multiple != 0) {
+  const bool in_blocks = c.fsdp.fp8_scales == model::Fp8Scales::block;
+  if (const std::int64_t multiple = model::fp8_multiple(c.fsdp.fp8_scales); tokens % multiple != 0) {
     throw_user_error(
-        "fsdp.product_dtype = fp8 needs micro-batches of a multiple of {} tokens, not {}; use a data.seq_len that is a "
-        "multiple of {}",
-        model::kFp8Multiple, tokens, model::kFp8Multiple);
+        "{} needs micro-batches of a multiple of {} tokens, not {}; use a data.seq_len that is a multiple of {}",
+        in_blocks ? "fsdp.fp8_scales = block" : "fsdp.product_dtype = fp8", multiple, tokens, multiple);
   }
-  return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype};
+  return model::Fp8Recipe{c.fsdp.fp8_gradient_dtype, c.fsdp.fp8_scales};
 }
 
 void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor) {
-  if (config.fsdp.product_dtype != ProductDtype::fp8 || device::has_fp8_products(major, minor)) return;
-  throw_user_error(
-      "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and {} has "
-      "{}.{}; use fsdp.product_dtype = auto",
-      gpu, major, minor);
+  if (config.fsdp.product_dtype != ProductDtype::fp8) return;
+  if (!device::has_fp8_products(major, minor)) {
+    throw_user_error(
+        "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and {} has "
+        "{}.{}; use fsdp.product_dtype = auto",
+        gpu, major, minor);
+  }
+  if (config.fsdp.fp8_scales == model::Fp8Scales::block && !device::has_fp8_block_products(major, minor)) {
+    throw_user_error(
+        "fsdp.fp8_scales = block needs a GPU of compute capability 9.0 (Hopper), and {} has {}.{}; use "
+        "fsdp.fp8_scales = tensor",
+        gpu, major, minor);
+  }
 }
 
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,

@@ -116,8 +116,8 @@ class Purpose {
   static const Purpose constant;  ///< a table of the model
   static const Purpose kv_cache;  ///< of a stage, in generation
   static const Purpose step_scalars;
-  static const Purpose fp8_maxima;        ///< int32: of each weight in 8 bits
-  static const Purpose fp8_scales;        ///< float32 [weights, 2]
+  static const Purpose fp8_maxima;        ///< int32: of each weight in 8 bits, or each of its blocks
+  static const Purpose fp8_scales;        ///< float32: likewise, as op::Fp8Product takes them
   static const Purpose norm_scalars;      ///< int32: 4 of limbs, 2 of largest magnitude, then one by unit
   static const Purpose shared_workspace;  ///< of the device's operations
   static const Purpose inputs;            ///< a micro-batch, as HostBatch
@@ -230,7 +230,7 @@ enum class Slot : std::uint8_t {
   residual_gradient,  ///< of a stage; those that follow are in the order of its spec
   parameter,          ///< none: not read
   transposed,         ///< of the weights in 8 bits, in the order of the spec
-  fp8_scales,         ///< likewise: float32 [1, 2]; of fp8_scales all
+  fp8_scales,         ///< likewise; of fp8_scales all
   fp8_maxima,
   parameter_gradient,  ///< none: frozen. `write` overwrites, `both` adds
   saved,

@@ -61,13 +61,15 @@ class EagerRunner {
   struct Operands;
   struct CastWeight {
     Tensor weight;  ///< of its parameters
-    Tensor values, transposed, scale, maximum;
+    Tensor values, transposed, scale, transposed_scale, maxima;
+    bool in_blocks;
   };
   Tensor make(const BufferSpec& spec) { return make(spec.dtype, spec.rows, spec.cols); }
   std::vector<Tensor> make_parameters(DType dtype);
   void make_constants();
   void make_fp8_weights();
   void cast_fp8_weights();
+  void cast_blocks(const CastWeight& cast);
   Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
   StageContext context(std::size_t stage, const Operands& operands);
   void backward(std::size_t stage, Operands& operands);

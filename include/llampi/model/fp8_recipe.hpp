@@ -2,21 +2,36 @@
 // How products in 8 bits are formed.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "llampi/core/tensor.hpp"
+#include "llampi/core/words.hpp"
+#include "llampi/device/fp8_scaling.hpp"
 
 namespace llampi::model {
 
+/// Which numbers share a scale.
+enum class Fp8Scales : std::uint8_t {
+  tensor,  ///< all of an operand
+  block,   ///< 128 x 128 of a weight; 1 x 128 of activations and gradients, along what the product sums over
+};
+constexpr auto word_table(Fp8Scales) {
+  return std::to_array<Word<Fp8Scales>>({{Fp8Scales::tensor, "tensor"}, {Fp8Scales::block, "block"}});
+}
+
 /// Divides the sides of all products: sizes of the model, and the tokens of a micro-batch, over which gradients of weights
-/// are summed. Tensor cores take so many numbers at a time.
-inline constexpr std::int64_t kFp8Multiple = 16;
+/// are summed. Tensor cores take 16 numbers at a time.
+constexpr std::int64_t fp8_multiple(Fp8Scales scales) {
+  return scales == Fp8Scales::block ? device::kFp8Block : 16;
+}
 
 /// Products in 8 bits: those of the blocks, of weights and activations in float8_e4m3fn, and of gradients in
-/// `gradient`. What they are formed from is rounded to bfloat16 first, with one scale for each tensor
-/// (op::Fp8Cast): the largest power of two with which its largest magnitude fits.
+/// `gradient`. What they are formed from is rounded to bfloat16 first; each scale is the largest power of two with which
+/// the largest magnitude of what shares it fits (op::Fp8Cast, op::Fp8TileCast).
 struct Fp8Recipe {
   DType gradient = DType::float8_e5m2;  ///< or float8_e4m3fn
+  Fp8Scales scales = Fp8Scales::tensor;
 };
 
 }  // namespace llampi::model

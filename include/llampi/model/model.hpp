@@ -89,12 +89,13 @@ struct StageSpec {
   /// Weights that it reads in 8 bits: for each product its parameters, indices into Model::parameters(), which
   /// join. All of them are matrices, and no other stage uses them.
   std::vector<std::vector<int>> fp8_weights = {};
+  bool fp8_blocks = false;  ///< these have a scale for each block of 128 x 128; else one each
 };
 
 /// A weight in 8 bits, of parameters that join: op::Fp8Product's operands. `values` are the parameters themselves,
 /// stacked, which StageContext::parameters has.
 struct Fp8Weight {
-  Tensor scale;       ///< float32 [1, 2]
+  Tensor scale;       ///< one or of blocks, see device::Fp8Scaling; for backward() of what is transposed
   Tensor transposed;  ///< [in, out], for backward() alone
 };
 

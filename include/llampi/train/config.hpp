@@ -19,6 +19,7 @@
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/wrap.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 #include "llampi/optim/schedule.hpp"
 
 namespace llampi::train {
@@ -167,6 +168,7 @@ struct Config {
     std::optional<DType> param_dtype;  ///< none: bfloat16 on GPUs, float32 on CPUs
     ProductDtype product_dtype = ProductDtype::automatic;
     DType fp8_gradient_dtype = DType::float8_e5m2;
+    model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
     DType reduce_dtype = DType::float32;
     CpuOffload cpu_offload = CpuOffload::none;
     OffloadStep offload_step = OffloadStep::device;

@@ -100,9 +100,12 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
   lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
                                      .dtype = DType::int32,
                                      .cols = kNormScalars + static_cast<std::int64_t>(units)});
-  if (const auto weights = static_cast<std::int64_t>(fp8_weights_.size()); weights > 0) {
-    lasting.fp8_maxima = persistent({.purpose = Purpose::fp8_maxima, .dtype = DType::int32, .cols = weights});
-    lasting.fp8_scales = persistent({.purpose = Purpose::fp8_scales, .rows = weights, .cols = 2});
+  if (!fp8_weights_.empty()) {
+    lasting.fp8_maxima = persistent({.purpose = Purpose::fp8_maxima,
+                                     .dtype = DType::int32,
+                                     .cols = fp8_maxima_elements(fp8_weights_)});
+    lasting.fp8_scales =
+        persistent({.purpose = Purpose::fp8_scales, .cols = fp8_scales_elements(fp8_weights_)});
   }
   if (spec.shared_workspace > 0)
     lasting.shared_workspace = persistent(untyped(Purpose::shared_workspace, spec.shared_workspace));

@@ -57,7 +57,7 @@ class Builder {
   void emit_fp8_scales() {
     const auto& lasting = list_.program.persistent;
     if (lasting.fp8_scales == BufferId::none) return;
-    const auto weights = static_cast<std::int64_t>(list_.buffers.fp8_weights().size());
+    const std::int64_t maxima = fp8_maxima_elements(list_.buffers.fp8_weights());
     Action scales{.op = Op::fp8_scales, .ranks = Ranks::shard_group};
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       require(!list_.units[u].fp8 || !list_.units[u].uploaded,
@@ -67,7 +67,7 @@ class Builder {
     scales.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
     scales.operands.push_back(write_of(lasting.fp8_scales, Slot::fp8_scales));
     scales.operands.push_back(workspace_operand(
-        list_, comm::all_reduce_workspace(spec_.backend, weights, spec_.shards, DType::int32)));
+        list_, comm::all_reduce_workspace(spec_.backend, maxima, spec_.shards, DType::int32)));
     list_.push(std::move(scales));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!list_.units[u].gathered) emit_fp8_cast(u);
@@ -372,10 +372,12 @@ class Builder {
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
     const std::vector<int>& weights = fp8_weights_[event.stage];
-    for (const int w : weights)
-      operands.push_back(
-          read_of(lasting.fp8_scales, Slot::fp8_scales, {.offset = 2 * w, .rows = 1, .cols = 2}));
     const bool transposed = event.op == Op::backward;
+    for (const int w : weights) {
+      const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
+      const Part& part = transposed ? weight.transposed_scales : weight.scales;
+      operands.push_back(read_of(lasting.fp8_scales, Slot::fp8_scales, part));
+    }
     for (const int w : weights)
       operands.push_back(
           read_of(transposed ? list_.buffers.transposed(w) : BufferId::none, Slot::transposed));

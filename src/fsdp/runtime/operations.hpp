@@ -86,6 +86,7 @@ struct RankContext {
   comm::Group& replicas;  ///< ranks that hold the same shard
   /// Per unit: the real elements of this rank's shard.
   std::vector<std::vector<device::UpdateRange>> ranges;
+  std::vector<Fp8WeightPlace> fp8_weights;
   /// Per unit: what of weights in 8 bits lies in this rank's shard.
   std::vector<std::vector<Fp8Piece>> fp8_pieces;
   /// Called before an update is issued on this stream: it overwrites state.

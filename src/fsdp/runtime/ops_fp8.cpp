@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in 8 bits: the scales that all ranks use, the casts of shards, and transposes.
 #include <span>
+#include <vector>
 
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
@@ -11,6 +12,39 @@ namespace {
 
 namespace op = device::op;
 
+Tensor part_of(const Tensor& whole, const Part& part) {
+  Tensor tensor = whole.slice(part.offset, part.offset + part.rows * part.cols);
+  tensor.rows = part.rows;
+  tensor.cols = part.cols;
+  return tensor;
+}
+
+/// @param from the piece's elements; maxima: of all weights
+void measure(device::Device& device, const Fp8WeightPlace& weight, const Fp8Piece& piece, const Tensor& from,
+             const Tensor& maxima) {
+  const Tensor of_weight = part_of(maxima, weight.maxima);
+  if (weight.in_blocks) {
+    device.run(op::Fp8BlockMaximum{.source = from, .first = piece.first, .maxima = of_weight});
+  } else {
+    device.run(op::Fp8Maximum{.source = from, .maximum = of_weight});
+  }
+}
+
+/// A weight with one scale has two numbers, and all of them stand side by side.
+void write_scales(device::Device& device, const std::vector<Fp8WeightPlace>& weights, const Tensor& maxima,
+                  const Tensor& scales) {
+  if (!weights.front().in_blocks) {
+    const Part pairs{.offset = 0, .rows = std::ssize(weights), .cols = 2};
+    device.run(op::Fp8Scales{.maxima = maxima, .scales = part_of(scales, pairs)});
+    return;
+  }
+  for (const Fp8WeightPlace& weight : weights) {
+    device.run(op::Fp8BlockScales{.maxima = part_of(maxima, weight.maxima),
+                                  .scales = part_of(scales, weight.scales),
+                                  .transposed_scales = part_of(scales, weight.transposed_scales)});
+  }
+}
+
 /// The bits of magnitudes order as these do, so that their maximum over ranks is that of the whole weight.
 void find_scales(const RankContext& rank, Call& call) {
   const Tensor maxima = call[Slot::fp8_maxima];
@@ -20,25 +54,37 @@ void find_scales(const RankContext& rank, Call& call) {
   for (std::size_t u = 0; u < rank.units.size(); ++u) {
     if (!rank.units[u].fp8) continue;
     const Tensor shard = shards[next++];
-    for (const auto& [weight, begin, end] : rank.fp8_pieces[u])
-      rank.device.run(
-          op::Fp8Maximum{.source = shard.slice(begin, end), .maximum = maxima.slice(weight, weight + 1)});
+    for (const Fp8Piece& piece : rank.fp8_pieces[u])
+      measure(rank.device, rank.fp8_weights[static_cast<std::size_t>(piece.weight)], piece,
+              shard.slice(piece.begin, piece.end), maxima);
   }
   reduce_over_shards(rank, call, maxima, comm::ReduceOp::max);
-  rank.device.run(op::Fp8Scales{.maxima = maxima, .scales = call[Slot::fp8_scales]});
+  write_scales(rank.device, rank.fp8_weights, maxima, call[Slot::fp8_scales]);
 }
 
 /// Padding is not cast: nobody reads it.
 void cast_shard(const RankContext& rank, const Call& call) {
   const Tensor from = call[Slot::input], to = call[Slot::output], maxima = call[Slot::fp8_maxima];
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
-  for (const auto& [weight, begin, end] : rank.fp8_pieces[static_cast<std::size_t>(call.action.unit)])
-    rank.device.run(op::Fp8Cast{.source = from.slice(begin, end),
-                                .maximum = maxima.slice(weight, weight + 1),
-                                .values = to.slice(begin, end),
-                                .transposed = {},
-                                .scale = {},
-                                .counts = &scalars->fp8});
+  for (const Fp8Piece& piece : rank.fp8_pieces[static_cast<std::size_t>(call.action.unit)]) {
+    const Fp8WeightPlace& weight = rank.fp8_weights[static_cast<std::size_t>(piece.weight)];
+    const Tensor source = from.slice(piece.begin, piece.end), values = to.slice(piece.begin, piece.end);
+    const Tensor of_weight = part_of(maxima, weight.maxima);
+    if (weight.in_blocks) {
+      rank.device.run(op::Fp8BlockCast{.source = source,
+                                       .first = piece.first,
+                                       .maxima = of_weight,
+                                       .values = values,
+                                       .counts = &scalars->fp8});
+    } else {
+      rank.device.run(op::Fp8Cast{.source = source,
+                                  .maximum = of_weight,
+                                  .values = values,
+                                  .transposed = {},
+                                  .scale = {},
+                                  .counts = &scalars->fp8});
+    }
+  }
 }
 
 void transpose(const RankContext& rank, const Call& call) {

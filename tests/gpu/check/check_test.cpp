@@ -41,17 +41,20 @@ TEST_F(GpuCheck, PassesInEveryDtype) {
 
 TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
   const auto orders = work_orders();
-  for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
-    SCOPED_TRACE(to_string(gradient));
-    orders[static_cast<std::size_t>(gradient) % orders.size()].set();
+  for (const model::Fp8Recipe& recipe :
+       {model::Fp8Recipe{DType::float8_e5m2}, model::Fp8Recipe{DType::float8_e4m3fn},
+        model::Fp8Recipe{DType::float8_e5m2, model::Fp8Scales::block},
+        model::Fp8Recipe{DType::float8_e4m3fn, model::Fp8Scales::block}}) {
+    const std::string name = fmt::format("{}, {}", to_string(recipe.gradient), word_of(recipe.scales));
+    SCOPED_TRACE(name);
+    orders[static_cast<std::size_t>(recipe.gradient) % orders.size()].set();
     const auto compared = selfcheck::compare_devices(
-        *gpu_, *host_,
-        {.dtype = DType::bfloat16, .seq_len = selfcheck::kFp8SeqLen, .fp8 = model::Fp8Recipe{gradient}});
+        *gpu_, *host_, selfcheck::fp8_check_options(DType::bfloat16, recipe));
     EXPECT_EQ(selfcheck::failure_of(compared), "");
     const auto worst = std::ranges::max_element(compared, {}, [](const auto& tensor) {
       return tensor.allowed > 0 ? tensor.error / tensor.allowed : 0;
     });
-    fmt::print("gradients in {}: {} differs most, by {:.2g} of {:.2g}\n", to_string(gradient), worst->name,
+    fmt::print("gradients in {}: {} differs most, by {:.2g} of {:.2g}\n", name, worst->name,
                worst->error, worst->allowed);
   }
 }
