@@ -122,9 +122,18 @@ TEST_P(Fp8Lists, ABackwardReadsTransposesThatWereMadeOfTheWeightsOfItsStage) {
   EXPECT_EQ(backwards > 0, !all_blocks_are_frozen);
 }
 
-TEST(Fp8Weights, PiecesOfAllShardsAreEachElementOnce) {
+std::vector<std::pair<int, model::Fp8Scales>> shards_and_scales() {
+  std::vector<std::pair<int, model::Fp8Scales>> all;
   for (const int shards : {1, 2, 3, 5}) {
-    const auto lists = make_lists({.layers = 2, .ranks = shards, .fp8 = true});
+    for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block})
+      all.emplace_back(shards, scales);
+  }
+  return all;
+}
+
+TEST(Fp8Weights, PiecesOfAllShardsAreEachElementOnce) {
+  for (const auto& [shards, scales] : shards_and_scales()) {
+    const auto lists = make_lists({.layers = 2, .ranks = shards, .fp8 = true, .fp8_scales = scales});
     const auto weights = find_fp8_weights(lists.specs, lists.units, lists.model->parameters());
     ASSERT_EQ(weights.size(), 8U);  // qkv, o, gate with up, and down, twice
     std::vector<std::int64_t> elements(weights.size(), 0);
@@ -134,6 +143,7 @@ TEST(Fp8Weights, PiecesOfAllShardsAreEachElementOnce) {
         for (const auto& piece : fp8_pieces(weights, lists.units, u, shard)) {
           EXPECT_LE(end, piece.begin);
           end = piece.end;
+          EXPECT_EQ(piece.first, elements[static_cast<std::size_t>(piece.weight)]) << "in order";
           elements[static_cast<std::size_t>(piece.weight)] += piece.end - piece.begin;
         }
         EXPECT_LE(end, lists.units[static_cast<std::size_t>(u)].shard_elements);
@@ -141,6 +151,53 @@ TEST(Fp8Weights, PiecesOfAllShardsAreEachElementOnce) {
     }
     for (std::size_t w = 0; w < weights.size(); ++w)
       EXPECT_EQ(elements[w], weights[w].rows * weights[w].cols);
+  }
+}
+
+/// Each number of the buffers belongs to one weight; rows of blocks' scales begin at addresses that cuBLASLt takes.
+TEST(Fp8Weights, ScalesOfAllWeightsFillTheirBuffers) {
+  for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
+    const auto lists = make_lists({.layers = 2, .fp8 = true, .fp8_scales = scales});
+    const auto weights = find_fp8_weights(lists.specs, lists.units, lists.model->parameters());
+    std::set<std::int64_t> maxima, numbers;
+    const auto take = [](const Part& part, std::set<std::int64_t>& taken) {
+      for (std::int64_t i = 0; i < part.rows * part.cols; ++i)
+        EXPECT_TRUE(taken.insert(part.offset + i).second) << "two weights have one scale";
+    };
+    for (const auto& weight : weights) {
+      take(weight.maxima, maxima);
+      take(weight.scales, numbers);
+      if (scales == model::Fp8Scales::tensor) {
+        EXPECT_EQ(weight.scales, weight.transposed_scales);
+        continue;
+      }
+      take(weight.transposed_scales, numbers);
+      EXPECT_EQ(weight.maxima.rows * 128, weight.rows);
+      EXPECT_EQ(weight.maxima.cols * 128, weight.cols);
+      for (const Part& part : {weight.scales, weight.transposed_scales})
+        EXPECT_EQ(part.offset * 4 % 16 + part.cols * 4 % 16, 0);
+    }
+    const auto& lasting = lists.step.persistent;
+    EXPECT_EQ(std::ssize(maxima), lists.step[lasting.fp8_maxima].elements());
+    EXPECT_EQ(std::ssize(numbers), lists.step[lasting.fp8_scales].elements());
+  }
+}
+
+/// A forward pass multiplies weights, a backward pass their transposes, whose scales are turned as they are.
+TEST_P(Fp8Lists, StagesReadTheScalesOfWhatTheyMultiply) {
+  const auto weights = find_fp8_weights(lists_.specs, lists_.units, lists_.model->parameters());
+  for (const Action& action : lists_.step.actions) {
+    if (action.stage < 0) continue;
+    std::vector<Part> read, expected;
+    for (const Operand& operand : action.operands) {
+      if (operand.slot == Slot::fp8_scales) read.push_back(operand.part);
+    }
+    for (const auto& weight : weights) {
+      if (weight.stage == action.stage && action.op != Op::transpose)
+        expected.push_back(action.op == Op::backward ? weight.transposed_scales : weight.scales);
+    }
+    const bool computes = action.op == Op::forward || action.op == Op::backward || action.op == Op::recompute;
+    EXPECT_EQ(read, computes ? expected : std::vector<Part>()) << to_string(action.op);
   }
 }
 

@@ -16,12 +16,13 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
-      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block);
+      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block,
+      word_of(fp8_scales));
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -174,7 +175,9 @@ std::vector<ListCase> list_cases() {
                                .offload = {.optimizer = on_gpus && shards == 2},
                                .frozen = shards != 4,
                                .on_gpus = on_gpus,
-                               .fp8 = true});
+                               .fp8 = true,
+                               .fp8_scales = cases.size() % 4 == 0 ? model::Fp8Scales::block
+                                                                   : model::Fp8Scales::tensor});
             }
           }
         }
@@ -212,23 +215,33 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
     config.query_heads = 4;
     config.key_value_heads = 2;
   }
+  model::BatchShape batch{2, 16};
+  if (options.fp8_scales == model::Fp8Scales::block) {
+    config.hidden_size = 128;
+    config.intermediate_size = 256;
+    config.query_heads = 6;
+    config.key_value_heads = 1;
+    config.head_dim = 64;
+    batch.seq_len = 64;
+  }
   config.tie_word_embeddings = options.tied;
 
   Lists lists;
-  lists.model = model::make_llama(config, options.fp8 ? std::optional(model::Fp8Recipe()) : std::nullopt);
+  const model::Fp8Recipe recipe{.scales = options.fp8_scales};
+  lists.model = model::make_llama(config, options.fp8 ? std::optional(recipe) : std::nullopt);
   lists.options = options;
   const auto sizes = device::make_cpu_sizes(1);
   for (const auto& stage : lists.model->stages())
-    lists.specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
+    lists.specs.push_back(stage->spec(batch, DType::float32, *sizes));
   const int shards = options.shard_count();
   lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
                      options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>());
-  lists.constants = lists.model->constants(16, DType::float32);
+  lists.constants = lists.model->constants(batch.seq_len, DType::float32);
   ProgramSpec spec{.parameters = lists.model->parameters(),
                    .specs = lists.specs,
                    .units = lists.units,
                    .constants = lists.constants,
-                   .batch = {2, 16},
+                   .batch = batch,
                    .vocabulary = 101,
                    .micro_batches = options.micro_batches,
                    .reshard_after_forward = options.reshard_after_forward,

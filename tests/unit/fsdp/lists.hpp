@@ -11,6 +11,7 @@
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/placement.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/llama.hpp"
 
 namespace llampi::test {
@@ -36,6 +37,8 @@ struct ListCase {
   bool on_gpus = false;
   bool fp8 = false;  ///< products of blocks in 8 bits; of a model whose sizes are multiples of 16
   int stages_of_block = 2;
+  /// With `fp8`, the scales; of blocks: of a larger model, whose sizes are multiples of 128.
+  model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;
