@@ -82,7 +82,10 @@ def micro_batches(case, batch):
 
 
 def fp8_recipe(case, order=0):
-    return fp8.Fp8(getattr(torch, case["fp8_gradient_dtype"]), order) if "product_dtype" in case else None
+    if "product_dtype" not in case:
+        return None
+    recipe = fp8.Fp8Blocks if case.get("fp8_scales") == "block" else fp8.Fp8
+    return recipe(getattr(torch, case["fp8_gradient_dtype"]), order)
 
 
 def train(case, dtype, order=0, recipe=None):
