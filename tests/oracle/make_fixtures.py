@@ -22,15 +22,17 @@ import fp8
 import groups
 import llama
 from cases import CASES
-from deterministic import TokenStream, parameter, unit
+from deterministic import TokenStream, parameter, uneven, unit
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORDERS = 7  # of the samples in a batch, the stream's own among them
 
 
 def initial_parameters(case, dtype):
-    shapes = llama.parameter_shapes(case["config"])
-    return {name: torch.tensor(parameter(name, shape), dtype=dtype).requires_grad_() for name, shape in shapes.items()}
+    values = {name: parameter(name, shape) for name, shape in llama.parameter_shapes(case["config"]).items()}
+    if case.get("uneven_blocks"):
+        values = {name: uneven(v) for name, v in values.items()}
+    return {name: torch.tensor(v, dtype=dtype).requires_grad_() for name, v in values.items()}
 
 
 def token_stream(case):
