@@ -20,7 +20,7 @@ TRAINING = {
 
 
 def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, param_dtype="float32", rules=None,
-         fp8=None, **config):
+         fp8=None, training=None, **config):
     common = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -38,7 +38,7 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
         "config": common | config,
         "seq_len": seq_len,
         "global_batch": global_batch,
-        "training": TRAINING,
+        "training": TRAINING | (training or {}),
         "max_grad_norm": max_grad_norm,
         "documents": documents,
         "loss_mask": loss_mask,
@@ -51,6 +51,12 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
 def fp8(gradient_dtype):
     """One sequence in a micro-batch, so that the casts are the same for any number of ranks that divides the batch."""
     return {"product_dtype": "fp8", "fp8_gradient_dtype": gradient_dtype, "micro_batch": 1}
+
+
+def fp8_blocks(gradient_dtype, float32_steps, **more):
+    """128 tokens, a tile of a column, are whole sequences, so the casts depend on no other sequence of a micro-batch."""
+    more = {"fp8_scales": "block", "float32_steps": float32_steps, "micro_batch": 2} | more
+    return fp8(gradient_dtype) | more
 
 
 CASES = {
@@ -131,5 +137,20 @@ CASES = {
         seq_len=16, global_batch=2, documents=True, fp8=fp8("float8_e4m3fn"),
         vocab_size=191, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=2000.0,
+    ),
+    # With scales of blocks, sizes are multiples of 128, and so many numbers are cast that in float32 some always fall to the
+    # other side: in `fp8_blocks` none does in the first step, in `fp8_blocks_e4m3` only float64 is exact. There a tile of a
+    # column is of two sequences, and the blocks of a weight have different scales.
+    "fp8_blocks": case(
+        seq_len=128, global_batch=2, documents=True, loss_mask=True, fp8=fp8_blocks("float8_e5m2", float32_steps=1),
+        training={"steps": 3, "warmup_steps": 2},
+        vocab_size=351, hidden_size=128, intermediate_size=128, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, rope_theta=500000.0, max_position_embeddings=128,
+    ),
+    "fp8_blocks_e4m3": case(
+        seq_len=64, global_batch=8, documents=True, fp8=fp8_blocks("float8_e4m3fn", float32_steps=0, uneven_blocks=True),
+        training={"steps": 3, "warmup_steps": 2},
+        vocab_size=191, hidden_size=256, intermediate_size=128, num_hidden_layers=2, head_dim=64,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=True, rms_norm_eps=1e-6,
     ),
 }

@@ -2,7 +2,8 @@
 """Products in 8 bits, written out: what `fsdp.product_dtype = fp8` is to compute.
 
 An operand is rounded to bfloat16, multiplied by a power of two with which its largest magnitude just stays within the
-format, clamped and cast; one scale for the operand. The products are of the cast operands, in the dtype of the rest.
+format, clamped and cast. Either the operand has one scale (`Fp8`), or each of its blocks and tiles has (`Fp8Blocks`).
+The products are of the cast operands, in the dtype of the rest.
 """
 
 import math
@@ -11,6 +12,7 @@ import torch
 
 LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}  # 1.75 * 2^8, 1.75 * 2^15
 LARGEST_SCALE_EXPONENT = 60
+BLOCK = 128
 
 
 def clamped_cast(x, dtype):
@@ -32,24 +34,52 @@ def to_bfloat16(x):
     return x.float().bfloat16().to(x.dtype)
 
 
+def cast_rows(b, dtype):
+    """What the casts of b [groups, elements] stand for, each group with a scale of its own."""
+    amax = b.abs().where(b.isfinite(), 0).amax(dim=1)
+    scales = torch.tensor([2.0 ** scale_exponent(a, dtype) for a in amax.tolist()])[:, None]
+    return clamped_cast(b * scales, dtype).float() / scales
+
+
+def cast_whole(b, dtype):
+    return cast_rows(b.reshape(1, -1), dtype).view(b.shape)
+
+
+def cast_tiles(b, dtype):
+    """Tiles of 1 x 128."""
+    return cast_rows(b.reshape(-1, BLOCK), dtype).view(b.shape)
+
+
+def cast_blocks(b, dtype):
+    """Blocks of 128 x 128."""
+    rows, columns = b.shape
+    blocks = b.view(rows // BLOCK, BLOCK, columns // BLOCK, BLOCK).transpose(1, 2)
+    return cast_rows(blocks.reshape(-1, BLOCK * BLOCK), dtype).view(blocks.shape).transpose(1, 2).reshape(b.shape)
+
+
 class Fp8:
-    """The recipe, and what it counts."""
+    """The recipe with one scale for each operand, and what it counts."""
+
+    cast_weight = staticmethod(cast_whole)
+    cast_along_rows = staticmethod(cast_whole)
 
     def __init__(self, gradient_dtype, order=0):
         self.gradient_dtype = gradient_dtype
         self.casts = self.saturated = self.zero_scales = 0
         self.random = torch.Generator().manual_seed(order) if order else None
 
-    def cast(self, x, dtype):
-        b = to_bfloat16(x).float()
-        finite = b.abs()[b.isfinite()]
-        amax = finite.max().item() if finite.numel() else 0.0
-        e = scale_exponent(amax, dtype)
-        scaled = b * 2.0**e
+    def prepare(self, x):
+        b = to_bfloat16(self.noise(x, x.abs())).float()
         self.casts += 1
-        self.saturated += int((scaled.abs() > LARGEST[dtype]).sum())
-        self.zero_scales += int(amax == 0)
-        return clamped_cast(scaled, dtype).to(x.dtype) * 2.0**-e
+        self.saturated += int(b.isinf().sum())
+        self.zero_scales += int(not b[b.isfinite()].any())
+        return b
+
+    def cast(self, x, dtype):
+        """Twice: for a product that sums over the columns of x, and for one that sums over its rows."""
+        b = self.prepare(x)
+        along_rows, along_columns = self.cast_along_rows(b, dtype), self.cast_along_rows(b.T, dtype).T
+        return along_rows.to(x.dtype), along_columns.contiguous().to(x.dtype)
 
     def noise(self, x, size):
         """Like other kernels' last bits: x in another place within its own float32 rounding or within that of `size`."""
@@ -57,25 +87,38 @@ class Fp8:
             return x
         return x + 2**-23 * size * (2 * torch.rand(x.shape, generator=self.random, dtype=x.dtype) - 1)
 
-    def operand(self, x):
-        return self.cast(self.noise(x, x.abs()), torch.float8_e4m3fn)
+    def weight(self, w):
+        return self.cast_weight(self.prepare(w), torch.float8_e4m3fn).to(w.dtype)
+
+    def activation(self, x):
+        return self.cast(x, torch.float8_e4m3fn)
 
     def gradient(self, dy):
-        return self.cast(self.noise(dy, dy.abs()), self.gradient_dtype)
+        return self.cast(dy, self.gradient_dtype)
 
     def multiply(self, a, b):
         y = a @ b
         return self.noise(y, y.square().mean(dim=-1, keepdim=True).sqrt())
 
 
+class Fp8Blocks(Fp8):
+    """The recipe with a scale for each block of a weight and for each tile of an activation or of a gradient."""
+
+    cast_weight = staticmethod(cast_blocks)
+    cast_along_rows = staticmethod(cast_tiles)
+
+
 class Bfloat16:
     """To compare with: operands only rounded to bfloat16."""
 
-    def operand(self, x):
-        return to_bfloat16(x)
+    def weight(self, w):
+        return to_bfloat16(w)
 
-    def gradient(self, dy):
-        return to_bfloat16(dy)
+    def activation(self, x):
+        b = to_bfloat16(x)
+        return b, b
+
+    gradient = activation
 
     def multiply(self, a, b):
         return a @ b
@@ -86,21 +129,21 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def forward(context, x, weight, recipe):
-        xq, wq = recipe.operand(x), recipe.operand(weight)
-        context.save_for_backward(xq, wq)
+        (x_along_rows, x_along_columns), w = recipe.activation(x), recipe.weight(weight)
+        context.save_for_backward(x_along_columns, w)
         context.recipe = recipe
-        return recipe.multiply(xq, wq.T)
+        return recipe.multiply(x_along_rows, w.T)
 
     @staticmethod
     def backward(context, dy):
-        xq, wq = context.saved_tensors
+        x_along_columns, w = context.saved_tensors
         recipe = context.recipe
-        dyq = recipe.gradient(dy)
-        return recipe.multiply(dyq, wq), recipe.multiply(dyq.T, xq), None
+        dy_along_rows, dy_along_columns = recipe.gradient(dy)
+        return recipe.multiply(dy_along_rows, w), recipe.multiply(dy_along_columns.T, x_along_columns), None
 
 
 def products(recipe):
-    """For llama.forward(): q, k and v are one product, gate and up are one, so each has one scale."""
+    """For llama.forward(): q, k and v are one product, gate and up are one, each of one weight."""
 
     def multiply(x, weights):
         y = Product.apply(x.flatten(0, -2), torch.cat(weights), recipe)

@@ -22,15 +22,17 @@ import fp8
 import groups
 import llama
 from cases import CASES
-from deterministic import TokenStream, parameter, unit
+from deterministic import TokenStream, parameter, uneven, unit
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORDERS = 7  # of the samples in a batch, the stream's own among them
 
 
 def initial_parameters(case, dtype):
-    shapes = llama.parameter_shapes(case["config"])
-    return {name: torch.tensor(parameter(name, shape), dtype=dtype).requires_grad_() for name, shape in shapes.items()}
+    values = {name: parameter(name, shape) for name, shape in llama.parameter_shapes(case["config"]).items()}
+    if case.get("uneven_blocks"):
+        values = {name: uneven(v) for name, v in values.items()}
+    return {name: torch.tensor(v, dtype=dtype).requires_grad_() for name, v in values.items()}
 
 
 def token_stream(case):
@@ -82,7 +84,10 @@ def micro_batches(case, batch):
 
 
 def fp8_recipe(case, order=0):
-    return fp8.Fp8(getattr(torch, case["fp8_gradient_dtype"]), order) if "product_dtype" in case else None
+    if "product_dtype" not in case:
+        return None
+    recipe = fp8.Fp8Blocks if case.get("fp8_scales") == "block" else fp8.Fp8
+    return recipe(getattr(torch, case["fp8_gradient_dtype"]), order)
 
 
 def train(case, dtype, order=0, recipe=None):

@@ -71,11 +71,15 @@ void read_fp8(Fixture& fixture, const json& object) {
   require(product_dtype == "fp8", "product_dtype of a fixture");
   const std::string dtype = object.at("fp8_gradient_dtype");
   require(dtype == "float8_e5m2" || dtype == "float8_e4m3fn", "fp8_gradient_dtype of a fixture");
+  const auto scales = from_word<model::Fp8Scales>(object.value("fp8_scales", "tensor"));
+  require(scales.has_value(), "fp8_scales of a fixture");
   const auto& counted = object.at("fp8");
   const auto& others = object.at("other_losses");
   fixture.fp8 = {.on = true,
                  .gradient_dtype = dtype == "float8_e5m2" ? DType::float8_e5m2 : DType::float8_e4m3fn,
+                 .scales = *scales,
                  .sequences = object.at("micro_batch"),
+                 .float32_steps = object.value("float32_steps", fixture.training.steps),
                  .casts = counted.at("casts"),
                  .saturated = counted.at("saturated"),
                  .zero_scales = counted.at("zero_scales"),
@@ -121,6 +125,13 @@ Summary summarize(std::span<const double> values) {
   summary.norm = std::sqrt(squares);
   summary.first.assign(values.begin(), values.begin() + std::min<std::ptrdiff_t>(4, std::ssize(values)));
   return summary;
+}
+
+double Fixture::initial_value(const model::Parameter& parameter, std::int64_t index) const {
+  const double value = oracle::initial_value(parameter, index);
+  if (!uneven_blocks || parameter.shape.size() == 1) return value;
+  const std::int64_t row = index / parameter.shape[1], col = index % parameter.shape[1];
+  return std::ldexp(value, -2 * static_cast<int>((row / 128 + col / 128) % 3));
 }
 
 device::HostBatch Fixture::batch(std::span<const std::int64_t> samples) const {
@@ -174,6 +185,7 @@ Fixture load(const std::string& name) {
   fixture.training = {training.at("steps"),    training.at("lr"),           training.at("min_lr"),
                       training.at("schedule"), training.at("warmup_steps"), training.at("beta1"),
                       training.at("beta2"),    training.at("eps"),          training.at("weight_decay")};
+  fixture.uneven_blocks = object.value("uneven_blocks", false);
   fixture.rules = read_rules(object);
   read_fp8(fixture, object);
   make_stream(fixture, object);

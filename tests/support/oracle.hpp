@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "llampi/device/host_batch.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/llama.hpp"
 #include "llampi/optim/parameter_groups.hpp"
 
@@ -19,7 +20,7 @@ namespace llampi::test::oracle {
 std::uint64_t draw(std::string_view name, std::uint64_t index);
 /// In [-1, 1), exact in float32.
 double unit(std::string_view name, std::uint64_t index);
-/// Initial value of an element of a parameter, exact in float32.
+/// Initial value of an element of a parameter, exact in float32. Fixture::initial_value() has a case's own.
 double initial_value(const model::Parameter& parameter, std::int64_t index);
 
 /// What a fixture keeps of a tensor.
@@ -56,12 +57,15 @@ struct Fixture {
   struct {
     bool on = false;
     DType gradient_dtype = DType::float8_e5m2;
-    std::int64_t sequences = 0;  ///< of a micro-batch, whose operands have one scale each
+    model::Fp8Scales scales = model::Fp8Scales::tensor;
+    std::int64_t sequences = 0;  ///< of a micro-batch; Fp8Scales::tensor: whose operands have one scale each
+    std::int64_t float32_steps = 0;  ///< the first ones, in which float32 rounding changes no cast
     std::int64_t casts = 0, saturated = 0, zero_scales = 0;
     std::vector<double> bfloat16_losses;  ///< of each step, with operands that are rounded to bfloat16 only
     std::vector<double> float32_losses;   ///< with operands as they are
   } fp8;
-  optim::GroupRules rules;  ///< weight_decay is that of `training`
+  bool uneven_blocks = false;  ///< initial matrices have blocks of different magnitudes
+  optim::GroupRules rules;     ///< weight_decay is that of `training`
 
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> document_starts;
@@ -78,12 +82,14 @@ struct Fixture {
   std::vector<Step> steps;
   std::map<std::string, Summary> final_parameters;
 
+  /// Of an element of a parameter, exact in float32.
+  double initial_value(const model::Parameter& parameter, std::int64_t index) const;
   /// A micro-batch of these samples of the stream.
   device::HostBatch batch(std::span<const std::int64_t> samples) const;
 };
 
 /// Those whose parameters are neither rounded nor frozen, whose products are not in 8 bits: not bf16_params,
-/// groups_frozen, fp8_untied, fp8_tied.
+/// groups_frozen, fp8_untied, fp8_tied, fp8_blocks, fp8_blocks_e4m3.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 

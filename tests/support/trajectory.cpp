@@ -80,12 +80,12 @@ void write(device::Device& device, const Tensor& tensor, const std::vector<doubl
   device.synchronize(device::Stream::compute);
 }
 
-void set_initial(device::Device& device, Engine& engine) {
+void set_initial(device::Device& device, const oracle::Fixture& fixture, Engine& engine) {
   for (const auto& piece : engine.pieces_to_load()) {
     const auto& parameter = engine.model().parameters()[static_cast<std::size_t>(piece.parameter)];
     std::vector<double> values;
     for (std::int64_t i = 0; i < piece.master.elements(); ++i)
-      values.push_back(oracle::initial_value(parameter, piece.begin + i));
+      values.push_back(fixture.initial_value(parameter, piece.begin + i));
     write(device, piece.master, values);
   }
 }
@@ -134,7 +134,7 @@ void poison_transients(device::Device& device, const Engine& engine) {
 
 std::optional<model::Fp8Recipe> fp8_recipe(const oracle::Fixture& fixture, const TrajectoryOptions& options) {
   if (!fixture.fp8.on || options.without_fp8) return {};
-  return model::Fp8Recipe{fixture.fp8.gradient_dtype};
+  return model::Fp8Recipe{fixture.fp8.gradient_dtype, fixture.fp8.scales};
 }
 
 }  // namespace
@@ -167,7 +167,7 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
       engine_(std::make_unique<Engine>(*model_, device(), options.machine ? options.machine->host : *device_,
                                        options.machine ? options.machine->world : world,
                                        engine_options(fixture, options, slots_, *model_))) {
-  set_initial(device(), *engine_);
+  set_initial(device(), fixture, *engine_);
   if (options.observed)
     engine_->observe(
         [this](const Action&, int, Moment moment, double) { observed_ += moment == Moment::end; });

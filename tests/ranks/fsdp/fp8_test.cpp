@@ -20,6 +20,9 @@ using namespace fsdp;
 /// does, PyTorch's losses in float32 and float64 differ by 1.1e-7 (tests/oracle/README.md). So this is an equal
 /// recipe, and 1e-5, which is asked for, would be enough.
 constexpr Tolerance kFp8 = kFloat32Tolerance;
+/// Where some do: PyTorch's float32 runs are up to 1.6e-3, 1.1e-2, 2.1e-4 and 1.7e-2 away. The scale of another block
+/// would be ten times farther.
+constexpr Tolerance kOtherCasts = {3e-3, 3e-2, 5e-4, 5e-2};
 
 double largest_difference(const std::vector<double>& losses, const std::vector<double>& others) {
   double largest = 0;
@@ -38,15 +41,29 @@ class Fp8 : public ::testing::TestWithParam<const char*> {
     return static_cast<int>((fixture_.global_batch + sequences - 1) / sequences);
   }
 
+  void expect_pytorch_in_float32(const Trajectory& trajectory) const {
+    const auto steps = static_cast<std::size_t>(fixture_.fp8.float32_steps);
+    expect_oracle(trajectory, fixture_, steps == fixture_.steps.size() ? kFp8 : kOtherCasts);
+    for (std::size_t i = 0; i < steps; ++i) {
+      EXPECT_NEAR(trajectory.losses.at(i) / fixture_.steps.at(i).loss, 1, kFp8.loss) << i;
+      EXPECT_NEAR(trajectory.grad_norms.at(i) / fixture_.steps.at(i).grad_norm, 1, kFp8.norm) << i;
+    }
+  }
+
   comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Oracle, Fp8, ::testing::Values("fp8_untied", "fp8_tied"),
+INSTANTIATE_TEST_SUITE_P(Oracle, Fp8, ::testing::Values("fp8_untied", "fp8_tied", "fp8_blocks"),
                          [](const auto& test) { return std::string(test.param); });
 
-TEST_P(Fp8, EqualsPyTorch) {
+class Fp8Oracle : public Fp8 {};
+INSTANTIATE_TEST_SUITE_P(Oracle, Fp8Oracle,
+                         ::testing::Values("fp8_untied", "fp8_tied", "fp8_blocks", "fp8_blocks_e4m3"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST_P(Fp8Oracle, EqualsPyTorch) {
   const auto trajectory = run({.accumulation = accumulation(), .poison = true});
-  expect_oracle(trajectory, fixture_, kFp8);
+  expect_pytorch_in_float32(trajectory);
   EXPECT_EQ(trajectory.fp8_saturated, fixture_.fp8.saturated);
   // Operands that are only rounded to bfloat16, or not at all, are another trajectory.
   EXPECT_GT(largest_difference(trajectory.losses, fixture_.fp8.bfloat16_losses), 1e-4);
@@ -59,7 +76,7 @@ TEST_P(Fp8, WithoutItLossesAreThoseOfFloat32) {
 }
 
 /// Where nothing is rounded but what is cast.
-TEST_P(Fp8, EqualsPyTorchInFloat64) {
+TEST_P(Fp8Oracle, EqualsPyTorchInFloat64) {
   const auto trajectory = run({.accumulation = accumulation(), .float64 = true});
   expect_oracle(trajectory, fixture_, {1e-9, 1e-8, 1e-9, 1e-8});
 }
@@ -144,7 +161,7 @@ TEST_P(Fp8, HybridGroupsHoldEqualReplicas) {
   auto zero2 = hybrid;
   zero2.strategy = Strategy::hybrid_shard_zero2;
   const auto first = run(hybrid);
-  expect_oracle(first, fixture_, kFp8);
+  expect_pytorch_in_float32(first);
   expect_same_bits(first, run(zero2), "hybrid_shard_zero2");
 }
 
