@@ -23,7 +23,8 @@ void check_fp8_sizes(const LlamaSizes& sizes) {
       {"hidden_size", sizes.hidden},
       {"intermediate_size", sizes.feed_forward},
       {"num_attention_heads * head_dim", heads.query_cols()},
-      {"(num_attention_heads + 2 num_key_value_heads) * head_dim", heads.qkv_cols()}};
+      in_blocks ? std::pair{"(num_attention_heads + 2 num_key_value_heads) * head_dim", heads.qkv_cols()}
+                : std::pair{"num_key_value_heads * head_dim", heads.key_value_cols()}};
   for (const auto& [name, size] : all) {
     if (size % multiple == 0) continue;
     throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8{} need multiples of {}",
