@@ -7,8 +7,10 @@
 namespace llampi {
 namespace {
 
+bool is_letter(char c) { return std::islower(static_cast<unsigned char>(c)) != 0; }
+
 bool belongs_to_name(char c) {
-  return std::islower(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
+  return is_letter(c) || std::isdigit(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '.';
 }
 
 /// `text` with a name for each {field}.
@@ -16,7 +18,8 @@ std::string named(const std::string& text, const ConfigError::Naming& name_of) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
     std::size_t end = i + 1;
-    while (text[i] == '{' && end < text.size() && belongs_to_name(text[end])) ++end;
+    const bool begins_name = text[i] == '{' && end < text.size() && is_letter(text[end]);
+    while (begins_name && end < text.size() && belongs_to_name(text[end])) ++end;
     if (end > i + 1 && end < text.size() && text[end] == '}') {
       result += name_of(text.substr(i + 1, end - i - 1));
       i = end;

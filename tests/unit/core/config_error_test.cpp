@@ -37,6 +37,11 @@ TEST(ConfigError, SaysWhatIsWrongWithAnEntry) {
   EXPECT_EQ(error.sentence(upper), "'a{2}' of [wrap.modules] matches nothing");
 }
 
+TEST(ConfigError, NamesFieldsWithDigits) {
+  const ConfigError error({.problem = "16 is no multiple of {8}", .remedy = "use {fp8_scales} = tensor"});
+  EXPECT_EQ(error.sentence(upper), "16 is no multiple of {8}; use [fp8_scales] = tensor");
+}
+
 TEST(ConfigError, MayBeAboutNoOptionOfItsOwn) {
   const ConfigError error({.problem = "{folder} of a file's name is full",
                            .remedy = "set {folder} to another place {2} {",
