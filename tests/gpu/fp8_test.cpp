@@ -13,29 +13,56 @@ namespace {
 
 class GpuFp8 : public GpuTest {
  protected:
-  /// From float32 and from bfloat16, in each order of work.
-  static void expect_bits_of_the_reference(const std::vector<Fp8CastCase>& casts) {
+  /// Of run(session, a case), from float32 and from bfloat16, in each order of work.
+  template <class Case, class Run>
+  static void expect_bits_of_the_reference(const std::vector<Case>& cases, const Run& run) {
     const auto reference_device = device::make_reference_device();
     for (const DType dtype : {DType::bfloat16, DType::float32}) {
-      for (const Fp8CastCase& cast : casts) {
-        SCOPED_TRACE(fmt::format("{}, from {}", cast.name, to_string(dtype)));
+      for (const Case& c : cases) {
+        SCOPED_TRACE(fmt::format("{}, from {}", c.name, to_string(dtype)));
         Session reference(*reference_device, DType::float64, Weights::trained, dtype);
-        const Fp8CastResult expected = cast_to_fp8(reference, cast);
+        const auto expected = run(reference, c);
         for (const WorkOrder& order : work_orders()) {
           SCOPED_TRACE(order.name);
           order.set();
           Session session(device(), dtype);
-          EXPECT_EQ(cast_to_fp8(session, cast), expected);
+          EXPECT_EQ(run(session, c), expected);
         }
       }
     }
   }
 };
 
-TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts()); }
+TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts(), cast_to_fp8); }
 
 TEST_F(GpuFp8, EveryBfloat16HasTheBitsOfTheReference) {
-  expect_bits_of_the_reference(fp8_casts_of_every_bfloat16());
+  expect_bits_of_the_reference(fp8_casts_of_every_bfloat16(), cast_to_fp8);
+}
+
+TEST_F(GpuFp8, TileCastsHaveTheBitsOfTheReference) {
+  expect_bits_of_the_reference(fp8_tile_casts(), cast_tiles_to_fp8);
+}
+
+TEST_F(GpuFp8, BlockCastsHaveTheBitsOfTheReference) {
+  expect_bits_of_the_reference(fp8_block_casts(), cast_blocks_to_fp8);
+}
+
+TEST_F(GpuFp8, RefusesMatricesThatHaveNoTilesOrBlocks) {
+  Session s(device(), DType::bfloat16);
+  const auto refuses_tiles = [&](const Fp8TileCastCase& cast) {
+    EXPECT_THROW(cast_tiles_to_fp8(s, cast), Error);
+  };
+  refuses_tiles({.name = {}, .source = normal(64, 128, "source")});
+  refuses_tiles({.name = {}, .source = normal(128, 192, "source")});
+  refuses_tiles({.name = {}, .source = normal(128, 128, "source"), .values = false, .transposed = false});
+  refuses_tiles({.name = {}, .source = normal(128, 128, "source"), .dtype = DType::bfloat16});
+  const Tensor part = s.upload(normal(1, 1000, "part"));
+  const Tensor maxima = s.raw(std::vector<std::int32_t>(1).data(), 1, 1, DType::int32);
+  for (const std::int64_t first : {-1, 15385})
+    EXPECT_THROW(device().run(device::op::Fp8BlockMaximum{.source = part, .first = first, .maxima = maxima}),
+                 Error);
+  EXPECT_NO_THROW(
+      device().run(device::op::Fp8BlockMaximum{.source = part, .first = 15384, .maxima = maxima}));
 }
 
 TEST_F(GpuFp8, ScalesAreThoseOfTheReference) {
