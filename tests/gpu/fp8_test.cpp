@@ -31,6 +31,7 @@ class GpuFp8 : public GpuTest {
       }
     }
   }
+  static void expect_products_like_the_reference(const std::vector<Fp8ProductCase>& products);
 };
 
 TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts(), cast_to_fp8); }
@@ -116,17 +117,8 @@ double tolerance(const Fp8ProductCase& product, DType dtype) {
   return sums + rounding + (sums_are_float32() ? 0 : std::max(cuts, 1.0) * 0x1p-13);
 }
 
-TEST_F(GpuFp8, ProductsAreLikeTheReference) {
+void GpuFp8::expect_products_like_the_reference(const std::vector<Fp8ProductCase>& products) {
   const auto reference_device = device::make_reference_device();
-  std::vector<Fp8ProductCase> products;
-  for (const auto& [m, n, k] : {std::array{16, 16, 16}, {48, 80, 272}, {272, 48, 80}, {144, 400, 32}}) {
-    for (const Fp8Added added : kFp8Added) {
-      products.push_back({.m = m, .n = n, .k = k, .added = added});
-      products.push_back({.m = m, .n = n, .k = k, .added = added, .fast_accumulation = true});
-      products.push_back({.m = m, .n = n, .k = k, .a = DType::float8_e5m2, .added = added});
-      products.push_back({.m = m, .n = n, .k = k, .b = DType::float8_e5m2, .added = added});
-    }
-  }
   for (const Fp8ProductCase& product : products) {
     const OperationCase op = fp8_product(product);
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -143,6 +135,25 @@ TEST_F(GpuFp8, ProductsAreLikeTheReference) {
   }
 }
 
+TEST_F(GpuFp8, ProductsAreLikeTheReference) {
+  std::vector<Fp8ProductCase> products;
+  for (const auto& [m, n, k] : {std::array{16, 16, 16}, {48, 80, 272}, {272, 48, 80}, {144, 400, 32}}) {
+    for (const Fp8Added added : kFp8Added) {
+      products.push_back({.m = m, .n = n, .k = k, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .added = added, .fast_accumulation = true});
+      products.push_back({.m = m, .n = n, .k = k, .a = DType::float8_e5m2, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .b = DType::float8_e5m2, .added = added});
+    }
+  }
+  expect_products_like_the_reference(products);
+}
+
+TEST_F(GpuFp8, ProductsWithScalesOfBlocksAreLikeTheReference) {
+  if (!has_block_products()) GTEST_SKIP() << "this GPU has none";
+  expect_products_like_the_reference(fp8_block_products(128, 256, 384));
+  expect_products_like_the_reference(fp8_block_products(128, 128, 640));
+}
+
 TEST_F(GpuFp8, RefusesProductsThatTensorCoresDoNotHave) {
   const auto refuses = [](const Fp8ProductCase& product) {
     const OperationCase op = fp8_product(product);
@@ -153,6 +164,17 @@ TEST_F(GpuFp8, RefusesProductsThatTensorCoresDoNotHave) {
   refuses({.m = 8, .n = 16, .k = 16});
   refuses({.m = 16, .n = 20, .k = 16});
   refuses({.m = 16, .n = 16, .k = 16, .a = DType::float8_e5m2, .b = DType::float8_e5m2});
+  using enum device::Fp8Scaling;
+  Fp8ProductCase product{.m = 128, .n = 128, .k = 128};
+  product.a_scaling = product.b_scaling = blocks;
+  refuses(product);
+  product.a_scaling = tensor;
+  refuses(product);
+  product.b_scaling = tiles;
+  refuses(product);
+  product.a_scaling = tiles;
+  product.fast_accumulation = true;
+  refuses(product);
 }
 
 }  // namespace

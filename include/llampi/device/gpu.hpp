@@ -28,6 +28,9 @@ inline constexpr int kFirstGpuWithoutDp = 10;
 /// Whether a GPU of this compute capability has op::Fp8Product: Ada, Hopper and newer.
 constexpr bool has_fp8_products(int major, int minor) { return major > 8 || (major == 8 && minor >= 9); }
 
+/// Whether it has those whose operands have scales of blocks and tiles (Fp8Scaling): Hopper alone.
+constexpr bool has_fp8_block_products(int major, int minor) { return major == 9 && minor == 0; }
+
 struct GpuProperties {
   std::string name;          ///< "NVIDIA H200"
   std::string bus_id;        ///< "0000:17:00.0"; the instances of a GPU that is divided (MIG) have the same
