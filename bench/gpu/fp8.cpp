@@ -1,30 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/fp8.hpp"
 
+#include <algorithm>
+#include <utility>
+
 #include "gpu/timing.hpp"
+#include "llampi/device/fp8_scaling.hpp"
 
 namespace llampi::bench {
 namespace {
 
-/// Noise in 8 bits, with its scale.
+using device::Fp8Scaling;
+
+Matrix scales_for(device::Device& device, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+  const auto shape = device::fp8_scale_shape(scaling, rows, cols);
+  return Matrix(device, nullptr, DType::float32, shape.rows, shape.cols);
+}
+
+/// As maxima of blocks are kept, or one of all and a count.
+Matrix maxima_for(device::Device& device, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+  const bool blocks = scaling == Fp8Scaling::blocks;
+  return Matrix(device, nullptr, DType::int32, blocks ? rows / device::kFp8Block : 1,
+                blocks                          ? cols / device::kFp8Block
+                : scaling == Fp8Scaling::tensor ? 1
+                                                : 2);
+}
+
+/// Noise in 8 bits, with its scales.
 struct Fp8Matrix {
-  Fp8Matrix(device::Device& device, const Noise& noise, DType source, DType dtype, std::int64_t rows,
-            std::int64_t cols)
+  Fp8Matrix(device::Device& device, const Noise& noise, DType source, DType dtype, Fp8Scaling scaling,
+            std::int64_t rows, std::int64_t cols)
       : values(device, nullptr, dtype, rows, cols),
-        scale(device, nullptr, DType::float32, 1, 2),
-        maximum(device, nullptr, DType::int32, 1, 1) {
+        scale(scales_for(device, scaling, rows, cols)),
+        maximum(maxima_for(device, scaling, rows, cols)) {
     const Matrix from(device, &noise, source, rows, cols);
     device.run(device::op::Zero{.destination = maximum.view});
-    device.run(device::op::Fp8Maximum{.source = from.view, .maximum = maximum.view});
-    device.run(device::op::Fp8Cast{.source = from.view,
+    if (scaling == Fp8Scaling::tensor) cast(device, from.view);
+    if (scaling == Fp8Scaling::tiles) cast_in_tiles(device, from.view);
+    if (scaling == Fp8Scaling::blocks) cast_in_blocks(device, from.view);
+    device.synchronize(device::Stream::compute);  // `from` ends here
+  }
+  Matrix values, scale, maximum;
+
+ private:
+  void cast(device::Device& device, const Tensor& from) const {
+    device.run(device::op::Fp8Maximum{.source = from, .maximum = maximum.view});
+    device.run(device::op::Fp8Cast{.source = from,
                                    .maximum = maximum.view,
                                    .values = values.view,
                                    .transposed = {},
                                    .scale = scale.view,
                                    .counts = nullptr});
-    device.synchronize(device::Stream::compute);  // `from` ends here
   }
-  Matrix values, scale, maximum;
+  void cast_in_tiles(device::Device& device, const Tensor& from) const {
+    device.run(device::op::Fp8TileCast{.source = from,
+                                       .values = values.view,
+                                       .scales = scale.view,
+                                       .transposed = {},
+                                       .transposed_scales = {},
+                                       .maximum = maximum.view,
+                                       .counts = nullptr});
+  }
+  void cast_in_blocks(device::Device& device, const Tensor& from) const {
+    const Matrix turned = scales_for(device, Fp8Scaling::blocks, from.cols, from.rows);
+    const Tensor flat = from.slice(0, from.elements());
+    device.run(device::op::Fp8BlockMaximum{.source = flat, .first = 0, .maxima = maximum.view});
+    device.run(device::op::Fp8BlockScales{
+        .maxima = maximum.view, .scales = scale.view, .transposed_scales = turned.view});
+    device.run(device::op::Fp8BlockCast{.source = flat,
+                                        .first = 0,
+                                        .maxima = maximum.view,
+                                        .values = values.view.slice(0, flat.cols),
+                                        .counts = nullptr});
+    device.synchronize(device::Stream::compute);  // `turned` ends here
+  }
 };
 
 /// Seconds of y (+)= a b^T. Every `writes`-th call overwrites y.
@@ -44,22 +93,23 @@ double time_product(device::Device& device, const Fp8Matrix& a, const Fp8Matrix&
 }
 
 Fp8ProductTime measure(device::Device& device, const Noise& noise, DType dtype, DType gradient, int writes,
-                       const ProductTime& p) {
+                       const ProductTime& p, bool in_blocks) {
   constexpr DType kE4m3 = DType::float8_e4m3fn, kE5m2 = DType::float8_e5m2;
-  const auto matrix = [&](DType to, std::int64_t rows, std::int64_t cols) {
-    return Fp8Matrix(device, noise, dtype, to, rows, cols);
+  const auto matrix = [&](DType to, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+    return Fp8Matrix(device, noise, dtype, to, in_blocks ? scaling : Fp8Scaling::tensor, rows, cols);
   };
-  Fp8ProductTime time{.name = p.name, .flops = p.forward_flops()};
+  using enum Fp8Scaling;
+  Fp8ProductTime time{.name = p.name + (in_blocks ? ", scales of blocks" : ""), .flops = p.forward_flops()};
   {
     const Matrix y(device, nullptr, dtype, p.rows, p.out);
-    time.forward_seconds =
-        time_product(device, matrix(kE4m3, p.rows, p.in), matrix(kE4m3, p.out, p.in), y, true, 1);
+    time.forward_seconds = time_product(device, matrix(kE4m3, tiles, p.rows, p.in),
+                                        matrix(kE4m3, blocks, p.out, p.in), y, !in_blocks, 1);
   }
   const Matrix dx(device, nullptr, dtype, p.rows, p.in), dweight(device, nullptr, gradient, p.out, p.in);
-  time.dx_seconds =
-      time_product(device, matrix(kE5m2, p.rows, p.out), matrix(kE4m3, p.in, p.out), dx, false, 1);
-  time.dweight_seconds =
-      time_product(device, matrix(kE5m2, p.out, p.rows), matrix(kE4m3, p.in, p.rows), dweight, false, writes);
+  time.dx_seconds = time_product(device, matrix(kE5m2, tiles, p.rows, p.out),
+                                 matrix(kE4m3, blocks, p.in, p.out), dx, false, 1);
+  time.dweight_seconds = time_product(device, matrix(kE5m2, tiles, p.out, p.rows),
+                                      matrix(kE4m3, tiles, p.in, p.rows), dweight, false, writes);
   return time;
 }
 
@@ -92,21 +142,69 @@ std::vector<Fp8Bandwidth> measure_bandwidths(device::Device& device, const Noise
           {"transpose of 8 bits", 2 * elements / turning}};
 }
 
+/// With scales of tiles and blocks: of activations, and of a weight.
+std::vector<Fp8Bandwidth> measure_bandwidths_in_blocks(device::Device& device, const Noise& noise,
+                                                       DType dtype, std::int64_t rows, std::int64_t cols) {
+  constexpr DType kTo = DType::float8_e4m3fn;
+  const Matrix source(device, &noise, dtype, rows, cols), values(device, nullptr, kTo, rows, cols),
+      transposed(device, nullptr, kTo, cols, rows);
+  const Matrix scales = scales_for(device, Fp8Scaling::tiles, rows, cols);
+  const Matrix transposed_scales = scales_for(device, Fp8Scaling::tiles, cols, rows);
+  const Matrix maximum = maxima_for(device, Fp8Scaling::tiles, rows, cols);
+  const Matrix maxima = maxima_for(device, Fp8Scaling::blocks, rows, cols);
+  device.run(device::op::Zero{.destination = maximum.view});
+  device.run(device::op::Zero{.destination = maxima.view});
+  const Tensor flat = source.view.slice(0, rows * cols), flat_values = values.view.slice(0, rows * cols);
+  const auto elements = static_cast<double>(rows * cols), read = static_cast<double>(source.view.bytes());
+  const double in_tiles = time_call(device, [&](int) {
+    device.run(device::op::Fp8TileCast{.source = source.view,
+                                       .values = values.view,
+                                       .scales = scales.view,
+                                       .transposed = transposed.view,
+                                       .transposed_scales = transposed_scales.view,
+                                       .maximum = maximum.view,
+                                       .counts = nullptr});
+  });
+  const double measuring = time_call(device, [&](int) {
+    device.run(device::op::Fp8BlockMaximum{.source = flat, .first = 0, .maxima = maxima.view});
+  });
+  const double in_blocks = time_call(device, [&](int) {
+    device.run(device::op::Fp8BlockCast{
+        .source = flat, .first = 0, .maxima = maxima.view, .values = flat_values, .counts = nullptr});
+  });
+  return {{"cast in tiles, with the transpose", (read + 2 * elements) / in_tiles},
+          {"largest magnitudes of blocks", read / measuring},
+          {"cast in blocks", (read + elements) / in_blocks}};
+}
+
+bool has_blocks(std::initializer_list<std::int64_t> sides) {
+  return std::ranges::all_of(sides, [](std::int64_t side) { return side % device::kFp8Block == 0; });
+}
+
 }  // namespace
 
 Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, const Options& options,
-                      const std::vector<ProductTime>& products) {
+                      const std::vector<ProductTime>& products, bool in_blocks) {
   Fp8Limits limits;
   // None of them was in the steps, where products are chosen.
   device::Tuning* const tuning = options.tuning ? device.tuning() : nullptr;
   if (tuning != nullptr) tuning->measure(true);
   for (const ProductTime& product : products) {
     if (product.rows % 16 != 0 || product.in % 16 != 0 || product.out % 16 != 0) continue;
-    limits.products.push_back(measure(device, noise, dtype, dtype_of_word(options.gradient),
-                                      std::max(options.micro_batches, 1), product));
+    const auto add = [&](bool blocks) {
+      limits.products.push_back(measure(device, noise, dtype, dtype_of_word(options.gradient),
+                                        std::max(options.micro_batches, 1), product, blocks));
+    };
+    add(false);
+    if (in_blocks && has_blocks({product.rows, product.in, product.out})) add(true);
   }
   if (tuning != nullptr) tuning->measure(false);
-  limits.bandwidths = measure_bandwidths(device, noise, dtype, options.tokens, 2 * options.feed_forward);
+  const std::int64_t rows = options.tokens, cols = 2 * options.feed_forward;
+  limits.bandwidths = measure_bandwidths(device, noise, dtype, rows, cols);
+  if (in_blocks && has_blocks({rows, cols})) {
+    for (Fp8Bandwidth& bandwidth : measure_bandwidths_in_blocks(device, noise, dtype, rows, cols))
+      limits.bandwidths.push_back(std::move(bandwidth));
+  }
   return limits;
 }
 

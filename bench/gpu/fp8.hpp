@@ -15,7 +15,7 @@ namespace llampi::bench {
 struct Fp8ProductTime {
   std::string name;
   double flops = 0;            ///< of each of the three
-  double forward_seconds = 0;  ///< x weight^T, with fast accumulation
+  double forward_seconds = 0;  ///< x weight^T, with fast accumulation where each has one scale
   double dx_seconds = 0;       ///< dy weight, into the dtype of activations
   double dweight_seconds =
       0;  ///< dy^T x, into that of gradients, to which all micro-batches but the first add
@@ -33,7 +33,8 @@ struct Fp8Limits {
 };
 
 /// The products that have sides of multiples of 16. The device has a shared workspace.
+/// @param in_blocks with scales of tiles and blocks, too
 Fp8Limits measure_fp8(device::Device& device, const Noise& noise, DType dtype, const Options& options,
-                      const std::vector<ProductTime>& products);
+                      const std::vector<ProductTime>& products, bool in_blocks);
 
 }  // namespace llampi::bench

@@ -38,9 +38,10 @@ Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options
   if (options.profile) measured.profile = profile_step(*model, machine, world, options);
   if (options.products) {
     const DType dtype = machine.gpu ? DType::bfloat16 : DType::float32;
-    const bool fp8 =
-        machine.gpu && device::has_fp8_products(machine.properties.major, machine.properties.minor);
-    measured.limits = measure_limits(machine.device(), dtype, options, measured.layers, fp8);
+    const auto [major, minor] = std::pair(machine.properties.major, machine.properties.minor);
+    measured.limits = measure_limits(machine.device(), dtype, options, measured.layers,
+                                     machine.gpu && device::has_fp8_products(major, minor),
+                                     machine.gpu && device::has_fp8_block_products(major, minor));
   }
   return measured;
 }

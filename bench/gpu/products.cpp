@@ -47,7 +47,8 @@ double Limits::product_flops() const {
   return sum / product_seconds();
 }
 
-Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers, bool fp8) {
+Limits measure_limits(device::Device& device, DType dtype, const Options& o, std::int64_t layers, bool fp8,
+                      bool fp8_blocks) {
   const std::int64_t workspace_bytes = device.sizes().shared_workspace();
   const device::Memory workspace = device.allocate(workspace_bytes);
   if (workspace_bytes > 0) device.set_workspace({workspace.data(), DType::int32, 1, workspace_bytes / 4});
@@ -80,7 +81,9 @@ Limits measure_limits(device::Device& device, DType dtype, const Options& o, std
   limits.copy_bandwidth = 2.0 * static_cast<double>(from.view.bytes()) / time_call(device, [&](int) {
                             device.run(device::op::Copy{.source = from.view, .destination = to.view});
                           });
-  if (fp8) limits.fp8 = std::make_shared<Fp8Limits>(measure_fp8(device, noise, dtype, o, limits.products));
+  if (fp8)
+    limits.fp8 =
+        std::make_shared<Fp8Limits>(measure_fp8(device, noise, dtype, o, limits.products, fp8_blocks));
   device.synchronize(device::Stream::compute);
   return limits;
 }

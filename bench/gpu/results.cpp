@@ -38,7 +38,8 @@ Split split(const std::string& operation, const OperationTime& time, const Limit
   if (is(LinearCrossEntropyBackward::kName)) return {"loss", head.seconds_per_step() * calls / micro_batches};
   if (is(ProjectionResidual::kName, ProjectionBackward::kName, Linear::kName, Fp8Product::kName))
     return {"", time.seconds};
-  if (is(Fp8Maximum::kName, Fp8Scales::kName, Fp8Cast::kName, Fp8Transpose::kName))
+  if (is(Fp8Maximum::kName, Fp8Scales::kName, Fp8Cast::kName, Fp8Transpose::kName, Fp8BlockMaximum::kName,
+         Fp8BlockScales::kName, Fp8BlockCast::kName, Fp8TileCast::kName))
     return {"casts to 8 bits"};
   if (is(Rope::kName)) return {"RoPE"};
   if (is(Attention::kName, CachedAttention::kName)) return {"attention forward"};

@@ -169,7 +169,8 @@ std::string class_table(const std::vector<json>& rows) {
 /// The same products in 8 bits, and what goes before them.
 std::string fp8_tables(const json& fp8) {
   std::string text =
-      "\n" + head_of({"product in 8 bits", "forward (fast accumulation), TFLOP/s", "dX", "dW"}, 1);
+      "\n" +
+      head_of({"product in 8 bits", "forward (fast accumulation with one scale), TFLOP/s", "dX", "dW"}, 1);
   const auto rate = [](const json& row, const char* key) {
     return fmt::format("{:.0f}", row[key].get<double>());
   };

@@ -13,6 +13,8 @@
 namespace llampi::emulator {
 namespace {
 
+using device::Fp8Scaling;
+using device::kFp8Block;
 using device::cuda::ColumnMatrix;
 using device::cuda::ColumnOperands;
 using device::cuda::ColumnProduct;
@@ -40,6 +42,18 @@ bool is_supported_in_8_bits(const ColumnProduct& product) {
          product.transpose_first == Transpose::yes && product.transpose_second == Transpose::no &&
          sixteens(product.first) && sixteens(product.second) && sixteens(product.result) &&
          std::ranges::all_of(product.alignment, [](auto a) { return a >= 16; });
+}
+
+/// What is said there of scales of blocks: not blocks by blocks, nor beside one scale, and sums are those of 128 numbers.
+bool is_supported_in_blocks(const ColumnProduct& product) {
+  const Fp8Scaling first = product.first_scaling, second = product.second_scaling;
+  if (first == Fp8Scaling::tensor && second == Fp8Scaling::tensor) return true;
+  const auto whole = [](const ColumnMatrix& matrix) {
+    return matrix.rows % kFp8Block == 0 && matrix.cols % kFp8Block == 0;
+  };
+  return is_float8(product.first.dtype) && first != Fp8Scaling::tensor && second != Fp8Scaling::tensor &&
+         (first != Fp8Scaling::blocks || second != Fp8Scaling::blocks) && !product.fast_accumulation &&
+         whole(product.first) && whole(product.second);
 }
 
 /// The rows of the table of cublasLtMatmul() in cuBLAS's documentation, for float32 scale factors.
@@ -86,27 +100,49 @@ void write(void* data, DType dtype, std::int64_t at, float value) {
   });
 }
 
+/// A matrix as it is multiplied.
+struct Operand {
+  const void* data;
+  ColumnMatrix matrix;
+  Transpose transpose;
+  Fp8Scaling scaling;
+  const float* factors;
+
+  /// Times the factor of its block or tile; one factor is that of the product.
+  float at(std::int64_t row, std::int64_t col) const {
+    const float value = read(data, matrix.dtype, col * matrix.stride + row);
+    if (scaling == Fp8Scaling::tensor) return value;
+    const std::int64_t along = row / kFp8Block;
+    const std::int64_t cols = device::fp8_scale_shape(scaling, matrix.cols, matrix.rows).cols;
+    return value *
+           factors[scaling == Fp8Scaling::tiles ? along * cols + col : col / kFp8Block * cols + along];
+  }
+};
+
 /// op(matrix) in float32, row by row, without gaps.
-std::vector<float> rows_of(const void* data, const ColumnMatrix& m, Transpose transpose) {
+std::vector<float> rows_of(const Operand& operand) {
+  const ColumnMatrix& m = operand.matrix;
   std::vector<float> result;
   result.reserve(static_cast<std::size_t>(m.rows * m.cols));
-  if (transpose == Transpose::yes) {
+  if (operand.transpose == Transpose::yes) {
     for (std::int64_t j = 0; j < m.cols; ++j)
-      for (std::int64_t i = 0; i < m.rows; ++i) result.push_back(read(data, m.dtype, j * m.stride + i));
+      for (std::int64_t i = 0; i < m.rows; ++i) result.push_back(operand.at(i, j));
   } else {
     for (std::int64_t i = 0; i < m.rows; ++i)
-      for (std::int64_t j = 0; j < m.cols; ++j) result.push_back(read(data, m.dtype, j * m.stride + i));
+      for (std::int64_t j = 0; j < m.cols; ++j) result.push_back(operand.at(i, j));
   }
   return result;
 }
 
 void multiply(const ColumnProduct& product, const ColumnOperands& operands) {
-  const std::vector<float> a = rows_of(operands.first, product.first, product.transpose_first);
-  const std::vector<float> b = rows_of(operands.second, product.second, product.transpose_second);
+  const std::vector<float> a = rows_of(
+      {operands.first, product.first, product.transpose_first, product.first_scaling, operands.first_factor});
+  const std::vector<float> b = rows_of({operands.second, product.second, product.transpose_second,
+                                        product.second_scaling, operands.second_factor});
   const ColumnMatrix& c = product.result;
   const auto m = static_cast<std::size_t>(c.rows), n = static_cast<std::size_t>(c.cols), k = a.size() / m;
-  const float factor_of_both =
-      is_float8(product.first.dtype) ? *operands.first_factor * *operands.second_factor : 1.0F;
+  const bool has_one_factor = is_float8(product.first.dtype) && product.first_scaling == Fp8Scaling::tensor;
+  const float factor_of_both = has_one_factor ? *operands.first_factor * *operands.second_factor : 1.0F;
   std::vector<float> row(n);
   for (std::size_t i = 0; i < m; ++i) {
     std::fill(row.begin(), row.end(), 0.0F);
@@ -128,7 +164,8 @@ void check_factors(const ColumnProduct& product, const ColumnOperands& operands)
   for (const float* const factor : {operands.first_factor, operands.second_factor}) {
     require((factor != nullptr) == is_float8(product.first.dtype),
             "matrices in 8 bits have factors, and no others");
-    require(reinterpret_cast<std::uintptr_t>(factor) % sizeof(float) == 0, "a factor is not aligned");
+    const std::uintptr_t alignment = product.first_scaling == Fp8Scaling::tensor ? sizeof(float) : 16;
+    require(reinterpret_cast<std::uintptr_t>(factor) % alignment == 0, "a factor is not aligned");
   }
 }
 
@@ -212,6 +249,7 @@ class EmulatedProducts final : public device::cuda::ProductLibrary {
     ++searches;
     require(fits_together(product), "matrices that do not fit together");
     require(is_supported(product), "dtypes that cannot be multiplied");
+    require(is_supported_in_blocks(product), "scales that cannot be multiplied");
     check_factors(product, operands);
     return std::make_unique<EmulatedProduct>(product);
   }

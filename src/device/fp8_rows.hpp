@@ -45,8 +45,6 @@ Fp8TileCastPart fp8_tile_cast(const op::Fp8TileCast& o, std::int64_t begin, std:
 /// What it writes beside: the maximum, and what is counted.
 void end_fp8_tile_cast(const op::Fp8TileCast& o, const Fp8TileCastPart& all);
 
-/// The checks of op::Fp8Product.
-void check_fp8_product(const op::Fp8Product& o);
 /// values[i] = row `begin` + i / K, column i % K, of a matrix [.., K] in 8 bits, as it was before it was scaled.
 template <class T>
 void fp8_widen(const Tensor& source, const Tensor& scales, std::int64_t begin, std::int64_t end, T* values);

@@ -27,4 +27,6 @@ std::vector<WorkOrder> work_orders() {
 
 bool sums_are_float32() { return true; }
 
+bool has_block_products() { return true; }
+
 }  // namespace llampi::test

@@ -13,29 +13,57 @@ namespace {
 
 class GpuFp8 : public GpuTest {
  protected:
-  /// From float32 and from bfloat16, in each order of work.
-  static void expect_bits_of_the_reference(const std::vector<Fp8CastCase>& casts) {
+  /// Of run(session, a case), from float32 and from bfloat16, in each order of work.
+  template <class Case, class Run>
+  static void expect_bits_of_the_reference(const std::vector<Case>& cases, const Run& run) {
     const auto reference_device = device::make_reference_device();
     for (const DType dtype : {DType::bfloat16, DType::float32}) {
-      for (const Fp8CastCase& cast : casts) {
-        SCOPED_TRACE(fmt::format("{}, from {}", cast.name, to_string(dtype)));
+      for (const Case& c : cases) {
+        SCOPED_TRACE(fmt::format("{}, from {}", c.name, to_string(dtype)));
         Session reference(*reference_device, DType::float64, Weights::trained, dtype);
-        const Fp8CastResult expected = cast_to_fp8(reference, cast);
+        const auto expected = run(reference, c);
         for (const WorkOrder& order : work_orders()) {
           SCOPED_TRACE(order.name);
           order.set();
           Session session(device(), dtype);
-          EXPECT_EQ(cast_to_fp8(session, cast), expected);
+          EXPECT_EQ(run(session, c), expected);
         }
       }
     }
   }
+  static void expect_products_like_the_reference(const std::vector<Fp8ProductCase>& products);
 };
 
-TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts()); }
+TEST_F(GpuFp8, CastsHaveTheBitsOfTheReference) { expect_bits_of_the_reference(fp8_casts(), cast_to_fp8); }
 
 TEST_F(GpuFp8, EveryBfloat16HasTheBitsOfTheReference) {
-  expect_bits_of_the_reference(fp8_casts_of_every_bfloat16());
+  expect_bits_of_the_reference(fp8_casts_of_every_bfloat16(), cast_to_fp8);
+}
+
+TEST_F(GpuFp8, TileCastsHaveTheBitsOfTheReference) {
+  expect_bits_of_the_reference(fp8_tile_casts(), cast_tiles_to_fp8);
+}
+
+TEST_F(GpuFp8, BlockCastsHaveTheBitsOfTheReference) {
+  expect_bits_of_the_reference(fp8_block_casts(), cast_blocks_to_fp8);
+}
+
+TEST_F(GpuFp8, RefusesMatricesThatHaveNoTilesOrBlocks) {
+  Session s(device(), DType::bfloat16);
+  const auto refuses_tiles = [&](const Fp8TileCastCase& cast) {
+    EXPECT_THROW(cast_tiles_to_fp8(s, cast), Error);
+  };
+  refuses_tiles({.name = {}, .source = normal(64, 128, "source")});
+  refuses_tiles({.name = {}, .source = normal(128, 192, "source")});
+  refuses_tiles({.name = {}, .source = normal(128, 128, "source"), .values = false, .transposed = false});
+  refuses_tiles({.name = {}, .source = normal(128, 128, "source"), .dtype = DType::bfloat16});
+  const Tensor part = s.upload(normal(1, 1000, "part"));
+  const Tensor maxima = s.raw(std::vector<std::int32_t>(1).data(), 1, 1, DType::int32);
+  for (const std::int64_t first : {-1, 15385})
+    EXPECT_THROW(device().run(device::op::Fp8BlockMaximum{.source = part, .first = first, .maxima = maxima}),
+                 Error);
+  EXPECT_NO_THROW(
+      device().run(device::op::Fp8BlockMaximum{.source = part, .first = 15384, .maxima = maxima}));
 }
 
 TEST_F(GpuFp8, ScalesAreThoseOfTheReference) {
@@ -89,17 +117,8 @@ double tolerance(const Fp8ProductCase& product, DType dtype) {
   return sums + rounding + (sums_are_float32() ? 0 : std::max(cuts, 1.0) * 0x1p-13);
 }
 
-TEST_F(GpuFp8, ProductsAreLikeTheReference) {
+void GpuFp8::expect_products_like_the_reference(const std::vector<Fp8ProductCase>& products) {
   const auto reference_device = device::make_reference_device();
-  std::vector<Fp8ProductCase> products;
-  for (const auto& [m, n, k] : {std::array{16, 16, 16}, {48, 80, 272}, {272, 48, 80}, {144, 400, 32}}) {
-    for (const Fp8Added added : kFp8Added) {
-      products.push_back({.m = m, .n = n, .k = k, .added = added});
-      products.push_back({.m = m, .n = n, .k = k, .added = added, .fast_accumulation = true});
-      products.push_back({.m = m, .n = n, .k = k, .a = DType::float8_e5m2, .added = added});
-      products.push_back({.m = m, .n = n, .k = k, .b = DType::float8_e5m2, .added = added});
-    }
-  }
   for (const Fp8ProductCase& product : products) {
     const OperationCase op = fp8_product(product);
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -116,6 +135,25 @@ TEST_F(GpuFp8, ProductsAreLikeTheReference) {
   }
 }
 
+TEST_F(GpuFp8, ProductsAreLikeTheReference) {
+  std::vector<Fp8ProductCase> products;
+  for (const auto& [m, n, k] : {std::array{16, 16, 16}, {48, 80, 272}, {272, 48, 80}, {144, 400, 32}}) {
+    for (const Fp8Added added : kFp8Added) {
+      products.push_back({.m = m, .n = n, .k = k, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .added = added, .fast_accumulation = true});
+      products.push_back({.m = m, .n = n, .k = k, .a = DType::float8_e5m2, .added = added});
+      products.push_back({.m = m, .n = n, .k = k, .b = DType::float8_e5m2, .added = added});
+    }
+  }
+  expect_products_like_the_reference(products);
+}
+
+TEST_F(GpuFp8, ProductsWithScalesOfBlocksAreLikeTheReference) {
+  if (!has_block_products()) GTEST_SKIP() << "this GPU has none";
+  expect_products_like_the_reference(fp8_block_products(128, 256, 384));
+  expect_products_like_the_reference(fp8_block_products(128, 128, 640));
+}
+
 TEST_F(GpuFp8, RefusesProductsThatTensorCoresDoNotHave) {
   const auto refuses = [](const Fp8ProductCase& product) {
     const OperationCase op = fp8_product(product);
@@ -126,6 +164,17 @@ TEST_F(GpuFp8, RefusesProductsThatTensorCoresDoNotHave) {
   refuses({.m = 8, .n = 16, .k = 16});
   refuses({.m = 16, .n = 20, .k = 16});
   refuses({.m = 16, .n = 16, .k = 16, .a = DType::float8_e5m2, .b = DType::float8_e5m2});
+  using enum device::Fp8Scaling;
+  Fp8ProductCase product{.m = 128, .n = 128, .k = 128};
+  product.a_scaling = product.b_scaling = blocks;
+  refuses(product);
+  product.a_scaling = tensor;
+  refuses(product);
+  product.b_scaling = tiles;
+  refuses(product);
+  product.a_scaling = tiles;
+  product.fast_accumulation = true;
+  refuses(product);
 }
 
 }  // namespace

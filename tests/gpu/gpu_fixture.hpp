@@ -27,6 +27,8 @@ struct WorkOrder {
 std::vector<WorkOrder> work_orders();
 /// Whether sums of products are float32's, as on the emulated GPU: tensor cores keep fewer bits of them in 8 bits.
 bool sums_are_float32();
+/// Whether it multiplies with scales of blocks: Hopper does, and what is emulated.
+bool has_block_products();
 
 /// One device for all tests of a suite, with its shared workspace. Skipped where there is no GPU.
 class GpuTest : public ::testing::Test {

@@ -41,4 +41,10 @@ std::vector<WorkOrder> work_orders() {
 
 bool sums_are_float32() { return false; }
 
+bool has_block_products() {
+  std::string why;
+  const device::GpuProperties gpu = device::gpu_library(why)->gpus().at(0);
+  return device::has_fp8_block_products(gpu.major, gpu.minor);
+}
+
 }  // namespace llampi::test

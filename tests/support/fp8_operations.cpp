@@ -44,6 +44,31 @@ Values zeros(std::int64_t rows, std::int64_t cols) {
   return {rows, cols, std::vector<double>(static_cast<std::size_t>(rows * cols))};
 }
 
+std::vector<float> floats_of(Session& s, const Tensor& tensor) {
+  std::vector<float> floats(static_cast<std::size_t>(tensor.elements()));
+  if (!floats.empty()) s.download(tensor, floats.data());
+  return floats;
+}
+
+/// Fp8Counts, to which is added.
+class Counts {
+ public:
+  explicit Counts(Session& s) : s_(s), tensor_(s.raw(kStart, 1, 2, DType::int64)) {}
+  device::Fp8Counts* get() const { return static_cast<device::Fp8Counts*>(tensor_.data); }
+  /// What has been added.
+  void read(std::int64_t& saturated, std::int64_t& zero_scales) const {
+    std::int64_t counted[2];
+    s_.download(tensor_, counted);
+    saturated = counted[0] - kStart[0];
+    zero_scales = counted[1] - kStart[1];
+  }
+
+ private:
+  static constexpr std::int64_t kStart[2] = {100, 200};
+  Session& s_;
+  Tensor tensor_;
+};
+
 }  // namespace
 
 Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
@@ -60,15 +85,13 @@ Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
   const Tensor values = c.values ? behind(s, rows, cols, c.dtype, c.values_offset) : Tensor{};
   const Tensor transposed = c.transposed ? behind(s, cols, rows, c.dtype, 0) : Tensor{};
   const Tensor scale = c.scale ? s.output(1, 2, DType::float32) : Tensor{};
-  const std::int64_t start[2] = {100, 200};  // they are added to
-  const Tensor counts = s.raw(start, 1, 2, DType::int64);
-  s.device().run(
-      device::op::Fp8Cast{.source = source,
-                          .maximum = maximum,
-                          .values = values,
-                          .transposed = transposed,
-                          .scale = scale,
-                          .counts = c.counts ? static_cast<device::Fp8Counts*>(counts.data) : nullptr});
+  const Counts counts(s);
+  s.device().run(device::op::Fp8Cast{.source = source,
+                                     .maximum = maximum,
+                                     .values = values,
+                                     .transposed = transposed,
+                                     .scale = scale,
+                                     .counts = c.counts ? counts.get() : nullptr});
   Fp8CastResult result;
   s.download(maximum, &result.maximum);
   if (c.values) result.values = bytes_of(s, values);
@@ -77,10 +100,7 @@ Fp8CastResult cast_to_fp8(Session& s, const Fp8CastCase& c) {
     result.scale.resize(2);
     s.download(scale, result.scale.data());
   }
-  std::int64_t counted[2];
-  s.download(counts, counted);
-  result.saturated = counted[0] - start[0];
-  result.zero_scales = counted[1] - start[1];
+  counts.read(result.saturated, result.zero_scales);
   EXPECT_EQ(bytes_of(s, source), before) << "the source was written to";
   return result;
 }
@@ -170,40 +190,343 @@ std::vector<float> fp8_scales(Session& s) {
   return result;
 }
 
+namespace {
+
+/// Scales of a matrix [rows, cols] in 8 bits, to be written.
+Tensor scales_for(Session& s, device::Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+  const auto shape = device::fp8_scale_shape(scaling, rows, cols);
+  return s.output(shape.rows, shape.cols, DType::float32);
+}
+
+}  // namespace
+
+Fp8TileCastResult cast_tiles_to_fp8(Session& s, const Fp8TileCastCase& c) {
+  using device::Fp8Scaling;
+  const std::int64_t rows = c.source.rows, cols = c.source.cols;
+  const Tensor source = s.upload(c.source), maximum = s.integers({0, 0});
+  const std::vector<std::uint8_t> before = bytes_of(s, source);
+  Tensor values, scales, transposed, transposed_scales;
+  if (c.values) {
+    values = behind(s, rows, cols, c.dtype, 0);
+    scales = scales_for(s, Fp8Scaling::tiles, rows, cols);
+  }
+  if (c.transposed) {
+    transposed = behind(s, cols, rows, c.dtype, 0);
+    transposed_scales = scales_for(s, Fp8Scaling::tiles, cols, rows);
+  }
+  const Counts counts(s);
+  s.device().run(device::op::Fp8TileCast{.source = source,
+                                         .values = values,
+                                         .scales = scales,
+                                         .transposed = transposed,
+                                         .transposed_scales = transposed_scales,
+                                         .maximum = maximum,
+                                         .counts = c.counts ? counts.get() : nullptr});
+  Fp8TileCastResult result{.values = bytes_of(s, values),
+                           .transposed = bytes_of(s, transposed),
+                           .scales = floats_of(s, scales),
+                           .transposed_scales = floats_of(s, transposed_scales)};
+  std::int32_t measured[2];
+  s.download(maximum, measured);
+  result.maximum = measured[0];
+  counts.read(result.saturated, result.zero_scales);
+  EXPECT_EQ(bytes_of(s, source), before) << "the source was written to";
+  return result;
+}
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// Each square of 128 x 128 has another magnitude, from 2^-140 to 2^100; one has zeros, and in some rows and columns of
+/// others there are no other numbers.
+Values squares_of_many_magnitudes(std::int64_t rows, std::int64_t cols) {
+  Values values = normal(rows, cols, "squares");
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const std::int64_t square = r / 128 * (cols / 128) + c / 128;
+      double& x = values.data[static_cast<std::size_t>(r * cols + c)];
+      x = std::ldexp(x, static_cast<int>(square * 97 % 240 - 140 + (r * 5 + c * 3) % 11));
+      if (square == 1 || r % 128 == 77 || c % 128 == 33) x = r % 2 == 0 ? 0.0 : -0.0;
+    }
+  }
+  return values;
+}
+
+/// Along rows, or along columns.
+Values every_bfloat16(bool along_columns) {
+  Values every = zeros(256, 256);
+  for (std::size_t i = 0; i < every.data.size(); ++i) {
+    const std::size_t at = along_columns ? i % 256 * 256 + i / 256 : i;
+    every.data[at] = static_cast<double>(from_bfloat16(static_cast<std::uint16_t>(i)));
+  }
+  return every;
+}
+
+}  // namespace
+
+std::vector<Fp8TileCastCase> fp8_tile_casts() {
+  const std::vector<double> special = {kNaN,   -kNaN, kInfinity, -kInfinity, kInfinity, 1e-40,
+                                       -1e-40, 3e-39, 0.0,       -0.0,       1e-20,     -1e-3};
+  std::vector<Fp8TileCastCase> cases;
+  for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2}) {
+    const auto add = [&](Fp8TileCastCase c) {
+      c.dtype = dtype;
+      c.name += fmt::format(" to {} [{}, {}]", to_string(dtype), c.source.rows, c.source.cols);
+      cases.push_back(std::move(c));
+    };
+    for (const auto& [rows, cols] : {std::array{128, 128}, {256, 384}, {384, 128}, {128, 512}}) {
+      add({.name = "normal", .source = with(normal(rows, cols, "source", 3e-3), special)});
+      add({.name = "many magnitudes", .source = squares_of_many_magnitudes(rows, cols)});
+    }
+    const Values matrix = with(squares_of_many_magnitudes(256, 384), special);
+    add({.name = "many magnitudes, and what is not finite", .source = matrix});
+    add({.name = "values alone", .source = matrix, .transposed = false});
+    add({.name = "transposed alone", .source = matrix, .values = false});
+    add({.name = "no counts", .source = matrix, .counts = false});
+    add({.name = "zeros", .source = zeros(256, 128)});
+    add({.name = "zeros, transposed alone", .source = zeros(256, 128), .values = false});
+    add({.name = "zeros and what is not finite",
+         .source = with(zeros(128, 256), {kInfinity, kNaN, -kInfinity})});
+    add({.name = "zeros and one number", .source = with(zeros(128, 256), {-1e-3})});
+    add({.name = "subnormals", .source = normal(128, 128, "source", 1e-40)});
+    add({.name = "the largest", .source = normal(128, 128, "source", 1e38)});
+    for (const bool along_columns : {false, true})
+      add({.name = "every bfloat16", .source = every_bfloat16(along_columns)});
+  }
+  return cases;
+}
+
+namespace {
+
+/// Elements of a weight, in memory that lies by `shift` elements elsewhere than they would in the weight's.
+struct Part {
+  std::int64_t begin, end, shift;
+  std::int64_t elements() const { return end - begin; }
+  std::int64_t offset() const { return (begin + shift) % 8; }
+};
+
+Tensor upload_part(Session& s, const Values& weight, const Part& part) {
+  Values values{1, part.offset() + part.elements(),
+                std::vector<double>(static_cast<std::size_t>(part.offset()), kInfinity)};
+  values.data.insert(values.data.end(), weight.data.begin() + part.begin, weight.data.begin() + part.end);
+  return s.upload(values).slice(part.offset(), values.cols);
+}
+
+/// The bytes of the part; those before it, which are of its memory, must be as behind() left them.
+std::vector<std::uint8_t> bytes_of_part(Session& s, const Tensor& values, const Part& part) {
+  if (part.offset() > 0) {
+    const auto before = bytes_of(s, values.slice(-part.offset(), 0));
+    EXPECT_TRUE(std::ranges::all_of(before, [](std::uint8_t byte) { return byte == 0xFF; }));
+  }
+  return bytes_of(s, values);
+}
+
+std::vector<Part> parts_of(const Fp8BlockCase& c, std::int64_t shift) {
+  std::vector<Part> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t end : c.cuts) {
+    parts.push_back({begin, end, shift});
+    begin = end;
+  }
+  parts.push_back({begin, c.weight.rows * c.weight.cols, shift});
+  return parts;
+}
+
+}  // namespace
+
+Fp8BlockResult cast_blocks_to_fp8(Session& s, const Fp8BlockCase& c) {
+  using device::Fp8Scaling;
+  const std::int64_t rows = c.weight.rows, cols = c.weight.cols;
+  std::vector<std::int32_t> none(static_cast<std::size_t>(rows / 128 * (cols / 128)));
+  const Tensor maxima = s.raw(none.data(), rows / 128, cols / 128, DType::int32);
+  const Tensor scales = scales_for(s, Fp8Scaling::blocks, rows, cols);
+  const Tensor transposed_scales = scales_for(s, Fp8Scaling::blocks, cols, rows);
+  const std::vector<Part> parts = parts_of(c, c.source_shift), to = parts_of(c, c.values_shift);
+  std::vector<Tensor> sources;
+  for (const Part& part : parts) sources.push_back(upload_part(s, c.weight, part));
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    s.device().run(
+        device::op::Fp8BlockMaximum{.source = sources[i], .first = parts[i].begin, .maxima = maxima});
+  s.device().run(
+      device::op::Fp8BlockScales{.maxima = maxima, .scales = scales, .transposed_scales = transposed_scales});
+  const Counts counts(s);
+  Fp8BlockResult result;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Tensor values = behind(s, 1, to[i].elements(), DType::float8_e4m3fn, to[i].offset());
+    const std::vector<std::uint8_t> before = bytes_of(s, sources[i]);
+    s.device().run(device::op::Fp8BlockCast{.source = sources[i],
+                                            .first = parts[i].begin,
+                                            .maxima = maxima,
+                                            .values = values,
+                                            .counts = c.counts ? counts.get() : nullptr});
+    const std::vector<std::uint8_t> bytes = bytes_of_part(s, values, to[i]);
+    result.values.insert(result.values.end(), bytes.begin(), bytes.end());
+    EXPECT_EQ(bytes_of(s, sources[i]), before) << "the source was written to";
+  }
+  result.maxima = std::move(none);
+  s.download(maxima, result.maxima.data());
+  result.scales = floats_of(s, scales);
+  result.transposed_scales = floats_of(s, transposed_scales);
+  counts.read(result.saturated, result.zero_scales);
+  return result;
+}
+
+std::vector<Fp8BlockCase> fp8_block_casts() {
+  const std::vector<double> special = {kNaN, -kNaN, kInfinity, -kInfinity, kInfinity, 1e-40, 0.0, -1e-3};
+  const Values weight = with(squares_of_many_magnitudes(256, 384), special);
+  const std::vector<std::int64_t> cuts[] = {
+      {}, {50001}, {128, 49152}, {1, 16384, 16391, 70003}, {100, 101, 40000, 49151, 49280, 98303}};
+  std::vector<Fp8BlockCase> cases;
+  for (const auto& at : cuts) {
+    for (const auto& [source, values] : {std::array{0, 0}, {3, 3}, {0, 5}})
+      cases.push_back({.name = fmt::format("{} parts, {} and {} elsewhere", at.size() + 1, source, values),
+                       .weight = weight,
+                       .cuts = at,
+                       .source_shift = source,
+                       .values_shift = values});
+  }
+  cases.push_back({.name = "no counts", .weight = weight, .cuts = {50001}, .counts = false});
+  cases.push_back({.name = "zeros", .weight = zeros(128, 256), .cuts = {100, 20000}});
+  cases.push_back(
+      {.name = "zeros and infinity", .weight = with(zeros(128, 256), {kInfinity, kNaN}), .cuts = {20000}});
+  cases.push_back({.name = "one block", .weight = normal(128, 128, "weight")});
+  cases.push_back({.name = "five blocks down", .weight = squares_of_many_magnitudes(640, 128)});
+  cases.push_back({.name = "five blocks across", .weight = squares_of_many_magnitudes(128, 640)});
+  for (const bool along_columns : {false, true})
+    cases.push_back(
+        {.name = "every bfloat16", .weight = every_bfloat16(along_columns), .cuts = {16384, 40001}});
+  return cases;
+}
+
+Fp8BlockCase in_one_part(Fp8BlockCase blocks) {
+  blocks.cuts.clear();
+  return blocks;
+}
+
+namespace {
+
+struct Fp8Operand {
+  Tensor values, scale;
+};
+
+Fp8Operand cast_with_one_scale(Session& s, const Tensor& source, DType dtype) {
+  const Tensor maximum = s.integers({0});
+  const Fp8Operand to{behind(s, source.rows, source.cols, dtype, 0), s.output(1, 2, DType::float32)};
+  s.device().run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
+  s.device().run(device::op::Fp8Cast{.source = source,
+                                     .maximum = maximum,
+                                     .values = to.values,
+                                     .transposed = {},
+                                     .scale = to.scale,
+                                     .counts = nullptr});
+  return to;
+}
+
+Fp8Operand cast_in_tiles(Session& s, const Tensor& source, DType dtype) {
+  const Fp8Operand to{behind(s, source.rows, source.cols, dtype, 0),
+                      scales_for(s, device::Fp8Scaling::tiles, source.rows, source.cols)};
+  s.device().run(device::op::Fp8TileCast{.source = source,
+                                         .values = to.values,
+                                         .scales = to.scale,
+                                         .transposed = {},
+                                         .transposed_scales = {},
+                                         .maximum = s.integers({0, 0}),
+                                         .counts = nullptr});
+  return to;
+}
+
+Fp8Operand cast_in_blocks(Session& s, const Tensor& source, DType dtype) {
+  const std::int64_t rows = source.rows, cols = source.cols;
+  const std::vector<std::int32_t> none(static_cast<std::size_t>(rows / 128 * (cols / 128)));
+  const Tensor maxima = s.raw(none.data(), rows / 128, cols / 128, DType::int32);
+  const Tensor flat = source.slice(0, source.elements());
+  const Fp8Operand to{behind(s, rows, cols, dtype, 0), scales_for(s, device::Fp8Scaling::blocks, rows, cols)};
+  s.device().run(device::op::Fp8BlockMaximum{.source = flat, .first = 0, .maxima = maxima});
+  s.device().run(
+      device::op::Fp8BlockScales{.maxima = maxima,
+                                 .scales = to.scale,
+                                 .transposed_scales = scales_for(s, device::Fp8Scaling::blocks, cols, rows)});
+  s.device().run(device::op::Fp8BlockCast{.source = flat,
+                                          .first = 0,
+                                          .maxima = maxima,
+                                          .values = to.values.slice(0, to.values.elements()),
+                                          .counts = nullptr});
+  return to;
+}
+
+Fp8Operand cast_operand(Session& s, const Values& values, DType dtype, device::Fp8Scaling scaling) {
+  const Tensor source = s.upload(values);
+  if (scaling == device::Fp8Scaling::tiles) return cast_in_tiles(s, source, dtype);
+  if (scaling == device::Fp8Scaling::blocks) return cast_in_blocks(s, source, dtype);
+  return cast_with_one_scale(s, source, dtype);
+}
+
+/// Tiles 2^20 times as great as others; `sign` turns round which, so that products of both are not.
+void spread(Values& values, int sign) {
+  for (std::int64_t r = 0; r < values.rows; ++r) {
+    for (std::int64_t c = 0; c < values.cols; ++c) {
+      const std::int64_t of_tile = c / 128 * 7 % 21 - 10, of_row = r % 128 * 3 % 5 - r / 128;
+      double& x = values.data[static_cast<std::size_t>(r * values.cols + c)];
+      x = std::ldexp(x, static_cast<int>(sign * of_tile + of_row));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Fp8ProductCase> fp8_block_products(std::int64_t m, std::int64_t n, std::int64_t k) {
+  constexpr DType kE4m3 = DType::float8_e4m3fn, kE5m2 = DType::float8_e5m2;
+  using enum device::Fp8Scaling;
+  std::vector<Fp8ProductCase> products;
+  for (const Fp8Added added : kFp8Added) {
+    const Fp8ProductCase product{.m = m, .n = n, .k = k, .added = added};
+    const auto add = [&](DType a, device::Fp8Scaling a_scaling, DType b, device::Fp8Scaling b_scaling) {
+      products.push_back(product);
+      products.back().a = a;
+      products.back().b = b;
+      products.back().a_scaling = a_scaling;
+      products.back().b_scaling = b_scaling;
+    };
+    for (const DType gradient : {kE4m3, kE5m2}) {
+      add(gradient, tiles, kE4m3, tiles);
+      add(gradient, tiles, kE4m3, blocks);
+    }
+    add(kE4m3, tiles, kE5m2, tiles);
+    add(kE4m3, blocks, kE4m3, tiles);
+    add(kE4m3, blocks, kE5m2, tiles);
+  }
+  return products;
+}
+
 OperationCase fp8_product(const Fp8ProductCase& p) {
   OperationCase result;
-  result.name = fmt::format("fp8_product [{}, {}, {}], {} {}, added {}{}", p.m, p.n, p.k, to_string(p.a),
-                            to_string(p.b), static_cast<int>(p.added), p.fast_accumulation ? ", fast" : "");
+  result.name =
+      fmt::format("fp8_product [{}, {}, {}], {} {}, scaling {} {}, added {}{}", p.m, p.n, p.k, to_string(p.a),
+                  to_string(p.b), static_cast<int>(p.a_scaling), static_cast<int>(p.b_scaling),
+                  static_cast<int>(p.added), p.fast_accumulation ? ", fast" : "");
   result.inputs = {normal(p.m, p.k, "a", 1e-3),
                    normal(p.n, p.k, "b", 1e3 / std::sqrt(static_cast<double>(p.k)))};
+  if (p.a_scaling != device::Fp8Scaling::tensor || p.b_scaling != device::Fp8Scaling::tensor) {
+    spread(result.inputs[0], 1);
+    spread(result.inputs[1], -1);
+  }
   result.terms = p.k;
   result.has_weight = false;
   const Values start = normal(p.m, p.n, "added");
   result.forward = [=](Session& s, const std::vector<Values>& in) {
-    const auto cast = [&](const Values& values, DType dtype, const Tensor& scale) {
-      const Tensor source = s.upload(values), maximum = s.integers({0});
-      const Tensor to = behind(s, values.rows, values.cols, dtype, 0);
-      s.device().run(device::op::Fp8Maximum{.source = source, .maximum = maximum});
-      s.device().run(device::op::Fp8Cast{.source = source,
-                                         .maximum = maximum,
-                                         .values = to,
-                                         .transposed = {},
-                                         .scale = scale,
-                                         .counts = nullptr});
-      return to;
-    };
-    const Tensor a_scale = s.output(1, 2, DType::float32), b_scale = s.output(1, 2, DType::float32);
-    const Tensor a = cast(in[0], p.a, a_scale), b = cast(in[1], p.b, b_scale);
+    const Fp8Operand a = cast_operand(s, in[0], p.a, p.a_scaling);
+    const Fp8Operand b = cast_operand(s, in[1], p.b, p.b_scaling);
     const bool in_place = p.added == Fp8Added::y || p.added == Fp8Added::y_as_residual;
     const Tensor y = in_place ? s.upload(start) : s.output(p.m, p.n);
     Tensor residual;
     if (p.added == Fp8Added::residual) residual = s.upload(start);
     if (p.added == Fp8Added::y_as_residual) residual = y;
     s.device().run(device::op::Fp8Product{
-        .a = a,
-        .a_scale = a_scale,
-        .b = b,
-        .b_scale = b_scale,
+        .a = a.values,
+        .a_scale = a.scale,
+        .b = b.values,
+        .b_scale = b.scale,
         .residual = residual,
         .y = y,
         .accumulate_y = p.added == Fp8Added::y ? Accumulate::yes : Accumulate::no,

@@ -8,6 +8,7 @@
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
+#include "device/fp8_checks.hpp"
 #include "device/fp8_rows.hpp"
 
 namespace llampi::device {

@@ -46,6 +46,14 @@ std::uint32_t reduction_schemes(PartialSums sums) {
   return sums == PartialSums::any ? CUBLASLT_REDUCTION_SCHEME_MASK : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 }
 
+#if CUBLAS_VERSION >= 120900
+std::int32_t scale_mode(Fp8Scaling scaling) {
+  if (scaling == Fp8Scaling::tiles) return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+  return scaling == Fp8Scaling::blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                                       : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+#endif
+
 struct TimingEvent {
   TimingEvent() { check(cudaEventCreate(&event), "cudaEventCreate"); }
   ~TimingEvent() { cudaEventDestroy(event); }
@@ -138,9 +146,21 @@ class CublasProduct final : public LibraryProduct {
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_first);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_second);
     if (product.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    describe_factors(product.first_scaling, product.second_scaling);
     layout(first_, product.first);
     layout(second_, product.second);
     layout(result_, product.result);
+  }
+
+  /// What is not said is one factor.
+  void describe_factors(Fp8Scaling first, Fp8Scaling second) {
+    if (first == Fp8Scaling::tensor && second == Fp8Scaling::tensor) return;
+#if CUBLAS_VERSION >= 120900
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(first));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(second));
+#else
+    throw Error("products with scales of blocks need cuBLASLt 12.9 or newer");
+#endif
   }
 
   /// They lie elsewhere from call to call; cublasLtMatmul() has read their addresses when it returns.

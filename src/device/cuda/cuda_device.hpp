@@ -8,6 +8,7 @@
 //   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
 //   fp8.cu            what goes before products in 8 bits
+//   fp8_blocks.cu     the same with scales of blocks and tiles
 //   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
 #pragma once
 
@@ -87,6 +88,10 @@ class CudaDevice final : public Device, public CudaInterop {
   void execute(const op::Fp8Maximum& o);
   void execute(const op::Fp8Scales& o);
   void execute(const op::Fp8Cast& o);
+  void execute(const op::Fp8BlockMaximum& o);
+  void execute(const op::Fp8BlockScales& o);
+  void execute(const op::Fp8BlockCast& o);
+  void execute(const op::Fp8TileCast& o);
   void execute(const op::Fp8Transpose& o);
   void execute(const op::Fp8Product& o);
   void execute(const op::LinearCrossEntropy& o);

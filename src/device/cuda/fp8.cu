@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "device/cuda/cuda_device.hpp"
-#include "device/cuda/float8.cuh"
+#include "device/cuda/fp8_cast.cuh"
 #include "device/cuda/magnitudes.cuh"
 
 namespace llampi::device::cuda {
@@ -55,7 +55,6 @@ __global__ void __launch_bounds__(kElementThreads)
 // ---- casts ----
 // From 16 bits 3 bytes an element, 101 MB, 30 us; with the transpose 4, 134 MB, 40 us.
 
-constexpr int kCastWidth = 8;  ///< elements of a vector
 constexpr std::int64_t kCastPiece = std::int64_t{kElementThreads} * kFp8AtOnce * kCastWidth;  ///< of a block
 
 /// What a cast writes; null: it does not.
@@ -82,37 +81,22 @@ class Caster {
   }
 
   template <class T>
-  __device__ uint2 operator()(const Vector<T, kCastWidth>& vector) {
-    std::uint32_t pairs[kCastWidth / 2];
-#pragma unroll
-    for (int i = 0; i < kCastWidth / 2; ++i)
-      pairs[i] = float8_pair<kDType>(scaled<T>(vector[2 * i]), scaled<T>(vector[2 * i + 1]));
-    return {pairs[0] | pairs[1] << 16, pairs[2] | pairs[3] << 16};
+  __device__ uint2 operator()(const Vector<T, kCastWidth>& source) {
+    const CastVector vector = as_bfloat16(source);
+    infinite_ += infinities(vector);
+    return float8_vector<kDType>(vector, [this](int) { return scale_; });
   }
   template <class T>
-  __device__ std::uint8_t operator()(T x) {
-    return static_cast<std::uint8_t>(float8_pair<kDType>(scaled<T>(to_float(x)), 0.0F));
+  __device__ std::uint8_t operator()(T source) {
+    const float x = as_bfloat16<T>(to_float(source));
+    infinite_ += infinities(x);
+    return float8_of<kDType>(x * scale_);
   }
 
   /// To be called by all threads of the block.
-  __device__ void count() const {
-    const int of_warp = __reduce_add_sync(0xFFFFFFFFU, infinite_);
-    if (counts_ != nullptr && of_warp > 0 && threadIdx.x % 32 == 0)
-      atomicAdd(counts_, static_cast<unsigned long long>(of_warp));
-  }
+  __device__ void count() const { count_infinities(infinite_, counts_); }
 
  private:
-  /// x is an element of T.
-  template <class T>
-  __device__ float scaled(float x) {
-    std::uint32_t bits = __float_as_uint(x);
-    if constexpr (!std::is_same_v<T, __nv_bfloat16>) {
-      if ((bits & 0x7FFFFFFFU) <= 0x7F800000U) bits = (bits + 0x7FFFU + ((bits >> 16) & 1U)) & 0xFFFF0000U;
-    }
-    infinite_ += (bits & 0x7FFFFFFFU) == 0x7F800000U ? 1 : 0;
-    return __uint_as_float(bits) * scale_;
-  }
-
   float scale_;
   int infinite_ = 0;
   unsigned long long* counts_;
@@ -284,34 +268,6 @@ __global__ void __launch_bounds__(ByteTile<kByteWidth>::kThreads)
 
 // ---- launches ----
 
-/// work(elements, a constant DType) with the source's element type and that of what it is cast to.
-template <class Work>
-void with_cast(const Tensor& source, DType to, const Work& work) {
-  const auto as = [&](auto tag) {
-    const auto* const data = static_cast<const typename decltype(tag)::type*>(source.data);
-    if (to == DType::float8_e5m2) return work(data, std::integral_constant<DType, DType::float8_e5m2>{});
-    work(data, std::integral_constant<DType, DType::float8_e4m3fn>{});
-  };
-  if (source.dtype == DType::float32) return as(Tag<float>{});
-  if (source.dtype == DType::bfloat16) return as(Tag<__nv_bfloat16>{});
-  throw Error(fmt::format("the GPU has no kernels that cast {} to 8 bits: they take float32 or bfloat16",
-                          to_string(source.dtype)));
-}
-
-std::uint8_t* fp8_elements(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
-  if (tensor && !is_float8(tensor.dtype))
-    throw Error(fmt::format("internal error: {} is {}, not in 8 bits", name, to_string(tensor.dtype)));
-  return static_cast<std::uint8_t*>(optional_elements_of(tensor, tensor.dtype, rows, cols, name));
-}
-
-bool is_aligned(const void* p, std::uintptr_t bytes) {
-  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
-}
-
-dim3 at_least_one(std::int64_t blocks) {
-  return dim3(static_cast<unsigned>(std::max(blocks, std::int64_t{1})));
-}
-
 template <DType kDType, class T>
 void launch_cast(const T* source, std::int64_t elements, const std::int32_t* maximum, const CastOutputs& to,
                  cudaStream_t stream) {
@@ -374,11 +330,9 @@ void CudaDevice::execute(const op::Fp8Cast& o) {
   require(o.values || o.transposed, "a cast to nothing");
   require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
   const auto* maximum = elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum");
-  static_assert(sizeof(Fp8Counts) == 2 * sizeof(unsigned long long));
-  const CastOutputs to{fp8_elements(o.values, rows, cols, "values"),
-                       fp8_elements(o.transposed, cols, rows, "transposed"),
-                       static_cast<float*>(optional_elements_of(o.scale, DType::float32, 1, 2, "scale")),
-                       reinterpret_cast<unsigned long long*>(o.counts)};
+  const CastOutputs to{
+      fp8_elements(o.values, rows, cols, "values"), fp8_elements(o.transposed, cols, rows, "transposed"),
+      static_cast<float*>(optional_elements_of(o.scale, DType::float32, 1, 2, "scale")), counters(o.counts)};
   with_cast(o.source, o.values ? o.values.dtype : o.transposed.dtype, [&](const auto* source, auto dtype) {
     if (o.transposed) return launch_cast_transpose<dtype()>(source, rows, cols, maximum, to, compute());
     launch_cast<dtype()>(source, rows * cols, maximum, to, compute());

@@ -10,15 +10,21 @@
 namespace llampi::device::cuda {
 namespace {
 
+/// " in tiles"
+const char* words_of(Fp8Scaling scaling) {
+  if (scaling == Fp8Scaling::tiles) return " in tiles";
+  return scaling == Fp8Scaling::blocks ? " in blocks" : "";
+}
+
 /// "the product bfloat16 [8192, 4096] = [8192, 14336] [4096, 14336]^T of bfloat16"
 std::string describe(const GemmShape& s) {
   const auto operand = [](std::int64_t rows, std::int64_t cols, Transpose transpose) {
     return transpose == Transpose::yes ? fmt::format("[{}, {}]^T", cols, rows)
                                        : fmt::format("[{}, {}]", rows, cols);
   };
-  return fmt::format("the product {} [{}, {}] {} {} {} of {}{}", to_string(s.out), s.m, s.n,
+  return fmt::format("the product {} [{}, {}] {} {}{} {}{} of {}{}", to_string(s.out), s.m, s.n,
                      s.accumulate == Accumulate::yes ? "+=" : "=", operand(s.m, s.k, s.a),
-                     operand(s.k, s.n, s.b), to_string(s.in),
+                     words_of(s.a_scaling), operand(s.k, s.n, s.b), words_of(s.b_scaling), to_string(s.in),
                      s.in_b ? fmt::format(" and {}", to_string(*s.in_b)) : "");
 }
 
@@ -45,6 +51,8 @@ ColumnProduct by_columns(const GemmShape& s) {
   product.result = transposed(s.out, s.m, s.n, s.c_stride);
   product.transpose_first = s.b;
   product.transpose_second = s.a;
+  product.first_scaling = s.b_scaling;
+  product.second_scaling = s.a_scaling;
   product.fast_accumulation = s.fast_accumulation;
   return product;
 }
@@ -57,13 +65,14 @@ PartialSums partial_sums(DType out, bool deterministic) {
 
 /// "bfloat16 4096 x 8192 by 4096, ...": all that a choice depends on.
 std::string name_of(const ColumnProduct& p) {
-  const auto matrix = [](const ColumnMatrix& m, Transpose transpose) {
-    return fmt::format("{} {}x{}/{}{}", to_string(m.dtype), m.rows, m.cols, m.stride,
-                       transpose == Transpose::yes ? "^T" : "");
+  const auto matrix = [](const ColumnMatrix& m, Transpose transpose, Fp8Scaling scaling) {
+    return fmt::format("{} {}x{}/{}{}{}", to_string(m.dtype), m.rows, m.cols, m.stride,
+                       transpose == Transpose::yes ? "^T" : "", words_of(scaling));
   };
   return fmt::format("{} * {} -> {}{}{}{}{}, alignment {} {} {}, workspace {}",
-                     matrix(p.first, p.transpose_first), matrix(p.second, p.transpose_second),
-                     matrix(p.result, Transpose::no),
+                     matrix(p.first, p.transpose_first, p.first_scaling),
+                     matrix(p.second, p.transpose_second, p.second_scaling),
+                     matrix(p.result, Transpose::no, Fp8Scaling::tensor),
                      p.adds ? (p.in_place ? ", added" : ", added elsewhere") : "", p.tf32 ? ", tf32" : "",
                      p.fast_accumulation ? ", fast accumulation" : "",
                      p.partial_sums == PartialSums::any ? ", any order" : "", p.alignment[0], p.alignment[1],

@@ -27,6 +27,8 @@ struct GemmShape {
   Transpose a = Transpose::no, b = Transpose::no;
   DType in = DType::bfloat16, out = DType::bfloat16;
   std::optional<DType> in_b = {};  ///< of B, where it is not that of A
+  /// In 8 bits: what the factors of A and of B^T are.
+  Fp8Scaling a_scaling = Fp8Scaling::tensor, b_scaling = Fp8Scaling::tensor;
   bool fast_accumulation = false;  ///< in 8 bits, on Hopper: sums keep 14 bits of the fraction
   Accumulate accumulate = Accumulate::no;
   /// Elements from the start of one stored row of A, or of C, to the next; 0: the rows have no gaps.
@@ -43,7 +45,7 @@ struct GemmOperands {
   /// In C's dtype, shape and stride; may be c itself; with Accumulate::no only: added in float32 before C is
   /// rounded. Null: none.
   const void* residual = nullptr;
-  /// In 8 bits: what A and B are multiplied by, in device memory.
+  /// In 8 bits: what A and B are multiplied by, in device memory, as GemmShape says.
   const float* a_factor = nullptr;
   const float* b_factor = nullptr;
 };

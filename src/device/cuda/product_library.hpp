@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "llampi/core/tensor.hpp"
+#include "llampi/device/fp8_scaling.hpp"
 
 namespace llampi::device::cuda {
 
@@ -34,11 +35,14 @@ struct ColumnMatrix {
 };
 
 /// result = op(first) op(second) (+ added, which is stored like the result), with float32 accumulation: all
-/// that the choice of an algorithm depends on. With matrices in 8 bits, each of which has a factor: Hopper multiplies
+/// that the choice of an algorithm depends on. With matrices in 8 bits, each of which has factors: Hopper multiplies
 /// op(first) transposed by op(second) as it is, with sides and addresses that 16 divides, and not two of float8_e5m2.
+/// Either each has one factor, or both have some for each 128 numbers of a sum, and one or both of them tiles.
 struct ColumnProduct {
   ColumnMatrix first, second, result;
   Transpose transpose_first = Transpose::no, transpose_second = Transpose::no;
+  /// Of matrices in 8 bits: what their factors are, of the columns as rows of a matrix.
+  Fp8Scaling first_scaling = Fp8Scaling::tensor, second_scaling = Fp8Scaling::tensor;
   bool adds = false;
   bool in_place = true;  ///< what is added lies where the result is to be
   bool tf32 = false;     ///< float32 matrices are multiplied in TF32
@@ -58,7 +62,8 @@ struct ColumnOperands {
   const void* second;
   const void* added;
   void* result;
-  /// Of matrices in 8 bits: what op(first) and op(second) are multiplied by, in device memory.
+  /// Of matrices in 8 bits: what op(first) and op(second) are multiplied by, in device memory; more than one are aligned
+  /// to 16 bytes.
   const float* first_factor = nullptr;
   const float* second_factor = nullptr;
 };

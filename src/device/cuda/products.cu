@@ -3,7 +3,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/elementwise.hpp"
 #include "device/cuda/kernels.cuh"
-#include "llampi/core/float8.hpp"
+#include "device/fp8_checks.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -54,15 +54,23 @@ class Products {
   cudaStream_t stream_;
 };
 
-/// [rows, cols] in 8 bits
-const void* fp8_operand(const Tensor& tensor, std::int64_t rows, std::int64_t cols, const char* name) {
-  require(is_float8(tensor.dtype), "an operand of a product in 8 bits has another dtype");
-  return elements_of(tensor, tensor.dtype, rows, cols, name);
+/// @throws Error naming the GPU that has none
+void check_has_fp8_products(const cudaDeviceProp& gpu, Fp8Scaling scaling) {
+  const auto lacks = [&](const char* what) {
+    throw Error(fmt::format("{} has compute capability {}.{}, but products in 8 bits {}", gpu.name, gpu.major,
+                            gpu.minor, what));
+  };
+  if (!has_fp8_products(gpu.major, gpu.minor)) lacks("need 8.9 or newer");
+  if (scaling != Fp8Scaling::tensor && !has_fp8_block_products(gpu.major, gpu.minor))
+    lacks("with scales of blocks need 9.0");
 }
 
-/// 2^-e of {2^e, 2^-e}
-const float* inverse_scale(const Tensor& scale, const char* name) {
-  return elements_of<float>(scale, DType::float32, 1, 2, name) + 1;
+/// What a matrix in 8 bits is multiplied by: 2^-e of {2^e, 2^-e}, or one for each block or tile.
+const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* name) {
+  const auto* const factors = elements_of<float>(scale, DType::float32, scale.rows, scale.cols, name);
+  if (scaling == Fp8Scaling::tensor) return factors + 1;
+  require(reinterpret_cast<std::uintptr_t>(factors) % 16 == 0, "scales of blocks are aligned to 16 bytes");
+  return factors;
 }
 
 }  // namespace
@@ -101,13 +109,9 @@ void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
 
 void CudaDevice::execute(const op::Fp8Product& o) {
   const std::int64_t m = o.y.rows, n = o.y.cols, k = o.a.cols;
-  if (!has_fp8_products(properties_.major, properties_.minor)) {
-    throw Error(fmt::format("{} has compute capability {}.{}, but products in 8 bits need 8.9 or newer",
-                            properties_.name, properties_.major, properties_.minor));
-  }
-  require(m % 16 == 0 && n % 16 == 0 && k % 16 == 0, "the sides of a product in 8 bits are multiples of 16");
-  require(o.a.dtype != DType::float8_e5m2 || o.b.dtype != DType::float8_e5m2,
-          "there is no product of float8_e5m2 and float8_e5m2");
+  check_fp8_product(o);
+  const Fp8Scaling a_scaling = fp8_scaling_of(o.a_scale, m, k), b_scaling = fp8_scaling_of(o.b_scale, n, k);
+  check_has_fp8_products(properties_, a_scaling);
   const GemmShape shape{.m = m,
                         .n = n,
                         .k = k,
@@ -115,15 +119,17 @@ void CudaDevice::execute(const op::Fp8Product& o) {
                         .in = o.a.dtype,
                         .out = o.y.dtype,
                         .in_b = o.b.dtype,
+                        .a_scaling = a_scaling,
+                        .b_scaling = b_scaling,
                         .fast_accumulation = o.fast_accumulation,
                         .accumulate = o.accumulate_y};
   gemm_->run(shape,
-             {.a = fp8_operand(o.a, m, k, "a"),
-              .b = fp8_operand(o.b, n, k, "b"),
+             {.a = o.a.data,
+              .b = o.b.data,
               .c = elements_of(o.y, o.y.dtype, m, n, "y"),
               .residual = optional_elements_of(o.residual, o.y.dtype, m, n, "residual"),
-              .a_factor = inverse_scale(o.a_scale, "a_scale"),
-              .b_factor = inverse_scale(o.b_scale, "b_scale")},
+              .a_factor = factors_of(o.a_scale, a_scaling, "a_scale"),
+              .b_factor = factors_of(o.b_scale, b_scaling, "b_scale")},
              workspace_, compute());
 }
 

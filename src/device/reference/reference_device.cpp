@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/execute_on.hpp"
+#include "device/fp8_checks.hpp"
 #include "device/fp8_rows.hpp"
 #include "device/host_device.hpp"
 #include "llampi/core/half.hpp"

@@ -233,8 +233,41 @@ class Fp8GemmTest : public GemmTest {
     emulator::run_all();
   }
 
+  /// [128, 256] = [128, 384] [256, 384]^T
+  static GemmShape shape_in_blocks(Fp8Scaling a, Fp8Scaling b) {
+    GemmShape shape = shape_of(DType::float8_e4m3fn, DType::float8_e4m3fn, DType::float32);
+    shape.m = 128;
+    shape.n = 256;
+    shape.k = 384;
+    shape.a_scaling = a;
+    shape.b_scaling = b;
+    return shape;
+  }
+
   Matrix a_{DType::float8_e4m3fn, 1, 1}, b_{DType::float8_e4m3fn, 1, 1};
   float a_factor_ = 0.5F, b_factor_ = 4;
+};
+
+/// Factors of a matrix [rows, cols], which are not all alike.
+class Factors {
+ public:
+  Factors(Fp8Scaling scaling, std::int64_t rows, std::int64_t cols)
+      : scaling_(scaling),
+        shape_(fp8_scale_shape(scaling, rows, cols)),
+        matrix_(DType::float32, shape_.rows, shape_.cols) {
+    for (std::int64_t i = 0; i < shape_.elements(); ++i) data()[i] = kPowersOfTwo[(i * 5 + i / 7) % 4];
+  }
+  float* data() const { return reinterpret_cast<float*>(matrix_.data()); }
+  float at(std::int64_t row, std::int64_t col) const {
+    const bool tiles = scaling_ == Fp8Scaling::tiles;
+    return matrix_.at(tiles ? col / 128 : row / 128, tiles ? row : col / 128);
+  }
+
+ private:
+  static constexpr float kPowersOfTwo[] = {0.5F, 1, 4, 2};
+  Fp8Scaling scaling_;
+  Fp8ScaleShape shape_;
+  Matrix matrix_;
 };
 
 constexpr std::pair<DType, DType> kFp8Pairs[] = {{DType::float8_e4m3fn, DType::float8_e4m3fn},
@@ -270,6 +303,61 @@ TEST_F(Fp8GemmTest, ProductsIn8BitsHaveTheirFactors) {
         }
       }
     }
+  }
+}
+
+TEST_F(Fp8GemmTest, TilesAndBlocksHaveTheirFactors) {
+  Gemm gemm(true, false);
+  using enum Fp8Scaling;
+  for (const auto& [a, b] : {std::pair{tiles, tiles}, {tiles, blocks}, {blocks, tiles}}) {
+    const GemmShape shape = shape_in_blocks(a, b);
+    const Factors a_factors(a, shape.m, shape.k), b_factors(b, shape.n, shape.k);
+    Matrix c(DType::float32, shape.m, shape.n);
+    run(gemm, shape, c, nullptr, a_factors.data(), b_factors.data());
+    for (std::int64_t i = 0; i < shape.m; ++i) {
+      for (std::int64_t j = 0; j < shape.n; ++j) {
+        float sum = 0;
+        for (std::int64_t l = 0; l < shape.k; ++l)
+          sum += a_.at(i, l) * a_factors.at(i, l) * b_.at(j, l) * b_factors.at(j, l);
+        ASSERT_EQ(c.at(i, j), sum) << i << ", " << j;
+      }
+    }
+  }
+  EXPECT_EQ(emulator::take_searches(), 3);
+  const std::vector<emulator::Product> products = emulator::take_products();
+  EXPECT_EQ(products.at(1).asked.first_scaling, blocks);  // B comes first there
+  EXPECT_EQ(products.at(1).asked.second_scaling, tiles);
+  const auto count = [&](const char* words) {
+    return std::ranges::count_if(
+        gemm.choices(), [&](const auto& choice) { return choice.first.find(words) != std::string::npos; });
+  };
+  EXPECT_EQ(count("^T in tiles * "), 2);
+  EXPECT_EQ(count("^T in blocks * "), 1);
+  EXPECT_EQ(count(" in blocks -> "), 1);
+}
+
+TEST_F(Fp8GemmTest, ScalesThatHopperDoesNotMultiplyAreRefused) {
+  Gemm gemm(true, false);
+  using enum Fp8Scaling;
+  const auto try_product = [&](const GemmShape& shape, std::int64_t offset = 0) {
+    const Factors a(shape.a_scaling, 128, 512), b(shape.b_scaling, 256, 512);
+    Matrix c(shape.out, shape.m, shape.n);
+    run(gemm, shape, c, nullptr, a.data() + offset, b.data());
+  };
+  const GemmShape good = shape_in_blocks(tiles, blocks);
+  EXPECT_NO_THROW(try_product(good));
+  EXPECT_NO_THROW(try_product(good, 4));
+  EXPECT_THROW(try_product(good, 1), Error) << "a factor that is not aligned";
+  EXPECT_THROW(try_product(shape_in_blocks(blocks, blocks)), Error);
+  EXPECT_THROW(try_product(shape_in_blocks(tensor, tiles)), Error);
+  EXPECT_THROW(try_product(shape_in_blocks(blocks, tensor)), Error);
+  GemmShape shape = good;
+  shape.fast_accumulation = true;
+  EXPECT_THROW(try_product(shape), Error);
+  for (std::int64_t GemmShape::*side : {&GemmShape::m, &GemmShape::n, &GemmShape::k}) {
+    shape = good;
+    shape.*side = 64;
+    EXPECT_THROW(try_product(shape), Error);
   }
 }
 

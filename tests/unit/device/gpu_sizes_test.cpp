@@ -104,5 +104,11 @@ TEST(KnownGpus, HaveProductsIn8BitsFromAdaOn) {
   EXPECT_FALSE(device::has_fp8_products(7, 9));
 }
 
+TEST(KnownGpus, HaveProductsWithScalesOfBlocksOnHopperAlone) {
+  EXPECT_TRUE(device::has_fp8_block_products(9, 0));
+  for (const auto& [major, minor] : {std::pair{8, 0}, {8, 9}, {9, 1}, {10, 0}, {12, 0}})
+    EXPECT_FALSE(device::has_fp8_block_products(major, minor)) << major << "." << minor;
+}
+
 }  // namespace
 }  // namespace llampi::test
