@@ -17,8 +17,8 @@ struct Fp8WeightPlace {
   int unit = 0;
   std::int64_t offset = 0;  ///< of the first element in the unit's flat buffer
   std::int64_t rows = 0, cols = 0;
-  bool in_blocks = false;           ///< it has a scale for each; else one
-  Part maxima;                      ///< of the buffer of maxima
+  bool in_blocks = false;          ///< it has a scale for each; else one
+  Part maxima;                     ///< of the buffer of maxima
   Part scales, transposed_scales;  ///< of the buffer of scales; one scale is that of both
 };
 

@@ -89,16 +89,15 @@ void EagerRunner::make_fp8_weights() {
         return make(DType::float32, shape.rows, shape.cols);
       };
       const Tensor scale = scales(weight.rows, weight.cols);
-      fp8_weights_[stage].push_back(
-          {.weight = weight,
-           .values = values,
-           .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
-           .scale = scale,
-           .transposed_scale = in_blocks ? scales(weight.cols, weight.rows) : scale,
-           .maxima = in_blocks ? make(DType::int32, weight.rows / device::kFp8Block,
-                                      weight.cols / device::kFp8Block)
-                               : make(DType::int32, 1, 1),
-           .in_blocks = in_blocks});
+      fp8_weights_[stage].push_back({.weight = weight,
+                                     .values = values,
+                                     .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
+                                     .scale = scale,
+                                     .transposed_scale = in_blocks ? scales(weight.cols, weight.rows) : scale,
+                                     .maxima = in_blocks ? make(DType::int32, weight.rows / device::kFp8Block,
+                                                                weight.cols / device::kFp8Block)
+                                                         : make(DType::int32, 1, 1),
+                                     .in_blocks = in_blocks});
       std::int64_t row = 0;
       for (const int p : members) {
         Tensor& read = read_parameters_[static_cast<std::size_t>(p)];
@@ -130,8 +129,7 @@ void EagerRunner::cast_fp8_weights() {
 
 void EagerRunner::cast_blocks(const CastWeight& cast) {
   const auto flat = [](const Tensor& matrix) { return matrix.slice(0, matrix.elements()); };
-  device_.run(
-      device::op::Fp8BlockMaximum{.source = flat(cast.weight), .first = 0, .maxima = cast.maxima});
+  device_.run(device::op::Fp8BlockMaximum{.source = flat(cast.weight), .first = 0, .maxima = cast.maxima});
   device_.run(device::op::Fp8BlockScales{
       .maxima = cast.maxima, .scales = cast.scale, .transposed_scales = cast.transposed_scale});
   device_.run(device::op::Fp8BlockCast{.source = flat(cast.weight),

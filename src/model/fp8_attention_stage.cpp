@@ -27,9 +27,8 @@ class Fp8AttentionStage final : public Stage {
     };
     const std::int64_t tokens = batch.tokens(), longest = batch.positions(), hidden = sizes_.hidden;
     const std::int64_t qkv = shape_.qkv_cols(), heads = shape_.query_cols();
-    const auto product_bytes =
-        std::max(Fp8Products::workspace(sizes, tokens, hidden, qkv),
-                 Fp8Products::workspace(sizes, tokens, heads, hidden));
+    const auto product_bytes = std::max(Fp8Products::workspace(sizes, tokens, hidden, qkv),
+                                        Fp8Products::workspace(sizes, tokens, heads, hidden));
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
     const auto backward_bytes =
         std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
@@ -108,9 +107,10 @@ class Fp8AttentionStage final : public Stage {
     const Tensor dheads = shaped(dheads_or_dnormed, tokens, heads.cols);
     const Tensor dnormed = shaped(dheads_or_dnormed, tokens, hidden);
     const Fp8Products fp8(c, *sizes_.fp8);
-    const auto gradient_of = [&](std::int64_t features) {
-      return fp8.tensor(shaped(gradient8, tokens, features), shaped(gradient_t, features, tokens),
-                        {gradient_scale, gradient_t_scale});
+    const auto gradient_of = [&fp8, tokens, values = gradient8, transposed = gradient_t,
+                              scales =
+                                  Fp8ScaleMemory{gradient_scale, gradient_t_scale}](std::int64_t features) {
+      return fp8.tensor(shaped(values, tokens, features), shaped(transposed, features, tokens), scales);
     };
 
     const Fp8Tensor dy = gradient_of(hidden), dqkv8 = gradient_of(dqkv.cols);

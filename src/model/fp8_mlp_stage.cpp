@@ -33,12 +33,10 @@ class Fp8MlpStage final : public Stage {
     spec.fp8_weights = {{parameters_[1], parameters_[2]}, {parameters_[3]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"fed_forward", tokens, hidden, compute};
-    spec.saved = {cheap({"normed^T", hidden, tokens, e4m3}),
-                  cheap(scale_spec("normed^T scale", hidden, tokens)),
-                  cheap({"inverse_rms", 1, tokens, statistics}),
-                  {"gate_up", tokens, 2 * width, compute},
-                  cheap({"activated^T", width, tokens, e4m3}),
-                  cheap(scale_spec("activated^T scale", width, tokens))};
+    spec.saved = {
+        cheap({"normed^T", hidden, tokens, e4m3}),     cheap(scale_spec("normed^T scale", hidden, tokens)),
+        cheap({"inverse_rms", 1, tokens, statistics}), {"gate_up", tokens, 2 * width, compute},
+        cheap({"activated^T", width, tokens, e4m3}),   cheap(scale_spec("activated^T scale", width, tokens))};
     const std::int64_t wider = std::max(hidden, width), widest = std::max(hidden, 2 * width);
     spec.forward_scratch = {{"normed, activated", tokens, wider, compute},
                             {"input in 8 bits", tokens, wider, e4m3},
@@ -47,13 +45,11 @@ class Fp8MlpStage final : public Stage {
                             workspace_spec(product_bytes, statistics)};
     spec.recompute_scratch = {{"normed, activated", tokens, wider, compute},
                               Fp8Products::maximum_spec(recipe)};
-    spec.backward_scratch = {{"gradient in 8 bits", tokens, widest, gradient},
-                             {"gradient^T", widest, tokens, gradient},
-                             scale_spec("gradient scale", tokens, widest),
-                             scale_spec("gradient^T scale", widest, tokens),
-                             {"dactivated, dnormed", tokens, wider, compute},
-                             Fp8Products::maximum_spec(recipe),
-                             workspace_spec(backward_bytes, statistics)};
+    spec.backward_scratch = {
+        {"gradient in 8 bits", tokens, widest, gradient}, {"gradient^T", widest, tokens, gradient},
+        scale_spec("gradient scale", tokens, widest),     scale_spec("gradient^T scale", widest, tokens),
+        {"dactivated, dnormed", tokens, wider, compute},  Fp8Products::maximum_spec(recipe),
+        workspace_spec(backward_bytes, statistics)};
     return spec;
   }
 
@@ -68,12 +64,11 @@ class Fp8MlpStage final : public Stage {
     const Tensor activated = shaped(normed_or_activated, tokens, width);
     const Fp8Products fp8(c, *sizes_.fp8);
 
-    const Fp8Tensor x =
-        fp8.tensor(shaped(input8, tokens, hidden), normed_t, {input_scale, normed_scale});
+    const Fp8Tensor x = fp8.tensor(shaped(input8, tokens, hidden), normed_t, {input_scale, normed_scale});
     fp8.norm(sizes_.eps, {normed, inverse_rms}, x, maximum);
     fp8.forward(x, stacked({gate, up}), gate_up_weight.scale, {}, gate_up, workspace);
-    c.operations.run(device::op::Swiglu{
-        .gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
+    c.operations.run(
+        device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
     const Fp8Tensor a =
         fp8.tensor(shaped(input8, tokens, width), activated_t, {input_scale, activated_scale});
     fp8.cast_measured(activated, a, maximum);
@@ -89,8 +84,8 @@ class Fp8MlpStage final : public Stage {
     const Fp8Products fp8(c, *sizes_.fp8);
 
     fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
-    c.operations.run(device::op::Swiglu{
-        .gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
+    c.operations.run(
+        device::op::Swiglu{.gate_up = gate_up, .activated = activated, .maximum = fp8.measured(maximum)});
     fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
   }
 
@@ -106,9 +101,10 @@ class Fp8MlpStage final : public Stage {
     const Tensor dactivated = shaped(dactivated_or_dnormed, tokens, width);
     const Tensor dnormed = shaped(dactivated_or_dnormed, tokens, hidden);
     const Fp8Products fp8(c, *sizes_.fp8);
-    const auto gradient_of = [&](std::int64_t features) {
-      return fp8.tensor(shaped(gradient8, tokens, features), shaped(gradient_t, features, tokens),
-                        {gradient_scale, gradient_t_scale});
+    const auto gradient_of = [&fp8, tokens, values = gradient8, transposed = gradient_t,
+                              scales =
+                                  Fp8ScaleMemory{gradient_scale, gradient_t_scale}](std::int64_t features) {
+      return fp8.tensor(shaped(values, tokens, features), shaped(transposed, features, tokens), scales);
     };
 
     const Fp8Tensor dy = gradient_of(hidden), dgate_up = gradient_of(2 * width);

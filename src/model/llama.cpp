@@ -27,9 +27,10 @@ void check_fp8_sizes(const LlamaSizes& sizes) {
                 : std::pair{"num_key_value_heads * head_dim", heads.key_value_cols()}};
   for (const auto& [name, size] : all) {
     if (size % multiple == 0) continue;
-    throw ConfigError({.problem = fmt::format("the model's {} is {}: products in FP8{} need multiples of {}",
-                                              name, size, in_blocks ? " with scales of blocks" : "", multiple),
-                       .remedy = in_blocks ? "use {fp8_scales} = tensor" : "use {product_dtype} = auto"});
+    throw ConfigError(
+        {.problem = fmt::format("the model's {} is {}: products in FP8{} need multiples of {}", name, size,
+                                in_blocks ? " with scales of blocks" : "", multiple),
+         .remedy = in_blocks ? "use {fp8_scales} = tensor" : "use {product_dtype} = auto"});
   }
 }
 

@@ -83,11 +83,13 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
   if (const auto& gpu = compute.gpu_properties;
       compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {
     for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
-      if (scales == model::Fp8Scales::block && !device::has_fp8_block_products(gpu.major, gpu.minor)) continue;
+      if (scales == model::Fp8Scales::block && !device::has_fp8_block_products(gpu.major, gpu.minor))
+        continue;
       for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
         add(result, world,
-            fmt::format("GPU in bfloat16, products in FP8 with gradients in {} and scales of each {}, against the CPU",
-                        to_string(gradient), word_of(scales)),
+            fmt::format(
+                "GPU in bfloat16, products in FP8 with gradients in {} and scales of each {}, against the CPU",
+                to_string(gradient), word_of(scales)),
             on_all(world, [&] {
               return compare_devices(*compute.gpu, *compute.host,
                                      fp8_check_options(DType::bfloat16, {gradient, scales}));

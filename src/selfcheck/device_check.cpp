@@ -367,8 +367,7 @@ double fp8_rounding_explains(DType dtype) {
 }
 
 DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe) {
-  return {
-      .dtype = dtype, .seq_len = recipe.scales == model::Fp8Scales::block ? 192 : 144, .fp8 = recipe};
+  return {.dtype = dtype, .seq_len = recipe.scales == model::Fp8Scales::block ? 192 : 144, .fp8 = recipe};
 }
 
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,

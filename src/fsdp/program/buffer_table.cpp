@@ -101,9 +101,8 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
                                      .dtype = DType::int32,
                                      .cols = kNormScalars + static_cast<std::int64_t>(units)});
   if (!fp8_weights_.empty()) {
-    lasting.fp8_maxima = persistent({.purpose = Purpose::fp8_maxima,
-                                     .dtype = DType::int32,
-                                     .cols = fp8_maxima_elements(fp8_weights_)});
+    lasting.fp8_maxima = persistent(
+        {.purpose = Purpose::fp8_maxima, .dtype = DType::int32, .cols = fp8_maxima_elements(fp8_weights_)});
     lasting.fp8_scales =
         persistent({.purpose = Purpose::fp8_scales, .cols = fp8_scales_elements(fp8_weights_)});
   }

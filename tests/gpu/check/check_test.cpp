@@ -48,14 +48,14 @@ TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
     const std::string name = fmt::format("{}, {}", to_string(recipe.gradient), word_of(recipe.scales));
     SCOPED_TRACE(name);
     orders[static_cast<std::size_t>(recipe.gradient) % orders.size()].set();
-    const auto compared = selfcheck::compare_devices(
-        *gpu_, *host_, selfcheck::fp8_check_options(DType::bfloat16, recipe));
+    const auto compared =
+        selfcheck::compare_devices(*gpu_, *host_, selfcheck::fp8_check_options(DType::bfloat16, recipe));
     EXPECT_EQ(selfcheck::failure_of(compared), "");
     const auto worst = std::ranges::max_element(compared, {}, [](const auto& tensor) {
       return tensor.allowed > 0 ? tensor.error / tensor.allowed : 0;
     });
-    fmt::print("gradients in {}: {} differs most, by {:.2g} of {:.2g}\n", name, worst->name,
-               worst->error, worst->allowed);
+    fmt::print("gradients in {}: {} differs most, by {:.2g} of {:.2g}\n", name, worst->name, worst->error,
+               worst->allowed);
   }
 }
 

@@ -254,9 +254,10 @@ TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
   const std::string blocks =
       " --fsdp.product_dtype=fp8 --fsdp.fp8_scales=block --model.config=wide.json --data.seq_len=64";
   EXPECT_EQ(json("--device h100" + blocks)["product_dtype"], "fp8");
-  expect_refused("--device l40s" + blocks,
-                 "fsdp.fp8_scales = block needs a GPU of compute capability 9.0 (Hopper), and l40s has 8.9; use "
-                 "fsdp.fp8_scales = tensor");
+  expect_refused(
+      "--device l40s" + blocks,
+      "fsdp.fp8_scales = block needs a GPU of compute capability 9.0 (Hopper), and l40s has 8.9; use "
+      "fsdp.fp8_scales = tensor");
   // What would make it fit is looked for among what goes with it.
   const Ending large = plan("--device h100 --memory 0.0001 --fsdp.product_dtype=fp8");
   EXPECT_EQ(large.status, 2);

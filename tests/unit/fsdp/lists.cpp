@@ -162,22 +162,22 @@ std::vector<ListCase> list_cases() {
               constexpr Checkpointing kTurns[] = {Checkpointing::none, Checkpointing::selective,
                                                   Checkpointing::full};
               const Checkpointing checkpointing = kTurns[cases.size() % std::size(kTurns)];
-              cases.push_back({.layers = layers,
-                               .tied = tied,
-                               .ranks = 4,
-                               .micro_batches = micro_batches,
-                               .limit = on_gpus ? 2 : 1,
-                               .reshard_after_forward = checkpointing != Checkpointing::selective,
-                               .shards = shards,
-                               .checkpointing = checkpointing,
-                               .wrap = wrap,
-                               .mixed = on_gpus,
-                               .offload = {.optimizer = on_gpus && shards == 2},
-                               .frozen = shards != 4,
-                               .on_gpus = on_gpus,
-                               .fp8 = true,
-                               .fp8_scales = cases.size() % 4 == 0 ? model::Fp8Scales::block
-                                                                   : model::Fp8Scales::tensor});
+              cases.push_back(
+                  {.layers = layers,
+                   .tied = tied,
+                   .ranks = 4,
+                   .micro_batches = micro_batches,
+                   .limit = on_gpus ? 2 : 1,
+                   .reshard_after_forward = checkpointing != Checkpointing::selective,
+                   .shards = shards,
+                   .checkpointing = checkpointing,
+                   .wrap = wrap,
+                   .mixed = on_gpus,
+                   .offload = {.optimizer = on_gpus && shards == 2},
+                   .frozen = shards != 4,
+                   .on_gpus = on_gpus,
+                   .fp8 = true,
+                   .fp8_scales = cases.size() % 4 == 0 ? model::Fp8Scales::block : model::Fp8Scales::tensor});
             }
           }
         }
