@@ -95,7 +95,7 @@ train hybrid 4 "${float32[@]}" --fsdp.strategy=hybrid_shard --fsdp.shard_group_s
 train hybrid_zero2 4 "${float32[@]}" --fsdp.strategy=hybrid_shard_zero2 --fsdp.shard_group_size=2
 
 say "float32: only the order of sums differs"
-# On CPUs, whose sums are in rank order, ten such steps differ by 1e-8, the last digit of what is written. A thousand
+# On CPUs, whose sums are in one order, ten such steps differ by 1e-8, the last digit of what is written. A thousand
 # times as much is allowed: small gradients, whose sign AdamW follows, carry other orders of sums on.
 for name in two four hybrid hybrid_zero2; do compare one "$name" 1e-5; done
 

@@ -39,12 +39,24 @@ std::vector<T> values(int rank, std::int64_t elements, std::uint64_t salt = 0) {
   return result;
 }
 
-/// ((r0 + r1) + r2) + ... over `ranks`.
+/// Pairs of neighbours are added until one number is left, the last of an odd number as it is.
 template <class T>
-T rank_ordered_sum(const std::vector<int>& ranks, std::int64_t index, std::uint64_t salt = 0) {
-  T sum = value<T>(ranks[0], index, salt);
-  for (std::size_t r = 1; r < ranks.size(); ++r) sum = static_cast<T>(sum + value<T>(ranks[r], index, salt));
-  return sum;
+T tree_sum(std::vector<T> sums) {
+  while (sums.size() > 1) {
+    std::vector<T> pairs;
+    for (std::size_t i = 0; i + 1 < sums.size(); i += 2)
+      pairs.push_back(static_cast<T>(sums[i] + sums[i + 1]));
+    if (sums.size() % 2 == 1) pairs.push_back(sums.back());
+    sums = std::move(pairs);
+  }
+  return sums.front();
+}
+
+template <class T>
+T tree_sum(const std::vector<int>& ranks, std::int64_t index, std::uint64_t salt = 0) {
+  std::vector<T> terms;
+  for (const int rank : ranks) terms.push_back(value<T>(rank, index, salt));
+  return tree_sum(std::move(terms));
 }
 
 template <class T>

@@ -39,8 +39,8 @@ class Work {
 /// (One program on all ranks that leaves out what a rank is not a member of does this. Three groups of two
 /// ranks, AB, BC and CA, where A begins with CA, B with AB and C with BC, wait for ever.)
 ///
-/// Buffers must stay valid and untouched until the work is done. Sums are formed in rank order: every element
-/// is ((r0 + r1) + r2) + ..., whatever the layout.
+/// Buffers must stay valid and untouched until the work is done. Sums of every element are formed in the order of
+/// tree_left() (sum_tree.hpp) over the ranks of the group, whatever the layout: (r0 + r1) + (r2 + r3) of four.
 ///
 /// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result
 /// may be float32, or of the same dtype: then the sum, with what it is added to, is rounded once, to nearest
@@ -130,7 +130,7 @@ class World {
 
   // Small blocking collectives on host values, for set-up and bookkeeping.
   virtual void barrier() = 0;
-  virtual void sum(std::span<double> values) = 0;  ///< in rank order
+  virtual void sum(std::span<double> values) = 0;  ///< in the order of tree_left()
   virtual void sum(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<double> values) = 0;

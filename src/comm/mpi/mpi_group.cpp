@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "comm/mpi/check.hpp"
-#include "comm/mpi/rank_order.hpp"
+#include "comm/mpi/tree_order.hpp"
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/workspace.hpp"
@@ -64,9 +64,9 @@ struct AllReduce {
     if (in_halves()) {
       sum_to_halves(slices, halves(own(head())), halves(own(lower_head())));
     } else {
-      combine_in_rank_order(slices, op, Accumulate::no, own(head()));
+      combine_in_tree_order(slices, op, Accumulate::no, own(head()));
     }
-    combine_in_rank_order(tails, op, accumulate, result.slice(split.head, result.cols));
+    combine_in_tree_order(tails, op, accumulate, result.slice(split.head, result.cols));
   }
   void gather(Requests& requests) const {
     if (split.head == 0) return;
@@ -78,7 +78,7 @@ struct AllReduce {
     if (in_halves()) {
       add_halves(halves(head()), halves(lower_head()), target);
     } else if (adds()) {
-      combine_in_rank_order(head(), op, accumulate, target);
+      combine_in_tree_order(head(), op, accumulate, target);
     }
   }
 };
@@ -144,7 +144,7 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accum
       start_all_to_all(ends, whole, received, requests);
     };
   }
-  exchange.finish = [=] { combine_in_rank_order(contributions, ReduceOp::sum, accumulate, row(shard)); };
+  exchange.finish = [=] { combine_in_tree_order(contributions, ReduceOp::sum, accumulate, row(shard)); };
   return issue_on(stream, {exchange});
 }
 
@@ -161,7 +161,7 @@ std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceO
           "all_reduce: workspace too small");
   if (size() == 1) {
     Step combine;
-    combine.finish = [=] { combine_in_rank_order(row(values), op, accumulate, row(result)); };
+    combine.finish = [=] { combine_in_tree_order(row(values), op, accumulate, row(result)); };
     return issue_on(stream, {combine});
   }
   return issue_on(stream,

@@ -11,7 +11,7 @@
 #include "comm/mpi/environment.hpp"
 #include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_group.hpp"
-#include "comm/mpi/rank_order.hpp"
+#include "comm/mpi/tree_order.hpp"
 #include "comm/mpi/topology.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/host_memory.hpp"
@@ -209,7 +209,7 @@ template <class T>
 void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
   std::vector<T> all = gather_equal(std::span<const T>(values));
   const auto elements = static_cast<std::int64_t>(values.size());
-  combine_in_rank_order(tensor(all.data(), size_, elements), op, Accumulate::no,
+  combine_in_tree_order(tensor(all.data(), size_, elements), op, Accumulate::no,
                         tensor(values.data(), 1, elements));
 }
 

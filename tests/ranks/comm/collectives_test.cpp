@@ -57,7 +57,7 @@ class Collectives : public ::testing::Test {
 
   std::vector<T> expected_sums(const Group& some, std::int64_t begin, std::int64_t end) {
     std::vector<T> sums;
-    for (std::int64_t i = begin; i < end; ++i) sums.push_back(rank_ordered_sum<T>(some.members(), i));
+    for (std::int64_t i = begin; i < end; ++i) sums.push_back(tree_sum<T>(some.members(), i));
     return sums;
   }
 
@@ -94,7 +94,7 @@ TYPED_TEST(Collectives, AllGatherFromItsPlaceInTheWhole) {
   }
 }
 
-TYPED_TEST(Collectives, SumsAreInRankOrder) {
+TYPED_TEST(Collectives, SumsAreInTreeOrder) {
   for (const std::int64_t elements : kCollectiveSizes) this->expect_reductions(*this->group, elements);
 }
 
@@ -102,7 +102,7 @@ TYPED_TEST(Collectives, SumsAreInRankOrder) {
 TEST(TestValues, SumsDependOnTheOrder) {
   std::int64_t differing = 0;
   for (std::int64_t i = 0; i < 1000; ++i) {
-    differing += rank_ordered_sum<float>({0, 1, 2}, i) != rank_ordered_sum<float>({2, 1, 0}, i);
+    differing += tree_sum<float>({0, 1, 2}, i) != tree_sum<float>({2, 1, 0}, i);
   }
   EXPECT_GT(differing, 100);
 }

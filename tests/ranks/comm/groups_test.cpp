@@ -68,7 +68,7 @@ struct Hybrid {
     for (std::int64_t i = 0; i < kElements; ++i) {
       float sum = 0;  // 0 + x is x
       for (const int replica : grid.column_of(rank)) {
-        sum += rank_ordered_sum<float>(grid.row_of(replica), begin + i, salt);
+        sum += tree_sum<float>(grid.row_of(replica), begin + i, salt);
       }
       ASSERT_EQ(sums[static_cast<std::size_t>(i)], 3 + sum) << i;
     }
@@ -163,7 +163,7 @@ TEST(Groups, MayEndBeforeTheirCollectives) {
   for (std::uint64_t salt = 0; salt < 3; ++salt) {
     for (std::int64_t i = 0; i < kElements; ++i) {
       ASSERT_EQ(numbers[salt][static_cast<std::size_t>(i)],
-                rank_ordered_sum<double>(first_ranks(world.size()), i, salt));
+                tree_sum<double>(first_ranks(world.size()), i, salt));
     }
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions of bfloat16 and float16: summed in float32 in rank order, rounded once. Everything is compared
+// Reductions of bfloat16 and float16: summed in float32 in the order of a tree, rounded once. Everything is compared
 // bit by bit.
 #include <gtest/gtest.h>
 
@@ -40,9 +40,9 @@ std::uint16_t bits_of(int rank, std::int64_t index) {
 
 template <class Format>
 float wide_sum(const std::vector<int>& ranks, std::int64_t index) {
-  float sum = Format::widen(bits_of<Format>(ranks[0], index));
-  for (std::size_t r = 1; r < ranks.size(); ++r) sum += Format::widen(bits_of<Format>(ranks[r], index));
-  return sum;
+  std::vector<float> terms;
+  for (const int rank : ranks) terms.push_back(Format::widen(bits_of<Format>(rank, index)));
+  return tree_sum(std::move(terms));
 }
 
 template <class Format>

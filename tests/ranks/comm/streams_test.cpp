@@ -33,7 +33,7 @@ struct Reduction {
 
   void expect(const Group& group, std::uint64_t salt) const {
     for (std::int64_t i = 0; i < kStreamElements; ++i) {
-      ASSERT_EQ(numbers[static_cast<std::size_t>(i)], rank_ordered_sum<double>(group.members(), i, salt))
+      ASSERT_EQ(numbers[static_cast<std::size_t>(i)], tree_sum<double>(group.members(), i, salt))
           << i;
     }
   }
@@ -66,7 +66,7 @@ TEST_F(Streams, RunInOrder) {
   EXPECT_TRUE(scatter->progress());
   EXPECT_TRUE(gather->progress());
   for (std::int64_t i = 0; i < elements * world.size(); ++i) {
-    const float sum = rank_ordered_sum<float>(group->members(), i);
+    const float sum = tree_sum<float>(group->members(), i);
     float expected = sum;
     for (int rank = 1; rank < world.size(); ++rank) expected += sum;
     ASSERT_EQ(twice[static_cast<std::size_t>(i)], expected) << i;

@@ -26,16 +26,16 @@ TEST(World, DescribesItself) {
 
 TEST(World, IsOnePerProcess) { EXPECT_THROW(World::create(), Error); }
 
-TEST(World, SumsInRankOrder) {
+TEST(World, SumsInTreeOrder) {
   World& world = test_world();
   std::vector<double> reals = values<double>(world.rank(), 100);
   std::vector<std::int64_t> integers = values<std::int64_t>(world.rank(), 100);
   world.sum(std::span<double>(reals));
   world.sum(std::span<std::int64_t>(integers));
   for (std::int64_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(reals[static_cast<std::size_t>(i)], rank_ordered_sum<double>(first_ranks(world.size()), i));
+    EXPECT_EQ(reals[static_cast<std::size_t>(i)], tree_sum<double>(first_ranks(world.size()), i));
     EXPECT_EQ(integers[static_cast<std::size_t>(i)],
-              rank_ordered_sum<std::int64_t>(first_ranks(world.size()), i));
+              tree_sum<std::int64_t>(first_ranks(world.size()), i));
   }
 }
 

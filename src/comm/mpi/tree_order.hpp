@@ -9,11 +9,11 @@
 
 namespace llampi::comm {
 
-/// out[i] (+)= ((c0[i] op c1[i]) op c2[i]) op ..., where c_r is row r of `contributions` [ranks, elements].
+/// out[i] (+)= the c_r[i] combined in the order of tree_left(), where c_r is row r of `contributions` [ranks, elements].
 /// A maximum is NaN if any contribution is. bfloat16 and float16 are widened and combined in float32, the
 /// result (with what it is added to) is rounded once if `out` [1, elements] is as narrow. `out` overlaps no
 /// contribution, or with one rank may be the contribution. Dtypes as require_reducible() wants them.
-void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out);
+void combine_in_tree_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out);
 
 /// The float32 sums of bfloat16 or float16 contributions [ranks, elements], for memory with room for 16 bits
 /// an element: the upper halves of their bits to `upper`, the lower halves to `lower`. Either may be one of

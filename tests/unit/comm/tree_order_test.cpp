@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/mpi/rank_order.hpp"
+#include "comm/mpi/tree_order.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,17 +17,17 @@ namespace {
 
 using namespace comm;
 
-TEST(RankOrder, MaximumIsNanIfAnyContributionIs) {
+TEST(TreeOrder, MaximumIsNanIfAnyContributionIs) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> contributions = {nan, 1, 5, 2, nan, 6, 4, 3, 1};  // three ranks, three elements
   std::vector<float> out(3);
-  combine_in_rank_order(tensor(contributions.data(), 3, 3), ReduceOp::max, Accumulate::no, row(out));
+  combine_in_tree_order(tensor(contributions.data(), 3, 3), ReduceOp::max, Accumulate::no, row(out));
   EXPECT_TRUE(std::isnan(out[0]));
   EXPECT_TRUE(std::isnan(out[1]));
   EXPECT_EQ(out[2], 6);
 }
 
-TEST(RankOrder, IsKeptForManyRanks) {
+TEST(TreeOrder, IsKeptForManyRanks) {
   const int ranks = 61;
   const std::int64_t elements = 5000;  // more than two blocks
   std::vector<float> contributions;
@@ -35,29 +35,29 @@ TEST(RankOrder, IsKeptForManyRanks) {
     for (const float x : values<float>(rank, elements)) contributions.push_back(x);
   }
   std::vector<float> out(static_cast<std::size_t>(elements), 3);
-  combine_in_rank_order(tensor(contributions.data(), ranks, elements), ReduceOp::sum, Accumulate::yes,
+  combine_in_tree_order(tensor(contributions.data(), ranks, elements), ReduceOp::sum, Accumulate::yes,
                         row(out));
   for (std::int64_t i = 0; i < elements; ++i) {
-    ASSERT_EQ(out[static_cast<std::size_t>(i)], 3 + rank_ordered_sum<float>(first_ranks(ranks), i)) << i;
+    ASSERT_EQ(out[static_cast<std::size_t>(i)], 3 + tree_sum<float>(first_ranks(ranks), i)) << i;
   }
 }
 
-TEST(RankOrder, NarrowSumsMayExceedTheNarrowRange) {
+TEST(TreeOrder, NarrowSumsMayExceedTheNarrowRange) {
   std::vector<std::uint16_t> contributions = {to_float16(60000), to_float16(-1),  //
                                               to_float16(60000), to_float16(INFINITY)};
   const Tensor rows{contributions.data(), DType::float16, 2, 2};
   std::vector<float> wide(2);
-  combine_in_rank_order(rows, ReduceOp::sum, Accumulate::no, row(wide));
+  combine_in_tree_order(rows, ReduceOp::sum, Accumulate::no, row(wide));
   EXPECT_EQ(wide[0], 2 * from_float16(to_float16(60000)));
   EXPECT_EQ(wide[1], INFINITY);
   std::vector<std::uint16_t> narrow(2);
-  combine_in_rank_order(rows, ReduceOp::sum, Accumulate::no, Tensor{narrow.data(), DType::float16, 1, 2});
+  combine_in_tree_order(rows, ReduceOp::sum, Accumulate::no, Tensor{narrow.data(), DType::float16, 1, 2});
   EXPECT_EQ(from_float16(narrow[0]), INFINITY);
   EXPECT_EQ(from_float16(narrow[1]), INFINITY);
 }
 
 // As within an all-reduce: the lower halves take the place of a contribution. More than two blocks.
-TEST(RankOrder, HalvesOfSumsAreTheSums) {
+TEST(TreeOrder, HalvesOfSumsAreTheSums) {
   for (const DType dtype : {DType::bfloat16, DType::float16}) {
     const std::int64_t elements = 5000;
     std::vector<std::uint16_t> contributions;
@@ -68,7 +68,7 @@ TEST(RankOrder, HalvesOfSumsAreTheSums) {
     }
     const Tensor rows{contributions.data(), dtype, 3, elements};
     std::vector<float> expected(5000, 3);
-    combine_in_rank_order(rows, ReduceOp::sum, Accumulate::yes, row(expected));
+    combine_in_tree_order(rows, ReduceOp::sum, Accumulate::yes, row(expected));
     std::vector<std::uint16_t> upper(5000);
     std::vector<float> out(5000, 3);
     sum_to_halves(rows, upper.data(), contributions.data() + elements);
@@ -77,7 +77,7 @@ TEST(RankOrder, HalvesOfSumsAreTheSums) {
   }
 }
 
-TEST(RankOrder, RefusesWhatCannotBeReduced) {
+TEST(TreeOrder, RefusesWhatCannotBeReduced) {
   EXPECT_THROW(require_reducible(DType::float32, DType::bfloat16), Error);
   EXPECT_THROW(require_reducible(DType::float64, DType::float32), Error);
   EXPECT_THROW(require_reducible(DType::bfloat16, DType::float16), Error);

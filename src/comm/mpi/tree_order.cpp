@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/mpi/rank_order.hpp"
+#include "comm/mpi/tree_order.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
+#include "llampi/comm/sum_tree.hpp"
 #include "llampi/core/half.hpp"
 
 namespace llampi::comm {
 namespace {
 
-// Elements that are combined at a time: partial results stay in the first-level cache whatever the number of
-// ranks.
+// Elements that are combined at a time: the partial results of few ranks stay in the first-level cache.
 constexpr std::int64_t kBlock = 2048;
+constexpr std::int64_t kMostLevels = 31;  ///< of a tree over ranks, whose number is an int
 
 // How elements are kept in memory (Stored) and what is computed with (Value).
 
@@ -54,20 +56,48 @@ struct Max {
   }
 };
 
+/// Contributions to some elements: of rank r from r * stride on.
+template <class In>
+struct Contributions {
+  const typename In::Stored* first;
+  std::int64_t stride, ranks;
+
+  Contributions part(std::int64_t rank, std::int64_t count) const {
+    return {first + rank * stride, stride, count};
+  }
+};
+
 /// target = the contributions of all ranks combined.
+/// @param scratch for kBlock elements of each level of the tree but two
 template <class In, class Op>
-void combine_block(const typename In::Stored* __restrict first, std::int64_t stride, std::int64_t ranks,
-                   std::int64_t elements, Op op, typename In::Value* __restrict target) {
-  if (ranks == 1) {
+void combine_block(const Contributions<In>& all, std::int64_t elements, Op op,
+                   typename In::Value* __restrict target, typename In::Value* scratch) {
+  const typename In::Stored* __restrict first = all.first;
+  if (all.ranks == 1) {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = In::load(first[i]);
     return;
   }
-  const typename In::Stored* __restrict second = first + stride;
-  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(In::load(first[i]), In::load(second[i]));
-  for (std::int64_t rank = 2; rank < ranks; ++rank) {
-    const typename In::Stored* __restrict next = first + rank * stride;
-    for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], In::load(next[i]));
+  const std::int64_t left = tree_left(all.ranks);
+  const typename In::Stored* __restrict last = first + left * all.stride;
+  if (all.ranks == 2) {
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = op(In::load(first[i]), In::load(last[i]));
+    return;
   }
+  combine_block(all.part(0, left), elements, op, target, scratch);
+  if (all.ranks - left == 1) {
+    for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], In::load(last[i]));
+    return;
+  }
+  typename In::Value* __restrict right = scratch;
+  combine_block(all.part(left, all.ranks - left), elements, op, right, scratch + kBlock);
+  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], right[i]);
+}
+
+template <class Value>
+std::vector<Value> scratch_for(std::int64_t ranks) {
+  const auto levels = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(ranks, 1) - 1));
+  require(levels <= kMostLevels, "too many ranks");
+  return std::vector<Value>(static_cast<std::size_t>(levels) * kBlock);
 }
 
 /// Hands the combined contributions to `sink(begin, count, partial)`, block by block.
@@ -76,9 +106,11 @@ void for_each_block(Tensor contributions, Op op, Sink sink) {
   const auto* first = static_cast<const typename In::Stored*>(contributions.data);
   const std::int64_t elements = contributions.cols;
   std::array<typename In::Value, kBlock> partial;
+  auto scratch = scratch_for<typename In::Value>(contributions.rows);
   for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, elements - begin);
-    combine_block<In>(first + begin, elements, contributions.rows, count, op, partial.data());
+    combine_block<In>({first + begin, elements, contributions.rows}, count, op, partial.data(),
+                      scratch.data());
     sink(begin, count, partial.data());
   }
 }
@@ -106,9 +138,10 @@ void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row)
   }
   if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
     if (accumulate == Accumulate::no) {
+      auto scratch = scratch_for<typename In::Value>(ranks);
       for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
-        combine_block<In>(first + begin, elements, ranks, std::min(kBlock, elements - begin), op,
-                          out + begin);
+        combine_block<In>({first + begin, elements, ranks}, std::min(kBlock, elements - begin), op,
+                          out + begin, scratch.data());
       }
       return;
     }
@@ -147,7 +180,7 @@ void add_halves_to(const std::uint16_t* upper, const std::uint16_t* lower, Tenso
 
 }  // namespace
 
-void combine_in_rank_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine_in_tree_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   require_reducible(contributions.dtype, out.dtype);
   require(out.elements() == contributions.cols, "combine: out is not one row of the contributions");
   switch (contributions.dtype) {
