@@ -28,6 +28,7 @@ std::string key_of(const std::string& field) {
       {"precision.gradient_shard", "optimizer.gradient_dtype"},
       {"product_dtype", "fsdp.product_dtype"},
       {"fp8_scales", "fsdp.fp8_scales"},
+      {"sum_order", "fsdp.sum_order"},
       {"precision.reduce", "fsdp.reduce_dtype"},
       {"strategy", "fsdp.strategy"},
       {"shard_group_size", "fsdp.shard_group_size"},

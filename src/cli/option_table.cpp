@@ -210,6 +210,10 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.accumulate", one_of(c.fsdp.accumulate),
        "micro-batches add up in sharded gradients, each reduced (small), or in whole ones, reduced once "
        "(fast)"},
+      {"fsdp.sum_order", one_of(c.fsdp.sum_order),
+       "in which order gradients of micro-batches are added. any: the fastest; last bits depend on the number of ranks. "
+       "tree: a binary tree over all micro-batches of a step, so that 1, 2, 4, 8, ... ranks and all strategies give the "
+       "same bits; needs gradients summed in float32 and, on several ranks, CPUs"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
        "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,

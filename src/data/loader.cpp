@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <future>
 #include <numeric>
+#include <utility>
 
 #include "llampi/core/error.hpp"
 
@@ -130,13 +131,10 @@ device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t se
 
 class Loader::Impl {
  public:
-  Impl(const TokenFile& file, const BatchOptions& options, const Sampler& sampler, std::int64_t global_batch,
-       int rank, int ranks)
-      : file_(file), options_(options), sampler_(sampler), rank_(rank), ranks_(ranks) {
-    require(rank >= 0 && rank < ranks, "rank of a loader");
-    require(options.micro_batch > 0 && global_batch % (ranks * options.micro_batch) == 0,
-            "the global batch must be a multiple of ranks * micro_batch");
-    micro_batches_ = global_batch / (ranks * options.micro_batch);
+  Impl(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
+       std::vector<std::int64_t> numbers)
+      : file_(file), options_(options), sampler_(sampler), numbers_(std::move(numbers)) {
+    require(options.micro_batch > 0, "micro-batches of a loader");
   }
 
   std::vector<device::HostBatch> next(std::int64_t step) {
@@ -158,8 +156,8 @@ class Loader::Impl {
   std::vector<device::HostBatch> read(std::int64_t step) const {
     std::vector<device::HostBatch> batches;
     std::vector<std::int64_t> samples(static_cast<std::size_t>(options_.micro_batch));
-    for (std::int64_t micro = 0; micro < micro_batches_; ++micro) {
-      std::int64_t index = (micro * ranks_ + rank_) * options_.micro_batch;
+    for (const std::int64_t number : numbers_) {
+      std::int64_t index = number * options_.micro_batch;
       for (auto& sample : samples) sample = sampler_.sample(step, index++);
       batches.push_back(make_batch(file_, options_, samples));
     }
@@ -169,15 +167,14 @@ class Loader::Impl {
   const TokenFile& file_;
   const BatchOptions options_;
   const Sampler sampler_;
-  const int rank_, ranks_;
-  std::int64_t micro_batches_ = 0;
+  const std::vector<std::int64_t> numbers_;
   std::int64_t ahead_step_ = 0;
   std::future<std::vector<device::HostBatch>> ahead_;  // last: its thread uses the members above
 };
 
 Loader::Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
-               std::int64_t global_batch, int rank, int ranks)
-    : impl_(std::make_unique<Impl>(file, options, sampler, global_batch, rank, ranks)) {}
+               std::vector<std::int64_t> numbers)
+    : impl_(std::make_unique<Impl>(file, options, sampler, std::move(numbers))) {}
 
 Loader::~Loader() = default;
 

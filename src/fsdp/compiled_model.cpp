@@ -27,8 +27,17 @@ std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<m
 
 }  // namespace
 
+StepShape step_shape(const EngineOptions& options, const RankGroups& groups) {
+  return {.per_rank = options.micro_batches,
+          .shards = groups.shard_count(),
+          .replicas = groups.replica_count(),
+          .unsharded = options.accumulate_unsharded,
+          .order = options.sum_order};
+}
+
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
                             const device::OperationSizes& sizes, comm::Backend backend) {
+  check_sum_order(step_shape(options, groups), options.precision, backend);
   CompiledModel compiled;
   for (const auto& stage : model.stages()) {
     compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
@@ -50,6 +59,7 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .forward_prefetch = options.forward_prefetch,
                    .limit_all_gathers = options.limit_all_gathers,
                    .accumulate_unsharded = options.accumulate_unsharded,
+                   .sum_order = options.sum_order,
                    .precision = options.precision,
                    .offload = options.offload,
                    .checkpointing = options.checkpointing,

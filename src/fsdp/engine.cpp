@@ -120,20 +120,27 @@ struct Engine::Impl {
 
   void write_scalars(const optim::StepScalars& scalars) {
     device.synchronize(device::Stream::compute);  // the last ones have left
-    scalars_in_transit()[0] = scalars;
-    device.upload(at(compiled.persistent().step_scalars), &scalars_in_transit()[0], device::Stream::compute);
+    optim::StepScalars* const leaving = scalars_in_transit(0);
+    *leaving = scalars;
+    std::fill_n(optim::loss_sums_of(leaving), options.micro_batches, 0.0);
+    device.upload(at(compiled.persistent().step_scalars), leaving, device::Stream::compute);
   }
 
-  optim::StepScalars read_scalars() {
-    device.download(&scalars_in_transit()[1], at(compiled.persistent().step_scalars),
-                    device::Stream::compute);
+  /// Valid until the next call.
+  optim::StepScalars& read_scalars() {
+    optim::StepScalars* const arriving = scalars_in_transit(1);
+    device.download(arriving, at(compiled.persistent().step_scalars), device::Stream::compute);
     executor.wait_for_device(device::Stream::compute);
-    return scalars_in_transit()[1];
+    return *arriving;
   }
 
-  /// On the way to the device, and from it.
-  optim::StepScalars* scalars_in_transit() const {
-    return static_cast<optim::StepScalars*>(static_cast<void*>(transit.data()));
+  std::int64_t scalars_bytes() const {
+    return compiled.step[compiled.persistent().step_scalars].elements() * size_of(DType::float64);
+  }
+  /// 0: on the way to the device; 1: from it.
+  optim::StepScalars* scalars_in_transit(int way) const {
+    auto* const bytes = static_cast<std::byte*>(transit.data());
+    return static_cast<optim::StepScalars*>(static_cast<void*>(bytes + way * scalars_bytes()));
   }
 
   /// The shards that are gathered follow the masters wherever somebody may have written these.
@@ -198,7 +205,7 @@ struct Engine::Impl {
   CompiledModel compiled;
   Arenas arenas;
   /// Page-locked: neither copy of the scalars holds the host up.
-  device::Memory transit = device.allocate_host(2 * sizeof(optim::StepScalars));
+  device::Memory transit = device.allocate_host(2 * scalars_bytes());
   StateViews views{model, options, compiled, arenas, *shards, *replicas};
   Snapshot snapshot{device};
   std::vector<Fp8WeightPlace> fp8_weights =
@@ -279,15 +286,21 @@ StepResult Engine::step(std::span<const device::HostBatch> micro_batches, const 
        .loss_scale = inputs.loss_scale,
        .update = optim::scalars_of_update(options.adamw, inputs.optimizer_step, inputs.learning_rate)});
   const bool complete = impl_->run_step(micro_batches);
-  const auto scalars = impl_->read_scalars();
+  optim::StepScalars& scalars = impl_->read_scalars();
   record().end_step();
-  return {scalars.loss_sum, scalars.update.grad_norm, scalars.fp8, !complete};
+  const double* const losses = optim::loss_sums_of(&scalars);
+  StepResult result{.loss_sums = {losses, losses + options.micro_batches},
+                    .grad_norm = scalars.update.grad_norm,
+                    .fp8 = scalars.fp8,
+                    .dropped = !complete};
+  for (const double loss : result.loss_sums) result.loss_sum += loss;
+  return result;
 }
 
 double Engine::evaluate(const device::HostBatch& batch) {
   const device::Range range(impl_->device, "evaluation");
   impl_->run_evaluation(batch, -1);
-  const double loss_sum = impl_->read_scalars().loss_sum;
+  const double loss_sum = optim::loss_sums_of(&impl_->read_scalars())[0];
   record().end_step();
   return loss_sum;
 }

@@ -78,6 +78,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.wrap_modules", free},
       {"fsdp.shard_group_size", free},
       {"fsdp.accumulate", free},
+      {"fsdp.sum_order", free},
       {"fsdp.backward_prefetch", free},
       {"fsdp.forward_prefetch", free},
       {"fsdp.limit_all_gathers", free},

@@ -10,6 +10,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/exact_sum.hpp"
 #include "llampi/infer/session.hpp"
 #include "train/inputs.hpp"
 #include "train/tokenizer_check.hpp"
@@ -36,7 +37,7 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
                                         const std::function<bool()>& whether_to_drop) {
   const std::int64_t samples = file.samples(options.seq_len);
   const std::int64_t per_round = options.micro_batch * world.size();
-  double loss_sum = 0;
+  ExactSum losses;
   std::int64_t valid = 0;
   for (std::int64_t round = 0; round * per_round < samples; ++round) {
     if (whether_to_drop && whether_to_drop()) return std::nullopt;
@@ -59,13 +60,13 @@ std::optional<Evaluation> evaluate_file(comm::World& world, fsdp::Engine& engine
         if (failure) std::rethrow_exception(failure);
       });
     }
-    loss_sum += engine.evaluate(batch);
+    losses.add(engine.evaluate(batch));
     valid += batch.valid_labels;
   }
-  world.sum(std::span(&loss_sum, 1));
+  world.sum(losses.words());
   world.sum(std::span(&valid, 1));
   Evaluation result{.loss = std::numeric_limits<double>::quiet_NaN(), .tokens = valid};
-  if (valid > 0) result.loss = loss_sum / static_cast<double>(valid);
+  if (valid > 0) result.loss = losses.value() / static_cast<double>(valid);
   result.perplexity = std::exp(result.loss);
   return result;
 }

@@ -17,6 +17,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/clock.hpp"
+#include "llampi/core/exact_sum.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "llampi/infer/session.hpp"
@@ -93,6 +94,7 @@ class Trainer {
   void open_run_folder();
   Outcome loop();
   StepMetrics one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
+  std::pair<double, device::Fp8Counts> sum_over_ranks(const fsdp::StepResult& result);
   void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
   void scale_loss(std::int64_t step, bool overflow);
   void trace_step(std::int64_t step);
@@ -411,8 +413,11 @@ void Trainer::settle() {
 }
 
 Outcome Trainer::loop() {
-  data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler,
-                      config_.train.global_batch, world_.rank(), world_.size());
+  std::vector<std::int64_t> numbers;
+  const auto shape = fsdp::step_shape(engine_->options(), engine_->groups());
+  for (int m = 0; m < shape.per_rank; ++m)
+    numbers.push_back(fsdp::micro_batch_number(shape, engine_->groups(), world_.rank(), m));
+  data::Loader loader(*inputs_.train_file, inputs_.batch_options, *inputs_.sampler, std::move(numbers));
   first_step_ = state_.step + 1;
   engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
   if (owes_evaluation_ && !evaluate_now()) return stop();
@@ -531,15 +536,9 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
     engine_->observe({});  // evaluations are not part of it
     if ((dropped_ = result.dropped)) return metrics;
     own_loss_ = result.loss_sum;
-    std::array sums = {result.loss_sum, static_cast<double>(result.fp8.saturated),
-                       static_cast<double>(result.fp8.zero_scales)};
-    {
-      const health::FlightScope scope(record_, {"sum of the losses"});
-      world_.sum(std::span(sums));
-    }
-    metrics.loss = sums[0] / static_cast<double>(valid);
-    if (config_.fsdp.product_dtype == ProductDtype::fp8)
-      note_fp8(metrics, {static_cast<std::int64_t>(sums[1]), static_cast<std::int64_t>(sums[2])});
+    const auto [loss_sum, fp8] = sum_over_ranks(result);
+    metrics.loss = loss_sum / static_cast<double>(valid);
+    if (config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, fp8);
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
@@ -553,6 +552,21 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
   state_.epoch = data_epoch(state_);
   metrics.tokens_seen = state_.tokens_seen;
   return metrics;
+}
+
+/// The same sum of losses, whichever ranks had which micro-batches.
+std::pair<double, device::Fp8Counts> Trainer::sum_over_ranks(const fsdp::StepResult& result) {
+  ExactSum losses;
+  for (const double loss : result.loss_sums) losses.add(loss);
+  std::vector<std::int64_t> sums(losses.words().begin(), losses.words().end());
+  sums.push_back(result.fp8.saturated);
+  sums.push_back(result.fp8.zero_scales);
+  {
+    const health::FlightScope scope(record_, {"sum of the losses"});
+    world_.sum(std::span(sums));
+  }
+  std::copy_n(sums.begin(), losses.words().size(), losses.words().begin());
+  return {losses.value(), {sums[sums.size() - 2], sums.back()}};
 }
 
 /// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.

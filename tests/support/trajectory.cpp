@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/exact_sum.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/device.hpp"
 #include "llampi/device/host_batch.hpp"
@@ -102,6 +103,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.limit_all_gathers = options.limit;
   result.shard_group_size = options.shard_group_size;
   result.accumulate_unsharded = options.unsharded;
+  result.sum_order = options.sum_order;
   result.checkpointing = options.checkpointing;
   result.precision = options.precision;
   if (options.float64) {
@@ -160,7 +162,8 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
       options_(options),
       model_(model::make_llama(fixture.config, fp8_recipe(fixture, options))),
       device_(options.float64 ? device::make_reference_device() : device::make_cpu_device(1)),
-      slots_((fixture.global_batch + world.size() * options.accumulation - 1) /
+      global_batch_(options.global_batch > 0 ? options.global_batch : fixture.global_batch),
+      slots_((global_batch_ + world.size() * options.accumulation - 1) /
              (world.size() * options.accumulation)),
       schedule_{optim::Decay::cosine, fixture.training.lr, fixture.training.min_lr,
                 fixture.training.warmup_steps, fixture.training.steps},
@@ -174,15 +177,16 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
 }
 
 TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
-  const std::int64_t global_batch = fixture_.global_batch;
-  const std::int64_t steps_of_stream =
-      (static_cast<std::int64_t>(fixture_.tokens.size()) - 1) / (fixture_.seq_len * global_batch);
+  const std::int64_t samples = (static_cast<std::int64_t>(fixture_.tokens.size()) - 1) / fixture_.seq_len;
+  const std::int64_t steps_of_stream = std::max<std::int64_t>(samples / global_batch_, 1);
+  const StepShape shape = step_shape(engine_->options(), engine_->groups());
   Inputs inputs{{}, {schedule_.at(t), t, 0, options_.loss_scale}};
   for (int m = 0; m < options_.accumulation; ++m) {
     std::vector<std::int64_t> mine;
     for (std::int64_t i = 0; i < slots_; ++i) {
-      const std::int64_t sample = (m * world_.size() + world_.rank()) * slots_ + i;
-      if (sample < global_batch) mine.push_back((t - 1) % steps_of_stream * global_batch + sample);
+      const std::int64_t sample =
+          micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_ + i;
+      if (sample < global_batch_) mine.push_back(((t - 1) % steps_of_stream * global_batch_ + sample) % samples);
     }
     inputs.micro_batches.push_back(padded_batch(fixture_, mine, slots_));
     inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;
@@ -201,9 +205,10 @@ TrainingRun::Result TrainingRun::step(const Inputs& inputs) {
   }
   if (options_.poison) poison_transients(device(), *engine_);
   const auto result = engine_->step(inputs.micro_batches, inputs.step);
-  double loss = result.loss_sum;
-  world_.sum(std::span(&loss, 1));
-  return {loss / static_cast<double>(inputs.step.valid_labels), result.grad_norm, result.fp8};
+  ExactSum losses;
+  for (const double loss : result.loss_sums) losses.add(loss);
+  world_.sum(losses.words());
+  return {losses.value() / static_cast<double>(inputs.step.valid_labels), result.grad_norm, result.fp8};
 }
 
 Trajectory run_trajectory(comm::World& world, const oracle::Fixture& fixture,

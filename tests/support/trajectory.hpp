@@ -30,6 +30,8 @@ struct TrajectoryOptions {
   bool float64 = false;  ///< on the reference device
   int shard_group_size = 0;
   bool unsharded = false;
+  fsdp::SumOrder sum_order = fsdp::SumOrder::any;
+  std::int64_t global_batch = 0;  ///< instead of the fixture's; 0: that
   fsdp::BlockCheckpointing checkpointing = {};
   fsdp::Precision precision = {};
   double loss_scale = 1;
@@ -86,7 +88,7 @@ class TrainingRun {
   TrajectoryOptions options_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<device::Device> device_;
-  std::int64_t slots_;  ///< sequences of a micro-batch
+  std::int64_t global_batch_, slots_;  ///< sequences of a step, and of a micro-batch
   optim::LearningRateSchedule schedule_;
   std::unique_ptr<fsdp::Engine> engine_;
   std::int64_t observed_ = 0;

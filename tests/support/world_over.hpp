@@ -55,4 +55,29 @@ class WorldOfOneThread final : public WorldOver {
   std::unique_ptr<comm::World> duplicate() override { return nullptr; }
 };
 
+/// This rank alone, as if it had been started without others.
+class WorldAlone final : public WorldOver {
+ public:
+  explicit WorldAlone(comm::World& world) : WorldOver(world) { topology_.host = world.topology().host; }
+  int size() const override { return 1; }
+  int rank() const override { return 0; }
+  const comm::Topology& topology() const override { return topology_; }
+  std::unique_ptr<comm::Group> group(const std::vector<int>&) override {
+    return world_.group({world_.rank()});
+  }
+  std::unique_ptr<comm::Channel> channel() override { return nullptr; }
+  std::unique_ptr<comm::World> duplicate() override { return nullptr; }
+  void barrier() override {}
+  void sum(std::span<double>) override {}
+  void sum(std::span<std::int64_t>) override {}
+  void max(std::span<std::int64_t>) override {}
+  void max(std::span<double>) override {}
+  std::string broadcast(const std::string& text, int) override { return text; }
+  std::vector<std::string> all_gather(const std::string& text) override { return {text}; }
+  std::vector<std::string> gather(const std::string& text, int) override { return {text}; }
+
+ private:
+  comm::Topology topology_;
+};
+
 }  // namespace llampi::test

@@ -33,12 +33,13 @@ device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
 /// labels are valid; ids are not checked.
 device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len);
 
-/// Step by step, the micro-batches of this rank: micro-batch m of rank r holds samples (m * ranks + r) *
-/// micro_batch + i of the step's global batch. The file must outlive the loader.
+/// Step by step, the micro-batches of this rank: the one with number n holds samples n * micro_batch + i of the step's
+/// global batch. The file must outlive the loader.
 class Loader {
  public:
+  /// @param numbers of this rank's micro-batches among those of a step, in their order
   Loader(const TokenFile& file, const BatchOptions& options, const Sampler& sampler,
-         std::int64_t global_batch, int rank, int ranks);
+         std::vector<std::int64_t> numbers);
   ~Loader();  ///< stops the thread
 
   /// The micro-batches of step `step`; starts to read step + 1. A failure of the thread is thrown here.

@@ -13,6 +13,7 @@
 #include "llampi/core/words.hpp"
 #include "llampi/fsdp/program.hpp"
 #include "llampi/fsdp/storage.hpp"
+#include "llampi/fsdp/sum_order.hpp"
 #include "llampi/fsdp/unit.hpp"
 #include "llampi/model/model.hpp"
 
@@ -76,6 +77,7 @@ struct ProgramSpec {
   /// Micro-batches add up in unsharded gradients, which are reduced once; otherwise each is reduced into the
   /// sharded gradient.
   bool accumulate_unsharded = false;
+  SumOrder sum_order = SumOrder::any;  ///< of micro-batches
   Precision precision = {};
   Offload offload = {};
   BlockCheckpointing checkpointing = {};

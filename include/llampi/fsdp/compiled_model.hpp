@@ -27,6 +27,7 @@ struct EngineOptions {
   int limit_all_gathers = 2;
   int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
   bool accumulate_unsharded = false;
+  SumOrder sum_order = SumOrder::any;  ///< the caller gives ranks micro-batches by micro_batch_number()
   BlockCheckpointing checkpointing = {};
   Precision precision;
   Offload offload;
@@ -37,6 +38,8 @@ struct EngineOptions {
   double clip_grad_norm = 0;                  ///< 0: off
   std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
 };
+
+StepShape step_shape(const EngineOptions& options, const RankGroups& groups);
 
 struct CompiledModel {
   std::vector<model::StageSpec> specs;

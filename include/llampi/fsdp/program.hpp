@@ -47,6 +47,7 @@ class Op {
   static const Op reduce;       ///< reduce-scatter of a unit's gradient over the shard group
   static const Op all_reduce;   ///< over the replicate group: of the sharded gradient in place, or, where a
                                 ///< unit has one shard, of the unsharded gradient
+  static const Op add;          ///< a partial sum of a unit's gradients to another: see SumOrder::tree
   static const Op largest;      ///< largest magnitude of a unit's sharded gradient, once it is complete
   static const Op norm;         ///< global gradient norm and clip coefficient
   static const Op update;       ///< optimizer on a unit's shard; on Stream::host by the host
@@ -57,8 +58,8 @@ class Op {
 inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::cast_params{"cast_params"},
     Op::fp8_scales{"fp8_scales"}, Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"},
     Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
-    Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"}, Op::largest{"largest"},
-    Op::norm{"norm"}, Op::update{"update"};
+    Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"}, Op::add{"add"},
+    Op::largest{"largest"},    Op::norm{"norm"}, Op::update{"update"};
 inline const char* to_string(Op op) { return op.name(); }
 
 /// What a copy between host and device carries.

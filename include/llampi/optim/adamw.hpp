@@ -18,14 +18,18 @@ device::UpdateScalars scalars_of_update(const AdamWConstants& constants, std::in
                                         double learning_rate);
 
 /// Scalars of one optimizer step, in device memory: a step that was captured can be replayed with other
-/// values. It is copied as a [1, kStepScalars] float64.
+/// values. It is copied as a [1, kStepScalars] float64, followed by the loss sum of each micro-batch.
 struct StepScalars {
   double inverse_tokens = 0;  ///< loss_scale / valid labels of the global batch
   double loss_scale = 1;      ///< gradients are this much too large until clip_coefficient takes it out again
   device::UpdateScalars update;
-  double loss_sum = 0;         ///< sum of the token losses of this rank; the loss layer adds to it
   device::Fp8Counts fp8 = {};  ///< of this rank's casts
 };
 inline constexpr std::int64_t kStepScalars = sizeof(StepScalars) / sizeof(double);
+
+/// What follows them: the sums of the token losses of this rank's micro-batches, to which the loss layer adds.
+inline double* loss_sums_of(StepScalars* scalars) {
+  return static_cast<double*>(static_cast<void*>(scalars + 1));
+}
 
 }  // namespace llampi::optim

@@ -160,6 +160,7 @@ struct Config {
     fsdp::WrapPolicy wrap = fsdp::WrapPolicy::transformer;
     std::int64_t wrap_min_params = 100'000'000;
     std::vector<std::string> wrap_modules;  ///< names or expressions
+    fsdp::SumOrder sum_order = fsdp::SumOrder::any;
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;

@@ -45,6 +45,7 @@ DType written_gradient(const ProgramSpec& spec) {
 std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
   const DType written = written_gradient(spec);
   const bool shortens = spec.precision.gradient_shard != written;
+  const bool tree = spec.sum_order == SumOrder::tree;  // then the gradient of each micro-batch is apart
   std::vector<UnitPlan> plans;
   for (const auto& unit : spec.units) {
     plans.push_back({.trained = !unit.frozen,
@@ -52,7 +53,7 @@ std::vector<UnitPlan> plan_units(const ProgramSpec& spec) {
                      .gathered = unit.shards > 1,
                      .fp8 = unit.fp8,
                      .cast = spec.precision.widens() && !unit.fp8,
-                     .reduced = unit.shards > 1 || spec.replicas > 1 || shortens,
+                     .reduced = unit.shards > 1 || spec.replicas > 1 || shortens || tree,
                      .cast_gradient = spec.precision.reduce != written});
   }
   return plans;
@@ -67,9 +68,10 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
   constexpr std::array kNone = {BufferId::none, BufferId::none};
   unsharded_.assign(units, kNone);
   cast_.assign(units, kNone);
-  for (auto* list : {&fp8_shard_, &unsharded_gradient_, &reduce_buffer_, &sharded_gradient_, &host_gradient_,
-                     &host_shard_})
+  for (auto* list : {&fp8_shard_, &reduce_buffer_, &host_gradient_, &host_shard_})
     list->assign(units, BufferId::none);
+  unsharded_gradient_.resize(units);
+  sharded_gradient_.resize(units);
   transposed_.assign(fp8_weights_.size(), BufferId::none);
   streamed_.resize(units);
   for (auto* list : {&activation_, &host_activation_, &returned_activation_})
@@ -95,8 +97,9 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     for (const auto& item : spec.specs[s].kept)
       caches.push_back(persistent(of_stage(Purpose::kv_cache, s, item)));
   }
+  const std::int64_t scalars = optim::kStepScalars + spec.input_buffers;
   lasting.step_scalars =
-      persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = optim::kStepScalars});
+      persistent({.purpose = Purpose::step_scalars, .dtype = DType::float64, .cols = scalars});
   lasting.norm_scalars = persistent({.purpose = Purpose::norm_scalars,
                                      .dtype = DType::int32,
                                      .cols = kNormScalars + static_cast<std::int64_t>(units)});
@@ -124,7 +127,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     lasting.host_scalars = persistent({.purpose = Purpose::host_scalars,
                                        .arena = Arena::host,
                                        .dtype = DType::float64,
-                                       .cols = optim::kStepScalars});
+                                       .cols = scalars});
   }
   if (spec.snapshot) add_snapshots();
   if (spec.stages_inputs) add_inputs(Purpose::host_inputs, Arena::host, lasting.host_inputs);
@@ -221,11 +224,16 @@ BufferId BufferTable::cast(int unit, Pass pass) {
   });
 }
 
-BufferId BufferTable::unsharded_gradient(int unit) {
-  return once(unsharded_gradient_[unit], [&] {
-    return of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_),
-                   spec_.units[unit].flat_elements());
-  });
+BufferId BufferTable::partial_sum(std::vector<BufferId>& known, int sum, Buffer buffer) {
+  if (std::ssize(known) <= sum) known.resize(static_cast<std::size_t>(sum) + 1, BufferId::none);
+  if (sum > 0) buffer.name += fmt::format(", partial sum {}", sum);
+  return once(known[static_cast<std::size_t>(sum)], [&] { return buffer; });
+}
+
+BufferId BufferTable::unsharded_gradient(int unit, int sum) {
+  return partial_sum(unsharded_gradient_[unit], sum,
+                     of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_),
+                             spec_.units[unit].flat_elements()));
 }
 
 BufferId BufferTable::reduce_buffer(int unit) {
@@ -234,11 +242,10 @@ BufferId BufferTable::reduce_buffer(int unit) {
   });
 }
 
-BufferId BufferTable::sharded_gradient(int unit) {
-  return once(sharded_gradient_[unit], [&] {
-    return of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard,
-                   spec_.units[unit].shard_elements);
-  });
+BufferId BufferTable::sharded_gradient(int unit, int sum) {
+  return partial_sum(sharded_gradient_[unit], sum,
+                     of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard,
+                             spec_.units[unit].shard_elements));
 }
 
 BufferId BufferTable::activation(int stage) {

@@ -41,9 +41,10 @@ class BufferTable {
   BufferId transposed(int weight);          ///< by its number, as find_fp8_weights()
   BufferId unsharded(int unit, Pass pass);  ///< parameters in the dtype that is gathered
   BufferId cast(int unit, Pass pass);       ///< in the dtype that is computed with
-  BufferId unsharded_gradient(int unit);
+  /// @param sum of partial sums of micro-batches, where there are several; so below
+  BufferId unsharded_gradient(int unit, int sum = 0);
   BufferId reduce_buffer(int unit);
-  BufferId sharded_gradient(int unit);
+  BufferId sharded_gradient(int unit, int sum = 0);
 
   BufferId activation(int stage);
   BufferId host_activation(int stage);
@@ -73,6 +74,7 @@ class BufferTable {
   /// `known`, or, where that is none, what `make` makes, which it then is.
   template <class Make>
   BufferId once(BufferId& known, const Make& make);
+  BufferId partial_sum(std::vector<BufferId>& known, int sum, Buffer buffer);
   Buffer of_unit(Purpose purpose, int unit, DType dtype, std::int64_t elements) const;
   Buffer of_stage(Purpose purpose, int stage, const model::BufferSpec& spec) const;
 
@@ -82,7 +84,8 @@ class BufferTable {
   std::vector<Fp8WeightPlace> fp8_weights_;
   std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
   std::vector<BufferId> fp8_shard_, transposed_;
-  std::vector<BufferId> unsharded_gradient_, reduce_buffer_, sharded_gradient_, host_gradient_, host_shard_;
+  std::vector<BufferId> reduce_buffer_, host_gradient_, host_shard_;
+  std::vector<std::vector<BufferId>> unsharded_gradient_, sharded_gradient_;  // per unit and sum
   std::vector<StreamedState> streamed_;
   std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per stage
   std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,

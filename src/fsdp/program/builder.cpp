@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "fsdp/program/emission.hpp"
+#include "fsdp/program/gradient_sums.hpp"
 #include "fsdp/program/schedule.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -26,6 +27,7 @@ class Builder {
   explicit Builder(const ProgramSpec& spec)
       : spec_(spec),
         list_(spec),
+        sums_(list_),
         schedule_(make_schedule(spec, in_place(list_.units))),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
     index_residencies();
@@ -43,6 +45,7 @@ class Builder {
   Program run() {
     emit_fp8_scales();
     for (int e = 0; e < static_cast<int>(schedule_.events.size()); ++e) emit_event(e);
+    if (!spec_.forward_only && in_tree()) sums_.end();
     if (!spec_.forward_only) emit_update(list_);
     return std::move(list_.program);
   }
@@ -398,11 +401,12 @@ class Builder {
     if (!plan.trained) return write_of(BufferId::none, Slot::parameter_gradient);
     const bool travels = plan.reduced && !plan.cast_gradient;  // otherwise its reduce buffer travels
     if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
-    const bool per_micro_batch = plan.reduced && !spec_.accumulate_unsharded;
+    const bool per_micro_batch = plan.reduced && (!spec_.accumulate_unsharded || in_tree());
     const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
     const bool first = written_.insert(key).second;
-    const BufferId gradient =
-        plan.reduced ? list_.buffers.unsharded_gradient(unit) : list_.buffers.sharded_gradient(unit);
+    const BufferId gradient = in_tree()      ? sums_.gradient_of(unit, event.micro_batch)
+                              : plan.reduced ? list_.buffers.unsharded_gradient(unit)
+                                             : list_.buffers.sharded_gradient(unit);
     return {gradient, Slot::parameter_gradient, first ? Access::write : Access::both, parts_[parameter]};
   }
 
@@ -435,9 +439,13 @@ class Builder {
 
   void emit_reductions(int e) {
     const int m = schedule_.events[e].micro_batch;
-    if (spec_.accumulate_unsharded && m + 1 < spec_.micro_batches) return;
+    if (!in_tree() && spec_.accumulate_unsharded && m + 1 < spec_.micro_batches) return;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!last_write_of_micro_batch(e, u)) continue;
+      if (in_tree()) {
+        emit_tree_reduction(u, m);
+        continue;
+      }
       if (list_.units[u].reduced) emit_reduction(u, m);
       // A host that computes would have to stand still until the reduction is done.
       if (spec_.backend == comm::Backend::nccl && m + 1 == spec_.micro_batches)
@@ -455,47 +463,26 @@ class Builder {
       list_.push(std::move(cast));
       gradient = list_.buffers.reduce_buffer(unit);
     }
-    const bool sharded = spec_.units[unit].shards > 1;
     const bool adds = m > 0 && !spec_.accumulate_unsharded;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
-    const std::int64_t elements = spec_.units[unit].flat_elements();
-    const DType dtype = spec_.precision.reduce;
-    const std::int64_t workspace =
-        sharded ? comm::reduce_scatter_workspace(spec_.backend, elements, spec_.units[unit].shards, dtype)
-                : comm::all_reduce_workspace(spec_.backend, elements, spec_.replicas, dtype);
-    list_.last_reduction =
-        list_.push({.op = sharded ? Op::reduce : Op::all_reduce,
-                    .stream = kReduceStream,
-                    .unit = unit,
-                    .micro_batch = m,
-                    .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
-                    .operands = {both_of(gradient, Slot::input),
-                                 {shard, Slot::output, adds ? Access::both : Access::write},
-                                 workspace_operand(list_, workspace)},
-                    .waits = {list_.last_compute},
-                    .bytes = list_.bytes_of(gradient)});
-    travelling_.push_back(list_.last_reduction);
-    if (sharded && spec_.replicas > 1 && m + 1 == spec_.micro_batches) emit_join(unit, m);
+    travelling_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
+    const bool joins = spec_.units[unit].shards > 1 && spec_.replicas > 1;
+    if (joins && m + 1 == spec_.micro_batches) push_join(list_, unit, m, shard);
   }
 
-  /// Hybrid: the sharded gradient is complete within the group; one all-reduce of the shard, in place, joins
-  /// the groups.
-  void emit_join(int unit, int m) {
-    const BufferId shard = list_.buffers.sharded_gradient(unit);
-    const std::int64_t workspace = comm::all_reduce_workspace(spec_.backend, spec_.units[unit].shard_elements,
-                                                              spec_.replicas, spec_.precision.gradient_shard);
-    list_.last_reduction =
-        list_.push({.op = Op::all_reduce,
-                    .stream = kReduceStream,
-                    .unit = unit,
-                    .micro_batch = m,
-                    .ranks = Ranks::replicate_group,
-                    .operands = {read_of(shard), write_of(shard), workspace_operand(list_, workspace)},
-                    .bytes = list_.bytes_of(shard)});
+  /// The same in the order of a tree.
+  void emit_tree_reduction(int unit, int m) {
+    const int reduction = sums_.end_micro_batch(unit, m);
+    if (reduction < 0) return;
+    live_gradients_.erase(unit);
+    travelling_.push_back(reduction);
   }
+
+  bool in_tree() const { return spec_.sum_order == SumOrder::tree; }
 
   const ProgramSpec& spec_;
   Emission list_;
+  GradientSums sums_;
   Schedule schedule_;
   std::vector<int> unit_of_;
   std::vector<std::vector<int>> fp8_weights_;  // per stage: numbers of its weights in 8 bits

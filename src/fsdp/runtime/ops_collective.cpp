@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between ranks: parameters are gathered, gradients reduced.
+// Between ranks: parameters are gathered, gradients reduced and their partial sums added.
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -38,6 +38,10 @@ void add_collectives(Operations& operations, const RankContext& rank) {
     call.announce();
     return rank.shards.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
                                       call[Slot::workspace], call.action.stream);
+  });
+  operations.add(Op::add, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
+    rank.device.run(device::op::Add{.source = call[Slot::input], .destination = call[Slot::output]});
+    return nullptr;
   });
   operations.add(Op::all_reduce, [&rank](Call& call) {
     call.announce();

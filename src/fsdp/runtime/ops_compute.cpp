@@ -77,7 +77,7 @@ void run_stage(const RankContext& rank, device::Operations& operations, const Ca
                               // What is computed again has been counted.
                               .fp8_counts = action.op == Op::recompute ? nullptr : &scalars->fp8,
                               .inverse_tokens = &scalars->inverse_tokens,
-                              .loss_sum = &scalars->loss_sum,
+                              .loss_sum = optim::loss_sums_of(scalars) + action.micro_batch,
                               .logits = {},
                               .logits_row = 0};
   const model::Stage& stage = *rank.model.stages()[static_cast<std::size_t>(action.stage)];

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order the gradients of a step's micro-batches are added, and which of them a rank has.
+#pragma once
+
+#include <cstdint>
+
+#include "llampi/comm/forward.hpp"
+#include "llampi/core/words.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/fsdp/storage.hpp"
+
+namespace llampi::fsdp {
+
+enum class SumOrder : std::uint8_t {
+  any,   ///< the fastest: last bits depend on the number of ranks and on the strategy
+  tree,  ///< that of comm::tree_left() over the micro-batches of a step by their numbers, whoever has them
+};
+constexpr auto word_table(SumOrder) {
+  return std::to_array<Word<SumOrder>>({{SumOrder::any, "any"}, {SumOrder::tree, "tree"}});
+}
+
+/// The micro-batches of a step: `per_rank` of each rank.
+struct StepShape {
+  int per_rank = 1;
+  int shards = 1, replicas = 1;  ///< ranks of a shard group, and groups
+  bool unsharded = false;        ///< they add up on the rank first: EngineOptions::accumulate_unsharded
+  SumOrder order = SumOrder::any;
+};
+
+/// Micro-batches that are added on a rank before ranks are: the largest power of two that divides `per_rank`. So the sum of
+/// those of all ranks is a part of the tree, and sums of these are added as they come.
+constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_rank; }
+
+/// The number, from 0 on among those of all ranks, of the micro-batch `micro_batch` of a rank: its samples are number *
+/// train.micro_batch and those that follow.
+/// With SumOrder::any ranks take turns; with SumOrder::tree what is added first stands side by side.
+/// @param rank of the world
+std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch);
+
+/// @throws UserError if sums in the order of the tree cannot be had so: groups that are no powers of two, gradients that are
+/// not summed in float32, or several ranks with NCCL, which sums in an order of its own
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend);
+
+}  // namespace llampi::fsdp

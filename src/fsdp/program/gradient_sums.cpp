@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "fsdp/program/gradient_sums.hpp"
+
+#include <utility>
+
+#include "llampi/comm/workspace.hpp"
+#include "llampi/fsdp/streams.hpp"
+#include "llampi/fsdp/sum_order.hpp"
+
+namespace llampi::fsdp {
+
+int push_reduction(Emission& list, const Reduction& r) {
+  const ProgramSpec& spec = list.spec;
+  const bool sharded = spec.units[r.unit].shards > 1;
+  const std::int64_t elements = spec.units[r.unit].flat_elements();
+  const DType dtype = spec.precision.reduce;
+  const std::int64_t workspace =
+      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, spec.units[r.unit].shards, dtype)
+              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype);
+  list.last_reduction =
+      list.push({.op = sharded ? Op::reduce : Op::all_reduce,
+                 .stream = kReduceStream,
+                 .unit = r.unit,
+                 .micro_batch = r.micro_batch,
+                 .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
+                 .operands = {both_of(r.gradient, Slot::input),
+                              {r.shard, Slot::output, r.adds ? Access::both : Access::write},
+                              workspace_operand(list, workspace)},
+                 .waits = {list.last_compute},
+                 .bytes = list.bytes_of(r.gradient)});
+  return list.last_reduction;
+}
+
+int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits) {
+  const ProgramSpec& spec = list.spec;
+  const std::int64_t workspace = comm::all_reduce_workspace(spec.backend, spec.units[unit].shard_elements,
+                                                            spec.replicas, spec.precision.gradient_shard);
+  list.last_reduction =
+      list.push({.op = Op::all_reduce,
+                 .stream = kReduceStream,
+                 .unit = unit,
+                 .micro_batch = micro_batch,
+                 .ranks = Ranks::replicate_group,
+                 .operands = {read_of(shard), write_of(shard), workspace_operand(list, workspace)},
+                 .waits = std::move(waits),
+                 .bytes = list.bytes_of(shard)});
+  return list.last_reduction;
+}
+
+GradientSums::GradientSums(Emission& list)
+    : list_(list),
+      spec_(list.spec),
+      together_(micro_batches_of_subtree(list.spec.micro_batches)),
+      units_(list.spec.units.size()) {}
+
+bool GradientSums::joins(int unit) const { return spec_.units[unit].shards > 1 && spec_.replicas > 1; }
+
+BufferId GradientSums::gradient_of(int unit, int micro_batch) {
+  if (!spec_.accumulate_unsharded) return list_.buffers.unsharded_gradient(unit);
+  OfUnit& sums = units_[unit];
+  if (sums.written != micro_batch) {
+    sums.written = micro_batch;
+    sums.written_to = sums.within.begin_term();
+  }
+  return list_.buffers.unsharded_gradient(unit, sums.written_to);
+}
+
+int GradientSums::end_micro_batch(int unit, int micro_batch) {
+  OfUnit& sums = units_[unit];
+  const bool complete = (micro_batch + 1) % together_ == 0;
+  if (spec_.accumulate_unsharded) {
+    for (const auto& [from, to] : sums.within.end_term({sums.written_to}))
+      push_addition(unit, list_.buffers.unsharded_gradient(unit, from),
+                    list_.buffers.unsharded_gradient(unit, to), {});
+    if (!complete) return -1;
+    sums.within.end();
+  }
+  add_pending(unit);
+  const BufferId gradient = list_.buffers.unsharded_gradient(unit);
+  if (!joins(unit)) {
+    const auto term = sums.between.begin_added_term();
+    reduce(unit, micro_batch, gradient, term.buffer, term.adds);
+    sums.pending = sums.between.end_term(term);
+    return sums.reduction;
+  }
+  if (spec_.accumulate_unsharded) {
+    reduce(unit, micro_batch, gradient, sums.between.begin_term(), false);
+  } else {
+    const auto term = sums.within.begin_added_term();
+    reduce(unit, micro_batch, gradient, sums.between.free_buffer(term.buffer), term.adds);
+    for (const auto& [from, to] : sums.within.end_term(term))
+      sums.pending.push_back({sums.between.free_buffer(from), sums.between.free_buffer(to)});
+    if (!complete) return sums.reduction;
+    add_pending(unit);
+    sums.within.end();
+  }
+  const int subtree = sums.between.begin_term();
+  push_join(list_, unit, micro_batch, list_.buffers.sharded_gradient(unit, subtree), {list_.last_compute});
+  sums.reduction = list_.last_reduction;
+  sums.pending = sums.between.end_term({subtree});
+  return sums.reduction;
+}
+
+void GradientSums::end() {
+  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
+    if (!list_.units[u].trained) continue;
+    OfUnit& sums = units_[u];
+    for (const auto& addition : sums.between.end()) sums.pending.push_back(addition);
+    const bool adds = !sums.pending.empty();
+    add_pending(u);
+    if (spec_.backend == comm::Backend::nccl) emit_largest(list_, u, adds ? list_.last_compute : sums.reduction);
+  }
+}
+
+void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds) {
+  units_[unit].reduction =
+      push_reduction(list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), adds});
+}
+
+/// Not as soon as they can be: the compute stream would wait for the reduction.
+void GradientSums::add_pending(int unit) {
+  OfUnit& sums = units_[unit];
+  for (const auto& [from, to] : std::exchange(sums.pending, {}))
+    push_addition(unit, list_.buffers.sharded_gradient(unit, from), list_.buffers.sharded_gradient(unit, to),
+                  {sums.reduction});
+}
+
+void GradientSums::push_addition(int unit, BufferId from, BufferId to, std::vector<int> waits) {
+  list_.push({.op = Op::add,
+              .unit = unit,
+              .operands = {read_of(from), both_of(to, Slot::output)},
+              .waits = std::move(waits)});
+}
+
+}  // namespace llampi::fsdp

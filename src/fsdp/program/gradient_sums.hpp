@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reductions of gradients, and with SumOrder::tree the additions between them.
+#pragma once
+
+#include <vector>
+
+#include "fsdp/program/emission.hpp"
+#include "fsdp/program/partial_sums.hpp"
+
+namespace llampi::fsdp {
+
+/// A unit's gradient of the micro-batch, or of all so far, to `shard`: a reduce-scatter over the shard group, or where a
+/// unit has one shard an all-reduce over its replicas.
+struct Reduction {
+  int unit, micro_batch;
+  BufferId gradient, shard;
+  bool adds;  ///< to what is in `shard`
+};
+/// The index of the action; so below.
+int push_reduction(Emission& list, const Reduction& reduction);
+
+/// Hybrid: the sharded gradient is complete within the group; one all-reduce of the shard, in place, joins the groups.
+int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits = {});
+
+/// SumOrder::tree. What is added on a rank are the sums of subtrees (see micro_batches_of_subtree()): each micro-batch has a
+/// gradient of its own, which is reduced at once, or, with ProgramSpec::accumulate_unsharded, with those of its subtree.
+class GradientSums {
+ public:
+  explicit GradientSums(Emission& list);
+
+  /// Where the unit's gradient of this micro-batch is written.
+  BufferId gradient_of(int unit, int micro_batch);
+  /// The unit's gradient of this micro-batch is complete. The reduction, if one is due; else -1.
+  int end_micro_batch(int unit, int micro_batch);
+  /// All micro-batches are: then BufferTable::sharded_gradient() is.
+  void end();
+
+ private:
+  struct OfUnit {
+    PartialSums within;   ///< of the micro-batches of a subtree
+    PartialSums between;  ///< of subtrees; where there is no join of groups, of all
+    std::vector<PartialSums::Addition> pending;  ///< in sharded gradients, until the reduction is done
+    int written = -1, written_to = 0;            ///< the latest micro-batch, and the buffer of its gradient
+    int reduction = -1;                          ///< the latest
+  };
+
+  bool joins(int unit) const;
+  void reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds);
+  void add_pending(int unit);
+  void push_addition(int unit, BufferId from, BufferId to, std::vector<int> waits);
+
+  Emission& list_;
+  const ProgramSpec& spec_;
+  int together_;  ///< micro-batches of a subtree
+  std::vector<OfUnit> units_;
+};
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/fsdp/sum_order.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "llampi/core/config_error.hpp"
+
+namespace llampi::fsdp {
+namespace {
+
+bool is_power_of_two(int count) { return std::has_single_bit(static_cast<unsigned>(count)); }
+
+}  // namespace
+
+std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch) {
+  const std::int64_t ranks = std::int64_t{step.shards} * step.replicas;
+  if (step.order == SumOrder::any) return micro_batch * ranks + rank;
+  const auto group = std::ranges::find_if(
+      groups.shards, [&](const auto& members) { return std::ranges::find(members, rank) != members.end(); });
+  require(group != groups.shards.end(), "a rank of no group");
+  const auto replica = group - groups.shards.begin();
+  const auto shard = std::ranges::find(*group, rank) - group->begin();
+  const int together = micro_batches_of_subtree(step.per_rank);
+  const std::int64_t subtree = micro_batch / together, within = micro_batch % together;
+  const std::int64_t first = subtree * together * ranks;
+  if (step.unsharded) return first + (replica * step.shards + shard) * together + within;
+  if (step.shards == 1) return first + within * step.replicas + replica;  // replicas add up each micro-batch
+  return first + (replica * together + within) * step.shards + shard;
+}
+
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend) {
+  if (step.order == SumOrder::any) return;
+  if (backend == comm::Backend::nccl && step.shards * step.replicas > 1) {
+    throw ConfigError({.field = "sum_order",
+                       .value = "tree",
+                       .problem = "needs one rank, or CPUs: between GPUs NCCL sums in an order of its own",
+                       .remedy = "use {sum_order} = any"});
+  }
+  for (const int ranks : {step.shards * step.replicas, step.shards}) {
+    if (is_power_of_two(ranks)) continue;
+    throw ConfigError({.field = "sum_order",
+                       .value = "tree",
+                       .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
+                                              "and not {}",
+                                              ranks),
+                       .remedy = "use such a number, or {sum_order} = any"});
+  }
+  for (const auto& [field, dtype] :
+       {std::pair{"precision.reduce", precision.reduce}, {"precision.gradient_shard", precision.gradient_shard}}) {
+    if (dtype == DType::float32 || dtype == DType::float64) continue;
+    throw ConfigError({.field = "sum_order",
+                       .value = "tree",
+                       .problem = fmt::format("needs gradients that are summed in float32, and {{{}}} is {}", field,
+                                              to_string(dtype)),
+                       .remedy = fmt::format("use {{{}}} = float32, or {{sum_order}} = any", field)});
+  }
+}
+
+}  // namespace llampi::fsdp

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// SumOrder::tree: the bits of one rank on 2, 4 and 8 ranks.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/error.hpp"
+#include "support/expect_trajectory.hpp"
+#include "support/mpi_test.hpp"
+#include "support/world_over.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace fsdp;
+
+class InTree : public ::testing::TestWithParam<const char*> {
+ protected:
+  Trajectory run(const TrajectoryOptions& options) const { return run_trajectory(world_, fixture_, options); }
+  /// As many micro-batches as there are ranks, and more, on this rank alone.
+  Trajectory run_alone(TrajectoryOptions options) const {
+    WorldAlone alone(world_);
+    return run_trajectory(alone, fixture_, options);
+  }
+
+  /// Micro-batches of a rank; 0: there are fewer than ranks.
+  static int per_rank(std::int64_t global_batch, int micro_batch) {
+    return static_cast<int>(global_batch / micro_batch / test_ranks());
+  }
+
+  comm::World& world_ = test_world();
+  oracle::Fixture fixture_ = oracle::load(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Oracle, InTree, ::testing::Values("gqa_tied", "mha_untied"),
+                         [](const auto& test) { return std::string(test.param); });
+
+bool is_power_of_two(int count) { return std::has_single_bit(static_cast<unsigned>(count)); }
+
+/// The strategies that this many ranks have, hybrid ones in groups of each size.
+std::vector<TrajectoryOptions> strategies() {
+  std::vector<TrajectoryOptions> all;
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard})
+    all.push_back({.strategy = strategy});
+  for (int size = 2; size < test_ranks(); size *= 2) {
+    for (const auto strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2})
+      all.push_back({.strategy = strategy, .shard_group_size = size});
+  }
+  return all;
+}
+
+TEST_P(InTree, BitsAreThoseOfOneRank) {
+  if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
+  const std::vector<WrapOptions> wraps = {
+      {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
+  int number = 0;
+  for (const auto& [global_batch, micro_batch] : {std::pair{8, 1}, {8, 2}, {24, 1}, {24, 2}}) {
+    if (per_rank(global_batch, micro_batch) == 0) continue;
+    const TrajectoryOptions common{.sum_order = SumOrder::tree, .global_batch = global_batch};
+    auto whole = common;
+    whole.accumulation = global_batch / micro_batch;
+    const auto expected = run_alone(whole);
+    for (const auto& strategy : strategies()) {
+      for (const bool unsharded : {false, true}) {
+        ++number;
+        auto options = strategy;
+        options.sum_order = SumOrder::tree;
+        options.global_batch = global_batch;
+        options.accumulation = per_rank(global_batch, micro_batch);
+        options.unsharded = unsharded;
+        options.wrap = wraps.at(static_cast<std::size_t>(number) % wraps.size());
+        options.limit = 1 + number % 2;
+        options.poison = true;
+        expect_same_bits(expected, run(options),
+                         fmt::format("{} groups of {}, batch {} of {}, unsharded {}, wrap {}",
+                                     to_string(options.strategy), options.shard_group_size, global_batch,
+                                     micro_batch, unsharded, number % wraps.size()));
+      }
+    }
+  }
+}
+
+/// Without it they are not, or the test above says nothing.
+TEST_P(InTree, OtherwiseBitsDependOnTheRanks) {
+  if (test_ranks() == 1) GTEST_SKIP() << "needs ranks";
+  TrajectoryOptions options{.global_batch = 24};
+  options.accumulation = 24;
+  const auto alone = run_alone(options);
+  options.accumulation = 24 / test_ranks();
+  EXPECT_NE(run(options).losses, alone.losses);
+}
+
+TEST_P(InTree, EqualsPyTorch) {
+  if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
+  for (const bool unsharded : {false, true}) {
+    for (const int accumulation : {1, 3, 4}) {
+      expect_oracle(run({.accumulation = accumulation, .unsharded = unsharded, .sum_order = SumOrder::tree}),
+                    fixture_, kFloat32Tolerance);
+      expect_oracle(run({.accumulation = accumulation,
+                         .float64 = true,
+                         .unsharded = unsharded,
+                         .sum_order = SumOrder::tree}),
+                    fixture_, {1e-9, 1e-8, 1e-9, 1e-8});
+    }
+  }
+}
+
+TEST_P(InTree, IsRefusedOnRanksThatAreNoPowerOfTwo) {
+  if (is_power_of_two(test_ranks())) GTEST_SKIP() << "can be had";
+  try {
+    TrainingRun training(world_, fixture_, {.sum_order = SumOrder::tree});
+    FAIL() << "it was taken";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(error.what(),
+                 "sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not 3; "
+                 "use such a number, or sum_order = any");
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
