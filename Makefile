@@ -4,7 +4,7 @@
 # Variables, as in `make test WERROR=ON`:
 #   build, test   WERROR=ON|OFF GEMM=onednn|cblas CUDA=AUTO|ON|OFF BUILD_TYPE=Release|Debug CMAKE_FLAGS=... (CMake keeps
 #                 them in the build folder until changed), JOBS=N
-#   test          TEST_JOBS=N at a time: one more than JOBS, for ranks wait for each other and drills for the moment
+#   test          TEST_JOBS=N at a time: two more than JOBS, for ranks wait for each other and drills for the moment
 #   install       PREFIX=...
 #   fuzz          SECONDS=N for each parser, CLANGXX=clang++
 #   finetune      RANKS=N
@@ -20,7 +20,7 @@ CMAKE_FLAGS =
 BUILD = build
 PREFIX = /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
-TEST_JOBS = $(shell echo $$(($(JOBS) + 1)))
+TEST_JOBS = $(shell echo $$(($(JOBS) + 2)))
 SECONDS = 60
 CLANGXX = clang++
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)

@@ -122,7 +122,7 @@ struct Engine::Impl {
     device.synchronize(device::Stream::compute);  // the last ones have left
     optim::StepScalars* const leaving = scalars_in_transit(0);
     *leaving = scalars;
-    std::fill_n(optim::loss_sums_of(leaving), options.micro_batches, 0.0);
+    std::fill_n(optim::loss_sums_of(leaving), scalars_elements() - optim::kStepScalars, 0.0);
     device.upload(at(compiled.persistent().step_scalars), leaving, device::Stream::compute);
   }
 
@@ -134,9 +134,10 @@ struct Engine::Impl {
     return *arriving;
   }
 
-  std::int64_t scalars_bytes() const {
-    return compiled.step[compiled.persistent().step_scalars].elements() * size_of(DType::float64);
+  std::int64_t scalars_elements() const {
+    return compiled.evaluation[compiled.persistent().step_scalars].elements();
   }
+  std::int64_t scalars_bytes() const { return scalars_elements() * size_of(DType::float64); }
   /// 0: on the way to the device; 1: from it.
   optim::StepScalars* scalars_in_transit(int way) const {
     auto* const bytes = static_cast<std::byte*>(transit.data());

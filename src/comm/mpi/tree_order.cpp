@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include "llampi/comm/sum_tree.hpp"
 #include "llampi/core/half.hpp"
@@ -16,7 +15,6 @@ namespace {
 
 // Elements that are combined at a time: the partial results of few ranks stay in the first-level cache.
 constexpr std::int64_t kBlock = 2048;
-constexpr std::int64_t kMostLevels = 31;  ///< of a tree over ranks, whose number is an int
 
 // How elements are kept in memory (Stored) and what is computed with (Value).
 
@@ -67,11 +65,14 @@ struct Contributions {
   }
 };
 
-/// target = the contributions of all ranks combined.
-/// @param scratch for kBlock elements of each level of the tree but two
+template <class In, class Op>
+void combine_right(const Contributions<In>& all, std::int64_t elements, Op op,
+                   typename In::Value* __restrict target);
+
+/// target = the contributions of all ranks combined, at most kBlock elements.
 template <class In, class Op>
 void combine_block(const Contributions<In>& all, std::int64_t elements, Op op,
-                   typename In::Value* __restrict target, typename In::Value* scratch) {
+                   typename In::Value* __restrict target) {
   const typename In::Stored* __restrict first = all.first;
   if (all.ranks == 1) {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = In::load(first[i]);
@@ -83,21 +84,21 @@ void combine_block(const Contributions<In>& all, std::int64_t elements, Op op,
     for (std::int64_t i = 0; i < elements; ++i) target[i] = op(In::load(first[i]), In::load(last[i]));
     return;
   }
-  combine_block(all.part(0, left), elements, op, target, scratch);
+  combine_block(all.part(0, left), elements, op, target);
   if (all.ranks - left == 1) {
     for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], In::load(last[i]));
     return;
   }
-  typename In::Value* __restrict right = scratch;
-  combine_block(all.part(left, all.ranks - left), elements, op, right, scratch + kBlock);
-  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], right[i]);
+  combine_right(all.part(left, all.ranks - left), elements, op, target);
 }
 
-template <class Value>
-std::vector<Value> scratch_for(std::int64_t ranks) {
-  const auto levels = std::bit_width(static_cast<std::uint64_t>(std::max<std::int64_t>(ranks, 1) - 1));
-  require(levels <= kMostLevels, "too many ranks");
-  return std::vector<Value>(static_cast<std::size_t>(levels) * kBlock);
+/// target = target op the contributions combined. A function of its own: each level has its array on the stack.
+template <class In, class Op>
+void combine_right(const Contributions<In>& all, std::int64_t elements, Op op,
+                   typename In::Value* __restrict target) {
+  std::array<typename In::Value, kBlock> right;
+  combine_block(all, elements, op, right.data());
+  for (std::int64_t i = 0; i < elements; ++i) target[i] = op(target[i], right[static_cast<std::size_t>(i)]);
 }
 
 /// Hands the combined contributions to `sink(begin, count, partial)`, block by block.
@@ -106,11 +107,9 @@ void for_each_block(Tensor contributions, Op op, Sink sink) {
   const auto* first = static_cast<const typename In::Stored*>(contributions.data);
   const std::int64_t elements = contributions.cols;
   std::array<typename In::Value, kBlock> partial;
-  auto scratch = scratch_for<typename In::Value>(contributions.rows);
   for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, elements - begin);
-    combine_block<In>({first + begin, elements, contributions.rows}, count, op, partial.data(),
-                      scratch.data());
+    combine_block<In>({first + begin, elements, contributions.rows}, count, op, partial.data());
     sink(begin, count, partial.data());
   }
 }
@@ -138,10 +137,9 @@ void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row)
   }
   if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
     if (accumulate == Accumulate::no) {
-      auto scratch = scratch_for<typename In::Value>(ranks);
       for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
         combine_block<In>({first + begin, elements, ranks}, std::min(kBlock, elements - begin), op,
-                          out + begin, scratch.data());
+                          out + begin);
       }
       return;
     }

@@ -66,11 +66,10 @@ struct Hybrid {
     const auto shards = grid.row_of(rank);
     const std::int64_t begin = (std::find(shards.begin(), shards.end(), rank) - shards.begin()) * kElements;
     for (std::int64_t i = 0; i < kElements; ++i) {
-      float sum = 0;  // 0 + x is x
-      for (const int replica : grid.column_of(rank)) {
-        sum += tree_sum<float>(grid.row_of(replica), begin + i, salt);
-      }
-      ASSERT_EQ(sums[static_cast<std::size_t>(i)], 3 + sum) << i;
+      std::vector<float> rows;
+      for (const int replica : grid.column_of(rank))
+        rows.push_back(tree_sum<float>(grid.row_of(replica), begin + i, salt));
+      ASSERT_EQ(sums[static_cast<std::size_t>(i)], 3 + tree_sum(std::move(rows))) << i;
     }
     for (std::size_t i = 0; i < gathered.size(); ++i) {
       const auto index = static_cast<std::int64_t>(i);

@@ -25,10 +25,6 @@ class InTree : public ::testing::TestWithParam<const char*> {
     return run_trajectory(alone, fixture_, options);
   }
 
-  /// Micro-batches of a rank; 0: there are fewer than ranks.
-  static int per_rank(std::int64_t global_batch, int micro_batch) {
-    return static_cast<int>(global_batch / micro_batch / test_ranks());
-  }
 
   comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load(GetParam());
@@ -56,7 +52,7 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
       {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
   int number = 0;
   for (const auto& [global_batch, micro_batch] : {std::pair{8, 1}, {8, 2}, {24, 1}, {24, 2}}) {
-    if (per_rank(global_batch, micro_batch) == 0) continue;
+    if (global_batch % (micro_batch * test_ranks()) != 0) continue;
     const TrajectoryOptions common{.sum_order = SumOrder::tree, .global_batch = global_batch};
     auto whole = common;
     whole.accumulation = global_batch / micro_batch;
@@ -67,7 +63,7 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
         auto options = strategy;
         options.sum_order = SumOrder::tree;
         options.global_batch = global_batch;
-        options.accumulation = per_rank(global_batch, micro_batch);
+        options.accumulation = global_batch / micro_batch / test_ranks();
         options.unsharded = unsharded;
         options.wrap = wraps.at(static_cast<std::size_t>(number) % wraps.size());
         options.limit = 1 + number % 2;
