@@ -40,20 +40,20 @@ void check_sum_order(const StepShape& step, const Precision& precision, comm::Ba
   }
   for (const int ranks : {step.shards * step.replicas, step.shards}) {
     if (is_power_of_two(ranks)) continue;
-    throw ConfigError({.field = "sum_order",
-                       .value = "tree",
-                       .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
-                                              "and not {}",
-                                              ranks),
-                       .remedy = "use such a number, or {sum_order} = any"});
+    throw ConfigError(
+        {.field = "sum_order",
+         .value = "tree",
+         .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
+                                "and not {}",
+                                ranks),
+         .remedy = "use such a number, or {sum_order} = any"});
   }
-  for (const auto& [field, dtype] :
-       {std::pair{"precision.reduce", precision.reduce}, {"precision.gradient_shard", precision.gradient_shard}}) {
+  for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},
+                                     {"precision.gradient_shard", precision.gradient_shard}}) {
     if (dtype == DType::float32 || dtype == DType::float64) continue;
     throw ConfigError({.field = "sum_order",
                        .value = "tree",
-                       .problem = fmt::format("needs gradients that are summed in float32, and {{{}}} is {}", field,
-                                              to_string(dtype)),
+                       .problem = "needs gradients that are summed in float32",
                        .remedy = fmt::format("use {{{}}} = float32, or {{sum_order}} = any", field)});
   }
 }

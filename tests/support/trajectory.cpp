@@ -184,9 +184,9 @@ TrainingRun::Inputs TrainingRun::inputs(std::int64_t t) const {
   for (int m = 0; m < options_.accumulation; ++m) {
     std::vector<std::int64_t> mine;
     for (std::int64_t i = 0; i < slots_; ++i) {
-      const std::int64_t sample =
-          micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_ + i;
-      if (sample < global_batch_) mine.push_back(((t - 1) % steps_of_stream * global_batch_ + sample) % samples);
+      const std::int64_t sample = micro_batch_number(shape, engine_->groups(), world_.rank(), m) * slots_ + i;
+      if (sample < global_batch_)
+        mine.push_back(((t - 1) % steps_of_stream * global_batch_ + sample) % samples);
     }
     inputs.micro_batches.push_back(padded_batch(fixture_, mine, slots_));
     inputs.step.valid_labels += inputs.micro_batches.back().valid_labels;

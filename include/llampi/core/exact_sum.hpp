@@ -30,7 +30,8 @@ class ExactSum {
   double value() const {
     if (words_.back() != 0) return std::numeric_limits<double>::quiet_NaN();
     double sum = 0;
-    for (int i = kDigits; i-- > 0;) sum += static_cast<double>(words_[static_cast<std::size_t>(i)]) * weight(i);
+    for (int i = kDigits; i-- > 0;)
+      sum += static_cast<double>(words_[static_cast<std::size_t>(i)]) * weight(i);
     return sum;
   }
 

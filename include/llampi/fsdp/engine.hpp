@@ -30,11 +30,11 @@ struct StepInputs {
 };
 
 struct StepResult {
-  double loss_sum = 0;  ///< of this rank
+  double loss_sum = 0;                 ///< of this rank
   std::vector<double> loss_sums = {};  ///< of its micro-batches
-  double grad_norm = 0;        ///< global, before clipping
-  device::Fp8Counts fp8 = {};  ///< of this rank's casts to 8 bits
-  bool dropped = false;        ///< see Engine::ask_before_micro_batches()
+  double grad_norm = 0;                ///< global, before clipping
+  device::Fp8Counts fp8 = {};          ///< of this rank's casts to 8 bits
+  bool dropped = false;                ///< see Engine::ask_before_micro_batches()
 };
 
 class Engine {

@@ -59,7 +59,7 @@ inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::
     Op::fp8_scales{"fp8_scales"}, Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"},
     Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
     Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"}, Op::add{"add"},
-    Op::largest{"largest"},    Op::norm{"norm"}, Op::update{"update"};
+    Op::largest{"largest"}, Op::norm{"norm"}, Op::update{"update"};
 inline const char* to_string(Op op) { return op.name(); }
 
 /// What a copy between host and device carries.

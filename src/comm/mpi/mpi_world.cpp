@@ -11,8 +11,8 @@
 #include "comm/mpi/environment.hpp"
 #include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_group.hpp"
-#include "comm/mpi/tree_order.hpp"
 #include "comm/mpi/topology.hpp"
+#include "comm/mpi/tree_order.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/device/host_memory.hpp"
 

@@ -124,10 +124,8 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
   lasting.logits =
       persistent({.purpose = Purpose::logits, .dtype = spec.precision.compute, .cols = spec.vocabulary});
   if (spec.offload.host_step) {
-    lasting.host_scalars = persistent({.purpose = Purpose::host_scalars,
-                                       .arena = Arena::host,
-                                       .dtype = DType::float64,
-                                       .cols = scalars});
+    lasting.host_scalars = persistent(
+        {.purpose = Purpose::host_scalars, .arena = Arena::host, .dtype = DType::float64, .cols = scalars});
   }
   if (spec.snapshot) add_snapshots();
   if (spec.stages_inputs) add_inputs(Purpose::host_inputs, Arena::host, lasting.host_inputs);
@@ -231,9 +229,9 @@ BufferId BufferTable::partial_sum(std::vector<BufferId>& known, int sum, Buffer 
 }
 
 BufferId BufferTable::unsharded_gradient(int unit, int sum) {
-  return partial_sum(unsharded_gradient_[unit], sum,
-                     of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_),
-                             spec_.units[unit].flat_elements()));
+  return partial_sum(
+      unsharded_gradient_[unit], sum,
+      of_unit(Purpose::unsharded_gradient, unit, written_gradient(spec_), spec_.units[unit].flat_elements()));
 }
 
 BufferId BufferTable::reduce_buffer(int unit) {

@@ -65,7 +65,18 @@ BufferId GradientSums::gradient_of(int unit, int micro_batch) {
   return list_.buffers.unsharded_gradient(unit, sums.written_to);
 }
 
+/// On GPUs a unit's sum is complete as soon as it can be without the compute stream waiting for the reduction, so that its
+/// largest magnitude is found beside the backward pass. A host that computes would have to stand still for that.
 int GradientSums::end_micro_batch(int unit, int micro_batch) {
+  const int reduction = add_micro_batch(unit, micro_batch);
+  if (spec_.backend == comm::Backend::nccl && micro_batch + 1 == spec_.micro_batches) {
+    if (last_ >= 0) end_unit(last_);
+    last_ = unit;
+  }
+  return reduction;
+}
+
+int GradientSums::add_micro_batch(int unit, int micro_batch) {
   OfUnit& sums = units_[unit];
   const bool complete = (micro_batch + 1) % together_ == 0;
   if (spec_.accumulate_unsharded) {
@@ -102,19 +113,24 @@ int GradientSums::end_micro_batch(int unit, int micro_batch) {
 }
 
 void GradientSums::end() {
-  for (int u = 0; u < static_cast<int>(units_.size()); ++u) {
-    if (!list_.units[u].trained) continue;
-    OfUnit& sums = units_[u];
-    for (const auto& addition : sums.between.end()) sums.pending.push_back(addition);
-    const bool adds = !sums.pending.empty();
-    add_pending(u);
-    if (spec_.backend == comm::Backend::nccl) emit_largest(list_, u, adds ? list_.last_compute : sums.reduction);
+  if (last_ >= 0) end_unit(last_);
+  for (int u = 0; spec_.backend != comm::Backend::nccl && u < static_cast<int>(units_.size()); ++u) {
+    if (list_.units[u].trained) end_unit(u);
   }
 }
 
+void GradientSums::end_unit(int unit) {
+  OfUnit& sums = units_[unit];
+  for (const auto& addition : sums.between.end()) sums.pending.push_back(addition);
+  const bool adds = !sums.pending.empty();
+  add_pending(unit);
+  if (spec_.backend == comm::Backend::nccl)
+    emit_largest(list_, unit, adds ? list_.last_compute : sums.reduction);
+}
+
 void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds) {
-  units_[unit].reduction =
-      push_reduction(list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), adds});
+  units_[unit].reduction = push_reduction(
+      list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), adds});
 }
 
 /// Not as soon as they can be: the compute stream would wait for the reduction.

@@ -37,13 +37,15 @@ class GradientSums {
 
  private:
   struct OfUnit {
-    PartialSums within;   ///< of the micro-batches of a subtree
-    PartialSums between;  ///< of subtrees; where there is no join of groups, of all
+    PartialSums within;                          ///< of the micro-batches of a subtree
+    PartialSums between;                         ///< of subtrees; where there is no join of groups, of all
     std::vector<PartialSums::Addition> pending;  ///< in sharded gradients, until the reduction is done
     int written = -1, written_to = 0;            ///< the latest micro-batch, and the buffer of its gradient
     int reduction = -1;                          ///< the latest
   };
 
+  int add_micro_batch(int unit, int micro_batch);
+  void end_unit(int unit);
   bool joins(int unit) const;
   void reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds);
   void add_pending(int unit);
@@ -53,6 +55,7 @@ class GradientSums {
   const ProgramSpec& spec_;
   int together_;  ///< micro-batches of a subtree
   std::vector<OfUnit> units_;
+  int last_ = -1;  ///< on GPUs, the unit whose last reduction was issued last: it ends with the next one's
 };
 
 }  // namespace llampi::fsdp

@@ -33,8 +33,7 @@ struct Reduction {
 
   void expect(const Group& group, std::uint64_t salt) const {
     for (std::int64_t i = 0; i < kStreamElements; ++i) {
-      ASSERT_EQ(numbers[static_cast<std::size_t>(i)], tree_sum<double>(group.members(), i, salt))
-          << i;
+      ASSERT_EQ(numbers[static_cast<std::size_t>(i)], tree_sum<double>(group.members(), i, salt)) << i;
     }
   }
 };

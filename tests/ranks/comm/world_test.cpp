@@ -34,8 +34,7 @@ TEST(World, SumsInTreeOrder) {
   world.sum(std::span<std::int64_t>(integers));
   for (std::int64_t i = 0; i < 100; ++i) {
     EXPECT_EQ(reals[static_cast<std::size_t>(i)], tree_sum<double>(first_ranks(world.size()), i));
-    EXPECT_EQ(integers[static_cast<std::size_t>(i)],
-              tree_sum<std::int64_t>(first_ranks(world.size()), i));
+    EXPECT_EQ(integers[static_cast<std::size_t>(i)], tree_sum<std::int64_t>(first_ranks(world.size()), i));
   }
 }
 

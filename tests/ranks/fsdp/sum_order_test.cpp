@@ -25,7 +25,6 @@ class InTree : public ::testing::TestWithParam<const char*> {
     return run_trajectory(alone, fixture_, options);
   }
 
-
   comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load(GetParam());
 };
@@ -108,9 +107,10 @@ TEST_P(InTree, IsRefusedOnRanksThatAreNoPowerOfTwo) {
     TrainingRun training(world_, fixture_, {.sum_order = SumOrder::tree});
     FAIL() << "it was taken";
   } catch (const UserError& error) {
-    EXPECT_STREQ(error.what(),
-                 "sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not 3; "
-                 "use such a number, or sum_order = any");
+    EXPECT_STREQ(
+        error.what(),
+        "sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not 3; "
+        "use such a number, or sum_order = any");
   }
 }
 

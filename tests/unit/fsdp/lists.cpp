@@ -16,13 +16,13 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
       static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block,
-      word_of(fp8_scales));
+      word_of(fp8_scales), word_of(sum_order));
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -181,6 +181,26 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const int ranks : {1, 2, 4}) {
+          for (int shards = 1; shards <= ranks; shards *= 2) {
+            for (const bool unsharded : {false, true}) {
+              for (const int accumulated : {micro_batches, 4 * micro_batches}) {
+                cases.push_back({.layers = layers,
+                                 .tied = tied,
+                                 .ranks = ranks,
+                                 .micro_batches = accumulated,
+                                 .limit = shards,
+                                 .shards = shards,
+                                 .unsharded = unsharded,
+                                 .wrap = wraps[cases.size() % wraps.size()],
+                                 .offload = kOffloads[cases.size() % kOffloads.size()],
+                                 .frozen = cases.size() % 3 == 0,
+                                 .on_gpus = ranks == 1 && unsharded,
+                                 .sum_order = SumOrder::tree});
+              }
+            }
+          }
+        }
         for (const auto checkpointing : {Checkpointing::full, Checkpointing::feed_forward}) {
           cases.push_back({.layers = layers,
                            .tied = tied,
@@ -249,6 +269,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .forward_prefetch = options.forward_prefetch,
                    .limit_all_gathers = options.limit,
                    .accumulate_unsharded = options.unsharded,
+                   .sum_order = options.sum_order,
                    .precision = options.precision(),
                    .offload = options.offload,
                    .checkpointing = options.checkpointing,

@@ -39,6 +39,7 @@ struct ListCase {
   int stages_of_block = 2;
   /// With `fp8`, the scales; of blocks: of a larger model, whose sizes are multiples of 128.
   model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
+  fsdp::SumOrder sum_order = fsdp::SumOrder::any;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;
@@ -51,8 +52,9 @@ struct ListCase {
   /// Gradients of all units: else they are written where they are kept.
   bool reduces() const {
     const bool written_in_bfloat16 = computes_in_bfloat16() && (!unsharded || micro_batches == 1);
-    return ranks > 1 || (short_gradient && !written_in_bfloat16);
+    return ranks > 1 || in_tree() || (short_gradient && !written_in_bfloat16);
   }
+  bool in_tree() const { return sum_order == fsdp::SumOrder::tree; }
   int shard_count() const { return shards > 0 ? shards : (strategy == fsdp::Strategy::no_shard ? 1 : ranks); }
 
   std::string name() const;

@@ -9,6 +9,7 @@
 
 #include "llampi/fsdp/streams.hpp"
 #include "unit/fsdp/lists.hpp"
+#include "unit/fsdp/sum_text.hpp"
 
 namespace llampi::test {
 namespace {
@@ -196,7 +197,56 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
   }
 }
 
+/// SumOrder::tree: what the sharded gradient of a unit is to be, by the numbers of this rank's micro-batches; "all"
+/// stands for the sum over groups.
+std::string sum_in_tree(int micro_batches, bool joins) {
+  const int together = micro_batches_of_subtree(micro_batches);
+  std::vector<std::string> subtrees;
+  for (int m = 0; m < micro_batches; m += together) {
+    subtrees.push_back((joins ? "all" : "") + tree_of(numbers(together, m)));
+  }
+  return tree_of(subtrees);
+}
+
+/// The list carried out with words for numbers.
+TEST_P(EveryList, InTheOrderOfATreeGradientsAreAddedSo) {
+  if (!GetParam().in_tree()) return;
+  std::map<BufferId, std::string> sums;
+  std::size_t units = 0;
+  for (const auto& action : step()) {
+    const auto buffer = [&](Slot slot) { return action.find(slot)->buffer; };
+    if (action.op == Op::backward) {
+      for (const auto& operand : action.operands) {
+        if (operand.slot != Slot::parameter_gradient || operand.buffer == BufferId::none) continue;
+        const std::string own = std::to_string(action.micro_batch);
+        if (operand.access == Access::both) {
+          EXPECT_EQ(sums.at(operand.buffer), own) << "added in a product";
+        }
+        sums[operand.buffer] = own;
+      }
+    } else if (action.op == Op::add) {
+      sums.at(buffer(Slot::output)) = joined(sums.at(buffer(Slot::output)), sums.at(buffer(Slot::input)));
+    } else if (action.op == Op::all_reduce && buffer(Slot::input) == buffer(Slot::output)) {
+      sums.at(buffer(Slot::output)).insert(0, "all");
+    } else if (action.op == Op::reduce || action.op == Op::all_reduce) {
+      const bool adds = action.find(Slot::output)->access == Access::both;
+      std::string& shard = sums[buffer(Slot::output)];
+      shard = adds ? joined(shard, sums.at(buffer(Slot::input))) : sums.at(buffer(Slot::input));
+    } else if (action.op == Op::norm) {
+      const bool joins = GetParam().shard_count() > 1 && GetParam().ranks > GetParam().shard_count();
+      for (const auto& operand : action.operands) {
+        if (operand.slot != Slot::gradient) continue;
+        ++units;
+        EXPECT_EQ(sums.at(operand.buffer), sum_in_tree(GetParam().micro_batches, joins));
+      }
+    }
+  }
+  EXPECT_EQ(static_cast<std::int64_t>(units),
+            std::ranges::count_if(lists_.units, [](const Unit& unit) { return !unit.frozen; }));
+}
+
 TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
+  if (GetParam().in_tree()) return;  // see above
   const bool reduced = GetParam().reduces();
   for (int u = 0; u < static_cast<int>(lists_.units.size()); ++u) {
     if (unit(u).frozen) continue;
@@ -241,7 +291,8 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
       if (!lists_.trained(uses[u].parameter)) continue;
       // Gradients that are not reduced in each micro-batch add up over the step.
       const bool reduced = GetParam().reduces();
-      const int epoch = reduced && !GetParam().unsharded ? action.micro_batch : 0;
+      const bool apart = reduced && (!GetParam().unsharded || GetParam().in_tree());
+      const int epoch = apart ? action.micro_batch : 0;
       const bool first = written.emplace(uses[u].parameter, epoch).second;
       EXPECT_EQ(operand(action, Slot::parameter_gradient, u).access, first ? Access::write : Access::both);
     }

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// The order in which gradients are added, as text: "((0+1)+2)".
+#include "llampi/fsdp/sum_order.hpp"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <map>
+
+#include "fsdp/program/partial_sums.hpp"
+#include "llampi/core/error.hpp"
+#include "unit/fsdp/sum_text.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace fsdp;
+
+/// What PartialSums makes of terms in this order, and the most buffers that it used.
+std::pair<std::string, std::size_t> counted(const std::vector<std::string>& terms, bool added) {
+  PartialSums sums;
+  std::map<int, std::string> buffers;
+  std::size_t most = 0;
+  const auto carry_out = [&](const std::vector<PartialSums::Addition>& additions) {
+    for (const auto& [from, to] : additions) {
+      buffers.at(to) = joined(buffers.at(to), buffers.at(from));
+      buffers.erase(from);
+    }
+  };
+  for (const auto& text : terms) {
+    const auto term = added ? sums.begin_added_term() : PartialSums::Term{sums.begin_term()};
+    if (term.adds) {
+      buffers.at(term.buffer) = joined(buffers.at(term.buffer), text);
+    } else {
+      EXPECT_TRUE(buffers.emplace(term.buffer, text).second) << "a buffer that holds a sum";
+    }
+    most = std::max(most, buffers.size());
+    carry_out(sums.end_term(term));
+  }
+  carry_out(sums.end());
+  EXPECT_EQ(buffers.size(), 1U);
+  return {buffers.at(0), most};
+}
+
+TEST(PartialSums, AddInTheOrderOfTheTree) {
+  EXPECT_EQ(tree_of(numbers(7)), "(((0+1)+(2+3))+((4+5)+6))");
+  for (int count = 1; count <= 40; ++count) {
+    const auto terms = numbers(count);
+    for (const bool added : {false, true}) {
+      const auto [text, buffers] = counted(terms, added);
+      EXPECT_EQ(text, tree_of(terms));
+      EXPECT_LE(buffers, static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(count))));
+      if (added && count <= 2) {
+        EXPECT_EQ(buffers, 1U);
+      }
+    }
+  }
+}
+
+RankGroups groups_of(int shards, int replicas) {
+  RankGroups groups;
+  for (int p = 0; p < replicas; ++p) {
+    auto& group = groups.shards.emplace_back();
+    for (int s = 0; s < shards; ++s) group.push_back(p * shards + s);
+  }
+  return groups;
+}
+
+/// As the engine adds them: over micro-batches of a subtree, ranks, replicas, subtrees, in the order that the shape has.
+std::string added(const StepShape& step) {
+  const auto groups = groups_of(step.shards, step.replicas);
+  const int together = micro_batches_of_subtree(step.per_rank);
+  const auto number = [&](int replica, int shard, int micro_batch) {
+    return std::to_string(micro_batch_number(step, groups, replica * step.shards + shard, micro_batch));
+  };
+  std::vector<std::string> subtrees;
+  for (int first = 0; first < step.per_rank; first += together) {
+    std::vector<std::string> of_replicas, of_micro_batches;
+    for (int p = 0; p < step.replicas; ++p) {
+      std::vector<std::string> inner;
+      if (step.unsharded) {
+        for (int s = 0; s < step.shards; ++s) {
+          std::vector<std::string> own;
+          for (int m = first; m < first + together; ++m) own.push_back(number(p, s, m));
+          inner.push_back(tree_of(own));
+        }
+      } else {
+        for (int m = first; m < first + together; ++m) {
+          std::vector<std::string> of_ranks;
+          for (int s = 0; s < step.shards; ++s) of_ranks.push_back(number(p, s, m));
+          inner.push_back(tree_of(of_ranks));
+        }
+      }
+      of_replicas.push_back(tree_of(inner));
+    }
+    // Where a unit has one shard, replicas reduce each micro-batch.
+    for (int m = first; !step.unsharded && step.shards == 1 && m < first + together; ++m) {
+      std::vector<std::string> of_ranks;
+      for (int p = 0; p < step.replicas; ++p) of_ranks.push_back(number(p, 0, m));
+      of_micro_batches.push_back(tree_of(of_ranks));
+    }
+    subtrees.push_back(tree_of(of_micro_batches.empty() ? of_replicas : of_micro_batches));
+  }
+  return tree_of(subtrees);
+}
+
+TEST(SumOrder, IsOneTreeWhoeverHasWhichMicroBatch) {
+  for (const int micro_batches : {8, 16, 24, 40, 48, 56}) {
+    const std::string expected = tree_of(numbers(micro_batches));
+    for (const int shards : {1, 2, 4, 8}) {
+      for (const int replicas : {1, 2, 4, 8}) {
+        if (micro_batches % (shards * replicas) != 0) continue;
+        for (const bool unsharded : {false, true}) {
+          EXPECT_EQ(added({.per_rank = micro_batches / (shards * replicas),
+                           .shards = shards,
+                           .replicas = replicas,
+                           .unsharded = unsharded,
+                           .order = SumOrder::tree}),
+                    expected)
+              << shards << " shards, " << replicas << " replicas, unsharded " << unsharded;
+        }
+      }
+    }
+  }
+}
+
+TEST(SumOrder, AnyLetsRanksTakeTurns) {
+  const StepShape step{.per_rank = 3, .shards = 2, .replicas = 2};
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int m = 0; m < 3; ++m) {
+      EXPECT_EQ(micro_batch_number(step, groups_of(2, 2), rank, m), 4 * m + rank);
+    }
+  }
+}
+
+std::string refusal(const StepShape& step, const Precision& precision, comm::Backend backend) {
+  try {
+    check_sum_order(step, precision, backend);
+    return "";
+  } catch (const UserError& error) {
+    return error.what();
+  }
+}
+
+TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
+  StepShape step{.shards = 4, .replicas = 2, .order = SumOrder::tree};
+  EXPECT_EQ(refusal(step, {}, comm::Backend::mpi), "");
+  EXPECT_EQ(
+      refusal(step, {}, comm::Backend::nccl),
+      "sum_order = tree needs one rank, or CPUs: between GPUs NCCL sums in an order of its own; use sum_order = any");
+  EXPECT_EQ(refusal({.order = SumOrder::tree}, {}, comm::Backend::nccl), "");
+  EXPECT_EQ(
+      refusal(step, {.gradient_shard = DType::bfloat16}, comm::Backend::mpi),
+      "sum_order = tree needs gradients that are summed in float32; use precision.gradient_shard = float32, or sum_order = any");
+  step.replicas = 3;
+  EXPECT_NE(refusal(step, {}, comm::Backend::mpi), "");
+  step.order = SumOrder::any;
+  EXPECT_EQ(refusal(step, {.reduce = DType::bfloat16}, comm::Backend::nccl), "");
+}
+
+}  // namespace
+}  // namespace llampi::test
