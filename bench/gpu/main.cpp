@@ -41,7 +41,7 @@ Measured measure(llampi::comm::World& mpi, const Machine& machine, const Options
     const auto [major, minor] = std::pair(machine.properties.major, machine.properties.minor);
     measured.limits = measure_limits(machine.device(), dtype, options, measured.layers,
                                      machine.gpu && device::has_fp8_products(major, minor),
-                                     machine.gpu && device::has_fp8_block_products(major, minor));
+                                     machine.gpu && machine.properties.fp8_blocks);
   }
   return measured;
 }

@@ -270,5 +270,6 @@ std::unique_ptr<ProductLibrary> make_product_library() {
   return std::make_unique<emulator::EmulatedProducts>();
 }
 std::string product_library_version() { return "emulated products"; }
+bool product_library_has_blocks() { return true; }
 
 }  // namespace llampi::device::cuda

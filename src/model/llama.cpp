@@ -3,6 +3,7 @@
 #include "llampi/model/llama.hpp"
 
 #include <fmt/format.h>
+#include <algorithm>
 
 #include <utility>
 
@@ -25,12 +26,16 @@ void check_fp8_sizes(const LlamaSizes& sizes) {
       {"num_attention_heads * head_dim", heads.query_cols()},
       in_blocks ? std::pair{"(num_attention_heads + 2 num_key_value_heads) * head_dim", heads.qkv_cols()}
                 : std::pair{"num_key_value_heads * head_dim", heads.key_value_cols()}};
+  constexpr std::int64_t kOfTensors = fp8_multiple(Fp8Scales::tensor);
+  const bool fits_tensors =
+      heads.key_value_cols() % kOfTensors == 0 &&
+      std::ranges::all_of(all, [](const auto& side) { return side.second % kOfTensors == 0; });
   for (const auto& [name, size] : all) {
     if (size % multiple == 0) continue;
     throw ConfigError(
         {.problem = fmt::format("the model's {} is {}: products in FP8{} need multiples of {}", name, size,
                                 in_blocks ? " with scales of blocks" : "", multiple),
-         .remedy = in_blocks ? "use {fp8_scales} = tensor" : "use {product_dtype} = auto"});
+         .remedy = in_blocks && fits_tensors ? "use {fp8_scales} = tensor" : "use {product_dtype} = auto"});
   }
 }
 

@@ -140,7 +140,10 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.batch = options.batch;
   report.micro_batches = options.micro_batches;
   report.precision = options.precision;
-  report.fp8 = std::ranges::any_of(compiled.units, &fsdp::Unit::fp8);
+  for (const auto& stage : compiled.specs) {
+    if (!stage.fp8_weights.empty())
+      report.fp8 = stage.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
+  }
   report.checkpointing = options.checkpointing;
   report.attention_workspace = options.batch.dp_room;
   report.offloads_residuals = options.offload.residuals;

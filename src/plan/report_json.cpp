@@ -128,6 +128,7 @@ Json report_json(const PlanReport& r) {
           {"param_dtype", to_string(r.precision.param)},
           {"compute_dtype", to_string(r.precision.compute)},
           {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},
+          {"fp8_scales", r.fp8 ? nlohmann::json(word_of(*r.fp8)) : nlohmann::json()},
           {"reduce_dtype", to_string(r.precision.reduce)},
           {"gradient_dtype", to_string(r.precision.gradient_shard)},
           {"master_dtype", to_string(r.precision.master)},

@@ -30,7 +30,10 @@ std::string describe_job(const PlanReport& r) {
       "moments in {}\n",
       to_string(r.precision.param), to_string(r.precision.compute), to_string(r.precision.reduce),
       to_string(r.precision.gradient_shard), to_string(r.precision.master), to_string(r.precision.moment));
-  if (r.fp8) text += "weights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn)\n";
+  if (r.fp8) {
+    text += fmt::format("weights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn){}\n",
+                        *r.fp8 == model::Fp8Scales::block ? ", with a scale for each 128 x 128 of them" : "");
+  }
   text += fmt::format("device {}, {} per rank\n", m.device, count(m.threads, "thread"));
   text += fmt::format("a step: {} of {} x {} tokens per rank, {}; an evaluation: {}\n",
                       count(r.micro_batches, "micro-batch", "es"), r.batch.sequences, r.batch.seq_len,

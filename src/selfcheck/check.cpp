@@ -83,8 +83,7 @@ CheckResult check(comm::World& world, const comm::DeviceOptions& options, const 
   if (const auto& gpu = compute.gpu_properties;
       compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {
     for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
-      if (scales == model::Fp8Scales::block && !device::has_fp8_block_products(gpu.major, gpu.minor))
-        continue;
+      if (scales == model::Fp8Scales::block && !gpu.fp8_blocks) continue;
       for (const DType gradient : {DType::float8_e5m2, DType::float8_e4m3fn}) {
         add(result, world,
             fmt::format(

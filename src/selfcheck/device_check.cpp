@@ -43,8 +43,11 @@ model::LlamaConfig small_llama(const DeviceCheckOptions& options) {
   config.hidden_size = in_blocks ? 256 : 128;
   config.intermediate_size = in_blocks ? 384 : 176;
   config.layers = 1;
-  config.query_heads = 4;
-  config.key_value_heads = 2;
+  // All heads together are as wide as products in blocks can take.
+  config.query_heads =
+      in_blocks ? std::max<std::int64_t>(4, device::kFp8Block / std::gcd(device::kFp8Block, options.head_dim))
+                : 4;
+  config.key_value_heads = config.query_heads / 2;
   config.head_dim = options.head_dim;
   config.max_position_embeddings = options.seq_len;
   return config;
@@ -367,7 +370,11 @@ double fp8_rounding_explains(DType dtype) {
 }
 
 DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe) {
-  return {.dtype = dtype, .seq_len = recipe.scales == model::Fp8Scales::block ? 192 : 144, .fp8 = recipe};
+  const bool in_blocks = recipe.scales == model::Fp8Scales::block;
+  return {.dtype = dtype,
+          .sequences = in_blocks ? 4 : 2,
+          .seq_len = in_blocks ? 160 : 144,  // documents are no multiples of attention's blocks of rows
+          .fp8 = recipe};
 }
 
 std::vector<ComparedTensor> compare_devices(device::Device& device, device::Device& judge,

@@ -17,8 +17,10 @@ void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOption
                                          : DeviceCheckOptions{.dtype = options.dtype};
   small.tf32 = options.tf32;
   small.head_dim = options.head_dim;
+  const bool in_blocks = options.fp8 && options.fp8->scales == model::Fp8Scales::block;
   const std::string computed =
-      to_string(options.dtype) + std::string(options.fp8 ? " with products in FP8" : "");
+      fmt::format("{}{}{}", to_string(options.dtype), options.fp8 ? " with products in FP8" : "",
+                  in_blocks ? " and scales of blocks" : "");
   std::string failure;
   std::vector<ComparedTensor> compared;
   try {

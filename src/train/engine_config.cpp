@@ -96,6 +96,16 @@ void require_fp8_products(const Config& config, const std::string& gpu, int majo
   }
 }
 
+void require_fp8_products(const Config& config, const device::GpuProperties& gpu) {
+  require_fp8_products(config, gpu.name, gpu.major, gpu.minor);
+  if (config.fsdp.product_dtype != ProductDtype::fp8 || config.fsdp.fp8_scales != model::Fp8Scales::block ||
+      gpu.fp8_blocks)
+    return;
+  throw_user_error(
+      "fsdp.fp8_scales = block needs cuBLAS 12.9 or newer, and llampi was built with or has found an older one; use "
+      "fsdp.fp8_scales = tensor");
+}
+
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);

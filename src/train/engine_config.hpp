@@ -27,6 +27,8 @@ std::optional<model::Fp8Recipe> fp8_recipe(const Config& config);
 /// @param gpu its name; then its compute capability
 /// @throws UserError if fsdp.product_dtype = fp8 and it has no such products
 void require_fp8_products(const Config& config, const std::string& gpu, int major, int minor);
+/// The same of a GPU that is there, with its library.
+void require_fp8_products(const Config& config, const device::GpuProperties& gpu);
 
 /// Whether run.attention_workspace = auto has an effect.
 /// @param gpu_major compute capability; deterministic attention of the newest keeps nothing

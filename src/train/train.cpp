@@ -318,8 +318,7 @@ Outcome Trainer::run_watched() {
   const int micro_batches = micro_batches_of_step(config_, world_.size());
   fsdp::EngineOptions options;
   comm::agree(world_, [&] {
-    if (const auto& gpu = compute_.gpu_properties; compute_.on_gpu())
-      require_fp8_products(config_, gpu.name, gpu.major, gpu.minor);
+    if (const auto& gpu = compute_.gpu_properties; compute_.on_gpu()) require_fp8_products(config_, gpu);
     options = engine_options(config_, *inputs_.model, micro_batches,
                              compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });

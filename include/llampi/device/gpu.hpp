@@ -36,7 +36,8 @@ struct GpuProperties {
   std::string bus_id;        ///< "0000:17:00.0"; the instances of a GPU that is divided (MIG) have the same
   int major = 0, minor = 0;  ///< compute capability
   std::int64_t memory_bytes = 0;
-  std::string uuid = {};  ///< 32 hexadecimal digits, another one for each instance; empty: unknown
+  std::string uuid = {};    ///< 32 hexadecimal digits, another one for each instance; empty: unknown
+  bool fp8_blocks = false;  ///< has_fp8_block_products(), and its cuBLASLt has them too: 12.9 or newer
 
   /// What two ranks of a node compare to know whether they have one GPU.
   const std::string& identity() const { return uuid.empty() ? bus_id : uuid; }

@@ -309,8 +309,8 @@ struct Fp8BlockMaximum {
   Tensor maxima;       ///< int32 [R / 128, C / 128] of a weight [R, C], read and written
 };
 
-/// The scales of a weight and of its transpose from the maxima of its blocks, for DType::float8_e4m3fn. What only fills a
-/// row becomes 1.
+/// The scales of a weight and of its transpose from the maxima of its blocks, for DType::float8_e4m3fn. Padding of a
+/// row is 1.
 struct Fp8BlockScales {
   static constexpr const char* kName = "fp8_block_scales";
   Tensor maxima;             ///< int32 [R / 128, C / 128]

@@ -10,7 +10,8 @@
 //       ranks of a shard group, number of such groups, both written out for people
 //   micro_batch, seq_len, micro_batches
 //       sequences, tokens, micro-batches of a step
-//   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
+//   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), fp8_scales ("tensor" or
+//   "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
 //       activation.checkpointing and activation.offload, with what auto came to; the part of matrix operations, at
 //       most, that the first adds, and of their time, at most, that waiting for copies of the second does; room for
@@ -57,6 +58,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,7 @@
 #include "llampi/fsdp/compiled_model.hpp"
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/fsdp/memory_report.hpp"
+#include "llampi/model/fp8_recipe.hpp"
 
 namespace llampi::plan {
 
@@ -134,7 +137,8 @@ struct PlanReport {
   model::BatchShape batch;
   int micro_batches = 1;
   fsdp::Precision precision;
-  bool fp8 = false;  ///< weights of blocks are gathered and multiplied in 8 bits
+  /// Of the weights of blocks, which are gathered and multiplied in 8 bits; none: they are not.
+  std::optional<model::Fp8Scales> fp8 = {};
   int shards = 1;
   int replicas = 1;
   std::string groups;

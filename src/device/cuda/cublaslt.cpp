@@ -225,6 +225,11 @@ class Cublas final : public ProductLibrary {
 
 std::unique_ptr<ProductLibrary> make_product_library() { return std::make_unique<Cublas>(); }
 
+bool product_library_has_blocks() {
+  constexpr std::size_t kFirst = 120900;
+  return CUBLAS_VERSION >= kFirst && cublasLtGetVersion() >= kFirst;
+}
+
 std::string product_library_version() {
   const std::size_t version = cublasLtGetVersion();
   return fmt::format("cuBLASLt {}.{}.{}", version / 10000, version / 100 % 100, version % 100);

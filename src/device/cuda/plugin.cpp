@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include "device/cuda/cuda_device.hpp"
+#include "device/cuda/product_library.hpp"
 #include "device/cuda/versions.hpp"
 #include "device/gpu_factory.hpp"
 
@@ -30,8 +31,10 @@ class CudaLibrary final : public GpuLibrary {
       check(cudaGetDeviceProperties(&properties, i), "cudaGetDeviceProperties");
       char bus_id[32] = {};
       check(cudaDeviceGetPCIBusId(bus_id, sizeof bus_id, i), "cudaDeviceGetPCIBusId");
-      gpus.push_back({properties.name, bus_id, properties.major, properties.minor,
-                      static_cast<std::int64_t>(properties.totalGlobalMem), hexadecimal(properties.uuid)});
+      gpus.push_back(
+          {properties.name, bus_id, properties.major, properties.minor,
+           static_cast<std::int64_t>(properties.totalGlobalMem), hexadecimal(properties.uuid),
+           has_fp8_block_products(properties.major, properties.minor) && product_library_has_blocks()});
     }
     return gpus;
   }

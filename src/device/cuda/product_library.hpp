@@ -112,5 +112,6 @@ ColumnOperands copied(const LibraryProduct::Way& way, const ColumnMatrix& result
 /// @throws Error if it cannot be used on this machine
 std::unique_ptr<ProductLibrary> make_product_library();
 std::string product_library_version();  ///< "cuBLASLt 13.1.0"
+bool product_library_has_blocks();      ///< scales of tiles and blocks, on a GPU that has them
 
 }  // namespace llampi::device::cuda

@@ -48,8 +48,10 @@ TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
     const std::string name = fmt::format("{}, {}", to_string(recipe.gradient), word_of(recipe.scales));
     SCOPED_TRACE(name);
     orders[static_cast<std::size_t>(recipe.gradient) % orders.size()].set();
-    const auto compared =
-        selfcheck::compare_devices(*gpu_, *host_, selfcheck::fp8_check_options(DType::bfloat16, recipe));
+    auto options = selfcheck::fp8_check_options(DType::bfloat16, recipe);
+    if (recipe.gradient == DType::float8_e4m3fn)
+      options.head_dim = 80;  // that four heads of are no multiple of 128
+    const auto compared = selfcheck::compare_devices(*gpu_, *host_, options);
     EXPECT_EQ(selfcheck::failure_of(compared), "");
     const auto worst = std::ranges::max_element(compared, {}, [](const auto& tensor) {
       return tensor.allowed > 0 ? tensor.error / tensor.allowed : 0;

@@ -253,7 +253,9 @@ TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
   folder_.write("wide.json", kWide);
   const std::string blocks =
       " --fsdp.product_dtype=fp8 --fsdp.fp8_scales=block --model.config=wide.json --data.seq_len=64";
-  EXPECT_EQ(json("--device h100" + blocks)["product_dtype"], "fp8");
+  EXPECT_EQ(json("--device h100" + blocks)["fp8_scales"], "block");
+  EXPECT_EQ(fp8["fp8_scales"], "tensor");
+  EXPECT_EQ(bfloat16["fp8_scales"], nullptr);
   expect_refused(
       "--device l40s" + blocks,
       "fsdp.fp8_scales = block needs a GPU of compute capability 9.0 (Hopper), and l40s has 8.9; use "

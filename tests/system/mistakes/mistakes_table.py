@@ -70,7 +70,7 @@ MISTAKES = [
      "fsdp.fp8_scales = block needs micro-batches of a multiple of 128 tokens, not ", RUN),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --fsdp.product_dtype=fp8", 2, "multiples of 16"),
     ("value", "llampi plan --model.config=m --data.seq_len=64 --train.micro_batch=2 --fsdp.product_dtype=fp8 "
-     "--fsdp.fp8_scales=block", 2, "products in FP8 with scales of blocks need multiples of 128; use fsdp.fp8_scales = tensor"),
+     "--fsdp.fp8_scales=block", 2, "products in FP8 with scales of blocks need multiples of 128; use fsdp.product_dtype = auto"),
     ("value", "train --train.eval_every=2", 2, "needs data.eval"),
     ("value", "train --run.dir= ", 2, "run.dir is empty"),
     ("value", "train --run.dir='a#b'", 2, "cannot be kept in a configuration file"),
