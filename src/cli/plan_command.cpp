@@ -152,8 +152,12 @@ int plan_command(const Arguments& arguments) {
   machine.ranks_per_node = run.shape.ranks_per_node;
   machine.threads = run.shape.threads;
   share_host_memory(request, machine);
-  const plan::PlanReport report =
-      plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  const fsdp::FitQuestion question =
+      plan::fit_question(report, *run.model, run.options, run.groups, *run.sizes);
+  report.max_positions = run.max_positions;
+  if (report.knows_memory() && report.fits())
+    report.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
   if (request.json) {
     print((request.actions ? plan::to_json(report, run.compiled) : plan::to_json(report)) + "\n");
   } else {
@@ -165,7 +169,7 @@ int plan_command(const Arguments& arguments) {
     }
   }
   if (!report.knows_memory() || report.fits()) return kDone;
-  throw plan::does_not_fit(report, *run.model, run.options, run.groups, run.compiled, *run.sizes);
+  throw plan::does_not_fit(report, run.compiled, question);
 }
 
 }  // namespace llampi::cli

@@ -358,6 +358,26 @@ std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enoug
   return candidates.back();
 }
 
+std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most) {
+  constexpr std::int64_t kStep = 128;
+  const auto fits = [&](std::int64_t steps) {
+    EngineOptions options = question.options;
+    options.batch.seq_len = steps * kStep;
+    const CompiledModel compiled =
+        compile_model(question.model, options, question.groups, question.sizes, question.backend);
+    return question.fits(compiled.arena_bytes, question.groups);
+  };
+  // It fits with `low`, and is not known to with `high`.
+  const std::int64_t end = most / kStep + 1;
+  std::int64_t low = question.options.batch.seq_len / kStep, high = low + 1;
+  while (high < end && fits(high)) low = high, high = std::min(2 * high, end);
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  return std::max(low * kStep, question.options.batch.seq_len);
+}
+
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided) {
   constexpr int kPieces = 8;                     // of the most room: larger ones are faster by little
   constexpr std::int64_t kEnoughTokens = 16384;  // of a micro-batch: products are as fast as they get

@@ -76,16 +76,22 @@ std::int64_t host_needed_bytes(const Machine& machine,
   return machine.most_ranks_on_a_node() * (arena_bytes[static_cast<int>(fsdp::Arena::host)] + kProcessBytes);
 }
 
-ConfigError does_not_fit(const PlanReport& report, const model::Model& model,
-                         const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
-                         const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes) {
-  const Machine& machine = report.machine;
-  const auto fits = [&](const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                        const fsdp::RankGroups& in_groups) {
+fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
+                               const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                               const device::OperationSizes& sizes) {
+  const auto fits = [&report](const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
+                              const fsdp::RankGroups& in_groups) {
+    const Machine& machine = report.machine;
     return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes &&
            (!report.knows_host_memory() ||
             host_needed_bytes(machine, arena_bytes) <= machine.host_memory_bytes);
   };
+  return {model, options, groups, sizes, report.machine.backend, fits};
+}
+
+ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
+                         const fsdp::FitQuestion& question) {
+  const Machine& machine = report.machine;
   const bool device_is_full = !report.fits_on_device();
   const std::string lack =
       device_is_full
@@ -96,7 +102,7 @@ ConfigError does_not_fit(const PlanReport& report, const model::Model& model,
   const std::optional<fsdp::Arena> arena =
       report.on_gpu() ? std::optional(device_is_full ? fsdp::Arena::device : fsdp::Arena::host)
                       : std::nullopt;
-  return fsdp::does_not_fit(lack, compiled, arena, {model, options, groups, sizes, machine.backend, fits});
+  return fsdp::does_not_fit(lack, compiled, arena, question);
 }
 
 std::vector<UnitReport> report_units(const model::Model& model, const std::vector<fsdp::Unit>& units,

@@ -150,6 +150,7 @@ Json report_json(const PlanReport& r) {
           {"host_needed_bytes", r.host_needed_bytes},
           {"host_memory_bytes", r.knows_host_memory() ? Json(r.machine.host_memory_bytes) : Json()},
           {"fits", r.knows_memory() ? Json(r.fits()) : Json()},
+          {"longest_seq_len", r.longest_seq_len > 0 ? Json(r.longest_seq_len) : Json()},
           {"arenas", arenas_json(r)},
           {"roles", roles_json(r.purposes)},
           {"busiest", peak_json(r)},

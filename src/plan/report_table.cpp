@@ -79,10 +79,15 @@ std::string format_fit(const PlanReport& r) {
   text = verdict(r.fits_on_device()) + text +
          fmt::format(", {} has {}\n", m.device == "cpu" || m.device == "cuda" ? "which" : m.device,
                      format_bytes(m.memory_bytes));
-  if (!r.knows_host_memory()) return text;
-  return text + verdict(r.fits_on_host()) +
-         fmt::format("needs about {} of host memory per node, which has {}\n",
-                     format_bytes(r.host_needed_bytes), format_bytes(m.host_memory_bytes));
+  if (r.knows_host_memory()) {
+    text += verdict(r.fits_on_host()) + fmt::format("needs about {} of host memory per node, which has {}\n",
+                                                    format_bytes(r.host_needed_bytes),
+                                                    format_bytes(m.host_memory_bytes));
+  }
+  if (r.longest_seq_len > 0)
+    text += fmt::format("longest sequences that fit, all else as it is: {} tokens{}\n", r.longest_seq_len,
+                        r.longest_seq_len == r.max_positions ? ", all that the model has positions for" : "");
+  return text;
 }
 
 std::string format_peak(const PlanReport& r) {

@@ -106,6 +106,10 @@ KeptActivations fitting_activations(const FitQuestion& question);
 /// takes to have `enough` tokens. 1 where nothing fits.
 std::int64_t fitting_micro_batch(const FitQuestion& question, std::int64_t enough);
 
+/// The longest sequences with which it fits, all else as it is: a multiple of 128 tokens, `most` at most. The question's own
+/// length must fit, and is returned where no longer one does.
+std::int64_t fitting_seq_len(const FitQuestion& question, std::int64_t most);
+
 /// What of a run's options is decided by what fits.
 struct Undecided {
   bool checkpointing = false;

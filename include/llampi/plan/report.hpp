@@ -27,6 +27,9 @@
 //   needed_bytes, device_memory_bytes, fits
 //       of the device's memory with all of these; what it has and whether that is enough, null if it is not
 //       known
+//   longest_seq_len
+//       tokens of the longest sequences that fit, all else as it is: a multiple of 128, or seq_len; null where memory is not
+//       known or the plan does not fit
 //   host_needed_bytes, host_memory_bytes
 //       of a node with GPUs: what its ranks need of the host's memory, what it has (null if not given);
 //       `fits` is of both
@@ -169,6 +172,10 @@ struct PlanReport {
   std::int64_t needed_bytes = 0;        ///< of the device's memory
   std::int64_t host_needed_bytes = 0;   ///< of a node's memory beside its GPUs; 0 on CPUs
 
+  /// 0: not known. See fsdp::fitting_seq_len().
+  std::int64_t longest_seq_len = 0;
+  std::int64_t max_positions = 0;  ///< of the model
+
   /// Over all arenas.
   ArenaReport total() const;
   bool on_gpu() const { return machine.backend == comm::Backend::nccl; }
@@ -192,10 +199,14 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
                        const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
                        const Machine& machine);
 
+/// Whether other options would fit where the report is of. All must outlive it.
+fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
+                               const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                               const device::OperationSizes& sizes);
+
 /// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.
-ConfigError does_not_fit(const PlanReport& report, const model::Model& model,
-                         const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
-                         const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes);
+ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
+                         const fsdp::FitQuestion& question);
 
 /// Tables for people.
 std::string format_report(const PlanReport& report);

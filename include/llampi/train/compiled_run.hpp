@@ -29,6 +29,7 @@ struct CompiledRun {
   fsdp::RankGroups groups;
   fsdp::EngineOptions options;
   fsdp::CompiledModel compiled;
+  std::int64_t max_positions = 0;  ///< of a sequence: the model's max_position_embeddings
 };
 
 /// What every rank of train() would compile. Reads the model's config.json and nothing else. Threads that

@@ -230,6 +230,30 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
 }
 
+TEST_F(Plan, NamesTheLongestSequencesThatFit) {
+  std::string wide = kWide;
+  wide.replace(wide.find("64}"), 3, "65536}");
+  folder_.write("long.json", wide);
+  const std::string options =
+      "--model.config=long.json --activation.checkpointing=none --data.seq_len=100 --memory ";
+  const auto fits = [&](const std::string& memory, std::int64_t seq_len) {
+    return plan(options + memory + " --data.seq_len=" + std::to_string(seq_len)).status == 0;
+  };
+  const std::int64_t longest = json(options + "4")["longest_seq_len"];
+  EXPECT_GT(longest, 128);
+  EXPECT_LT(longest, 65536);
+  EXPECT_EQ(longest % 128, 0);
+  EXPECT_TRUE(fits("4", longest));
+  EXPECT_FALSE(fits("4", longest + 128));
+  EXPECT_THAT(
+      plan(options + "4").out,
+      HasSubstr("\nlongest sequences that fit, all else as it is: " + std::to_string(longest) + " tokens\n"));
+  EXPECT_EQ(json(options + "2000")["longest_seq_len"], 65536);
+  EXPECT_THAT(plan(options + "2000").out,
+              HasSubstr(": 65536 tokens, all that the model has positions for\n"));
+  EXPECT_EQ(json("--ranks 2")["longest_seq_len"], nullptr);
+}
+
 // Each piece of advice is tried: with it the plan fits, without it it does not.
 TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
   const std::string ranks = "--ranks 2 --device h100";
