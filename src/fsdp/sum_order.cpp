@@ -30,32 +30,33 @@ std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups,
   return first + (replica * together + within) * step.shards + shard;
 }
 
-void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend) {
-  if (step.order == SumOrder::any) return;
+std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const Precision& precision,
+                                                    comm::Backend backend) {
+  if (step.order == SumOrder::any) return {};
+  ConfigError::Parts parts{.field = "sum_order", .value = "tree", .remedy = "use {sum_order} = any"};
   if (backend == comm::Backend::nccl && step.shards * step.replicas > 1) {
-    throw ConfigError({.field = "sum_order",
-                       .value = "tree",
-                       .problem = "needs one rank, or CPUs: between GPUs NCCL sums in an order of its own",
-                       .remedy = "use {sum_order} = any"});
+    parts.problem = "needs one rank, or CPUs: between GPUs NCCL sums in an order of its own";
+    return parts;
   }
   for (const int ranks : {step.shards * step.replicas, step.shards}) {
     if (is_power_of_two(ranks)) continue;
-    throw ConfigError(
-        {.field = "sum_order",
-         .value = "tree",
-         .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
-                                "and not {}",
-                                ranks),
-         .remedy = "use such a number, or {sum_order} = any"});
+    parts.problem = fmt::format(
+        "needs ranks, and ranks of a shard group, whose number is a power of two, and not {}", ranks);
+    parts.remedy = "use such a number, or {sum_order} = any";
+    return parts;
   }
   for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},
                                      {"precision.gradient_shard", precision.gradient_shard}}) {
     if (dtype == DType::float32 || dtype == DType::float64) continue;
-    throw ConfigError({.field = "sum_order",
-                       .value = "tree",
-                       .problem = "needs gradients that are summed in float32",
-                       .remedy = fmt::format("use {{{}}} = float32, or {{sum_order}} = any", field)});
+    parts.problem = "needs gradients that are summed in float32";
+    parts.remedy = fmt::format("use {{{}}} = float32, or {{sum_order}} = any", field);
+    return parts;
   }
+  return {};
+}
+
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend) {
+  if (const auto problem = sum_order_problem(step, precision, backend)) throw ConfigError(*problem);
 }
 
 }  // namespace llampi::fsdp

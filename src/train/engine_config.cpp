@@ -8,6 +8,19 @@ namespace llampi::train {
 namespace {
 
 /// What asks for something that would have no effect, or that cannot be had together.
+/// What fsdp.sum_order = tree could not keep, though nothing else would tell.
+void check_sum_order(const Config& c, Hardware hardware) {
+  if (c.fsdp.sum_order == fsdp::SumOrder::any) return;
+  if (!c.train.micro_batch) {
+    throw_user_error(
+        "fsdp.sum_order = tree needs a train.micro_batch that is a number: as many sequences as fit depends on the number "
+        "of ranks");
+  }
+  if (hardware == Hardware::gpu && !c.run.deterministic)
+    throw_user_error(
+        "fsdp.sum_order = tree does not go with run.deterministic = false: then no two runs have the same bits");
+}
+
 void check_together(const Config& c) {
   if (c.fsdp.offload_step == OffloadStep::host && c.fsdp.cpu_offload == CpuOffload::none) {
     throw_user_error("fsdp.offload_step = host needs fsdp.cpu_offload = optimizer or params");
@@ -109,6 +122,7 @@ void require_fp8_products(const Config& config, const device::GpuProperties& gpu
 fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, int micro_batches,
                                    Hardware hardware) {
   check_together(c);
+  check_sum_order(c, hardware);
   fsdp::EngineOptions options;
   options.batch = {c.train.micro_batch.value_or(1), c.data.seq_len};
   const bool has_room = hardware == Hardware::gpu && keeps_dp(c);

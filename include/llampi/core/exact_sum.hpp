@@ -12,7 +12,7 @@ namespace llampi {
 
 /// Each term is cut to a multiple of 2^-64, and the sum is exact: integers on a grid, as a superaccumulator has them
 /// (Kulisch). Those of several ranks are added by adding words(). Up to 2^31 terms, each less than 2^95; the sum is NaN if
-/// one is not.
+/// one is not, or is infinite.
 class ExactSum {
  public:
   void add(double term) {

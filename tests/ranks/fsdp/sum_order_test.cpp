@@ -49,6 +49,13 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
   if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
   const std::vector<WrapOptions> wraps = {
       {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
+  const std::vector<BlockCheckpointing> checkpointing = {
+      Checkpointing::none, Checkpointing::full, Checkpointing::selective, Checkpointing::feed_forward};
+  const std::vector<Offload> offloads = {{},
+                                         {.optimizer = true},
+                                         {.optimizer = true, .host_step = true},
+                                         {.optimizer = true, .params = true},
+                                         {.residuals = true}};
   int number = 0;
   for (const auto& [global_batch, micro_batch] : {std::pair{8, 1}, {8, 2}, {24, 1}, {24, 2}}) {
     if (global_batch % (micro_batch * test_ranks()) != 0) continue;
@@ -66,6 +73,8 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
         options.unsharded = unsharded;
         options.wrap = wraps.at(static_cast<std::size_t>(number) % wraps.size());
         options.limit = 1 + number % 2;
+        options.checkpointing = checkpointing.at(static_cast<std::size_t>(number) % checkpointing.size());
+        options.offload = offloads.at(static_cast<std::size_t>(number) % offloads.size());
         options.poison = true;
         expect_same_bits(expected, run(options),
                          fmt::format("{} groups of {}, batch {} of {}, unsharded {}, wrap {}",

@@ -230,6 +230,18 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
 }
 
+// Bytes that gradients in bfloat16 would save, and ranks between which sums have no order, are no way out.
+TEST_F(Plan, OfSumsInOneOrderNamesWhatFitsWithThem) {
+  folder_.write("wide.json", kWide);
+  const std::string tree = " --fsdp.sum_order=tree --model.config=wide.json --memory 0.5";
+  const Ending on_cpus = plan("--ranks 2" + tree);
+  EXPECT_EQ(on_cpus.status, 2);
+  EXPECT_THAT(on_cpus.err, ::testing::AllOf(StartsWith("llampi: needs "), Not(HasSubstr("gradient_dtype"))));
+  const Ending on_gpus = plan("--ranks 1 --device h100" + tree);
+  EXPECT_EQ(on_gpus.status, 2);
+  EXPECT_THAT(on_gpus.err, ::testing::AllOf(StartsWith("llampi: needs "), Not(HasSubstr(" ranks"))));
+}
+
 TEST_F(Plan, NamesTheLongestSequencesThatFit) {
   std::string wide = kWide;
   wide.replace(wide.find("64}"), 3, "65536}");

@@ -106,6 +106,10 @@ TEST_F(SumOrder, WhatCannotBeHadIsRefused) {
       3, "",
       "fsdp.sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not "
       "3; use such a number, or fsdp.sum_order = any");
+  expect_refused(
+      2, "--train.micro_batch=auto",
+      "fsdp.sum_order = tree needs a train.micro_batch that is a number: as many sequences as fit depends on the "
+      "number of ranks");
   expect_refused(2, "--fsdp.reduce_dtype=bfloat16",
                  "fsdp.sum_order = tree needs gradients that are summed in float32; use "
                  "fsdp.reduce_dtype = float32, or fsdp.sum_order = any");

@@ -195,7 +195,7 @@ std::vector<ListCase> list_cases() {
                                  .wrap = wraps[cases.size() % wraps.size()],
                                  .offload = kOffloads[cases.size() % kOffloads.size()],
                                  .frozen = cases.size() % 3 == 0,
-                                 .on_gpus = ranks == 1 && unsharded,
+                                 .on_gpus = ranks == 1,
                                  .sum_order = SumOrder::tree});
               }
             }
