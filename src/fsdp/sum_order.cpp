@@ -30,30 +30,33 @@ std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups,
   return first + (replica * together + within) * step.shards + shard;
 }
 
-void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend) {
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend,
+                     comm::Reduction reduction) {
   if (step.order == SumOrder::any) return;
-  if (backend == comm::Backend::nccl && step.shards * step.replicas > 1) {
+  const bool by_nccl = backend == comm::Backend::nccl && reduction == comm::Reduction::nccl;
+  if (by_nccl && step.shards * step.replicas > 1) {
     throw ConfigError({.field = "sum_order",
                        .value = "tree",
-                       .problem = "needs one rank, or CPUs: between GPUs NCCL sums in an order of its own",
-                       .remedy = "use {sum_order} = any"});
+                       .problem = "does not go with {reduction} = nccl: NCCL sums in an order of its own",
+                       .remedy = "use {reduction} = tree, or {sum_order} = any"});
   }
   for (const int ranks : {step.shards * step.replicas, step.shards}) {
     if (is_power_of_two(ranks)) continue;
-    throw ConfigError({.field = "sum_order",
-                       .value = "tree",
-                       .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
-                                              "and not {}",
-                                              ranks),
-                       .remedy = "use such a number, or {sum_order} = any"});
+    throw ConfigError(
+        {.field = "sum_order",
+         .value = "tree",
+         .problem = fmt::format("needs ranks, and ranks of a shard group, whose number is a power of two, "
+                                "and not {}",
+                                ranks),
+         .remedy = "use such a number, or {sum_order} = any"});
   }
-  for (const auto& [field, dtype] :
-       {std::pair{"precision.reduce", precision.reduce}, {"precision.gradient_shard", precision.gradient_shard}}) {
+  for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},
+                                     {"precision.gradient_shard", precision.gradient_shard}}) {
     if (dtype == DType::float32 || dtype == DType::float64) continue;
     throw ConfigError({.field = "sum_order",
                        .value = "tree",
-                       .problem = fmt::format("needs gradients that are summed in float32, and {{{}}} is {}", field,
-                                              to_string(dtype)),
+                       .problem = fmt::format("needs gradients that are summed in float32, and {{{}}} is {}",
+                                              field, to_string(dtype)),
                        .remedy = fmt::format("use {{{}}} = float32, or {{sum_order}} = any", field)});
   }
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/words.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/storage.hpp"
@@ -38,7 +39,8 @@ constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_ra
 std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch);
 
 /// @throws UserError if sums in the order of the tree cannot be had so: groups that are no powers of two, gradients that are
-/// not summed in float32, or several ranks with NCCL, which sums in an order of its own
-void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend);
+/// not summed in float32, or several GPUs with Reduction::nccl, an order of its own
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend,
+                     comm::Reduction reduction);
 
 }  // namespace llampi::fsdp
