@@ -37,7 +37,7 @@ void check_sum_order(const StepShape& step, const Precision& precision, comm::Ba
   if (by_nccl && step.shards * step.replicas > 1) {
     throw ConfigError({.field = "sum_order",
                        .value = "tree",
-                       .problem = "does not go with {reduction} = nccl: NCCL sums in an order of its own",
+                       .problem = "cannot be had where NCCL sums over ranks, in an order of its own",
                        .remedy = "use {reduction} = tree, or {sum_order} = any"});
   }
   for (const int ranks : {step.shards * step.replicas, step.shards}) {
