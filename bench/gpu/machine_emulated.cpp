@@ -11,8 +11,8 @@ Machine open_machine(comm::World& mpi, const Options& options) {
   machine.host = device::make_cpu_device(options.threads);
   auto gpu =
       std::make_unique<device::cuda::CudaDevice>(device::GpuOptions{.deterministic = options.deterministic});
-  machine.gpu_world =
-      std::make_unique<comm::nccl::NcclWorld>(mpi, comm::nccl::Gpu{*gpu, *gpu}, std::chrono::seconds(30));
+  machine.gpu_world = std::make_unique<comm::nccl::NcclWorld>(
+      mpi, comm::nccl::Gpu{*gpu, *gpu}, comm::NcclOptions{.patience = std::chrono::seconds(30)});
   machine.gpu = std::move(gpu);
   machine.name = machine.libraries = "emulated GPU";
   machine.peak_flops = 1e9;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/nccl/library.hpp"
@@ -61,9 +62,9 @@ bool fails(Call call) {
   return true;
 }
 
-/// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may.
+/// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may: at `place`, if any.
 void check_buffers(const Collective& c, std::size_t send_bytes, std::size_t receive_bytes,
-                   std::ptrdiff_t place) {
+                   std::optional<std::ptrdiff_t> place) {
   const auto *const s = static_cast<const std::byte*>(c.send), *const r =
                                                                    static_cast<const std::byte*>(c.receive);
   for (const auto& [data, bytes] : {std::pair{s, send_bytes}, std::pair{r, receive_bytes}}) {
@@ -104,6 +105,8 @@ class EmulatedCommunicator final : public LibraryCommunicator {
         return reduce_scatter(collective);
       case Collective::Kind::all_reduce:
         return all_reduce(collective);
+      case Collective::Kind::all_to_all:
+        return all_to_all(collective);
     }
     return kFailed;
   }
@@ -161,13 +164,17 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   /// in `send`.
   template <class Finish>
   Result collective(const Collective& c, std::size_t bytes, Finish finish) {
+    return collective(c, Sent{.data = c.send, .bytes = bytes}, finish);
+  }
+  template <class Finish>
+  Result collective(const Collective& c, const Sent& sent, Finish finish) {
     if (std::exchange(connects_, false)) check_mpi(MPI_Ibarrier(link_->mpi, &connection_));
     return begin(Call::issue, [=, link = link_] {
       // A graph has an order of its own.
       const auto& last = emulator::state().last;
       if (emulator::state().chained && last && last->capture.get() == capture_of(c.stream))
         wait_for(c.stream, last);
-      exchange(link, c.send, bytes, c.stream, [=](Received& received) { finish(*link, received); });
+      exchange(link, sent, c.stream, [=](Received& received) { finish(*link, received); });
       emulator::state().last = mark(c.stream);
     });
   }
@@ -207,6 +214,23 @@ class EmulatedCommunicator final : public LibraryCommunicator {
         const std::size_t begin = count * owner / ranks, end = count * (owner + 1) / ranks;
         combine_round_the_ring({c.dtype, c.op, all.data(), count, link.ranks}, static_cast<int>(owner), begin,
                                end - begin, static_cast<std::byte*>(c.receive) + begin * size);
+      }
+    });
+  }
+
+  Result all_to_all(const Collective& c) {
+    const std::size_t bytes = bytes_of(c), size = static_cast<std::size_t>(size_of(c.dtype));
+    const std::size_t send_stride = static_cast<std::size_t>(c.send_stride) * size,
+                      receive_stride = static_cast<std::size_t>(c.receive_stride) * size;
+    const auto ranks = static_cast<std::size_t>(link_->ranks), own = static_cast<std::size_t>(link_->rank);
+    require(std::min(send_stride, receive_stride) >= bytes, "parts of ranks that overlap");
+    check_buffers(c, (ranks - 1) * send_stride + bytes, (ranks - 2) * receive_stride + bytes, {});
+    return collective(c, Sent{c.send, bytes, ranks, send_stride}, [=](const Link&, const Received& all) {
+      auto* to = static_cast<std::byte*>(c.receive);
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        if (rank == own) continue;
+        std::memcpy(to, all.data() + rank * bytes, bytes);
+        to += receive_stride;
       }
     });
   }

@@ -66,20 +66,25 @@ void look(const std::shared_ptr<Exchange>& exchange) {
   exchange->arrived->reach();
 }
 
-void start(const std::shared_ptr<Exchange>& exchange, const void* send, std::size_t bytes, int capture) {
+void start(const std::shared_ptr<Exchange>& exchange, const Sent& sent, int capture) {
   if (exchange->link->dead) {
     exchange->arrived->reach();
     return;
   }
-  exchange->own.assign(static_cast<const std::byte*>(send), static_cast<const std::byte*>(send) + bytes);
-  exchange->all.resize(bytes * static_cast<std::size_t>(exchange->link->ranks));
+  const auto* const data = static_cast<const std::byte*>(sent.data);
+  for (std::size_t part = 0; part < sent.parts; ++part) {
+    const std::byte* const begin = data + part * sent.stride;
+    exchange->own.insert(exchange->own.end(), begin, begin + sent.bytes);
+  }
+  exchange->all.resize(sent.bytes * static_cast<std::size_t>(exchange->link->ranks));
   exchange->capture = capture;
   exchange->captures.resize(static_cast<std::size_t>(exchange->link->ranks));
   const MPI_Comm mpi = exchange->link->mpi;
   check_mpi(MPI_Iallgather(&exchange->capture, 1, MPI_INT, exchange->captures.data(), 1, MPI_INT, mpi,
                            exchange->requests.data()));
-  check_mpi(MPI_Iallgather(exchange->own.data(), static_cast<int>(bytes), MPI_BYTE, exchange->all.data(),
-                           static_cast<int>(bytes), MPI_BYTE, mpi, exchange->requests.data() + 1));
+  auto* const trade = sent.parts > 1 ? &MPI_Ialltoall : &MPI_Iallgather;
+  check_mpi(trade(exchange->own.data(), static_cast<int>(sent.bytes), MPI_BYTE, exchange->all.data(),
+                  static_cast<int>(sent.bytes), MPI_BYTE, mpi, exchange->requests.data() + 1));
   if (is_eager()) check_mpi(MPI_Waitall(2, exchange->requests.data(), MPI_STATUSES_IGNORE));
   look(exchange);
 }
@@ -126,7 +131,7 @@ MPI_Comm connect(const Id& id, int rank, int ranks) {
   return communicator;
 }
 
-void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
+void exchange(const std::shared_ptr<Link>& link, const Sent& sent, cudaStream_t stream,
               std::function<void(Received&)> with) {
   // In a graph this is done again and again: each time it is an exchange of its own.
   const auto current = std::make_shared<std::shared_ptr<Exchange>>();
@@ -134,7 +139,7 @@ void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t b
   enqueue(stream, [=, number = capture ? capture->number() : 0] {
     *current = std::make_shared<Exchange>();
     (*current)->link = link;
-    start(*current, send, bytes, number);
+    start(*current, sent, number);
   });
   wait_for_what(stream, [current] { return (*current)->arrived; });
   enqueue(stream, [current, with = std::move(with)] {

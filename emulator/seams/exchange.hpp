@@ -30,12 +30,19 @@ MPI_Comm connect(const Id& id, int rank, int ranks);
 
 void check_mpi(int code);
 
+/// What a rank sends: the same `bytes` to all, or `parts` of so many, the first to rank 0 and so on.
+struct Sent {
+  const void* data = nullptr;
+  std::size_t bytes = 0, parts = 1;
+  std::size_t stride = 0;  ///< bytes from one part to the next
+};
+
 /// Every rank's bytes, one rank after another; they may be moved from.
 using Received = std::vector<std::byte>;
-/// Enqueues an exchange of `bytes` from `send`: `with` gets what all ranks sent. The rank's GPU does other
+/// Enqueues an exchange: `with` gets what all ranks sent to this one. The rank's GPU does other
 /// things meanwhile; but for eager streams, where the rank waits at once. All ranks must have it in a graph
 /// of the same number, or none.
-void exchange(const std::shared_ptr<Link>& link, const void* send, std::size_t bytes, cudaStream_t stream,
+void exchange(const std::shared_ptr<Link>& link, const Sent& sent, cudaStream_t stream,
               std::function<void(Received&)> with);
 
 }  // namespace llampi::emulator

@@ -29,6 +29,7 @@ std::string key_of(const std::string& field) {
       {"product_dtype", "fsdp.product_dtype"},
       {"fp8_scales", "fsdp.fp8_scales"},
       {"sum_order", "fsdp.sum_order"},
+      {"reduction", "fsdp.reduction"},
       {"precision.reduce", "fsdp.reduce_dtype"},
       {"strategy", "fsdp.strategy"},
       {"shard_group_size", "fsdp.shard_group_size"},

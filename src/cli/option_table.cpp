@@ -213,7 +213,10 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.sum_order", one_of(c.fsdp.sum_order),
        "in which order gradients of micro-batches are added. any: the fastest; last bits depend on the number of ranks. "
        "tree: a binary tree over all micro-batches of a step, so that 1, 2, 4, 8, ... ranks and all strategies give the "
-       "same bits; needs gradients summed in float32 and, on several ranks, CPUs"},
+       "same bits; needs gradients summed in float32 and, on several GPUs, fsdp.reduction = tree"},
+      {"fsdp.reduction", one_of(c.fsdp.reduction),
+       "how GPUs sum gradients over ranks. tree: each rank sums what it owns in float32, in the order of a tree over ranks, "
+       "as ranks on CPUs always do; nccl: NCCL does, in the dtype that travels and in an order of its own"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
        "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,

@@ -7,10 +7,10 @@
 namespace llampi::comm {
 
 std::unique_ptr<World> make_nccl_world(World& mpi, device::Device& gpu, const device::GpuLibrary& library,
-                                       std::chrono::milliseconds patience) {
+                                       const NcclOptions& options) {
   auto* const make = reinterpret_cast<NcclWorldFactory*>(library.symbol(kNcclWorldFactory));
   std::unique_ptr<World> world;
-  make(mpi, gpu, patience, world);
+  make(mpi, gpu, options, world);
   return world;
 }
 

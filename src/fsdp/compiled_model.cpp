@@ -37,7 +37,7 @@ StepShape step_shape(const EngineOptions& options, const RankGroups& groups) {
 
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
                             const device::OperationSizes& sizes, comm::Backend backend) {
-  check_sum_order(step_shape(options, groups), options.precision, backend);
+  check_sum_order(step_shape(options, groups), options.precision, backend, options.reduction);
   CompiledModel compiled;
   for (const auto& stage : model.stages()) {
     compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
@@ -67,6 +67,7 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .shards = groups.shard_count(),
                    .replicas = groups.replica_count(),
                    .backend = backend,
+                   .reduction = options.reduction,
                    .input_buffers = options.training ? options.micro_batches : 1,
                    .optimizer_state = options.training,
                    .shared_workspace = sizes.shared_workspace(),

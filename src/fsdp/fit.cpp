@@ -136,7 +136,8 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
 
   const RankGroups groups = groups_for(q, options, ranks);
-  if (sum_order_problem(step_shape(options, groups), options.precision, q.backend)) return std::nullopt;
+  if (sum_order_problem(step_shape(options, groups), options.precision, q.backend, options.reduction))
+    return std::nullopt;
   const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
   if (!q.fits(arena_bytes, groups)) return std::nullopt;
   return FittingRun{together(changes), ranks, arena_bytes};

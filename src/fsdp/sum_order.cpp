@@ -31,11 +31,13 @@ std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups,
 }
 
 std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const Precision& precision,
-                                                    comm::Backend backend) {
+                                                    comm::Backend backend, comm::Reduction reduction) {
   if (step.order == SumOrder::any) return {};
   ConfigError::Parts parts{.field = "sum_order", .value = "tree", .remedy = "use {sum_order} = any"};
-  if (backend == comm::Backend::nccl && step.shards * step.replicas > 1) {
-    parts.problem = "needs one rank, or CPUs: between GPUs NCCL sums in an order of its own";
+  const bool by_nccl = backend == comm::Backend::nccl && reduction == comm::Reduction::nccl;
+  if (by_nccl && step.shards * step.replicas > 1) {
+    parts.problem = "cannot be had where NCCL sums over ranks, in an order of its own";
+    parts.remedy = "use {reduction} = tree, or {sum_order} = any";
     return parts;
   }
   for (const int ranks : {step.shards * step.replicas, step.shards}) {
@@ -55,8 +57,10 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
   return {};
 }
 
-void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend) {
-  if (const auto problem = sum_order_problem(step, precision, backend)) throw ConfigError(*problem);
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend,
+                     comm::Reduction reduction) {
+  if (const auto problem = sum_order_problem(step, precision, backend, reduction))
+    throw ConfigError(*problem);
 }
 
 }  // namespace llampi::fsdp

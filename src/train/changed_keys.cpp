@@ -79,6 +79,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.shard_group_size", free},
       {"fsdp.accumulate", free},
       {"fsdp.sum_order", free},
+      {"fsdp.reduction", free},
       {"fsdp.backward_prefetch", free},
       {"fsdp.forward_prefetch", free},
       {"fsdp.limit_all_gathers", free},

@@ -132,6 +132,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.shard_group_size = c.fsdp.shard_group_size.value_or(0);
   options.wrap = {c.fsdp.wrap, c.fsdp.wrap_min_params, c.fsdp.wrap_modules};
   options.sum_order = c.fsdp.sum_order;
+  options.reduction = c.fsdp.reduction;
   options.accumulate_unsharded = c.fsdp.accumulate == GradientAccumulation::unsharded;
   if (c.activation.checkpointing) options.checkpointing = *c.activation.checkpointing;
   const bool on_gpu = hardware == Hardware::gpu;

@@ -104,6 +104,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.shard_group_size = options.shard_group_size;
   result.accumulate_unsharded = options.unsharded;
   result.sum_order = options.sum_order;
+  result.reduction = options.reduction;
   result.checkpointing = options.checkpointing;
   result.precision = options.precision;
   if (options.float64) {

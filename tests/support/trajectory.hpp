@@ -31,7 +31,8 @@ struct TrajectoryOptions {
   int shard_group_size = 0;
   bool unsharded = false;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
-  std::int64_t global_batch = 0;  ///< instead of the fixture's; 0: that
+  comm::Reduction reduction = comm::Reduction::tree;  ///< that of the machine's world
+  std::int64_t global_batch = 0;                      ///< instead of the fixture's; 0: that
   fsdp::BlockCheckpointing checkpointing = {};
   fsdp::Precision precision = {};
   double loss_scale = 1;

@@ -20,6 +20,7 @@ class WorldOver : public comm::World {
   int rank() const override { return world_.rank(); }
   const comm::Topology& topology() const override { return world_.topology(); }
   std::string describe() const override { return world_.describe(); }
+  comm::Backend backend() const override { return world_.backend(); }
   std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
     return world_.group(members);
   }

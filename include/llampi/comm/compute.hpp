@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/device/device.hpp"
@@ -26,8 +27,9 @@ struct ComputeChoice {
   bool deterministic = true;
   bool tf32 = false;
   device::GpuAttention attention = device::GpuAttention::automatic;
-  std::string option = "run.device";  ///< by which the user chose, for messages
-  ConfigError::Naming name_of = {};   ///< of other options, in what is logged
+  Reduction reduction = Reduction::tree;  ///< between GPUs
+  std::string option = "run.device";      ///< by which the user chose, for messages
+  ConfigError::Naming name_of = {};       ///< of other options, in what is logged
 };
 
 struct Compute {

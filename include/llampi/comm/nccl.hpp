@@ -3,12 +3,16 @@
 //
 // How these groups differ from those over MPI:
 //   - A collective is issued on the device's own stream and returns at once.
-//   - Sums are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16 and float16 are
-//     summed in their own dtype, so every addition on the way rounds; a result in float32, or one that is
-//     added, is cast or added after that, with one more rounding if it is narrow. A maximum of floating-point
-//     numbers need not be NaN where one of them is.
+//   - With Reduction::tree sums of float32, bfloat16 and float16 have the bits that MPI's have: parts travel by
+//     ncclSend and ncclRecv, in pieces for which the workspace has room, and a kernel of ours sums them. All of it
+//     is on the collective's stream, the pieces one after another.
+//   - With Reduction::nccl they are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16
+//     and float16 are summed in their own dtype, so every addition on the way rounds; a result in float32, or one
+//     that is added, is cast or added after that, with one more rounding if it is narrow. No workspace: what is
+//     said to be left undefined (whole, values) is used instead.
+//   - Maxima, integers and float64 are always NCCL's. A maximum of floating-point numbers need not be NaN where
+//     one of them is.
 //   - Only float32, bfloat16 and float16 can be added to a result.
-//   - No workspace. What is said to be left undefined (whole, values) is used instead.
 //   - They are on urgent streams, for each of which a group of several ranks has a
 //     communicator of NCCL, so that gathers and reductions do not wait for each other's end.
 //   - All ranks issue the collectives of both streams, and of all their groups, in one order, not only those
@@ -25,11 +29,13 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/device/forward.hpp"
 
 namespace llampi::comm {
@@ -50,12 +56,18 @@ GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gp
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.
 std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gpus, int gpu);
 
+struct NcclOptions {
+  std::chrono::milliseconds patience = std::chrono::minutes(10);  ///< of the host, with NCCL and other ranks
+  Reduction reduction = Reduction::tree;
+  std::int64_t exchange_bytes = kExchangeBytes;  ///< those of workspace.hpp
+};
+
 /// `mpi` with groups on the GPUs' memory; host values still go through MPI. Collective. Where ranks share a
 /// GPU, sets NCCL_HOSTID, NCCL_NET, NCCL_MNNVL_ENABLE and NCCL_SOCKET_IFNAME unless the user has: each rank
 /// is then a node of its own to NCCL, and everything goes over sockets, which is slow and for tests.
 /// @param mpi, gpu must outlive the result, its groups and their work; `gpu` is a device of `library`
-/// @param patience how long the host waits for NCCL or for other ranks until the job is given up
+/// @param options the same on all ranks. After its patience the host gives the job up
 std::unique_ptr<World> make_nccl_world(World& mpi, device::Device& gpu, const device::GpuLibrary& library,
-                                       std::chrono::milliseconds patience = std::chrono::minutes(10));
+                                       const NcclOptions& options = {});
 
 }  // namespace llampi::comm

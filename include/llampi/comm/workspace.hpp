@@ -5,15 +5,20 @@
 #include <cstdint>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/tensor.hpp"
 
 namespace llampi::comm {
 
 /// Scratch memory of the collectives in bytes. `dtype` is that of what is reduced (whole, values), whatever
-/// the result's. NCCL needs none: what is not reduced straight into its place is reduced where `whole` and
-/// `values` are.
-std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype);
-std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype);
+/// the result's. Between GPUs, with Reduction::tree, about `exchange_bytes` at most; what NCCL reduces needs none: if not
+/// straight into its place, it is reduced where `whole` and `values` are. MPI has but one reduction.
+std::int64_t reduce_scatter_workspace(Backend backend, std::int64_t whole_elements, int ranks, DType dtype,
+                                      Reduction reduction = Reduction::tree,
+                                      std::int64_t exchange_bytes = kExchangeBytes);
+std::int64_t all_reduce_workspace(Backend backend, std::int64_t elements, int ranks, DType dtype,
+                                  Reduction reduction = Reduction::tree,
+                                  std::int64_t exchange_bytes = kExchangeBytes);
 /// Those of MPI.
 inline std::int64_t reduce_scatter_workspace(std::int64_t whole_elements, int ranks, DType dtype) {
   return reduce_scatter_workspace(Backend::mpi, whole_elements, ranks, dtype);

@@ -6,6 +6,14 @@
 
 namespace llampi::device {
 
+/// What each of several ranks has of one sum: this rank's where it was, those of the others beside each other.
+struct RankParts {
+  Tensor own;  ///< [1, n]
+  int rank = 0, ranks = 1;
+  const void* others = nullptr;  ///< in the order of the ranks, of own's dtype
+  std::int64_t stride = 0;       ///< from one to the next, in elements
+};
+
 class CudaInterop {
  public:
   virtual ~CudaInterop() = default;
@@ -17,6 +25,9 @@ class CudaInterop {
   virtual bool is_reached(const Event& event) const = 0;
   /// Casts and adds in one pass: destination (+)= source, equal numbers of elements.
   virtual void add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream stream) = 0;
+  /// sum (+)= the parts of all ranks, which are added in float32 in the order of comm::tree_left(); rounded once if `sum` is
+  /// narrow. float32, bfloat16 or float16; sum [1, n] is float32 or of the parts' dtype, and may be where the own part is.
+  virtual void sum_parts(const RankParts& parts, Tensor sum, Accumulate accumulate, Stream stream) = 0;
 };
 
 }  // namespace llampi::device

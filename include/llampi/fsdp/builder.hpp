@@ -86,6 +86,7 @@ struct ProgramSpec {
   int shards = 1;    ///< ranks of the shard group
   int replicas = 1;  ///< ranks that hold the same shard
   comm::Backend backend = comm::Backend::mpi;
+  comm::Reduction reduction = comm::Reduction::tree;
 
   int input_buffers = 1;              ///< the most micro-batches of any program that shares the arena
   bool optimizer_state = true;        ///< moments

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/fsdp/builder.hpp"
 #include "llampi/fsdp/groups.hpp"
 #include "llampi/fsdp/program.hpp"
@@ -28,6 +29,7 @@ struct EngineOptions {
   int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
   bool accumulate_unsharded = false;
   SumOrder sum_order = SumOrder::any;  ///< the caller gives ranks micro-batches by micro_batch_number()
+  comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs: that of the world
   BlockCheckpointing checkpointing = {};
   Precision precision;
   Offload offload;

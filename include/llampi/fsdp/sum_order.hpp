@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/words.hpp"
 #include "llampi/fsdp/groups.hpp"
@@ -40,10 +41,12 @@ constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_ra
 std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch);
 
 /// Why sums in the order of the tree cannot be had so; none: they can. Groups that are no powers of two, gradients that are
-/// not summed in float32, or several ranks with NCCL, which sums in an order of its own.
+/// not summed in float32, or several GPUs with Reduction::nccl, an order of its
+/// own.
 std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const Precision& precision,
-                                                    comm::Backend backend);
+                                                    comm::Backend backend, comm::Reduction reduction);
 /// @throws UserError if there is such a problem
-void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend);
+void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend,
+                     comm::Reduction reduction);
 
 }  // namespace llampi::fsdp

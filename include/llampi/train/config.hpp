@@ -161,6 +161,7 @@ struct Config {
     std::int64_t wrap_min_params = 100'000'000;
     std::vector<std::string> wrap_modules;  ///< names or expressions
     fsdp::SumOrder sum_order = fsdp::SumOrder::any;
+    comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;

@@ -5,7 +5,9 @@
 
 #include "comm/nccl/nccl_work.hpp"
 #include "comm/reducible.hpp"
+#include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/workspace.hpp"
 
 namespace llampi::comm::nccl {
 namespace {
@@ -41,6 +43,9 @@ bool is_direct(Tensor from, Tensor result, Accumulate accumulate) {
   return from.dtype == result.dtype && accumulate == Accumulate::no;
 }
 
+/// Behind the first `bytes` of a workspace.
+void* behind(Tensor workspace, std::int64_t bytes) { return static_cast<std::byte*>(workspace.data) + bytes; }
+
 /// What NCCL leaves is cast or added by a kernel of ours.
 void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
   if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
@@ -49,8 +54,13 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 
 }  // namespace
 
-NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host)
-    : session_(std::move(session)), gpu_(gpu), host_(std::move(host)) {
+NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
+                     const NcclOptions& options)
+    : session_(std::move(session)),
+      gpu_(gpu),
+      host_(std::move(host)),
+      reduction_(options.reduction),
+      exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
     communicators_[device::Stream::urgent(i, "").index()] = std::make_shared<Communicator>(
@@ -59,10 +69,8 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
 }
 
 void NcclGroup::issue(const Operation& operation, Collective collective) {
-  if (size() == 1 || operation.elements == 0) return;
+  if (size() == 1 || collective.elements == 0) return;
   require(communicator(operation.stream) != nullptr, "collectives between GPUs are on urgent streams");
-  collective.elements = operation.elements;
-  collective.dtype = operation.dtype;
   collective.stream = gpu_.stream(operation.stream);
   communicator(operation.stream)->issue(operation, collective);
 }
@@ -75,6 +83,89 @@ void NcclGroup::finish(Tensor sum, Tensor result, Accumulate accumulate, device:
   }
 }
 
+bool NcclGroup::is_summed_here(DType dtype, ReduceOp op) const {
+  return size() > 1 && op == ReduceOp::sum && is_summed_in_tree(reduction_, dtype);
+}
+
+void NcclGroup::exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
+                                 Accumulate accumulate, void* received, std::int64_t received_stride) {
+  issue(operation, {.kind = Collective::Kind::all_to_all,
+                    .send = whole.data,
+                    .receive = received,
+                    .elements = sum.elements(),
+                    .dtype = whole.dtype,
+                    .send_stride = stride,
+                    .receive_stride = received_stride});
+  const std::int64_t own = rank() * stride;
+  gpu_.cuda.sum_parts({.own = whole.slice(own, own + sum.elements()),
+                       .rank = rank(),
+                       .ranks = size(),
+                       .others = received,
+                       .stride = received_stride},
+                      sum, accumulate, operation.stream);
+}
+
+void NcclGroup::scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
+                                Tensor workspace) {
+  require(workspace.bytes() >= reduce_scatter_workspace(Backend::nccl, whole.elements(), size(), whole.dtype,
+                                                        reduction_, exchange_bytes_),
+          "reduce_scatter: workspace too small");
+  const std::int64_t elements = shard.elements();
+  const auto pieces = split_reduce_scatter(elements, size(), whole.dtype, exchange_bytes_);
+  for (std::int64_t begin = 0; begin < elements; begin += pieces.elements) {
+    const std::int64_t end = std::min(begin + pieces.elements, elements);
+    exchange_and_sum(operation, whole.slice(begin, whole.elements()), elements, shard.slice(begin, end),
+                     accumulate, workspace.data, pieces.stride);
+  }
+}
+
+void NcclGroup::sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+                            Tensor workspace) {
+  const std::int64_t elements = values.elements();
+  require(workspace.bytes() >= all_reduce_workspace(Backend::nccl, elements, size(), values.dtype, reduction_,
+                                                    exchange_bytes_),
+          "all_reduce: workspace too small");
+  const std::int64_t piece = all_reduce_piece(elements, size(), values.dtype, exchange_bytes_);
+  for (std::int64_t begin = 0; begin < elements; begin += piece) {
+    const std::int64_t end = std::min(begin + piece, elements);
+    sum_piece_in_tree(operation, values.slice(begin, end), result.slice(begin, end), accumulate, workspace);
+  }
+}
+
+// Sums that are to be added are gathered in float32 and added by every rank, so that they are rounded once.
+void NcclGroup::sum_piece_in_tree(const Operation& operation, Tensor values, Tensor result,
+                                  Accumulate accumulate, Tensor workspace) {
+  const AllReduceSplit split =
+      split_all_reduce(values.elements(), size(), values.dtype, aligned_elements(values.dtype));
+  if (split.head > 0) {
+    const Tensor head = values.slice(0, split.head);
+    const Tensor behind_parts{behind(workspace, (size() - 1) * split.slice * size_of(values.dtype)),
+                              DType::float32, 1, split.head};
+    const Tensor target = result.slice(0, split.head);
+    const bool adds = accumulate == Accumulate::yes;
+    const Tensor sums = !adds ? target : is_narrow(values.dtype) ? behind_parts : head;
+    const Tensor own = sums.slice(rank() * split.slice, (rank() + 1) * split.slice);
+    exchange_and_sum(operation, head, split.slice, own, Accumulate::no, workspace.data, split.slice);
+    issue(operation, {.kind = Collective::Kind::all_gather,
+                      .send = own.data,
+                      .receive = sums.data,
+                      .elements = split.slice,
+                      .dtype = sums.dtype});
+    if (adds) gpu_.cuda.add_cast(sums, target, accumulate, operation.stream);
+  }
+  if (split.tail == 0) return;
+  const Tensor tails{workspace.data, values.dtype, size(), split.tail};
+  const auto of_rank = [&](int r) { return tails.slice_rows(r, r + 1); };
+  issue(operation, {.kind = Collective::Kind::all_gather,
+                    .send = values.slice(split.head, values.elements()).data,
+                    .receive = tails.data,
+                    .elements = split.tail,
+                    .dtype = values.dtype});
+  gpu_.cuda.sum_parts(
+      {.own = of_rank(0), .rank = 0, .ranks = size(), .others = of_rank(1).data, .stride = split.tail},
+      result.slice(split.head, result.elements()), accumulate, operation.stream);
+}
+
 std::unique_ptr<Work> NcclGroup::work(const Operation& operation) {
   return std::make_unique<NcclWork>(gpu_, session_, communicator(operation.stream), operation);
 }
@@ -83,27 +174,39 @@ std::unique_ptr<Work> NcclGroup::all_gather(Tensor shard, Tensor whole, device::
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
   const Operation operation{"all_gather", shard.elements(), shard.dtype, stream};
-  issue(operation, {.kind = Collective::Kind::all_gather, .send = shard.data, .receive = whole.data});
+  issue(operation, {.kind = Collective::Kind::all_gather,
+                    .send = shard.data,
+                    .receive = whole.data,
+                    .elements = shard.elements(),
+                    .dtype = shard.dtype});
   if (size() == 1) finish(shard, whole, Accumulate::no, stream);
   return work(operation);
 }
 
 std::unique_ptr<Work> NcclGroup::reduce_scatter(Tensor whole, Tensor shard, Accumulate accumulate,
-                                                Tensor /*workspace*/, device::Stream stream) {
+                                                Tensor workspace, device::Stream stream) {
   require_reducible(whole.dtype, shard.dtype);
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require_kernel(whole, shard, accumulate);
   const Operation operation{"reduce_scatter", shard.elements(), whole.dtype, stream};
+  if (is_summed_here(whole.dtype, ReduceOp::sum)) {
+    scatter_in_tree(operation, whole, shard, accumulate, workspace);
+    return work(operation);
+  }
   const std::int64_t begin = rank() * shard.elements();
   const Tensor own = whole.slice(begin, begin + shard.elements());
   const Tensor sum = size() > 1 && is_direct(whole, shard, accumulate) ? shard : own;
-  issue(operation, {.kind = Collective::Kind::reduce_scatter, .send = whole.data, .receive = sum.data});
+  issue(operation, {.kind = Collective::Kind::reduce_scatter,
+                    .send = whole.data,
+                    .receive = sum.data,
+                    .elements = shard.elements(),
+                    .dtype = whole.dtype});
   finish(sum, shard, accumulate, stream);
   return work(operation);
 }
 
 std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
-                                            Tensor /*workspace*/, device::Stream stream) {
+                                            Tensor workspace, device::Stream stream) {
   const bool in_place = result.data == values.data && values.elements() > 0;
   require_reducible(values.dtype, result.dtype);
   require(result.elements() == values.elements(), "all_reduce: result is not like values");
@@ -112,9 +215,17 @@ std::unique_ptr<Work> NcclGroup::all_reduce(Tensor values, Tensor result, Reduce
           "all_reduce: values added to themselves, or widened in their place");
   require_kernel(values, result, accumulate);
   const Operation operation{"all_reduce", values.elements(), values.dtype, stream};
+  if (is_summed_here(values.dtype, op)) {
+    sum_in_tree(operation, values, result, accumulate, workspace);
+    return work(operation);
+  }
   const Tensor sum = size() > 1 && is_direct(values, result, accumulate) ? result : values;
-  issue(operation,
-        {.kind = Collective::Kind::all_reduce, .send = values.data, .receive = sum.data, .op = op});
+  issue(operation, {.kind = Collective::Kind::all_reduce,
+                    .send = values.data,
+                    .receive = sum.data,
+                    .op = op,
+                    .elements = values.elements(),
+                    .dtype = values.dtype});
   finish(sum, result, accumulate, stream);
   return work(operation);
 }

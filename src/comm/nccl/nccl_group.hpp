@@ -9,6 +9,7 @@
 #include "comm/nccl/communicator.hpp"
 #include "comm/nccl/gpu.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/nccl.hpp"
 
 namespace llampi::comm::nccl {
 
@@ -16,7 +17,8 @@ class NcclGroup final : public Group {
  public:
   /// Makes the communicators: collective, and takes a second or more on many GPUs.
   /// @param host the same ranks over MPI, through which they agree on new communicators
-  NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host);
+  NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
+            const NcclOptions& options);
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
@@ -30,8 +32,21 @@ class NcclGroup final : public Group {
 
  private:
   /// Calls NCCL if there is anything to do with other ranks.
-  /// @param collective but for what `operation` says
+  /// @param operation that it is, or is a part of; the collective's stream is set to its
   void issue(const Operation& operation, Collective collective);
+  /// Whether ranks of this group exchange parts, which are summed here.
+  bool is_summed_here(DType dtype, ReduceOp op) const;
+  /// sum (+)= over ranks of their whole[rank() * stride + i].
+  /// @param received where the others' parts arrive, `received_stride` elements apart
+  void exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
+                        Accumulate accumulate, void* received, std::int64_t received_stride);
+  void scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
+                       Tensor workspace);
+  void sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+                   Tensor workspace);
+  /// One piece of it: see all_reduce_piece().
+  void sum_piece_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
+                         Tensor workspace);
   /// Where a reduction ends, on its stream: result (+)= sum, which may lie in the result already.
   void finish(Tensor sum, Tensor result, Accumulate accumulate, device::Stream stream) const;
   /// Of what is on the stream now.
@@ -44,6 +59,8 @@ class NcclGroup final : public Group {
   std::shared_ptr<Session> session_;
   Gpu gpu_;
   std::unique_ptr<Group> host_;
+  Reduction reduction_;
+  std::int64_t exchange_bytes_;
   std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of urgent streams
 };
 

@@ -15,11 +15,12 @@ constexpr std::uintptr_t kAlignment =
 
 }  // namespace
 
-NcclWorld::NcclWorld(World& mpi, Gpu gpu, std::chrono::milliseconds patience)
+NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
     : mpi_(mpi),
       gpu_(gpu),
+      options_(options),
       session_(std::make_shared<Session>(
-          gpu.cuda.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), patience)) {
+          gpu.cuda.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), options.patience)) {
   if (set_environment(mpi, gpu.cuda.gpu())) note_ = ", over sockets because ranks share a GPU";
 }
 
@@ -32,7 +33,7 @@ std::string NcclWorld::describe() const {
 }
 
 std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
-  return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members));
+  return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members), options_);
 }
 
 device::Memory NcclWorld::allocate(std::int64_t bytes) {

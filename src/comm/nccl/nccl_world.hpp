@@ -2,7 +2,6 @@
 // The world with groups on GPUs. See llampi/comm/nccl.hpp.
 #pragma once
 
-#include <chrono>
 #include <exception>
 #include <memory>
 #include <string>
@@ -11,13 +10,14 @@
 #include "comm/nccl/gpu.hpp"
 #include "comm/nccl/session.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/nccl.hpp"
 
 namespace llampi::comm::nccl {
 
 class NcclWorld final : public World {
  public:
   /// Collective.
-  NcclWorld(World& mpi, Gpu gpu, std::chrono::milliseconds patience);
+  NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options = {});
   /// Aborts while an exception unwinds.
   ~NcclWorld() override;
 
@@ -50,6 +50,7 @@ class NcclWorld final : public World {
  private:
   World& mpi_;
   Gpu gpu_;
+  NcclOptions options_;
   std::shared_ptr<Session> session_;
   std::string note_;
   int exceptions_ = std::uncaught_exceptions();

@@ -3,6 +3,7 @@
 //
 //   cuda_device.cpp   memory, streams, events
 //   copies.cu         copies, casts, sums
+//   tree_sum.cu       sums over ranks
 //   capture.cpp       capture of work into CUDA graphs, ranges for profilers
 //   issue.cpp         from an operation to what computes it: an overload of execute() in the files below
 //   products.cu       the operations around matrix products, for which gemm.{hpp,cpp} asks cublaslt.cpp
@@ -37,6 +38,7 @@ class CudaDevice final : public Device, public CudaInterop {
   void* native_stream(Stream stream) const override { return this->stream(stream); }
   bool is_reached(const Event& event) const override;
   void add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream stream) override;
+  void sum_parts(const RankParts& parts, Tensor sum, Accumulate accumulate, Stream stream) override;
 
   /// Stream::host has none.
   cudaStream_t stream(Stream stream) const;

@@ -15,8 +15,9 @@ int push_reduction(Emission& list, const Reduction& r) {
   const std::int64_t elements = spec.units[r.unit].flat_elements();
   const DType dtype = spec.precision.reduce;
   const std::int64_t workspace =
-      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, spec.units[r.unit].shards, dtype)
-              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype);
+      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, spec.units[r.unit].shards, dtype,
+                                               spec.reduction)
+              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction);
   list.last_reduction =
       list.push({.op = sharded ? Op::reduce : Op::all_reduce,
                  .stream = kReduceStream,
@@ -33,8 +34,9 @@ int push_reduction(Emission& list, const Reduction& r) {
 
 int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits) {
   const ProgramSpec& spec = list.spec;
-  const std::int64_t workspace = comm::all_reduce_workspace(spec.backend, spec.units[unit].shard_elements,
-                                                            spec.replicas, spec.precision.gradient_shard);
+  const std::int64_t workspace =
+      comm::all_reduce_workspace(spec.backend, spec.units[unit].shard_elements, spec.replicas,
+                                 spec.precision.gradient_shard, spec.reduction);
   list.last_reduction =
       list.push({.op = Op::all_reduce,
                  .stream = kReduceStream,

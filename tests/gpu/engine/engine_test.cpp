@@ -12,6 +12,7 @@
 #include "support/documents_apart.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/trajectory.hpp"
+#include "support/world_over.hpp"
 
 namespace llampi::test {
 namespace {
@@ -87,21 +88,67 @@ TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {
   }
 }
 
-// What is wrapped decides which rank owns an element, and NCCL's rings add the ranks' parts in an order that
-// begins at the owner's neighbour. Two parts are the same in either order; of three or more only the rounding
-// differs.
-TEST_F(GpuEngine, WrappingChangesNoBitsOfOneOrTwoRanks) {
+// What is wrapped decides which rank owns an element, and no more.
+TEST_F(GpuEngine, WrappingChangesNoBits) {
   const auto fixture = oracle::load("one_layer_one_head");
-  const TrajectoryOptions wrapped{
-      .accumulation = 2, .poison = true, .wrap = {.policy = fsdp::WrapPolicy::none}};
   next_order();
-  const auto trajectory = run(fixture, wrapped);
-  if (test_world().size() <= 2) {
-    expect_same_bits(run(fixture, {.accumulation = 2}), trajectory, "bits");
-  } else {
-    expect_oracle(trajectory, fixture, kFloat32Tolerance);
-    expect_same_bits(run(fixture, wrapped), trajectory, "bits when repeated");
+  expect_same_bits(
+      run(fixture, {.accumulation = 2}),
+      run(fixture, {.accumulation = 2, .poison = true, .wrap = {.policy = fsdp::WrapPolicy::none}}), "bits");
+}
+
+// Strategies that there are for the ranks, of which hybrid ones need four.
+TEST_F(GpuEngine, SumsInTheOrderOfATreeHaveTheBitsOfOneRank) {
+  const auto fixture = oracle::load("one_layer_one_head");
+  constexpr int kBatch = 8;
+  TrajectoryOptions options{
+      .accumulation = kBatch, .sum_order = fsdp::SumOrder::tree, .global_batch = kBatch};
+  WorldAlone alone(test_world()), gpu_alone(*rank_.world);
+  Machine machine{*rank_.device, *host_, gpu_alone};
+  options.machine = &machine;
+  const auto expected = run_trajectory(alone, fixture, options);
+  options.accumulation = kBatch / test_world().size();
+  options.poison = true;
+  for (const auto strategy :
+       {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard, fsdp::Strategy::hybrid_shard}) {
+    const bool hybrid = fsdp::is_hybrid(strategy);
+    if (hybrid && test_world().size() != 4) continue;
+    options.strategy = strategy;
+    options.shard_group_size = hybrid ? 2 : 0;
+    options.wrap.policy = hybrid ? fsdp::WrapPolicy::none : fsdp::WrapPolicy::transformer;
+    next_order();
+    expect_same_bits(expected, run(fixture, options), fsdp::to_string(strategy));
   }
+}
+
+TEST_F(GpuEngine, SumsInTheOrderOfATreeNeedTheTreeOverRanksToo) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs ranks";
+  const auto fixture = oracle::load("one_layer_one_head");
+  TrajectoryOptions options{.sum_order = fsdp::SumOrder::tree, .reduction = comm::Reduction::nccl};
+  try {
+    run(fixture, options);
+    FAIL() << "it was taken";
+  } catch (const UserError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "sum_order = tree cannot be had where NCCL sums over ranks, in an order of its own; use reduction = "
+        "tree, or sum_order = any");
+  }
+}
+
+// Of three ranks and more the order depends on who owns an element.
+TEST_F(GpuEngine, SumsByNcclEqualPyTorchAndRepeat) {
+  const auto fixture = oracle::load("one_layer_one_head");
+  std::string why;
+  const GpuRank by_nccl = make_gpu_rank(
+      test_world(), why, {.patience = std::chrono::minutes(1), .reduction = comm::Reduction::nccl});
+  Machine machine{*by_nccl.device, *host_, *by_nccl.world};
+  const TrajectoryOptions options{
+      .accumulation = 2, .poison = true, .reduction = comm::Reduction::nccl, .machine = &machine};
+  next_order();
+  const auto trajectory = run_trajectory(test_world(), fixture, options);
+  expect_oracle(trajectory, fixture, kFloat32Tolerance);
+  expect_same_bits(run_trajectory(test_world(), fixture, options), trajectory, "bits when repeated");
 }
 
 // Any bit that differs between two orders, or two runs on a GPU, is a wait that is missing.

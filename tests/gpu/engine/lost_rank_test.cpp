@@ -15,7 +15,8 @@ std::string error_of_last_step(bool graph) {
   const auto fixture = oracle::load("one_layer_one_head");
   device::cuda::CudaDevice gpu{device::GpuOptions{}};
   const auto host = device::make_cpu_device(1);
-  comm::nccl::NcclWorld world(test_world(), comm::nccl::Gpu{gpu, gpu}, std::chrono::seconds(30));
+  comm::nccl::NcclWorld world(test_world(), comm::nccl::Gpu{gpu, gpu},
+                              {.patience = std::chrono::seconds(30)});
   Machine machine{gpu, *host, world};
   TrainingRun run(test_world(), fixture, {.machine = &machine, .graph = graph});
   for (int t = 1; t <= 2; ++t) run.step(t);

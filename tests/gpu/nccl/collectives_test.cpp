@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every collective in every dtype, under every order of work, against what each rank computes by itself. The
-// numbers are such that sums are exact, so everything is compared bit by bit.
+// numbers are such that sums are exact, so everything is compared bit by bit. By ours and by NCCL's reduction.
 #include <algorithm>
 #include <array>
 
@@ -23,8 +23,20 @@ std::vector<DType> results_of(DType dtype) {
   return {dtype};
 }
 
-class NcclCollectives : public NcclTest {
+struct Way {
+  const char* name;
+  comm::Reduction reduction;
+  std::int64_t exchange_bytes = comm::kExchangeBytes;
+};
+
+class NcclCollectives : public NcclTest, public ::testing::WithParamInterface<Way> {
  protected:
+  comm::NcclOptions options() const override {
+    auto options = NcclTest::options();
+    options.reduction = GetParam().reduction;
+    options.exchange_bytes = GetParam().exchange_bytes;
+    return options;
+  }
   /// Calls `body(dtype, elements)` for everything there is.
   template <class Body>
   void for_all(Body body) {
@@ -72,11 +84,13 @@ class NcclCollectives : public NcclTest {
     Buffer shard(device(), world(), result, elements);
     const bool adds = accumulate == Accumulate::yes;
     if (adds) shard.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group.reduce_scatter(whole.view(), shard.view(), accumulate, Tensor(), kReduce)
+    const Buffer room = scatter_room(group, whole.view().elements(), dtype);
+    group.reduce_scatter(whole.view(), shard.view(), accumulate, room.view(), kReduce)
         ->wait(device::Stream::compute);
     const std::int64_t begin = group.rank() * elements;
     EXPECT_EQ(shard.get(), sums(group, begin, begin + elements, adds ? 3 : 0));
     whole.get();  // undefined but for the element behind
+    room.get();
   }
 
   void all_reduce(comm::Group& group, DType dtype, DType result, std::int64_t elements,
@@ -85,19 +99,26 @@ class NcclCollectives : public NcclTest {
     Buffer total(device(), world(), result, elements);
     const bool adds = accumulate == Accumulate::yes;
     if (adds) total.set(std::vector<double>(static_cast<std::size_t>(elements), 3));
-    group.all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, Tensor(), kReduce)
+    const Buffer room = reduce_room(group, elements, dtype);
+    group.all_reduce(values.view(), total.view(), comm::ReduceOp::sum, accumulate, room.view(), kReduce)
         ->wait(device::Stream::compute);
     EXPECT_EQ(total.get(), sums(group, 0, elements, adds ? 3 : 0));
     values.get();
+    room.get();
   }
 };
+INSTANTIATE_TEST_SUITE_P(Of, NcclCollectives,
+                         ::testing::Values(Way{"Tree", comm::Reduction::tree},
+                                           Way{"TreeInPieces", comm::Reduction::tree, 4096},
+                                           Way{"Nccl", comm::Reduction::nccl}),
+                         [](const auto& way) { return std::string(way.param.name); });
 
-TEST_F(NcclCollectives, AllGatherBringsEveryShard) {
+TEST_P(NcclCollectives, AllGatherBringsEveryShard) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) { gather(*group, dtype, elements); });
 }
 
-TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
+TEST_P(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     Buffer whole(device(), world(), dtype, elements * group->size());
@@ -111,7 +132,7 @@ TEST_F(NcclCollectives, AllGatherFromItsPlaceInTheWhole) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatterSumsOverRanks) {
+TEST_P(NcclCollectives, ReduceScatterSumsOverRanks) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype))
@@ -119,7 +140,7 @@ TEST_F(NcclCollectives, ReduceScatterSumsOverRanks) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatterMayAdd) {
+TEST_P(NcclCollectives, ReduceScatterMayAdd) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
@@ -128,14 +149,15 @@ TEST_F(NcclCollectives, ReduceScatterMayAdd) {
   });
 }
 
-TEST_F(NcclCollectives, ReduceScatterMayGoIntoItsPlaceInTheWhole) {
+TEST_P(NcclCollectives, ReduceScatterMayGoIntoItsPlaceInTheWhole) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     const Buffer whole = own(dtype, elements * group->size());
+    const Buffer room = scatter_room(*group, whole.view().elements(), dtype);
     const std::int64_t begin = group->rank() * elements;
     group
-        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no, Tensor(),
-                         kReduce)
+        ->reduce_scatter(whole.view(), whole.view().slice(begin, begin + elements), Accumulate::no,
+                         room.view(), kReduce)
         ->wait(device::Stream::compute);
     const auto values = whole.get();
     EXPECT_EQ(std::vector<double>(values.begin() + begin, values.begin() + begin + elements),
@@ -143,14 +165,14 @@ TEST_F(NcclCollectives, ReduceScatterMayGoIntoItsPlaceInTheWhole) {
   });
 }
 
-TEST_F(NcclCollectives, AllReduceSumsOverRanks) {
+TEST_P(NcclCollectives, AllReduceSumsOverRanks) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     for (const DType result : results_of(dtype)) all_reduce(*group, dtype, result, elements, Accumulate::no);
   });
 }
 
-TEST_F(NcclCollectives, AllReduceMayAdd) {
+TEST_P(NcclCollectives, AllReduceMayAdd) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     if (!is_added(dtype)) return;
@@ -159,13 +181,14 @@ TEST_F(NcclCollectives, AllReduceMayAdd) {
 }
 
 // What the gradient norm needs: the maximum and the sum in place, then more with their result, on one stream.
-TEST_F(NcclCollectives, AllReduceMayBeInPlaceAndAMaximum) {
+TEST_P(NcclCollectives, AllReduceMayBeInPlaceAndAMaximum) {
   const auto group = group_of_all();
   for_all([&](DType dtype, std::int64_t elements) {
     const Buffer sum = own(dtype, elements), largest = own(dtype, elements);
+    const Buffer room = reduce_room(*group, elements, dtype);
     for (const auto& [buffer, op] :
          {std::pair{&sum, comm::ReduceOp::sum}, std::pair{&largest, comm::ReduceOp::max}}) {
-      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, Tensor(), kReduce)
+      group->all_reduce(buffer->view(), buffer->view(), op, Accumulate::no, room.view(), kReduce)
           ->wait(device::Stream::compute);
     }
     EXPECT_EQ(sum.get(), sums(*group, 0, elements, 0));
@@ -180,7 +203,7 @@ TEST_F(NcclCollectives, AllReduceMayBeInPlaceAndAMaximum) {
 }
 
 // Even and odd ranks, in falling order: two groups at the same time, whose ranks are not the world's.
-TEST_F(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
+TEST_P(NcclCollectives, GroupsOfSomeRanksInAnyOrder) {
   std::vector<int> members;
   for (int rank = mpi.size() - 1; rank >= 0; --rank) {
     if (rank % 2 == mpi.rank() % 2) members.push_back(rank);
@@ -208,7 +231,7 @@ std::vector<std::uint8_t> bytes_of(int rank, std::int64_t count) {
 }
 
 // All 256 of them, those that are not numbers, too.
-TEST_F(NcclCollectives, AllGatherOf8BitsBringsEveryByte) {
+TEST_P(NcclCollectives, AllGatherOf8BitsBringsEveryByte) {
   const auto group = group_of_all();
   for (const DType dtype : {DType::float8_e4m3fn, DType::float8_e5m2}) {
     for (const std::int64_t elements : kSizes) {
@@ -234,19 +257,20 @@ TEST_F(NcclCollectives, AllGatherOf8BitsBringsEveryByte) {
   }
 }
 
-TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
+TEST_P(NcclCollectives, RefusesWhatDoesNotFit) {
   const auto group = group_of_all();
   const Buffer four(device(), world(), DType::float32, 4),
       more(device(), world(), DType::float32, 4 * mpi.size() + 1),
       doubles(device(), world(), DType::float64, 4),
       integers(device(), world(), DType::int64, 4 * mpi.size());
+  const Buffer room(device(), world(), DType::float32, 4 * mpi.size());
   const Tensor fitting = more.view().slice(0, 4 * mpi.size());
   const Tensor narrow{four.view().data, DType::bfloat16, 1, 4};
   const auto scatter = [&](Tensor whole, Tensor shard, Accumulate accumulate) {
-    group->reduce_scatter(whole, shard, accumulate, Tensor(), kReduce);
+    group->reduce_scatter(whole, shard, accumulate, room.view(), kReduce);
   };
   const auto reduce = [&](Tensor values, Tensor result, Accumulate accumulate) {
-    group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, Tensor(), kReduce);
+    group->all_reduce(values, result, comm::ReduceOp::sum, accumulate, room.view(), kReduce);
   };
   EXPECT_THROW(group->all_gather(four.view(), more.view(), kUnshard), Error);
   EXPECT_THROW(group->all_gather(four.view(), fitting, device::Stream::host), Error);
@@ -257,6 +281,12 @@ TEST_F(NcclCollectives, RefusesWhatDoesNotFit) {
   EXPECT_THROW(reduce(four.view(), four.view(), Accumulate::yes), Error);
   EXPECT_THROW(reduce(narrow, four.view(), Accumulate::no), Error);
   EXPECT_THROW(reduce(integers.view(), integers.view(), Accumulate::yes), Error);
+  if (mpi.size() > 1 && GetParam().reduction == comm::Reduction::tree) {
+    EXPECT_THROW(group->reduce_scatter(fitting, four.view(), Accumulate::no, Tensor(), kReduce), Error);
+    EXPECT_THROW(
+        group->all_reduce(four.view(), four.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(), kReduce),
+        Error);
+  }
   gather(*group, DType::float32, 4);  // and goes on
 }
 

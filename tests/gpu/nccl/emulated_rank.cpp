@@ -5,12 +5,11 @@
 
 namespace llampi::test {
 
-GpuRank make_gpu_rank(comm::World& mpi, std::string& why) {
+GpuRank make_gpu_rank(comm::World& mpi, std::string& why, const comm::NcclOptions& options) {
   GpuRank rank;
   rank.device = make_gpu({}, why);
   rank.world = std::make_unique<comm::nccl::NcclWorld>(
-      mpi, comm::nccl::Gpu{*rank.device, dynamic_cast<device::CudaInterop&>(*rank.device)},
-      std::chrono::minutes(10));
+      mpi, comm::nccl::Gpu{*rank.device, dynamic_cast<device::CudaInterop&>(*rank.device)}, options);
   return rank;
 }
 

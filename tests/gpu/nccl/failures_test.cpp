@@ -34,7 +34,9 @@ class NcclFailures : public ::testing::Test {
   }
 
   void make_world(std::chrono::milliseconds patience) {
-    world = std::make_unique<comm::nccl::NcclWorld>(mpi, comm::nccl::Gpu{gpu, gpu}, patience);
+    world = std::make_unique<comm::nccl::NcclWorld>(
+        mpi, comm::nccl::Gpu{gpu, gpu},
+        comm::NcclOptions{.patience = patience, .reduction = comm::Reduction::nccl});
   }
   int aborted() const { return emulator::communicator_counts().aborted - before_.aborted; }
   int destroyed() const { return emulator::communicator_counts().destroyed - before_.destroyed; }

@@ -119,15 +119,15 @@ TEST(GpuTable, HasALineForEachRank) {
 struct Asked {
   World* mpi = nullptr;
   device::Device* gpu = nullptr;
-  std::chrono::milliseconds patience{};
+  NcclOptions options;
 };
 Asked& asked() {
   static Asked last;
   return last;
 }
-void make_nothing(World& mpi, device::Device& gpu, std::chrono::milliseconds patience,
+void make_nothing(World& mpi, device::Device& gpu, const NcclOptions& options,
                   std::unique_ptr<World>& result) {
-  asked() = {&mpi, &gpu, patience};
+  asked() = {&mpi, &gpu, options};
   result.reset();
 }
 static_assert(std::is_same_v<decltype(make_nothing), NcclWorldFactory>);
@@ -145,15 +145,46 @@ class Library final : public device::GpuLibrary {
 
 TEST(NcclWorld, ComesFromThePlugin) {
   const auto device = device::make_reference_device();
-  EXPECT_EQ(make_nccl_world(test_world(), *device, Library(), std::chrono::seconds(7)), nullptr);
+  EXPECT_EQ(make_nccl_world(test_world(), *device, Library(),
+                            {.patience = std::chrono::seconds(7), .reduction = Reduction::nccl}),
+            nullptr);
   EXPECT_EQ(asked().mpi, &test_world());
   EXPECT_EQ(asked().gpu, device.get());
-  EXPECT_EQ(asked().patience, std::chrono::seconds(7));
+  EXPECT_EQ(asked().options.patience, std::chrono::seconds(7));
+  EXPECT_EQ(asked().options.reduction, Reduction::nccl);
 }
 
 TEST(Workspace, NcclNeedsNone) {
-  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 4, DType::float32), 0);
-  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 4, DType::bfloat16), 0);
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 4, DType::float32, Reduction::nccl), 0);
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 4, DType::bfloat16, Reduction::nccl), 0);
+  for (const DType dtype : {DType::int32, DType::int64, DType::float64}) {
+    EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 4, dtype), 0);
+    EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 4, dtype), 0);
+  }
+}
+
+TEST(Workspace, OfPartsThatGpusExchangeIsBounded) {
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1000, 1, DType::float32), 0);
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1024, 4, DType::float32), 3 * 256 * 4);
+  EXPECT_EQ(reduce_scatter_workspace(Backend::nccl, 1004, 4, DType::bfloat16),
+            3 * 256 * 2);  // rows of 16 bytes
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 1000, 1, DType::float32), 0);
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 10, 4, DType::float32), 4 * 10 * 4);  // small: whole
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 8000, 4, DType::float32), 3 * 2000 * 4);
+  EXPECT_EQ(all_reduce_workspace(Backend::nccl, 8000, 4, DType::bfloat16), 3 * 2000 * 2 + 8000 * 4);
+  constexpr std::int64_t kMany = std::int64_t{1} << 40;
+  for (const int ranks : {2, 3, 8, 1000}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      EXPECT_LE(reduce_scatter_workspace(Backend::nccl, kMany / ranks * ranks, ranks, dtype), kExchangeBytes);
+      EXPECT_GT(reduce_scatter_workspace(Backend::nccl, kMany / ranks * ranks, ranks, dtype),
+                kExchangeBytes / 2);
+      EXPECT_LE(all_reduce_workspace(Backend::nccl, kMany, ranks, dtype), kExchangeBytes);
+      EXPECT_GT(all_reduce_workspace(Backend::nccl, kMany, ranks, dtype), kExchangeBytes / 2);
+    }
+  }
+}
+
+TEST(Workspace, IsThatOfMpiUnlessSaidOtherwise) {
   EXPECT_EQ(reduce_scatter_workspace(Backend::mpi, 1000, 4, DType::float32),
             reduce_scatter_workspace(1000, 4, DType::float32));
   EXPECT_EQ(reduce_scatter_workspace(1000, 4, DType::float32), 4000);

@@ -133,9 +133,10 @@ TEST(SumOrder, AnyLetsRanksTakeTurns) {
   }
 }
 
-std::string refusal(const StepShape& step, const Precision& precision, comm::Backend backend) {
+std::string refusal(const StepShape& step, const Precision& precision, comm::Backend backend,
+                    comm::Reduction reduction = comm::Reduction::tree) {
   try {
-    check_sum_order(step, precision, backend);
+    check_sum_order(step, precision, backend, reduction);
     return "";
   } catch (const UserError& error) {
     return error.what();
@@ -145,10 +146,12 @@ std::string refusal(const StepShape& step, const Precision& precision, comm::Bac
 TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
   StepShape step{.shards = 4, .replicas = 2, .order = SumOrder::tree};
   EXPECT_EQ(refusal(step, {}, comm::Backend::mpi), "");
+  EXPECT_EQ(refusal(step, {}, comm::Backend::nccl), "");
   EXPECT_EQ(
-      refusal(step, {}, comm::Backend::nccl),
-      "sum_order = tree needs one rank, or CPUs: between GPUs NCCL sums in an order of its own; use sum_order = any");
-  EXPECT_EQ(refusal({.order = SumOrder::tree}, {}, comm::Backend::nccl), "");
+      refusal(step, {}, comm::Backend::nccl, comm::Reduction::nccl),
+      "sum_order = tree cannot be had where NCCL sums over ranks, in an order of its own; use reduction = tree, or "
+      "sum_order = any");
+  EXPECT_EQ(refusal({.order = SumOrder::tree}, {}, comm::Backend::nccl, comm::Reduction::nccl), "");
   EXPECT_EQ(
       refusal(step, {.gradient_shard = DType::bfloat16}, comm::Backend::mpi),
       "sum_order = tree needs gradients that are summed in float32; use precision.gradient_shard = float32, or sum_order = any");

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums between GPUs have the bits of those over MPI, for numbers whose sums depend on their order.
+#include <algorithm>
+#include <cstring>
+
+#include "gpu/nccl/nccl_fixture.hpp"
+#include "llampi/comm/comm.hpp"
+#include "support/rank_values.hpp"
+#include "support/streams.hpp"
+
+namespace llampi::test {
+namespace {
+
+constexpr std::int64_t kTreeSizes[] = {1, 5, 64, 1000, 4099, 16384, 20011};
+
+struct Case {
+  DType dtype, result;
+  Accumulate accumulate;
+};
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const Accumulate accumulate : {Accumulate::no, Accumulate::yes}) {
+    all.push_back({DType::float32, DType::float32, accumulate});
+    for (const DType narrow : {DType::bfloat16, DType::float16}) {
+      all.push_back({narrow, narrow, accumulate});
+      all.push_back({narrow, DType::float32, accumulate});
+    }
+  }
+  return all;
+}
+
+/// In host memory.
+struct HostRow {
+  HostRow(DType dtype, std::int64_t elements) : bytes(static_cast<std::size_t>(elements * size_of(dtype))) {
+    view = {bytes.data(), dtype, 1, elements};
+  }
+  std::vector<std::byte> bytes;
+  Tensor view;
+};
+
+HostRow random_row(DType dtype, std::int64_t elements, int rank, std::uint64_t salt) {
+  HostRow row(dtype, elements);
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const float x = value<float>(rank, i, salt) * 0x1p-10F;  // within float16's range
+    std::byte* const to = row.bytes.data() + i * size_of(dtype);
+    if (dtype == DType::float32) {
+      std::memcpy(to, &x, sizeof x);
+    } else {
+      const std::uint16_t bits = dtype == DType::bfloat16 ? to_bfloat16(x) : to_float16(x);
+      std::memcpy(to, &bits, sizeof bits);
+    }
+  }
+  return row;
+}
+
+class NcclTree : public NcclTest, public ::testing::WithParamInterface<std::int64_t> {
+ protected:
+  comm::NcclOptions options() const override {
+    auto options = NcclTest::options();
+    options.exchange_bytes = GetParam();
+    return options;
+  }
+
+  /// The same numbers on the GPU.
+  Buffer copy_of(const HostRow& row) {
+    Buffer buffer(device(), world(), row.view.dtype, row.view.elements());
+    device().upload(buffer.view(), row.bytes.data(), device::Stream::compute);
+    device().synchronize(device::Stream::compute);
+    return buffer;
+  }
+  void expect_bits(const HostRow& expected, const Buffer& buffer) {
+    std::vector<std::byte> bytes(expected.bytes.size());
+    device().download(bytes.data(), buffer.view(), device::Stream::compute);
+    device().synchronize(device::Stream::compute);
+    EXPECT_TRUE(bytes == expected.bytes);
+    buffer.get();  // the element behind
+  }
+
+  void reduce_scatter(const std::vector<int>& members, const Case& of, std::int64_t elements) {
+    const auto group = world().group(members), over_mpi = mpi.group(members);
+    const HostRow whole = random_row(of.dtype, elements * group->size(), mpi.rank(), 1),
+                  shard = random_row(of.result, elements, mpi.rank(), 2);
+    const Buffer whole_there = copy_of(whole), shard_there = copy_of(shard),
+                 room = scatter_room(*group, whole.view.elements(), of.dtype);
+    std::vector<std::int64_t> storage;
+    const Tensor workspace = workspace_row(
+        storage, comm::reduce_scatter_workspace(whole.view.elements(), group->size(), of.dtype));
+    over_mpi->reduce_scatter(whole.view, shard.view, of.accumulate, workspace, kReduce)
+        ->wait(device::Stream::host);
+    group->reduce_scatter(whole_there.view(), shard_there.view(), of.accumulate, room.view(), kReduce)
+        ->wait(device::Stream::compute);
+    expect_bits(shard, shard_there);
+    whole_there.get();
+    room.get();
+  }
+  void all_reduce(const std::vector<int>& members, const Case& of, std::int64_t elements) {
+    const auto group = world().group(members), over_mpi = mpi.group(members);
+    const HostRow values = random_row(of.dtype, elements, mpi.rank(), 3),
+                  result = random_row(of.result, elements, mpi.rank(), 4);  // ranks add to other numbers
+    const Buffer values_there = copy_of(values), result_there = copy_of(result),
+                 room = reduce_room(*group, elements, of.dtype);
+    std::vector<std::int64_t> storage;
+    const Tensor workspace =
+        workspace_row(storage, comm::all_reduce_workspace(elements, group->size(), of.dtype));
+    over_mpi->all_reduce(values.view, result.view, comm::ReduceOp::sum, of.accumulate, workspace, kReduce)
+        ->wait(device::Stream::host);
+    group
+        ->all_reduce(values_there.view(), result_there.view(), comm::ReduceOp::sum, of.accumulate,
+                     room.view(), kReduce)
+        ->wait(device::Stream::compute);
+    expect_bits(result, result_there);
+    values_there.get();
+    room.get();
+  }
+
+  /// In every case and size, with one order of work after another.
+  template <class Body>
+  void for_all(Body body) {
+    const auto orders = work_orders();
+    std::size_t turn = 0;
+    for (const Case& of : cases()) {
+      for (const std::int64_t elements : kTreeSizes) {
+        const auto& order = orders[turn++ % orders.size()];
+        SCOPED_TRACE(fmt::format("{}, {} {} to {}, {}", order.name, elements, to_string(of.dtype),
+                                 to_string(of.result), of.accumulate == Accumulate::yes ? "added" : "alone"));
+        order.set();
+        body(of, elements);
+      }
+    }
+  }
+};
+// In bytes: all at once, and in pieces.
+INSTANTIATE_TEST_SUITE_P(Room, NcclTree, ::testing::Values(comm::kExchangeBytes, 16384, 2048),
+                         [](const auto& room) { return fmt::format("{}Bytes", room.param); });
+
+TEST_P(NcclTree, ReduceScatterHasTheBitsOfMpi) {
+  for_all([&](const Case& of, std::int64_t elements) { reduce_scatter(all, of, elements); });
+}
+
+TEST_P(NcclTree, AllReduceHasTheBitsOfMpi) {
+  for_all([&](const Case& of, std::int64_t elements) { all_reduce(all, of, elements); });
+}
+
+// As hybrid sharding does, in one group after the other; and the ranks of a group are in falling order.
+TEST_P(NcclTree, GroupsOfSomeRanksHaveTheBitsOfMpi) {
+  std::vector<int> falling;
+  for (int rank = mpi.size() - 1; rank >= 0; --rank) {
+    if (rank % 2 == mpi.rank() % 2) falling.push_back(rank);
+  }
+  const int pair = mpi.rank() / 2 * 2;
+  const std::vector<int> rising = pair + 1 < mpi.size() ? std::vector{pair, pair + 1} : std::vector{pair};
+  for_all([&](const Case& of, std::int64_t elements) {
+    reduce_scatter(rising, of, elements);
+    all_reduce(falling, of, elements);
+  });
+}
+
+// Where they lie, as the sum of a loss or of a replicated gradient.
+TEST_P(NcclTree, AllReduceInPlaceHasTheBitsOfMpi) {
+  const auto group = group_of_all(), over_mpi = mpi.group(all);
+  for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
+    for (const std::int64_t elements : kTreeSizes) {
+      SCOPED_TRACE(fmt::format("{} {}", elements, to_string(dtype)));
+      const HostRow values = random_row(dtype, elements, mpi.rank(), 5);
+      const Buffer there = copy_of(values), room = reduce_room(*group, elements, dtype);
+      std::vector<std::int64_t> storage;
+      const Tensor workspace =
+          workspace_row(storage, comm::all_reduce_workspace(elements, mpi.size(), dtype));
+      over_mpi->all_reduce(values.view, values.view, comm::ReduceOp::sum, Accumulate::no, workspace, kReduce)
+          ->wait(device::Stream::host);
+      group->all_reduce(there.view(), there.view(), comm::ReduceOp::sum, Accumulate::no, room.view(), kReduce)
+          ->wait(device::Stream::compute);
+      expect_bits(values, there);
+      room.get();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
