@@ -47,6 +47,7 @@ std::vector<TrajectoryOptions> strategies() {
 
 TEST_P(InTree, BitsAreThoseOfOneRank) {
   if (!is_power_of_two(test_ranks())) GTEST_SKIP() << "refused";
+  fixture_.training.steps = 4;  // bits that differ do so at once
   const std::vector<WrapOptions> wraps = {
       {}, {.policy = WrapPolicy::modules, .modules = {"Linear"}}, {.policy = WrapPolicy::none}};
   const std::vector<BlockCheckpointing> checkpointing = {
