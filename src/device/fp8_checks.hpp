@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every device refuses to multiply in 8 bits.
+// What every device refuses to cast to 8 bits, and to multiply in them.
 #pragma once
 
 #include "llampi/core/float8.hpp"
@@ -12,6 +12,18 @@ inline void check_is_float8(const Tensor& tensor, std::int64_t rows, std::int64_
   if (!is_float8(tensor.dtype) || tensor.rows != rows || tensor.cols != cols)
     throw Error(fmt::format("internal error: {} is {} [{}, {}], not [{}, {}] in 8 bits", name,
                             to_string(tensor.dtype), tensor.rows, tensor.cols, rows, cols));
+}
+
+/// What a cast writes: the matrix, its transpose, or both, in this dtype.
+inline DType fp8_cast_dtype(const Tensor& values, const Tensor& transposed) {
+  require(values || transposed, "a cast to nothing");
+  require(!values || !transposed || values.dtype == transposed.dtype, "a cast to two dtypes");
+  return values ? values.dtype : transposed.dtype;
+}
+
+inline void check_has_tiles(const Tensor& source) {
+  require(source.rows % kFp8Block == 0 && source.cols % kFp8Block == 0,
+          "sides of a matrix in tiles are multiples of 128");
 }
 
 inline void check_fp8_product(const op::Fp8Product& o) {

@@ -64,12 +64,10 @@ std::int32_t fp8_maximum_bits(const Tensor& source, std::int64_t begin, std::int
 
 int begin_fp8_cast(const op::Fp8Cast& o) {
   const auto [rows, cols] = std::pair(o.source.rows, o.source.cols);
+  const DType dtype = fp8_cast_dtype(o.values, o.transposed);
   if (o.values) check_is_float8(o.values, rows, cols, "values");
   if (o.transposed) check_is_float8(o.transposed, cols, rows, "transposed");
-  require(o.values || o.transposed, "a cast to nothing");
-  require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
   const std::int32_t maximum = *elements_of<std::int32_t>(o.maximum, 1, 1, "maximum");
-  const DType dtype = o.values ? o.values.dtype : o.transposed.dtype;
   const int exponent = float8_scale_exponent(float8_format(dtype), maximum);
   if (o.scale) {
     float* const scale = elements_of<float>(o.scale, 1, 2, "scale");
@@ -81,7 +79,7 @@ int begin_fp8_cast(const op::Fp8Cast& o) {
 }
 
 std::int64_t fp8_cast_rows(const op::Fp8Cast& o, int scale_exponent, std::int64_t begin, std::int64_t end) {
-  const Float8Format format = float8_format(o.values ? o.values.dtype : o.transposed.dtype);
+  const Float8Format format = float8_format(fp8_cast_dtype(o.values, o.transposed));
   const float scale = power_of_two(scale_exponent);
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
   std::uint8_t *const values = bytes_of(o.values), *const transposed = bytes_of(o.transposed);
@@ -147,19 +145,21 @@ void for_each_in_blocks(std::int64_t first, std::int64_t elements, const Tensor&
     body(i - first, grid[i / of_row * maxima.cols + i % rows.cols / kFp8Block]);
 }
 
-/// scales[r, c] = 2^-e for the maximum of block [r, c]; what fills a row is 1.
-template <class MaximumOf>
-void write_block_scales(float* scales, Fp8ScaleShape shape, std::int64_t cols, const MaximumOf& maximum_of) {
-  for (std::int64_t r = 0; r < shape.rows; ++r) {
-    for (std::int64_t c = 0; c < shape.cols; ++c)
-      scales[r * shape.cols + c] =
-          c < cols ? power_of_two(-float8_scale_exponent(kE4m3, maximum_of(r, c))) : 1.0F;
-  }
-}
-
-float* scales_for(const Tensor& scales, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
+float* scales_of(const Tensor& scales, Fp8Scaling scaling, std::int64_t rows, std::int64_t cols) {
   const auto shape = fp8_scale_shape(scaling, rows, cols);
   return elements_of<float>(scales, shape.rows, shape.cols, "scales");
+}
+
+/// scales[r, c] = 2^-e for the maximum of block [r, c] of rows x cols; padding of a row is 1.
+template <class MaximumOf>
+void write_block_scales(const Tensor& scales, std::int64_t rows, std::int64_t cols,
+                        const MaximumOf& maximum_of) {
+  float* const to = scales_of(scales, Fp8Scaling::blocks, rows * kFp8Block, cols * kFp8Block);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < scales.cols; ++c)
+      to[r * scales.cols + c] =
+          c < cols ? power_of_two(-float8_scale_exponent(kE4m3, maximum_of(r, c))) : 1.0F;
+  }
 }
 
 /// The maxima of the tiles of a square: along its rows and along its columns.
@@ -214,33 +214,30 @@ bool is_zero_in_blocks(const op::Fp8BlockCast& o) {
 void fp8_block_scales(const op::Fp8BlockScales& o) {
   const std::int64_t rows = o.maxima.rows, cols = o.maxima.cols;
   const auto* const maxima = elements_of<std::int32_t>(o.maxima, rows, cols, "maxima");
-  const auto shape = fp8_scale_shape(Fp8Scaling::blocks, rows * kFp8Block, cols * kFp8Block);
-  const auto turned = fp8_scale_shape(Fp8Scaling::blocks, cols * kFp8Block, rows * kFp8Block);
-  write_block_scales(elements_of<float>(o.scales, shape.rows, shape.cols, "scales"), shape, cols,
+  write_block_scales(o.scales, rows, cols,
                      [=](std::int64_t r, std::int64_t c) { return maxima[r * cols + c]; });
-  write_block_scales(elements_of<float>(o.transposed_scales, turned.rows, turned.cols, "transposed_scales"),
-                     turned, rows, [=](std::int64_t r, std::int64_t c) { return maxima[c * cols + r]; });
+  write_block_scales(o.transposed_scales, cols, rows,
+                     [=](std::int64_t r, std::int64_t c) { return maxima[c * cols + r]; });
 }
 
 void check_fp8_tile_cast(const op::Fp8TileCast& o) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
-  require(rows % kFp8Block == 0 && cols % kFp8Block == 0, "sides of a matrix in tiles are multiples of 128");
-  require(o.values || o.transposed, "a cast to nothing");
-  require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
+  check_has_tiles(o.source);
+  fp8_cast_dtype(o.values, o.transposed);
   elements_of<std::int32_t>(o.maximum, 1, 2, "maximum");
   if (o.values) {
     check_is_float8(o.values, rows, cols, "values");
-    scales_for(o.scales, Fp8Scaling::tiles, rows, cols);
+    scales_of(o.scales, Fp8Scaling::tiles, rows, cols);
   }
   if (o.transposed) {
     check_is_float8(o.transposed, cols, rows, "transposed");
-    scales_for(o.transposed_scales, Fp8Scaling::tiles, cols, rows);
+    scales_of(o.transposed_scales, Fp8Scaling::tiles, cols, rows);
   }
 }
 
 Fp8TileCastPart fp8_tile_cast(const op::Fp8TileCast& o, std::int64_t begin, std::int64_t end) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
-  const Float8Format format = float8_format(o.values ? o.values.dtype : o.transposed.dtype);
+  const Float8Format format = float8_format(fp8_cast_dtype(o.values, o.transposed));
   std::uint8_t *const values = bytes_of(o.values), *const transposed = bytes_of(o.transposed);
   auto* const scales = static_cast<float*>(o.scales.data);
   auto* const transposed_scales = static_cast<float*>(o.transposed_scales.data);

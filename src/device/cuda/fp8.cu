@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/fp8_cast.cuh"
 #include "device/cuda/magnitudes.cuh"
+#include "device/fp8_checks.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -327,13 +328,12 @@ void CudaDevice::execute(const op::Fp8Scales& o) {
 
 void CudaDevice::execute(const op::Fp8Cast& o) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
-  require(o.values || o.transposed, "a cast to nothing");
-  require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
+  const DType to_dtype = fp8_cast_dtype(o.values, o.transposed);
   const auto* maximum = elements_of<std::int32_t>(o.maximum, DType::int32, 1, 1, "maximum");
   const CastOutputs to{
       fp8_elements(o.values, rows, cols, "values"), fp8_elements(o.transposed, cols, rows, "transposed"),
       static_cast<float*>(optional_elements_of(o.scale, DType::float32, 1, 2, "scale")), counters(o.counts)};
-  with_cast(o.source, o.values ? o.values.dtype : o.transposed.dtype, [&](const auto* source, auto dtype) {
+  with_cast(o.source, to_dtype, [&](const auto* source, auto dtype) {
     if (o.transposed) return launch_cast_transpose<dtype()>(source, rows, cols, maximum, to, compute());
     launch_cast<dtype()>(source, rows * cols, maximum, to, compute());
   });

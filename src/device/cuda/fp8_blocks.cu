@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/fp8_cast.cuh"
 #include "device/cuda/magnitudes.cuh"
+#include "device/fp8_checks.hpp"
 
 namespace llampi::device::cuda {
 namespace {
@@ -460,9 +461,8 @@ void CudaDevice::execute(const op::Fp8BlockCast& o) {
 
 void CudaDevice::execute(const op::Fp8TileCast& o) {
   const std::int64_t rows = o.source.rows, cols = o.source.cols;
-  require(rows % kFp8Block == 0 && cols % kFp8Block == 0, "sides of a matrix in tiles are multiples of 128");
-  require(o.values || o.transposed, "a cast to nothing");
-  require(!o.values || !o.transposed || o.values.dtype == o.transposed.dtype, "a cast to two dtypes");
+  check_has_tiles(o.source);
+  const DType to_dtype = fp8_cast_dtype(o.values, o.transposed);
   const TileOutputs to{fp8_elements(o.values, rows, cols, "values"),
                        tile_scales(o.scales, o.values, rows, cols, "scales"),
                        fp8_elements(o.transposed, cols, rows, "transposed"),
@@ -474,7 +474,7 @@ void CudaDevice::execute(const op::Fp8TileCast& o) {
           "matrices in tiles, and their scales, begin at multiples of 16 bytes");
   const std::int64_t squares = rows / kFp8Block * (cols / kFp8Block);
   if (squares == 0) return;
-  with_cast(o.source, o.values ? o.values.dtype : o.transposed.dtype, [&](const auto* source, auto dtype) {
+  with_cast(o.source, to_dtype, [&](const auto* source, auto dtype) {
     using T = std::remove_cvref_t<decltype(*source)>;
     launch(fp8_tile_cast_kernel<T, dtype()>, at_least_one(squares), dim3(Square::kThreads), 0, compute(),
            source, rows, cols, to);

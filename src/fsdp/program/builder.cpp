@@ -466,8 +466,7 @@ class Builder {
     const bool adds = m > 0 && !spec_.accumulate_unsharded;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
     travelling_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
-    const bool joins = spec_.units[unit].shards > 1 && spec_.replicas > 1;
-    if (joins && m + 1 == spec_.micro_batches) push_join(list_, unit, m, shard);
+    if (joins_groups(spec_, unit) && m + 1 == spec_.micro_batches) push_join(list_, unit, m, shard);
   }
 
   /// The same in the order of a tree.

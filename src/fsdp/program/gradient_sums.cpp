@@ -55,8 +55,6 @@ GradientSums::GradientSums(Emission& list)
       together_(micro_batches_of_subtree(list.spec.micro_batches)),
       units_(list.spec.units.size()) {}
 
-bool GradientSums::joins(int unit) const { return spec_.units[unit].shards > 1 && spec_.replicas > 1; }
-
 BufferId GradientSums::gradient_of(int unit, int micro_batch) {
   if (!spec_.accumulate_unsharded) return list_.buffers.unsharded_gradient(unit);
   OfUnit& sums = units_[unit];
@@ -90,7 +88,7 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
   }
   add_pending(unit);
   const BufferId gradient = list_.buffers.unsharded_gradient(unit);
-  if (!joins(unit)) {
+  if (!joins_groups(spec_, unit)) {
     const auto term = sums.between.begin_added_term();
     reduce(unit, micro_batch, gradient, term.buffer, term.adds);
     sums.pending = sums.between.end_term(term);

@@ -19,6 +19,11 @@ struct Reduction {
 /// The index of the action; so below.
 int push_reduction(Emission& list, const Reduction& reduction);
 
+/// Hybrid: whether sums within the groups are to be joined.
+inline bool joins_groups(const ProgramSpec& spec, int unit) {
+  return spec.units[unit].shards > 1 && spec.replicas > 1;
+}
+
 /// Hybrid: the sharded gradient is complete within the group; one all-reduce of the shard, in place, joins the groups.
 int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits = {});
 
@@ -46,7 +51,6 @@ class GradientSums {
 
   int add_micro_batch(int unit, int micro_batch);
   void end_unit(int unit);
-  bool joins(int unit) const;
   void reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds);
   void add_pending(int unit);
   void push_addition(int unit, BufferId from, BufferId to, std::vector<int> waits);
