@@ -32,7 +32,8 @@ StepShape step_shape(const EngineOptions& options, const RankGroups& groups) {
           .shards = groups.shard_count(),
           .replicas = groups.replica_count(),
           .unsharded = options.accumulate_unsharded,
-          .order = options.sum_order};
+          .order = options.sum_order,
+          .sums_follow_placement = groups.sums_follow_placement};
 }
 
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,

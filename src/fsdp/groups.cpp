@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/placement.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/config_error.hpp"
 
@@ -56,6 +56,17 @@ std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
   return groups;
 }
 
+bool follow_placement(const RankGroups& groups, const std::vector<int>& node_of_rank) {
+  const auto follows = [&](const std::vector<int>& members) {
+    std::vector<int> nodes;
+    for (const int rank : members) nodes.push_back(node_of_rank[rank]);
+    return comm::sums_follow_placement(nodes);
+  };
+  return std::ranges::any_of(groups.shards, follows) ||
+         std::ranges::any_of(groups.shards.front(),
+                             [&](int rank) { return follows(groups.replicas_of(rank)); });
+}
+
 }  // namespace
 
 const std::vector<int>& RankGroups::shards_of(int rank) const {
@@ -76,22 +87,21 @@ std::vector<int> RankGroups::replicas_of(int rank) const {
 
 RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
   const int ranks = static_cast<int>(node_of_rank.size());
-  if (is_hybrid(strategy)) {
-    return {shard_group_size == 0 ? groups_by_node(node_of_rank) : groups_of_size(ranks, shard_group_size)};
-  }
   RankGroups groups;
-  if (strategy == Strategy::no_shard) {
+  if (is_hybrid(strategy)) {
+    groups.shards =
+        shard_group_size == 0 ? groups_by_node(node_of_rank) : groups_of_size(ranks, shard_group_size);
+  } else if (strategy == Strategy::no_shard) {
     for (int rank = 0; rank < ranks; ++rank) groups.shards.push_back({rank});
   } else {
     groups.shards.emplace_back(ranks);
     std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
   }
+  groups.sums_follow_placement = follow_placement(groups, node_of_rank);
   return groups;
 }
 
-std::vector<int> nodes_of_ranks(comm::World& world) {
-  return comm::all_gather_value(world, world.topology().node);
-}
+std::vector<int> nodes_of_ranks(comm::World& world) { return world.topology().node_of_rank; }
 
 constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out
 

@@ -47,6 +47,13 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
     parts.remedy = "use such a number, or {sum_order} = any";
     return parts;
   }
+  if (step.sums_follow_placement) {
+    parts.problem =
+        "needs consecutive ranks on each node, and a power of two of them: ranks of a node are summed first";
+    parts.remedy =
+        "start them so (mpirun --map-by slot, srun --distribution=block), or use {sum_order} = any";
+    return parts;
+  }
   for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},
                                      {"precision.gradient_shard", precision.gradient_shard}}) {
     if (dtype == DType::float32 || dtype == DType::float64) continue;

@@ -44,6 +44,13 @@ void RunReport::describe(std::int64_t total_steps) {
             trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
             inputs_.llama.vocab_size);
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
+  if (engine_.groups().sums_follow_placement)
+    log_.info("sums: ranks of a node first; the last bits depend on which ranks share a node");
+  if (!topology.uniform) {
+    log_.warning(
+        "nodes have unlike numbers of ranks: gathers and sums over all ranks go from every rank to every other, and so send "
+        "several times the bytes between nodes; start as many ranks on each node");
+  }
   describe_device();
   log_.info("fsdp: {}, {}; {}", word_of(config_.fsdp.strategy), count(std::ssize(compiled.units), "unit"),
             fsdp::format_groups(engine_.groups()));

@@ -39,12 +39,18 @@ class Work {
 /// (One program on all ranks that leaves out what a rank is not a member of does this. Three groups of two
 /// ranks, AB, BC and CA, where A begins with CA, B with AB and C with BC, wait for ever.)
 ///
-/// Buffers must stay valid and untouched until the work is done. Sums of every element are formed in the order of
-/// tree_left() (sum_tree.hpp) over the ranks of the group, whatever the layout: (r0 + r1) + (r2 + r3) of four.
+/// Buffers must stay valid and untouched until the work is done.
+///
+/// Sums of every element are formed in the order of tree_left() (sum_tree.hpp) over the ranks of the group, whoever owns them:
+/// (r0 + r1) + (r2 + r3) of four. Where a group has several ranks on each of several nodes, as many on each, those of a node
+/// are summed first, in this order, then the sums of nodes, in the order of the nodes' lowest ranks; the same order where each
+/// node has a power of two of consecutive ranks (sums_follow_placement(), placement.hpp). So of B bytes (nodes - 1) / nodes * B
+/// leave a node, in a reduction as in a gather, and a rank has as many peers as its node has ranks and there are nodes.
 ///
 /// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result
 /// may be float32, or of the same dtype: then the sum, with what it is added to, is rounded once, to nearest
-/// even. NCCL sums in an order of its own, and narrow numbers in their own dtype (see nccl.hpp).
+/// even. So is the sum of a node before it goes to others. With Reduction::nccl NCCL sums in an order of its own, and narrow
+/// numbers in their own dtype (see nccl.hpp).
 class Group {
  public:
   virtual ~Group() = default;
@@ -74,7 +80,8 @@ struct Topology {
   int local_rank = 0;   ///< within the node
   int local_ranks = 1;  ///< of this node
   std::string host;
-  bool uniform = true;  ///< every node has the same number of ranks
+  bool uniform = true;                  ///< every node has the same number of ranks
+  std::vector<int> node_of_rank = {0};  ///< the node of each rank of the world
 };
 
 /// Small messages between ranks beside everything else that they exchange. One thread may use it while

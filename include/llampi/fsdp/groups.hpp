@@ -35,6 +35,8 @@ inline bool reshards_after_forward(Strategy s) {
 /// groups are replicas.
 struct RankGroups {
   std::vector<std::vector<int>> shards;
+  /// Whether sums over a group, of shards or of replicas, depend on which ranks share a node: comm::sums_follow_placement().
+  bool sums_follow_placement = false;
 
   int shard_count() const { return static_cast<int>(shards.front().size()); }
   int replica_count() const { return static_cast<int>(shards.size()); }
@@ -48,7 +50,7 @@ struct RankGroups {
 /// uneven nodes): it is never silently weakened
 RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
-/// The node of each rank of the world. Collective.
+/// The node of each rank of the world.
 std::vector<int> nodes_of_ranks(comm::World& world);
 
 /// About what the communicators of a rank take of the device's memory: the shard group's gathers and its

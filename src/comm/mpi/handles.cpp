@@ -63,6 +63,20 @@ ByteBlock::~ByteBlock() {
   if (owned_ && !finalized()) MPI_Type_free(&type_);
 }
 
+ScatteredBlocks::ScatteredBlocks(const ByteBlock& block, std::int64_t block_bytes,
+                                 const std::vector<int>& positions) {
+  std::vector<MPI_Aint> offsets;
+  for (const int position : positions) offsets.push_back(position * static_cast<MPI_Aint>(block_bytes));
+  check_mpi(MPI_Type_create_hindexed_block(static_cast<int>(offsets.size()), block.count(), offsets.data(),
+                                           block.type(), &type_),
+            "MPI_Type_create_hindexed_block");
+  check_mpi(MPI_Type_commit(&type_), "MPI_Type_commit");
+}
+
+ScatteredBlocks::~ScatteredBlocks() {
+  if (type_ != MPI_DATATYPE_NULL && !finalized()) MPI_Type_free(&type_);
+}
+
 bool Requests::test() {
   int done = 1;
   if (!requests_.empty()) {

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -57,6 +58,21 @@ class ByteBlock {
   bool owned_ = false;
 };
 
+/// Blocks of equal length as one element of a type made for them.
+class ScatteredBlocks {
+ public:
+  /// @param positions of the blocks, in blocks from where the message begins
+  ScatteredBlocks(const ByteBlock& block, std::int64_t block_bytes, const std::vector<int>& positions);
+  ~ScatteredBlocks();
+  ScatteredBlocks(ScatteredBlocks&& other) noexcept : type_(std::exchange(other.type_, MPI_DATATYPE_NULL)) {}
+  ScatteredBlocks& operator=(ScatteredBlocks&&) = delete;
+
+  MPI_Datatype type() const { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
 /// Requests that are waited for together, and the types that they use.
 class Requests {
  public:
@@ -68,12 +84,14 @@ class Requests {
   MPI_Request* add() { return &requests_.emplace_back(MPI_REQUEST_NULL); }
   /// Keeps a type until the requests are done.
   const ByteBlock& keep(ByteBlock block) { return blocks_.emplace_back(std::move(block)); }
+  const ScatteredBlocks& keep(ScatteredBlocks blocks) { return scattered_.emplace_back(std::move(blocks)); }
   /// True when all are done; also moves MPI's other messages.
   bool test();
 
  private:
   std::vector<MPI_Request> requests_;
-  std::vector<ByteBlock> blocks_;
+  std::deque<ByteBlock> blocks_;  // a deque: what keep() returned stays where it is
+  std::deque<ScatteredBlocks> scattered_;
 };
 
 }  // namespace llampi::comm

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/mpi/check.hpp"
+#include "comm/mpi/exchange_levels.hpp"
 #include "comm/mpi/tree_order.hpp"
 #include "comm/split.hpp"
 #include "llampi/comm/comm.hpp"
@@ -33,7 +34,8 @@ Tensor row(Tensor elements) { return elements.slice(0, elements.elements()); }
 
 std::uint16_t* halves(Tensor elements) { return static_cast<std::uint16_t*>(elements.data); }
 
-/// The steps of an all-reduce, with all arithmetic but the last addition done by the owner of a slice.
+/// The steps of an all-reduce, with all arithmetic but the last addition done by the owner of a slice. Over two levels the ranks
+/// of a node combine what they have first, then nodes do.
 struct AllReduce {
   Ends ends;
   Tensor values;
@@ -41,8 +43,7 @@ struct AllReduce {
   ReduceOp op;
   Accumulate accumulate;
   AllReduceSplit split;
-  Tensor slices;  ///< [ranks, slice], the contributions to this rank's slice
-  Tensor tails;   ///< [ranks, tail]
+  void* workspace;  ///< the contributions to this rank's slice, then those to the tail
 
   bool adds() const { return accumulate == Accumulate::yes; }
   /// Sums that are to be added later travel in float32, so that they are rounded once. There is room for half
@@ -51,27 +52,53 @@ struct AllReduce {
   /// Where the combined slices are gathered: where they are wanted, or if they are to be added where `values`
   /// were.
   Tensor head() const { return (adds() ? values : result).slice(0, split.head); }
-  Tensor lower_head() const { return row(slices); }
+  Tensor lower_head() const { return {workspace, values.dtype, 1, split.head}; }
   Tensor own(Tensor whole) const {
     return whole.slice(ends.rank * split.slice, (ends.rank + 1) * split.slice);
   }
+  Tensor values_head() const { return values.slice(0, split.head); }
+  Tensor values_tail() const { return values.slice(split.head, values.cols); }
+  /// [contributors, slice] and [contributors, tail] of the last that are combined: ranks, or nodes.
+  Tensor slices() const { return {workspace, values.dtype, contributors(), split.slice}; }
+  Tensor tails() const {
+    return {static_cast<std::byte*>(workspace) + lower_head().bytes(), values.dtype, contributors(),
+            split.tail};
+  }
+  std::int64_t contributors() const { return ends.levels ? ends.levels->node_count() : ends.ranks; }
+  Room slice_room() const { return {workspace, split.slice * size_of(values.dtype)}; }
+  Room tail_room() const { return {tails().data, split.tail * size_of(values.dtype)}; }
 
   void exchange(Requests& requests) const {
-    if (split.head > 0) start_all_to_all(ends, values.slice(0, split.head), slices.data, requests);
-    if (split.tail > 0) start_all_gather(ends, values.slice(split.head, values.cols), tails.data, requests);
+    if (split.head > 0) start_all_to_all(ends, values_head(), workspace, requests);
+    if (split.tail > 0) start_all_gather(ends, values_tail(), tails().data, requests);
+  }
+  void exchange_in_node(Requests& requests) const {
+    if (split.head > 0) start_scatter_in_node(ends, values_head(), slice_room(), requests);
+    if (split.tail > 0) start_share_in_node(ends, values_tail(), tail_room(), requests);
+  }
+  void combine_node() const {
+    if (split.head > 0) combine_in_node(ends, values_head(), slice_room(), op);
+    const Tensor of_ranks = {tails().data, values.dtype, ends.levels->per_node(), split.tail};
+    combine_in_tree_order(of_ranks, op, Accumulate::no, values_tail());
+  }
+  void exchange_between_nodes(Requests& requests) const {
+    if (split.head > 0) start_scatter_between_nodes(ends, values_head(), slice_room(), requests);
+    if (split.tail > 0) start_share_between_nodes(ends, values_tail(), tail_room(), requests);
   }
   void combine() const {
     if (in_halves()) {
-      sum_to_halves(slices, halves(own(head())), halves(own(lower_head())));
+      sum_to_halves(slices(), halves(own(head())), halves(own(lower_head())));
     } else {
-      combine_in_tree_order(slices, op, Accumulate::no, own(head()));
+      combine_in_tree_order(slices(), op, Accumulate::no, own(head()));
     }
-    combine_in_tree_order(tails, op, accumulate, result.slice(split.head, result.cols));
+    combine_in_tree_order(tails(), op, accumulate, result.slice(split.head, result.cols));
   }
-  void gather(Requests& requests) const {
+  /// Calls `start(own slice, whole)` for what is gathered.
+  template <class Start>
+  void for_each_gathered(Start start) const {
     if (split.head == 0) return;
-    start_all_gather(ends, own(head()), head().data, requests);
-    if (in_halves()) start_all_gather(ends, own(lower_head()), lower_head().data, requests);
+    start(own(head()), head());
+    if (in_halves()) start(own(lower_head()), lower_head());
   }
   void add() const {
     const Tensor target = result.slice(0, split.head);
@@ -83,29 +110,75 @@ struct AllReduce {
   }
 };
 
-std::vector<Step> all_reduce_steps(const Ends& ends, Tensor values, Tensor result, ReduceOp op,
-                                   Accumulate accumulate, Tensor workspace) {
-  const AllReduceSplit split = split_all_reduce(values.cols, ends.ranks, values.dtype);
-  const Tensor slices = {workspace.data, values.dtype, ends.ranks, split.slice};
-  const Tensor tails = {static_cast<std::byte*>(workspace.data) + slices.bytes(), values.dtype, ends.ranks,
-                        split.tail};
-  const AllReduce all{ends, values, result, op, accumulate, split, slices, tails};
+std::vector<Step> all_reduce_steps(const AllReduce& all) {
+  const auto gather = [=](Requests& requests) {
+    all.for_each_gathered(
+        [&](Tensor own, Tensor whole) { start_all_gather(all.ends, own, whole.data, requests); });
+  };
   return {{[=](Requests& requests) { all.exchange(requests); }, [=] { all.combine(); }},
-          {[=](Requests& requests) { all.gather(requests); }, [=] { all.add(); }}};
+          {gather, [=] { all.add(); }}};
+}
+
+std::vector<Step> all_reduce_steps_of_levels(const AllReduce& all) {
+  const auto gather_between_nodes = [=](Requests& requests) {
+    all.for_each_gathered(
+        [&](Tensor own, Tensor whole) { start_gather_between_nodes(all.ends, own, whole.data, requests); });
+  };
+  const auto gather_in_node = [=](Requests& requests) {
+    all.for_each_gathered(
+        [&](Tensor own, Tensor whole) { start_gather_in_node(all.ends, own.bytes(), whole.data, requests); });
+  };
+  return {{[=](Requests& requests) { all.exchange_in_node(requests); }, [=] { all.combine_node(); }},
+          {[=](Requests& requests) { all.exchange_between_nodes(requests); }, [=] { all.combine(); }},
+          {gather_between_nodes, {}},
+          {gather_in_node, [=] { all.add(); }}};
+}
+
+/// whole[r] = shard of rank r.
+std::vector<Step> all_gather_steps(const Ends& ends, Tensor shard, Tensor whole) {
+  if (!ends.levels)
+    return {{[=](Requests& requests) { start_all_gather(ends, shard, whole.data, requests); }, {}}};
+  return {{[=](Requests& requests) { start_gather_between_nodes(ends, shard, whole.data, requests); }, {}},
+          {[=](Requests& requests) { start_gather_in_node(ends, shard.bytes(), whole.data, requests); }, {}}};
+}
+
+/// shard (+)= sum over ranks of their whole[own rank].
+std::vector<Step> reduce_scatter_steps(const Ends& ends, Tensor whole, Tensor shard, Accumulate accumulate,
+                                       void* workspace) {
+  const auto finish = [=](std::int64_t contributors) {
+    return [=] {
+      combine_in_tree_order({workspace, whole.dtype, contributors, shard.elements(), shard.elements()},
+                            ReduceOp::sum, accumulate, row(shard));
+    };
+  };
+  if (!ends.levels) {
+    return {{[=](Requests& requests) { start_all_to_all(ends, whole, workspace, requests); },
+             finish(ends.ranks)}};
+  }
+  const Room room{workspace, whole.bytes() / ends.ranks};
+  return {{[=](Requests& requests) { start_scatter_in_node(ends, whole, room, requests); },
+           [=] { combine_in_node(ends, whole, room, ReduceOp::sum); }},
+          {[=](Requests& requests) { start_scatter_between_nodes(ends, whole, room, requests); },
+           finish(ends.levels->node_count())}};
 }
 
 }  // namespace
 
 MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
-                   std::shared_ptr<Progress> progress, std::int64_t max_count)
-    : members_(std::move(members)), rank_(rank), max_count_(max_count), progress_(std::move(progress)) {
+                   std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels,
+                   std::int64_t max_count)
+    : members_(std::move(members)),
+      rank_(rank),
+      max_count_(max_count),
+      progress_(std::move(progress)),
+      levels_(std::move(levels)) {
   if (communicator == nullptr) return;
   for (auto& copy : communicators_) copy = std::make_shared<Communicator>(communicator->duplicate());
 }
 
 Ends MpiGroup::ends(device::Stream stream) const {
   const auto& communicator = communicators_[stream.index()];
-  return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_};
+  return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_, levels_};
 }
 
 // Also a group of one waits for its turn on the stream: its buffers may be those of a collective before.
@@ -116,17 +189,12 @@ std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step
 std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
+  if (size() > 1) return issue_on(stream, all_gather_steps(ends(stream), row(shard), row(whole)));
   Step gather;
-  if (size() == 1) {
-    gather.finish = [=] {
-      if (shard.data == whole.data || whole.elements() == 0) return;
-      std::memcpy(whole.data, shard.data, static_cast<std::size_t>(whole.bytes()));
-    };
-  } else {
-    gather.start = [=, ends = ends(stream)](Requests& requests) {
-      start_all_gather(ends, shard, whole.data, requests);
-    };
-  }
+  gather.finish = [=] {
+    if (shard.data == whole.data || whole.elements() == 0) return;
+    std::memcpy(whole.data, shard.data, static_cast<std::size_t>(whole.bytes()));
+  };
   return issue_on(stream, {gather});
 }
 
@@ -136,16 +204,13 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accum
   require(shard.elements() * size() == whole.elements(), "reduce_scatter: whole is not `size` shards");
   require(workspace.bytes() >= reduce_scatter_workspace(whole.elements(), size(), whole.dtype),
           "reduce_scatter: workspace too small");
-  void* received = size() == 1 ? whole.data : workspace.data;
-  const Tensor contributions = {received, whole.dtype, size(), shard.elements()};
-  Step exchange;
   if (size() > 1) {
-    exchange.start = [=, ends = ends(stream)](Requests& requests) {
-      start_all_to_all(ends, whole, received, requests);
-    };
+    return issue_on(stream,
+                    reduce_scatter_steps(ends(stream), row(whole), row(shard), accumulate, workspace.data));
   }
-  exchange.finish = [=] { combine_in_tree_order(contributions, ReduceOp::sum, accumulate, row(shard)); };
-  return issue_on(stream, {exchange});
+  Step combine;
+  combine.finish = [=] { combine_in_tree_order(row(whole), ReduceOp::sum, accumulate, row(shard)); };
+  return issue_on(stream, {combine});
 }
 
 std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceOp op, Accumulate accumulate,
@@ -164,8 +229,11 @@ std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceO
     combine.finish = [=] { combine_in_tree_order(row(values), op, accumulate, row(result)); };
     return issue_on(stream, {combine});
   }
-  return issue_on(stream,
-                  all_reduce_steps(ends(stream), row(values), row(result), op, accumulate, workspace));
+  const AllReduce all{ends(stream),  row(values),
+                      row(result),   op,
+                      accumulate,    split_all_reduce(elements, size(), values.dtype),
+                      workspace.data};
+  return issue_on(stream, levels_ ? all_reduce_steps_of_levels(all) : all_reduce_steps(all));
 }
 
 }  // namespace llampi::comm

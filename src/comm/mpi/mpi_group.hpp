@@ -7,28 +7,22 @@
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/ends.hpp"
 #include "comm/mpi/handles.hpp"
 #include "comm/mpi/lane.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
 
-/// What an exchange needs to know of its group. A copy: an operation may outlive the group.
-struct Ends {
-  MPI_Comm communicator = MPI_COMM_NULL;
-  int rank = 0;
-  int ranks = 1;
-  std::int64_t max_count = kMaxCount;
-};
-
 class MpiGroup final : public Group {
  public:
   /// @param members world ranks, in the order of the communicator's
   /// @param communicator of the group; none for a group of one, which makes no call to MPI
   /// @param progress of the world, whose lanes the collectives of all groups share
+  /// @param levels see two_levels()
   /// @param max_count largest count to be passed to MPI; less than kMaxCount only in tests
   MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
-           std::shared_ptr<Progress> progress, std::int64_t max_count);
+           std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels, std::int64_t max_count);
 
   int size() const override { return static_cast<int>(members_.size()); }
   int rank() const override { return rank_; }
@@ -48,6 +42,7 @@ class MpiGroup final : public Group {
   int rank_ = 0;
   std::int64_t max_count_ = kMaxCount;
   std::shared_ptr<Progress> progress_;
+  std::shared_ptr<const Levels> levels_;
   std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  // one each: streams overlap
 };
 

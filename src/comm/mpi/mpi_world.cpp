@@ -7,6 +7,7 @@
 #include <exception>
 #include <optional>
 
+#include "comm/levels.hpp"
 #include "comm/mpi/check.hpp"
 #include "comm/mpi/environment.hpp"
 #include "comm/mpi/mpi_channel.hpp"
@@ -112,8 +113,10 @@ class MpiWorld final : public World {
   }
   MPI_Comm communicator() const { return communicator_.get(); }
 
-  std::unique_ptr<Group> group(const std::vector<int>& members) override { return group(members, kMaxCount); }
-  std::unique_ptr<Group> group(const std::vector<int>& members, std::int64_t max_count) const;
+  std::unique_ptr<Group> group(const std::vector<int>& members) override {
+    return group(members, {.node_of_rank = topology_.node_of_rank});
+  }
+  std::unique_ptr<Group> group(const std::vector<int>& members, const MpiGroupOptions& options) const;
   std::unique_ptr<Channel> channel() override {
     std::int64_t refusals = session_->threads() == MPI_THREAD_MULTIPLE ? 0 : 1;
     max(std::span(&refusals, 1));
@@ -164,7 +167,8 @@ const MpiWorld& mpi_world(const World& world) {
   return *mpi;
 }
 
-std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int64_t max_count) const {
+std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members,
+                                       const MpiGroupOptions& options) const {
   std::vector<int> sorted = members;
   std::sort(sorted.begin(), sorted.end());
   require(!sorted.empty() && sorted.front() >= 0 && sorted.back() < size_,
@@ -173,7 +177,8 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int
   const auto self = std::find(members.begin(), members.end(), rank_);
   require(self != members.end(), "group without this rank");
   const int group_rank = static_cast<int>(self - members.begin());
-  if (members.size() == 1) return std::make_unique<MpiGroup>(members, 0, nullptr, progress_, max_count);
+  if (members.size() == 1)
+    return std::make_unique<MpiGroup>(members, 0, nullptr, progress_, nullptr, options.max_count);
 
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -184,7 +189,11 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members, std::int
   check_mpi(MPI_Group_free(&some), "MPI_Group_free");
   check_mpi(MPI_Group_free(&all), "MPI_Group_free");
   const Communicator communicator(handle);
-  return std::make_unique<MpiGroup>(members, group_rank, &communicator, progress_, max_count);
+  std::vector<int> node_of_member;
+  for (const int member : members)
+    node_of_member.push_back(options.node_of_rank[static_cast<std::size_t>(member)]);
+  return std::make_unique<MpiGroup>(members, group_rank, &communicator, progress_,
+                                    two_levels(node_of_member, group_rank), options.max_count);
 }
 
 void MpiWorld::barrier() {
@@ -265,9 +274,11 @@ std::unique_ptr<World> World::create() { return std::make_unique<MpiWorld>(); }
 
 MPI_Comm mpi_communicator(const World& world) { return mpi_world(world).communicator(); }
 
-std::unique_ptr<Group> mpi_group_with_small_counts(World& world, const std::vector<int>& members,
-                                                   std::int64_t max_count) {
-  return mpi_world(world).group(members, max_count);
+std::unique_ptr<Group> make_mpi_group(World& world, const std::vector<int>& members,
+                                      const MpiGroupOptions& options) {
+  MpiGroupOptions given = options;
+  if (given.node_of_rank.empty()) given.node_of_rank = world.topology().node_of_rank;
+  return mpi_world(world).group(members, given);
 }
 
 }  // namespace llampi::comm

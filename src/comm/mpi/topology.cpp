@@ -42,6 +42,9 @@ Topology number_nodes(const std::vector<int>& leaders, int rank, std::string hos
   topology.local_rank = static_cast<int>(std::count(leaders.begin(), leaders.begin() + rank, leader));
   topology.local_ranks = ranks_of[leader];
   topology.host = std::move(host);
+  topology.node_of_rank.clear();
+  for (const int other : leaders)
+    topology.node_of_rank.push_back(static_cast<int>(std::distance(ranks_of.begin(), ranks_of.find(other))));
   topology.uniform = std::all_of(ranks_of.begin(), ranks_of.end(),
                                  [&](const auto& node) { return node.second == topology.local_ranks; });
   return topology;

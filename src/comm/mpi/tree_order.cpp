@@ -103,13 +103,13 @@ void combine_right(const Contributions<In>& all, std::int64_t elements, Op op,
 
 /// Hands the combined contributions to `sink(begin, count, partial)`, block by block.
 template <class In, class Op, class Sink>
-void for_each_block(Tensor contributions, Op op, Sink sink) {
-  const auto* first = static_cast<const typename In::Stored*>(contributions.data);
-  const std::int64_t elements = contributions.cols;
+void for_each_block(const RankRows& contributions, Op op, Sink sink) {
+  const auto* first = static_cast<const typename In::Stored*>(contributions.first);
+  const std::int64_t elements = contributions.elements;
   std::array<typename In::Value, kBlock> partial;
   for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, elements - begin);
-    combine_block<In>({first + begin, elements, contributions.rows}, count, op, partial.data());
+    combine_block<In>({first + begin, contributions.stride, contributions.ranks}, count, op, partial.data());
     sink(begin, count, partial.data());
   }
 }
@@ -125,10 +125,10 @@ void store_block(const Value* __restrict source, std::int64_t elements, Accumula
 }
 
 template <class In, class Out, class Op>
-void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row) {
+void combine(const RankRows& contributions, Op op, Accumulate accumulate, Tensor out_row) {
   auto* out = static_cast<typename Out::Stored*>(out_row.data);
-  const auto* first = static_cast<const typename In::Stored*>(contributions.data);
-  const std::int64_t ranks = contributions.rows, elements = contributions.cols;
+  const auto* first = static_cast<const typename In::Stored*>(contributions.first);
+  const std::int64_t ranks = contributions.ranks, elements = contributions.elements;
   if constexpr (std::is_same_v<In, Out>) {
     if (ranks == 1 && accumulate == Accumulate::no) {
       if (out != first && elements > 0) std::memcpy(out, first, static_cast<std::size_t>(out_row.bytes()));
@@ -138,8 +138,8 @@ void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row)
   if constexpr (std::is_same_v<typename In::Value, typename Out::Stored>) {
     if (accumulate == Accumulate::no) {
       for (std::int64_t begin = 0; begin < elements; begin += kBlock) {
-        combine_block<In>({first + begin, elements, ranks}, std::min(kBlock, elements - begin), op,
-                          out + begin);
+        combine_block<In>({first + begin, contributions.stride, ranks}, std::min(kBlock, elements - begin),
+                          op, out + begin);
       }
       return;
     }
@@ -150,7 +150,7 @@ void combine(Tensor contributions, Op op, Accumulate accumulate, Tensor out_row)
 }
 
 template <class In, class Out>
-void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine(const RankRows& contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   if (op == ReduceOp::sum) {
     combine<In, Out>(contributions, Sum(), accumulate, out);
   } else {
@@ -159,7 +159,7 @@ void combine(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor ou
 }
 
 template <class In>
-void combine_narrow(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine_narrow(const RankRows& contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   if (out.dtype == DType::float32) {
     combine<In, Wide<float>>(contributions, op, accumulate, out);
   } else {
@@ -178,9 +178,9 @@ void add_halves_to(const std::uint16_t* upper, const std::uint16_t* lower, Tenso
 
 }  // namespace
 
-void combine_in_tree_order(Tensor contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
+void combine_in_tree_order(const RankRows& contributions, ReduceOp op, Accumulate accumulate, Tensor out) {
   require_reducible(contributions.dtype, out.dtype);
-  require(out.elements() == contributions.cols, "combine: out is not one row of the contributions");
+  require(out.elements() == contributions.elements, "combine: out is not as long as the contributions");
   switch (contributions.dtype) {
     case DType::float32:
       return combine<Wide<float>, Wide<float>>(contributions, op, accumulate, out);
@@ -200,7 +200,7 @@ void combine_in_tree_order(Tensor contributions, ReduceOp op, Accumulate accumul
   }
 }
 
-void sum_to_halves(Tensor contributions, std::uint16_t* upper, std::uint16_t* lower) {
+void sum_to_halves(const RankRows& contributions, std::uint16_t* upper, std::uint16_t* lower) {
   const auto split = [=](std::int64_t begin, std::int64_t count, const float* partial) {
     for (std::int64_t i = 0; i < count; ++i) {
       const auto bits = std::bit_cast<std::uint32_t>(partial[i]);

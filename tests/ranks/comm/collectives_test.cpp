@@ -169,7 +169,7 @@ TYPED_TEST(Collectives, GroupsMayBeOfSomeRanksInAnyOrder) {
 // the blocks.
 TYPED_TEST(Collectives, MessagesMayBeLongerThanMpiCounts) {
   for (const std::int64_t max_count : {64, 1000}) {
-    const auto some = mpi_group_with_small_counts(this->world, this->all, max_count);
+    const auto some = make_mpi_group(this->world, this->all, {.max_count = max_count});
     for (const std::int64_t elements : {5, 1000, 65537}) {
       this->gather(*some, elements);
       this->expect_reductions(*some, elements);

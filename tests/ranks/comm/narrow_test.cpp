@@ -191,7 +191,7 @@ TYPED_TEST(Narrow, MaximumIsThatOfAllRanks) {
 }
 
 TYPED_TEST(Narrow, MessagesMayBeLongerThanMpiCounts) {
-  const auto some = mpi_group_with_small_counts(this->world, this->all, 1000);
+  const auto some = make_mpi_group(this->world, this->all, {.max_count = 1000});
   for (const std::int64_t elements : {1000, 65537}) {
     this->expect_reduce_scatter(*some, elements, Accumulate::yes);
     this->expect_all_reduce(*some, elements, Accumulate::yes);

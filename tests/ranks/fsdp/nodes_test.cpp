@@ -8,7 +8,7 @@
 #include "llampi/comm/comm.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
-#include "support/world_over.hpp"
+#include "support/simulated_nodes.hpp"
 
 namespace llampi::test {
 namespace {
@@ -17,36 +17,6 @@ using namespace fsdp;
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-/// The world of the test, with its ranks on other nodes; remembers which groups were asked for.
-class SimulatedNodes final : public WorldOver {
- public:
-  SimulatedNodes(comm::World& world, const std::vector<int>& node_of_rank) : WorldOver(world) {
-    const auto of = [&](int rank) { return node_of_rank[static_cast<std::size_t>(rank)]; };
-    topology_.node = of(world.rank());
-    topology_.nodes = *std::max_element(node_of_rank.begin(), node_of_rank.end()) + 1;
-    topology_.host = fmt::format("node{}", topology_.node);
-    topology_.local_ranks = 0;
-    for (int rank = 0; rank < world.size(); ++rank) {
-      if (of(rank) != topology_.node) continue;
-      if (rank < world.rank()) ++topology_.local_rank;
-      ++topology_.local_ranks;
-    }
-    topology_.uniform = topology_.local_ranks * topology_.nodes == world.size();
-  }
-
-  const std::vector<std::vector<int>>& groups() const { return groups_; }
-
-  const comm::Topology& topology() const override { return topology_; }
-  std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
-    groups_.push_back(members);
-    return world_.group(members);
-  }
-
- private:
-  comm::Topology topology_;
-  std::vector<std::vector<int>> groups_;
-};
 
 class Nodes : public ::testing::Test {
  protected:
@@ -91,6 +61,20 @@ TEST_F(Nodes, ShardInsideANodeAndReplicateAcross) {
           if (seen[static_cast<std::size_t>(node)]++ == world.topology().local_rank) replicas.push_back(rank);
         }
         EXPECT_THAT(world.groups(), ElementsAre(mine, replicas));
+      }
+    }
+  }
+}
+
+// Sums and gathers over all ranks go over two levels.
+TEST_F(Nodes, MayShareASumOverAllRanks) {
+  for (const int nodes : {2, 3}) {
+    if (world_.size() % nodes != 0) continue;
+    for (const auto& node_of_rank : {consecutive(nodes), in_turns(nodes)}) {
+      for (const auto strategy : {Strategy::full_shard, Strategy::no_shard}) {
+        SCOPED_TRACE(fmt::format("{} on nodes {}", to_string(strategy), fmt::join(node_of_rank, " ")));
+        SimulatedNodes world(world_, node_of_rank);
+        expect_oracle(run(world, strategy, 0), fixture_, kFloat32Tolerance);
       }
     }
   }

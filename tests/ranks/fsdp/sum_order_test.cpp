@@ -9,7 +9,7 @@
 #include "llampi/core/error.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
-#include "support/world_over.hpp"
+#include "support/simulated_nodes.hpp"
 
 namespace llampi::test {
 namespace {
@@ -107,6 +107,39 @@ TEST_P(InTree, EqualsPyTorch) {
                          .unsharded = unsharded,
                          .sum_order = SumOrder::tree}),
                     fixture_, {1e-9, 1e-8, 1e-9, 1e-8});
+    }
+  }
+}
+
+// Ranks of a node are summed first, which with a power of two of consecutive ranks on each is the same tree.
+TEST_P(InTree, BitsDoNotDependOnTheNodes) {
+  if (!is_power_of_two(test_ranks()) || test_ranks() < 4) GTEST_SKIP() << "needs two nodes of several ranks";
+  fixture_.training.steps = 4;
+  TrajectoryOptions options{.sum_order = SumOrder::tree, .global_batch = 8};
+  options.accumulation = 8;
+  const auto expected = run_alone(options);
+  options.accumulation = 8 / test_ranks();
+  for (int per_node = 2; per_node < test_ranks(); per_node *= 2) {
+    std::vector<int> consecutive, in_turns;
+    for (int rank = 0; rank < test_ranks(); ++rank) {
+      consecutive.push_back(rank / per_node);
+      in_turns.push_back(rank % (test_ranks() / per_node));
+    }
+    for (const auto strategy : {Strategy::full_shard, Strategy::no_shard, Strategy::hybrid_shard}) {
+      options.strategy = strategy;
+      SimulatedNodes nodes(world_, consecutive);
+      expect_same_bits(expected, run_trajectory(nodes, fixture_, options), to_string(strategy));
+    }
+    options.strategy = Strategy::full_shard;
+    SimulatedNodes nodes(world_, in_turns);
+    try {
+      TrainingRun training(nodes, fixture_, options);
+      FAIL() << "it was taken";
+    } catch (const UserError& error) {
+      EXPECT_STREQ(
+          error.what(),
+          "sum_order = tree needs consecutive ranks on each node, and a power of two of them: ranks of a node are "
+          "summed first; start them so (mpirun --map-by slot, srun --distribution=block), or use sum_order = any");
     }
   }
 }

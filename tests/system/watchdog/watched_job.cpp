@@ -32,6 +32,7 @@ class WorldOfNodes final : public test::WorldOver {
     topology_.node = world.rank();
     topology_.local_rank = 0;
     topology_.local_ranks = 1;
+    for (int rank = 0; rank < world.size(); ++rank) topology_.node_of_rank[rank] = rank;
   }
   const llampi::comm::Topology& topology() const override { return topology_; }
 

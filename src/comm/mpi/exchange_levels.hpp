@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages of collectives that go over two levels: see Levels. `whole` is [ranks, part] in every call, its part r that of
+// rank r of the group.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/mpi/ends.hpp"
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::comm {
+
+/// Room for what other ranks have of a part. At most as many parts as the group has ranks.
+struct Room {
+  void* data = nullptr;
+  std::int64_t bytes = 0;  ///< of a part
+};
+
+/// For a reduction: what each rank of the node has of this rank's part, and of the parts of the ranks with its place on other
+/// nodes. Part n of rank `place` of the node arrives at room[place * nodes + n].
+void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, Requests& requests);
+/// The sums of what has arrived, each in its place in `whole`, in its dtype.
+void combine_in_node(const Ends& ends, Tensor whole, Room room, ReduceOp op);
+/// And these sums to whose part they are: that of node n arrives at room[n].
+void start_scatter_between_nodes(const Ends& ends, Tensor whole, Room room, Requests& requests);
+
+/// For a gather: `own` to the ranks with this place on other nodes.
+void start_gather_between_nodes(const Ends& ends, Tensor own, void* whole, Requests& requests);
+/// What this rank has now, to the others of its node.
+void start_gather_in_node(const Ends& ends, std::int64_t part_bytes, void* whole, Requests& requests);
+
+/// `values` of the ranks of the node, of rank `place` at room[place]; or of the ranks with this place, of node n at room[n].
+void start_share_in_node(const Ends& ends, Tensor values, Room room, Requests& requests);
+void start_share_between_nodes(const Ends& ends, Tensor values, Room room, Requests& requests);
+
+}  // namespace llampi::comm
