@@ -105,8 +105,8 @@ class EmulatedCommunicator final : public LibraryCommunicator {
         return reduce_scatter(collective);
       case Collective::Kind::all_reduce:
         return all_reduce(collective);
-      case Collective::Kind::all_to_all:
-        return all_to_all(collective);
+      case Collective::Kind::exchange:
+        return exchange_parts(collective);
     }
     return kFailed;
   }
@@ -218,20 +218,31 @@ class EmulatedCommunicator final : public LibraryCommunicator {
     });
   }
 
-  Result all_to_all(const Collective& c) {
-    const std::size_t bytes = bytes_of(c), size = static_cast<std::size_t>(size_of(c.dtype));
-    const std::size_t send_stride = static_cast<std::size_t>(c.send_stride) * size,
-                      receive_stride = static_cast<std::size_t>(c.receive_stride) * size;
-    const auto ranks = static_cast<std::size_t>(link_->ranks), own = static_cast<std::size_t>(link_->rank);
-    require(std::min(send_stride, receive_stride) >= bytes, "parts of ranks that overlap");
-    check_buffers(c, (ranks - 1) * send_stride + bytes, (ranks - 2) * receive_stride + bytes, {});
-    return collective(c, Sent{c.send, bytes, ranks, send_stride}, [=](const Link&, const Received& all) {
-      auto* to = static_cast<std::byte*>(c.receive);
-      for (std::size_t rank = 0; rank < ranks; ++rank) {
-        if (rank == own) continue;
-        std::memcpy(to, all.data() + rank * bytes, bytes);
-        to += receive_stride;
+  Result exchange_parts(const Collective& c) {
+    const std::size_t bytes = bytes_of(c);
+    Sent sent{.bytes = bytes};
+    for (const auto& transfer : c.transfers) {
+      require(transfer.peer != link_->rank, "an exchange with the rank itself");
+      for (const auto& other : c.transfers) {
+        Collective two = c;
+        two.send = other.send;
+        two.receive = transfer.receive;
+        check_buffers(two, bytes, bytes, {});
+        const auto *const a = static_cast<const std::byte*>(transfer.receive),
+                          *const b = static_cast<const std::byte*>(other.receive);
+        require(&transfer == &other || a + bytes <= b || b + bytes <= a, "what arrives overlaps");
       }
+      sent.parts.push_back({transfer.send, transfer.peer});
+    }
+    // Of each rank in its order, as they come: from one rank after another.
+    std::vector<void*> arrives;
+    for (int rank = 0; rank < link_->ranks; ++rank) {
+      for (const auto& transfer : c.transfers) {
+        if (transfer.peer == rank) arrives.push_back(transfer.receive);
+      }
+    }
+    return collective(c, sent, [=](const Link&, const Received& all) {
+      for (std::size_t i = 0; i < arrives.size(); ++i) std::memcpy(arrives[i], all.data() + i * bytes, bytes);
     });
   }
 

@@ -39,8 +39,9 @@ struct Exchange {
   std::shared_ptr<Link> link;
   std::vector<std::byte> own;
   Received all;
-  int capture = 0;            ///< in which it was captured; 0: in none
-  std::vector<int> captures;  ///< of all ranks
+  std::vector<int> counts, begins;  ///< bytes of each rank, where ranks get parts of their own
+  int capture = 0;                  ///< in which it was captured; 0: in none
+  std::vector<int> captures;        ///< of all ranks
   std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   std::shared_ptr<Point> arrived = std::make_shared<Point>(network());
 };
@@ -71,20 +72,35 @@ void start(const std::shared_ptr<Exchange>& exchange, const Sent& sent, int capt
     exchange->arrived->reach();
     return;
   }
-  const auto* const data = static_cast<const std::byte*>(sent.data);
-  for (std::size_t part = 0; part < sent.parts; ++part) {
-    const std::byte* const begin = data + part * sent.stride;
+  const auto ranks = static_cast<std::size_t>(exchange->link->ranks);
+  const auto put = [&](const void* data) {
+    const auto* const begin = static_cast<const std::byte*>(data);
     exchange->own.insert(exchange->own.end(), begin, begin + sent.bytes);
-  }
-  exchange->all.resize(sent.bytes * static_cast<std::size_t>(exchange->link->ranks));
+  };
   exchange->capture = capture;
-  exchange->captures.resize(static_cast<std::size_t>(exchange->link->ranks));
+  exchange->captures.resize(ranks);
   const MPI_Comm mpi = exchange->link->mpi;
   check_mpi(MPI_Iallgather(&exchange->capture, 1, MPI_INT, exchange->captures.data(), 1, MPI_INT, mpi,
                            exchange->requests.data()));
-  auto* const trade = sent.parts > 1 ? &MPI_Ialltoall : &MPI_Iallgather;
-  check_mpi(trade(exchange->own.data(), static_cast<int>(sent.bytes), MPI_BYTE, exchange->all.data(),
-                  static_cast<int>(sent.bytes), MPI_BYTE, mpi, exchange->requests.data() + 1));
+  if (sent.parts.empty()) {
+    put(sent.data);
+    exchange->all.resize(sent.bytes * ranks);
+    check_mpi(MPI_Iallgather(exchange->own.data(), static_cast<int>(sent.bytes), MPI_BYTE,
+                             exchange->all.data(), static_cast<int>(sent.bytes), MPI_BYTE, mpi,
+                             exchange->requests.data() + 1));
+  } else {
+    for (int rank = 0; rank < exchange->link->ranks; ++rank) {
+      exchange->begins.push_back(static_cast<int>(exchange->own.size()));
+      for (const Sent::Part& part : sent.parts) {
+        if (part.to == rank) put(part.data);
+      }
+      exchange->counts.push_back(static_cast<int>(exchange->own.size()) - exchange->begins.back());
+    }
+    exchange->all.resize(exchange->own.size());
+    const auto *const counts = exchange->counts.data(), *const begins = exchange->begins.data();
+    check_mpi(MPI_Ialltoallv(exchange->own.data(), counts, begins, MPI_BYTE, exchange->all.data(), counts,
+                             begins, MPI_BYTE, mpi, exchange->requests.data() + 1));
+  }
   if (is_eager()) check_mpi(MPI_Waitall(2, exchange->requests.data(), MPI_STATUSES_IGNORE));
   look(exchange);
 }

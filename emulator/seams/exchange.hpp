@@ -30,14 +30,18 @@ MPI_Comm connect(const Id& id, int rank, int ranks);
 
 void check_mpi(int code);
 
-/// What a rank sends: the same `bytes` to all, or `parts` of so many, the first to rank 0 and so on.
+/// What a rank sends: `bytes` to all; or `to` a rank each, so many to each as it sends back.
 struct Sent {
+  struct Part {
+    const void* data = nullptr;
+    int to = 0;
+  };
   const void* data = nullptr;
-  std::size_t bytes = 0, parts = 1;
-  std::size_t stride = 0;  ///< bytes from one part to the next
+  std::size_t bytes = 0;         ///< of a part too
+  std::vector<Part> parts = {};  ///< none: `data`
 };
 
-/// Every rank's bytes, one rank after another; they may be moved from.
+/// Every rank's bytes, one rank after another, and those of one rank in their order; they may be moved from.
 using Received = std::vector<std::byte>;
 /// Enqueues an exchange: `with` gets what all ranks sent to this one. The rank's GPU does other
 /// things meanwhile; but for eager streams, where the rank waits at once. All ranks must have it in a graph

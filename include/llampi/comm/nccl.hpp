@@ -4,8 +4,8 @@
 // How these groups differ from those over MPI:
 //   - A collective is issued on the device's own stream and returns at once.
 //   - With Reduction::tree sums of float32, bfloat16 and float16 have the bits that MPI's have: parts travel by
-//     ncclSend and ncclRecv, in pieces for which the workspace has room, and a kernel of ours sums them. All of it
-//     is on the collective's stream, the pieces one after another.
+//     ncclSend and ncclRecv, in pieces for which the workspace has room, and a kernel of ours sums them; over several
+//     nodes inside each first. All of it is on the collective's stream, the pieces one after another.
 //   - With Reduction::nccl they are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16
 //     and float16 are summed in their own dtype, so every addition on the way rounds; a result in float32, or one
 //     that is added, is cast or added after that, with one more rounding if it is narrow. No workspace: what is
@@ -60,6 +60,8 @@ struct NcclOptions {
   std::chrono::milliseconds patience = std::chrono::minutes(10);  ///< of the host, with NCCL and other ranks
   Reduction reduction = Reduction::tree;
   std::int64_t exchange_bytes = kExchangeBytes;  ///< those of workspace.hpp
+  /// For tests: the node of each rank of the world, for sums; none: as they are. NCCL finds its own way.
+  std::vector<int> node_of_rank = {};
 };
 
 /// `mpi` with groups on the GPUs' memory; host values still go through MPI. Collective. Where ranks share a

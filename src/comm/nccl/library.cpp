@@ -44,8 +44,6 @@ class NcclCommunicator final : public LibraryCommunicator {
   ncclResult_t connect(const Membership& membership) {
     config_.blocking = 0;
     config_.commName = membership.label;
-    ranks_ = membership.ranks;
-    rank_ = membership.rank;
     ncclUniqueId id{};
     static_assert(sizeof(id) == sizeof(membership.id));
     std::memcpy(&id, &membership.id, sizeof(id));
@@ -64,8 +62,8 @@ class NcclCommunicator final : public LibraryCommunicator {
         return result_of(ncclReduceScatter(c.send, c.receive, elements, type, op, handle_, c.stream));
       case Collective::Kind::all_reduce:
         return result_of(ncclAllReduce(c.send, c.receive, elements, type, op, handle_, c.stream));
-      case Collective::Kind::all_to_all:
-        return result_of(all_to_all(c, type));
+      case Collective::Kind::exchange:
+        return result_of(exchange(c, type));
     }
     throw Error("internal error: a collective that NCCL does not have");
   }
@@ -79,21 +77,16 @@ class NcclCommunicator final : public LibraryCommunicator {
 
  private:
   /// One kernel. Non-blocking, so the end of the group says whether its members are in progress.
-  ncclResult_t all_to_all(const Collective& c, ncclDataType_t type) {
+  ncclResult_t exchange(const Collective& c, ncclDataType_t type) {
     const auto elements = static_cast<std::size_t>(c.elements);
-    const auto* const send = static_cast<const std::byte*>(c.send);
-    auto* receive = static_cast<std::byte*>(c.receive);
     ncclResult_t result = ncclGroupStart();
     if (result != ncclSuccess) return result;
     const auto keep_failure = [&](ncclResult_t next) {
       if (result == ncclSuccess && next != ncclInProgress) result = next;
     };
-    for (int peer = 0; peer < ranks_; ++peer) {
-      if (peer == rank_) continue;
-      keep_failure(
-          ncclSend(send + peer * c.send_stride * size_of(c.dtype), elements, type, peer, handle_, c.stream));
-      keep_failure(ncclRecv(receive, elements, type, peer, handle_, c.stream));
-      receive += c.receive_stride * size_of(c.dtype);
+    for (const Transfer& transfer : c.transfers) {
+      keep_failure(ncclSend(transfer.send, elements, type, transfer.peer, handle_, c.stream));
+      keep_failure(ncclRecv(transfer.receive, elements, type, transfer.peer, handle_, c.stream));
     }
     const ncclResult_t end = ncclGroupEnd();
     return result == ncclSuccess ? end : result;
@@ -101,7 +94,6 @@ class NcclCommunicator final : public LibraryCommunicator {
 
   ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;  ///< which NCCL may read until it is connected
   ncclComm_t handle_ = nullptr;
-  int ranks_ = 1, rank_ = 0;
 };
 
 ncclComm_t handle_of(const LibraryCommunicator& communicator) {

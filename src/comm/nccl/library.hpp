@@ -40,23 +40,29 @@ struct Membership {
   const char* label = "";
 };
 
-/// Operands of a collective, in memory of this rank's GPU. `send` and `receive` are apart, or, but for all_to_all, one lies in
+/// To and from another rank.
+struct Transfer {
+  int peer = 0;  ///< of the communicator
+  const void* send = nullptr;
+  void* receive = nullptr;  ///< where nothing is that any transfer of the exchange sends
+};
+
+/// Operands of a collective, in memory of this rank's GPU. `send` and `receive` are apart, or one lies in
 /// the other just where this rank's part belongs.
 struct Collective {
   enum class Kind : std::uint8_t {
     all_gather,
     reduce_scatter,
     all_reduce,
-    all_to_all,  ///< every rank's part to that rank; the own one stays where it is, and is not received
+    exchange,  ///< `transfers`, and neither `send` nor `receive`. Those of two ranks with each other match in their order
   };
   Kind kind = Kind::all_gather;
   const void* send = nullptr;
   void* receive = nullptr;
   ReduceOp op = ReduceOp::sum;
-  std::int64_t elements = 0;  ///< of a rank: of the shard, of the values, or of a part
+  std::int64_t elements = 0;  ///< of a rank: of the shard, or of the values; of a transfer
   DType dtype = DType::float32;
-  std::int64_t send_stride = 0;  ///< all_to_all: from the part for one rank to that for the next, in elements
-  std::int64_t receive_stride = 0;  ///< likewise between those of the other ranks, in their order
+  std::vector<Transfer> transfers = {};
   cudaStream_t stream = nullptr;
 };
 

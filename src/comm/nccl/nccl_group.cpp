@@ -46,6 +46,17 @@ bool is_direct(Tensor from, Tensor result, Accumulate accumulate) {
 /// Behind the first `bytes` of a workspace.
 void* behind(Tensor workspace, std::int64_t bytes) { return static_cast<std::byte*>(workspace.data) + bytes; }
 
+/// Elements beside each other on the GPU, by their positions.
+struct Row {
+  void* data;
+  DType dtype;
+
+  Row(void* first, DType of) : data(first), dtype(of) {}
+  explicit Row(const Tensor& tensor) : Row(tensor.data, tensor.dtype) {}
+  void* at(std::int64_t element) const { return static_cast<std::byte*>(data) + element * size_of(dtype); }
+  Tensor row(std::int64_t begin, std::int64_t elements) const { return {at(begin), dtype, 1, elements}; }
+};
+
 /// What NCCL leaves is cast or added by a kernel of ours.
 void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
   if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
@@ -55,10 +66,11 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
-                     const NcclOptions& options)
+                     std::shared_ptr<const Levels> levels, const NcclOptions& options)
     : session_(std::move(session)),
       gpu_(gpu),
       host_(std::move(host)),
+      levels_(std::move(levels)),
       reduction_(options.reduction),
       exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
@@ -87,21 +99,89 @@ bool NcclGroup::is_summed_here(DType dtype, ReduceOp op) const {
   return size() > 1 && op == ReduceOp::sum && is_summed_in_tree(reduction_, dtype);
 }
 
+void NcclGroup::exchange(const Operation& operation, std::int64_t elements, std::vector<Transfer> transfers) {
+  issue(operation, {.kind = Collective::Kind::exchange,
+                    .elements = elements,
+                    .dtype = operation.dtype,
+                    .transfers = std::move(transfers)});
+}
+
 void NcclGroup::exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
                                  Accumulate accumulate, void* received, std::int64_t received_stride) {
-  issue(operation, {.kind = Collective::Kind::all_to_all,
-                    .send = whole.data,
-                    .receive = received,
-                    .elements = sum.elements(),
-                    .dtype = whole.dtype,
-                    .send_stride = stride,
-                    .receive_stride = received_stride});
+  if (levels_) {
+    return exchange_and_sum_over_levels(operation, whole, stride, sum, accumulate, received, received_stride);
+  }
+  const Row parts{whole}, others{received, whole.dtype};
+  std::vector<Transfer> transfers;
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank()) continue;
+    transfers.push_back({peer, parts.at(peer * stride), others.at(std::ssize(transfers) * received_stride)});
+  }
+  exchange(operation, sum.elements(), std::move(transfers));
   const std::int64_t own = rank() * stride;
   gpu_.cuda.sum_parts({.own = whole.slice(own, own + sum.elements()),
                        .rank = rank(),
                        .ranks = size(),
                        .others = received,
                        .stride = received_stride},
+                      sum, accumulate, operation.stream);
+}
+
+// Inside the node this rank sums the parts of all ranks with its place, where they are in `whole`; between nodes it sends each
+// the sum that is its.
+void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride,
+                                             Tensor sum, Accumulate accumulate, void* received,
+                                             std::int64_t received_stride) {
+  const std::int64_t elements = sum.elements(), nodes = levels_->node_count();
+  const Row parts{whole}, others{received, whole.dtype};
+  const std::vector<int> mine = levels_->same_place(levels_->place);
+  std::vector<Transfer> transfers;
+  for (int place = 0; place < levels_->per_node(); ++place) {
+    if (place == levels_->place) continue;
+    const int peer = levels_->own_node()[static_cast<std::size_t>(place)];
+    for (const int owner : levels_->same_place(place))
+      transfers.push_back(
+          {peer, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
+  }
+  exchange(operation, elements, std::move(transfers));
+  for (std::int64_t n = 0; n < nodes; ++n) {
+    const Tensor part = parts.row(mine[static_cast<std::size_t>(n)] * stride, elements);
+    gpu_.cuda.sum_parts({.own = part,
+                         .rank = levels_->place,
+                         .ranks = levels_->per_node(),
+                         .others = others.at(n * received_stride),
+                         .stride = nodes * received_stride},
+                        part, Accumulate::no, operation.stream);
+  }
+  transfers = {};
+  for (const int owner : mine) {
+    if (owner == rank()) continue;
+    transfers.push_back(
+        {owner, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
+  }
+  exchange(operation, elements, std::move(transfers));
+  gpu_.cuda.sum_parts({.own = parts.row(rank() * stride, elements),
+                       .rank = levels_->node,
+                       .ranks = levels_->node_count(),
+                       .others = received,
+                       .stride = received_stride},
+                      sum, accumulate, operation.stream);
+}
+
+void NcclGroup::share_and_sum(const Operation& operation, const std::vector<int>& ranks, Tensor values,
+                              Tensor sum, Accumulate accumulate, void* received) {
+  const std::int64_t elements = values.elements();
+  const Row others{received, values.dtype};
+  std::vector<Transfer> transfers;
+  for (const int peer : ranks) {
+    if (peer != rank()) transfers.push_back({peer, values.data, others.at(std::ssize(transfers) * elements)});
+  }
+  exchange(operation, elements, std::move(transfers));
+  gpu_.cuda.sum_parts({.own = values,
+                       .rank = static_cast<int>(std::ranges::find(ranks, rank()) - ranks.begin()),
+                       .ranks = static_cast<int>(ranks.size()),
+                       .others = received,
+                       .stride = elements},
                       sum, accumulate, operation.stream);
 }
 
@@ -154,16 +234,24 @@ void NcclGroup::sum_piece_in_tree(const Operation& operation, Tensor values, Ten
     if (adds) gpu_.cuda.add_cast(sums, target, accumulate, operation.stream);
   }
   if (split.tail == 0) return;
+  const Tensor tail = values.slice(split.head, values.elements());
+  const Tensor tail_result = result.slice(split.head, result.elements());
+  if (levels_) {
+    share_and_sum(operation, levels_->own_node(), tail, tail, Accumulate::no, workspace.data);
+    share_and_sum(operation, levels_->same_place(levels_->place), tail, tail_result, accumulate,
+                  workspace.data);
+    return;
+  }
   const Tensor tails{workspace.data, values.dtype, size(), split.tail};
   const auto of_rank = [&](int r) { return tails.slice_rows(r, r + 1); };
   issue(operation, {.kind = Collective::Kind::all_gather,
-                    .send = values.slice(split.head, values.elements()).data,
+                    .send = tail.data,
                     .receive = tails.data,
                     .elements = split.tail,
                     .dtype = values.dtype});
   gpu_.cuda.sum_parts(
       {.own = of_rank(0), .rank = 0, .ranks = size(), .others = of_rank(1).data, .stride = split.tail},
-      result.slice(split.head, result.elements()), accumulate, operation.stream);
+      tail_result, accumulate, operation.stream);
 }
 
 std::unique_ptr<Work> NcclGroup::work(const Operation& operation) {

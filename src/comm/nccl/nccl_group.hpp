@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/levels.hpp"
 #include "comm/nccl/communicator.hpp"
 #include "comm/nccl/gpu.hpp"
 #include "llampi/comm/comm.hpp"
@@ -17,8 +18,9 @@ class NcclGroup final : public Group {
  public:
   /// Makes the communicators: collective, and takes a second or more on many GPUs.
   /// @param host the same ranks over MPI, through which they agree on new communicators
+  /// @param levels see two_levels()
   NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
-            const NcclOptions& options);
+            std::shared_ptr<const Levels> levels, const NcclOptions& options);
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
@@ -34,12 +36,19 @@ class NcclGroup final : public Group {
   /// Calls NCCL if there is anything to do with other ranks.
   /// @param operation that it is, or is a part of; the collective's stream is set to its
   void issue(const Operation& operation, Collective collective);
+  void exchange(const Operation& operation, std::int64_t elements, std::vector<Transfer> transfers);
   /// Whether ranks of this group exchange parts, which are summed here.
   bool is_summed_here(DType dtype, ReduceOp op) const;
-  /// sum (+)= over ranks of their whole[rank() * stride + i].
-  /// @param received where the others' parts arrive, `received_stride` elements apart
+  /// sum (+)= over ranks of their whole[rank() * stride + i], directly or over two levels.
+  /// @param whole over two levels left undefined
+  /// @param received where the others' parts arrive, `received_stride` elements apart: those of size() - 1
   void exchange_and_sum(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
                         Accumulate accumulate, void* received, std::int64_t received_stride);
+  void exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
+                                    Accumulate accumulate, void* received, std::int64_t received_stride);
+  /// sum (+)= over these ranks, this one among them, of their `values`.
+  void share_and_sum(const Operation& operation, const std::vector<int>& ranks, Tensor values, Tensor sum,
+                     Accumulate accumulate, void* received);
   void scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
                        Tensor workspace);
   void sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,
@@ -59,6 +68,7 @@ class NcclGroup final : public Group {
   std::shared_ptr<Session> session_;
   Gpu gpu_;
   std::unique_ptr<Group> host_;
+  std::shared_ptr<const Levels> levels_;
   Reduction reduction_;
   std::int64_t exchange_bytes_;
   std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of urgent streams

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "comm/levels.hpp"
 #include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "llampi/comm/comm.hpp"
@@ -33,7 +34,13 @@ std::string NcclWorld::describe() const {
 }
 
 std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
-  return std::make_unique<NcclGroup>(session_, gpu_, mpi_.group(members), options_);
+  std::unique_ptr<Group> host = mpi_.group(members);
+  const auto& node_of_rank =
+      options_.node_of_rank.empty() ? mpi_.topology().node_of_rank : options_.node_of_rank;
+  std::vector<int> node_of_member;
+  for (const int member : members) node_of_member.push_back(node_of_rank[static_cast<std::size_t>(member)]);
+  auto levels = two_levels(node_of_member, host->rank());
+  return std::make_unique<NcclGroup>(session_, gpu_, std::move(host), std::move(levels), options_);
 }
 
 device::Memory NcclWorld::allocate(std::int64_t bytes) {

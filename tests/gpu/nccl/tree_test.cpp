@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/mpi/mpi_world.hpp"
 #include "gpu/nccl/nccl_fixture.hpp"
 #include "llampi/comm/comm.hpp"
 #include "support/rank_values.hpp"
@@ -53,12 +54,32 @@ HostRow random_row(DType dtype, std::int64_t elements, int rank, std::uint64_t s
   return row;
 }
 
-class NcclTree : public NcclTest, public ::testing::WithParamInterface<std::int64_t> {
+struct TreeWay {
+  const char* name;
+  std::int64_t exchange_bytes;
+  int per_node;  ///< ranks of a node; 0: all on one
+};
+
+class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> {
  protected:
+  void SetUp() override {
+    if (GetParam().per_node > 0 && mpi.size() != 2 * GetParam().per_node)
+      GTEST_SKIP() << "for other numbers of ranks";
+    NcclTest::SetUp();
+  }
   comm::NcclOptions options() const override {
     auto options = NcclTest::options();
-    options.exchange_bytes = GetParam();
+    options.exchange_bytes = GetParam().exchange_bytes;
+    options.node_of_rank = node_of_rank();
     return options;
+  }
+  std::vector<int> node_of_rank() const {
+    std::vector<int> nodes;
+    for (const int rank : all) nodes.push_back(GetParam().per_node == 0 ? 0 : rank / GetParam().per_node);
+    return nodes;
+  }
+  std::unique_ptr<comm::Group> group_over_mpi(const std::vector<int>& members) {
+    return comm::make_mpi_group(mpi, members, {.node_of_rank = node_of_rank()});
   }
 
   /// The same numbers on the GPU.
@@ -77,7 +98,7 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<std::int6
   }
 
   void reduce_scatter(const std::vector<int>& members, const Case& of, std::int64_t elements) {
-    const auto group = world().group(members), over_mpi = mpi.group(members);
+    const auto group = world().group(members), over_mpi = group_over_mpi(members);
     const HostRow whole = random_row(of.dtype, elements * group->size(), mpi.rank(), 1),
                   shard = random_row(of.result, elements, mpi.rank(), 2);
     const Buffer whole_there = copy_of(whole), shard_there = copy_of(shard),
@@ -94,7 +115,7 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<std::int6
     room.get();
   }
   void all_reduce(const std::vector<int>& members, const Case& of, std::int64_t elements) {
-    const auto group = world().group(members), over_mpi = mpi.group(members);
+    const auto group = world().group(members), over_mpi = group_over_mpi(members);
     const HostRow values = random_row(of.dtype, elements, mpi.rank(), 3),
                   result = random_row(of.result, elements, mpi.rank(), 4);  // ranks add to other numbers
     const Buffer values_there = copy_of(values), result_there = copy_of(result),
@@ -129,9 +150,13 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<std::int6
     }
   }
 };
-// In bytes: all at once, and in pieces.
-INSTANTIATE_TEST_SUITE_P(Room, NcclTree, ::testing::Values(comm::kExchangeBytes, 16384, 2048),
-                         [](const auto& room) { return fmt::format("{}Bytes", room.param); });
+// All at once, and in pieces; over one level, and over two (with four ranks).
+INSTANTIATE_TEST_SUITE_P(All, NcclTree,
+                         ::testing::Values(TreeWay{"AtOnce", comm::kExchangeBytes, 0},
+                                           TreeWay{"InPieces", 16384, 0}, TreeWay{"InSmallPieces", 2048, 0},
+                                           TreeWay{"OverLevelsAtOnce", comm::kExchangeBytes, 2},
+                                           TreeWay{"OverLevelsInPieces", 2048, 2}),
+                         [](const auto& way) { return std::string(way.param.name); });
 
 TEST_P(NcclTree, ReduceScatterHasTheBitsOfMpi) {
   for_all([&](const Case& of, std::int64_t elements) { reduce_scatter(all, of, elements); });
@@ -157,7 +182,7 @@ TEST_P(NcclTree, GroupsOfSomeRanksHaveTheBitsOfMpi) {
 
 // Where they lie, as the sum of a loss or of a replicated gradient.
 TEST_P(NcclTree, AllReduceInPlaceHasTheBitsOfMpi) {
-  const auto group = group_of_all(), over_mpi = mpi.group(all);
+  const auto group = group_of_all(), over_mpi = group_over_mpi(all);
   for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16}) {
     for (const std::int64_t elements : kTreeSizes) {
       SCOPED_TRACE(fmt::format("{} {}", elements, to_string(dtype)));
