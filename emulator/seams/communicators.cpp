@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "comm/nccl/library.hpp"
@@ -44,8 +45,8 @@ struct State {
   bool misaligned = false;
   bool chained = true;
   std::shared_ptr<Point> last;  ///< collective that was issued
-  std::atomic<int> open = 0, destroyed = 0, aborted = 0;
-  int ids = 0;
+  std::atomic<int> open = 0, destroyed = 0, aborted = 0, windows = 0;
+  int ids = 0, most_ctas = 0;
   std::vector<EmulatedCommunicator*> communicators;
   std::map<void*, void*> memory;  ///< what cudaMalloc gave for it
 };
@@ -91,6 +92,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   Result connect(const Membership& membership) {
     link_->rank = membership.rank;
     link_->ranks = membership.ranks;
+    emulator::state().most_ctas = membership.max_ctas;
     Id id{};
     std::memcpy(&id, &membership.id, sizeof id);
     return begin(Call::connect,
@@ -125,6 +127,25 @@ class EmulatedCommunicator final : public LibraryCommunicator {
     return error_;
   }
 
+  Result open_window(void* data, std::size_t bytes) override {
+    require(!windows_.contains(data), "a second window on the same memory");
+    device_memory().check(static_cast<const std::byte*>(data), bytes, "a window");
+    return begin(Call::none, [this, data, bytes] {
+      unsigned long long own = bytes, largest = 0;
+      check_mpi(MPI_Allreduce(&own, &largest, 1, MPI_UNSIGNED_LONG_LONG, MPI_MAX, link_->mpi));
+      require(own == largest, "a window of another size than on another rank");
+      windows_.insert(data);
+      ++emulator::state().windows;
+    });
+  }
+  Result close_window(void* data) override {
+    if (!windows_.contains(data)) return {};
+    return begin(Call::none, [this, data] {
+      check_mpi(MPI_Barrier(link_->mpi));
+      windows_.erase(data);
+      --emulator::state().windows;
+    });
+  }
   Result finalize() override {
     return begin(Call::none, [this] {
       run_all();
@@ -251,6 +272,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   int polls_ = 0;                  ///< until it does it; -1: never
   Result error_;
   bool finalized_ = false;
+  std::set<const void*> windows_;
   bool connects_ = true;                       ///< in its next collective, the first
   MPI_Request connection_ = MPI_REQUEST_NULL;  ///< complete when all ranks have come there
 };
@@ -298,7 +320,8 @@ class EmulatedLibrary final : public comm::nccl::Library {
 }  // namespace
 
 CommunicatorCounts communicator_counts() {
-  return {state().open, state().destroyed, state().aborted, static_cast<int>(state().memory.size())};
+  return {state().open,    state().destroyed, state().aborted, static_cast<int>(state().memory.size()),
+          state().windows, state().most_ctas};
 }
 void set_delay(int polls) { state().delay = polls; }
 void fail_next(Call call) { state().failing = call; }

@@ -12,12 +12,14 @@
 
 namespace llampi::emulator {
 
-/// Of this process.
+/// Of this process, now or so far.
 struct CommunicatorCounts {
   int open = 0;
   int destroyed = 0;
   int aborted = 0;
-  int memory = 0;  ///< blocks that were allocated for communication
+  int memory = 0;     ///< blocks that were allocated for communication
+  int windows = 0;    ///< that are open
+  int most_ctas = 0;  ///< of the newest communicator; 0: not limited
 };
 CommunicatorCounts communicator_counts();
 

@@ -217,6 +217,15 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.reduction", one_of(c.fsdp.reduction),
        "how GPUs sum gradients over ranks. tree: each rank sums what it owns in float32, in the order of a tree over ranks, "
        "as ranks on CPUs always do; nccl: NCCL does, in the dtype that travels and in an order of its own"},
+      {"fsdp.nccl_ctas",
+       &c.fsdp.nccl_ctas,
+       "maximum number of thread blocks, and so of multiprocessors, that a collective between GPUs uses; 0: NCCL decides",
+       {.range = {0, 64}}},
+      {"fsdp.nccl_window", &c.fsdp.nccl_window,
+       "register the memory of parameters and gradients as a symmetric window of each NCCL communicator (NCCL 2.27 or newer)"},
+      {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
+       "gather parameters with copy engines instead of multiprocessors, where NCCL can (2.28 or newer); needs "
+       "fsdp.nccl_window = true"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
        "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,

@@ -25,6 +25,8 @@ void check_together(const Config& c) {
   if (c.fsdp.offload_step == OffloadStep::host && c.fsdp.cpu_offload == CpuOffload::none) {
     throw_user_error("fsdp.offload_step = host needs fsdp.cpu_offload = optimizer or params");
   }
+  if (c.fsdp.nccl_copy_engines && !c.fsdp.nccl_window)
+    throw_user_error("fsdp.nccl_copy_engines = true needs fsdp.nccl_window = true");
   if (c.fsdp.shard_group_size && !fsdp::is_hybrid(c.fsdp.strategy)) {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", *c.fsdp.shard_group_size,
                      word_of(c.fsdp.strategy));

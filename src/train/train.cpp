@@ -314,6 +314,9 @@ Outcome Trainer::run_watched() {
                                  .tf32 = config_.run.tf32,
                                  .attention = config_.run.attention,
                                  .reduction = config_.fsdp.reduction,
+                                 .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
+                                          .window = config_.fsdp.nccl_window,
+                                          .copy_engines = config_.fsdp.nccl_copy_engines},
                                  .name_of = texts_.name_of},
                                 log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/nccl_resources.hpp"
 #include "llampi/comm/reduction.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
@@ -28,8 +29,9 @@ struct ComputeChoice {
   bool tf32 = false;
   device::GpuAttention attention = device::GpuAttention::automatic;
   Reduction reduction = Reduction::tree;  ///< between GPUs
-  std::string option = "run.device";      ///< by which the user chose, for messages
-  ConfigError::Naming name_of = {};       ///< of other options, in what is logged
+  NcclResources nccl = {};
+  std::string option = "run.device";  ///< by which the user chose, for messages
+  ConfigError::Naming name_of = {};   ///< of other options, in what is logged
 };
 
 struct Compute {

@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/nccl_resources.hpp"
 #include "llampi/comm/reduction.hpp"
 #include "llampi/device/forward.hpp"
 
@@ -59,6 +60,7 @@ std::string gpu_table(World& world, const std::vector<device::GpuProperties>& gp
 struct NcclOptions {
   std::chrono::milliseconds patience = std::chrono::minutes(10);  ///< of the host, with NCCL and other ranks
   Reduction reduction = Reduction::tree;
+  NcclResources resources = {};
   std::int64_t exchange_bytes = kExchangeBytes;  ///< those of workspace.hpp
   /// For tests: the node of each rank of the world, for sums; none: as they are. NCCL finds its own way.
   std::vector<int> node_of_rank = {};

@@ -162,6 +162,8 @@ struct Config {
     std::vector<std::string> wrap_modules;  ///< names or expressions
     fsdp::SumOrder sum_order = fsdp::SumOrder::any;
     comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs
+    int nccl_ctas = 0;                                  ///< 0: NCCL decides
+    bool nccl_window = false, nccl_copy_engines = false;
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <map>
 
 #include "llampi/core/error.hpp"
 
@@ -44,6 +45,8 @@ class NcclCommunicator final : public LibraryCommunicator {
   ncclResult_t connect(const Membership& membership) {
     config_.blocking = 0;
     config_.commName = membership.label;
+    if (membership.max_ctas > 0) config_.maxCTAs = membership.max_ctas;
+    if (membership.copy_engines) use_copy_engines();
     ncclUniqueId id{};
     static_assert(sizeof(id) == sizeof(membership.id));
     std::memcpy(&id, &membership.id, sizeof(id));
@@ -72,6 +75,24 @@ class NcclCommunicator final : public LibraryCommunicator {
     const ncclResult_t result = ncclCommGetAsyncError(handle_, &state);
     return result_of(result == ncclSuccess ? state : result);
   }
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  // The window is there when the call is done, which for a communicator that does not block may be later.
+  Result open_window(void* data, std::size_t bytes) override {
+    return result_of(ncclCommWindowRegister(handle_, data, bytes, &windows_[data], NCCL_WIN_COLL_SYMMETRIC));
+  }
+  Result close_window(void* data) override {
+    const auto window = windows_.find(data);
+    if (window == windows_.end()) return {};
+    const ncclWindow_t handle = window->second;
+    windows_.erase(window);
+    return handle == nullptr ? Result() : result_of(ncclCommWindowDeregister(handle_, handle));
+  }
+#else
+  Result open_window(void*, std::size_t) override {
+    return {Result::State::failed, "windows need NCCL 2.27 or newer"};
+  }
+  Result close_window(void*) override { return {}; }
+#endif
   Result finalize() override { return result_of(ncclCommFinalize(handle_)); }
   Result destroy() override { return result_of(ncclCommDestroy(handle_)); }
 
@@ -92,8 +113,19 @@ class NcclCommunicator final : public LibraryCommunicator {
     return result == ncclSuccess ? end : result;
   }
 
+  void use_copy_engines() {
+#ifdef NCCL_CTA_POLICY_ZERO
+    config_.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+#else
+    throw_user_error("gathers by copy engines need NCCL 2.28 or newer");
+#endif
+  }
+
   ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;  ///< which NCCL may read until it is connected
   ncclComm_t handle_ = nullptr;
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
+  std::map<void*, ncclWindow_t> windows_;  ///< by what they are on; null: NCCL had no use for one
+#endif
 };
 
 ncclComm_t handle_of(const LibraryCommunicator& communicator) {

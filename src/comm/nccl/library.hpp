@@ -38,6 +38,8 @@ struct Membership {
   int ranks = 1, rank = 0;
   /// What the library calls the communicator in its log and to profilers; as long as it exists.
   const char* label = "";
+  int max_ctas = 0;           ///< 0: the library decides
+  bool copy_engines = false;  ///< no multiprocessors where that can be had
 };
 
 /// To and from another rank.
@@ -74,6 +76,11 @@ class LibraryCommunicator {
   virtual Result issue(const Collective& collective) = 0;
   /// In progress while the library is at the last call; later what happened since.
   virtual Result state() = 0;
+  /// Registers memory of the GPU that Library::allocate() gave, for collectives at equal places on all ranks. Collective, with as
+  /// many bytes on each rank.
+  virtual Result open_window(void* data, std::size_t bytes) = 0;
+  /// Before that memory is freed; nothing if there is no window on it. Collective.
+  virtual Result close_window(void* data) = 0;
   /// Waits for what was issued. All ranks call it before destroy().
   virtual Result finalize() = 0;
   /// The last call.

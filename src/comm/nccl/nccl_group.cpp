@@ -75,8 +75,14 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
       exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
-    communicators_[device::Stream::urgent(i, "").index()] = std::make_shared<Communicator>(
-        session_, Membership{agree_on_id(*host_), size(), rank()}, name_of(members()), i);
+    communicators_[device::Stream::urgent(i, "").index()] =
+        std::make_shared<Communicator>(session_,
+                                       Membership{.id = agree_on_id(*host_),
+                                                  .ranks = size(),
+                                                  .rank = rank(),
+                                                  .max_ctas = options.resources.max_ctas,
+                                                  .copy_engines = options.resources.copy_engines},
+                                       name_of(members()), i);
   }
 }
 

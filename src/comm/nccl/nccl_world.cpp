@@ -14,6 +14,14 @@ namespace {
 constexpr std::uintptr_t kAlignment =
     4096;  // promised by Memory; ncclMemAlloc's pages are larger, cudaMalloc's not
 
+/// Where memory is freed; whoever issues a collective afterwards hears of a failure.
+void close_quietly(Session& session, void* data) {
+  try {
+    session.close_windows(data);
+  } catch (const std::exception&) {  // all is aborted
+  }
+}
+
 }  // namespace
 
 NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
@@ -54,7 +62,11 @@ device::Memory NcclWorld::allocate(std::int64_t bytes) {
     if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
     return memory;
   }
-  device::Memory memory(data, bytes, [](void* begin) { library().free(begin); });
+  if (options_.resources.window) session_->open_windows(data, static_cast<std::size_t>(bytes));
+  device::Memory memory(data, bytes, [session = options_.resources.window ? session_ : nullptr](void* begin) {
+    if (session) close_quietly(*session, begin);
+    library().free(begin);
+  });
   nccl::check(cudaMemsetAsync(data, 0, static_cast<std::size_t>(bytes), gpu_.stream(device::Stream::compute)),
               "cudaMemsetAsync");
   gpu_.device.synchronize(device::Stream::compute);

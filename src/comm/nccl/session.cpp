@@ -61,14 +61,30 @@ void Session::settle(const std::shared_ptr<Handle>& handle, Result result, const
   if (result.has_failed()) fail(fmt::format("{} of {}: {}", what, handle->name, reason(result, handle)));
 }
 
+std::vector<std::shared_ptr<Handle>> Session::open_handles() {
+  const std::lock_guard lock(mutex_);
+  return open_;
+}
+
+void Session::open_windows(void* data, std::size_t bytes) {
+  for (const auto& handle : open_handles()) {
+    const Result result =
+        call(handle, [&](auto& communicator) { return communicator->open_window(data, bytes); });
+    settle(handle, result, "a window on memory that travels");
+  }
+}
+
+void Session::close_windows(void* data) {
+  if (aborted()) return;
+  for (const auto& handle : open_handles()) {
+    const Result result = call(handle, [&](auto& communicator) { return communicator->close_window(data); });
+    settle(handle, result, "the end of a window");
+  }
+}
+
 void Session::check() {
   require_alive();
-  std::vector<std::shared_ptr<Handle>> all;
-  {
-    const std::lock_guard lock(mutex_);
-    all = open_;
-  }
-  for (const auto& handle : all) {
+  for (const auto& handle : open_handles()) {
     const Result result = state(handle);
     if (result.has_failed()) fail(fmt::format("{}: {}", handle->name, reason(result, handle)));
   }

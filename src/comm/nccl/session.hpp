@@ -58,6 +58,10 @@ class Session : public std::enable_shared_from_this<Session> {
   /// @throws Error, after fail(), if it failed or took too long
   void settle(const std::shared_ptr<Handle>& handle, Result result, const std::string& what);
 
+  /// A window of each communicator that there is: LibraryCommunicator::open_window(). Collective, as closing them is, which does
+  /// nothing once all are aborted.
+  void open_windows(void* data, std::size_t bytes);
+  void close_windows(void* data);
   /// @throws Error, after fail(), if something went wrong in any communicator
   void check();
   /// NCCL's words for an error, the last ones that it wrote included.
@@ -70,6 +74,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void require_alive() const;
+  std::vector<std::shared_ptr<Handle>> open_handles();
 
   const int gpu_;
   const std::string who_;

@@ -238,6 +238,25 @@ TEST_F(NcclFailures, CommunicatorsOfOneGpuStartInOneOrder) {
   EXPECT_STREQ(std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
 }
 
+// Of each communicator that there is when memory is allocated; gone before the memory is.
+TEST_F(NcclFailures, WindowsAreOpenAsLongAsTheMemory) {
+  world = std::make_unique<comm::nccl::NcclWorld>(
+      mpi, comm::nccl::Gpu{gpu, gpu},
+      comm::NcclOptions{.patience = std::chrono::seconds(30), .resources = {.max_ctas = 4, .window = true}});
+  const Buffer before = values();
+  const auto group = world->group(all);
+  EXPECT_EQ(emulator::communicator_counts().windows, 0);
+  {
+    const Buffer buffer = values(), room(gpu, *world, DType::float32, kElements * mpi.size());
+    EXPECT_EQ(emulator::communicator_counts().windows, 2 * emulator::communicator_counts().open);
+    group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, room.view(), kReduce)
+        ->wait(device::Stream::compute);
+    EXPECT_EQ(buffer.get()[17], sum_over(all, 17));
+  }
+  EXPECT_EQ(emulator::communicator_counts().windows, 0);
+  EXPECT_EQ(emulator::communicator_counts().most_ctas, 4);
+}
+
 TEST_F(NcclFailures, AGroupOfOneMakesNoCommunicator) {
   const auto group = world->group({mpi.rank()});
   const Buffer buffer = values();
