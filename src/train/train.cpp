@@ -314,6 +314,7 @@ Outcome Trainer::run_watched() {
                                  .tf32 = config_.run.tf32,
                                  .attention = config_.run.attention,
                                  .reduction = config_.fsdp.reduction,
+                                 .bind = config_.run.bind,
                                  .name_of = texts_.name_of},
                                 log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());
