@@ -37,6 +37,23 @@ target_link_libraries(llampi_pcre2 INTERFACE ${LLAMPI_PCRE2_LIBRARY})
 
 find_package(MPI REQUIRED COMPONENTS C)
 
+# Which cores and devices are near each other; belongs to `comm`.
+find_path(LLAMPI_HWLOC_INCLUDE_DIR hwloc.h)
+find_library(LLAMPI_HWLOC_LIBRARY hwloc)
+mark_as_advanced(LLAMPI_HWLOC_INCLUDE_DIR LLAMPI_HWLOC_LIBRARY)
+if(NOT LLAMPI_HWLOC_INCLUDE_DIR OR NOT LLAMPI_HWLOC_LIBRARY)
+  message(FATAL_ERROR "hwloc was not found (Debian: libhwloc-dev; Fedora: hwloc-devel).")
+endif()
+file(STRINGS ${LLAMPI_HWLOC_INCLUDE_DIR}/hwloc.h LLAMPI_HWLOC_API REGEX "^#define HWLOC_API_VERSION +0x")
+string(REGEX REPLACE ".*(0x[0-9a-fA-F]+).*" "\\1" LLAMPI_HWLOC_API "${LLAMPI_HWLOC_API}")
+math(EXPR LLAMPI_HWLOC_API "${LLAMPI_HWLOC_API} + 0")
+if(LLAMPI_HWLOC_API LESS 131328) # 0x020100
+  message(FATAL_ERROR "The hwloc in ${LLAMPI_HWLOC_INCLUDE_DIR} is too old; 2.1 or newer is needed.")
+endif()
+add_library(llampi_hwloc INTERFACE IMPORTED)
+target_include_directories(llampi_hwloc SYSTEM INTERFACE ${LLAMPI_HWLOC_INCLUDE_DIR})
+target_link_libraries(llampi_hwloc INTERFACE ${LLAMPI_HWLOC_LIBRARY})
+
 # Its serial build does as well as the parallel one, which may come with the MPI of the job and needs mpi.h: values are
 # written beside it, through MPI-IO.
 if(NOT DEFINED HDF5_PREFER_PARALLEL)

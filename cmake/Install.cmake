@@ -50,7 +50,7 @@ function(llampi_linker_arguments result)
   set(${result} "${arguments}" PARENT_SCOPE)
 endfunction()
 
-llampi_linker_arguments(needed llampi_hdf5 llampi_crc32 llampi_pcre2 llampi_gemm MPI::MPI_C OpenMP::OpenMP_CXX
+llampi_linker_arguments(needed llampi_hdf5 llampi_crc32 llampi_hwloc llampi_pcre2 llampi_gemm MPI::MPI_C OpenMP::OpenMP_CXX
                         Threads::Threads ${CMAKE_DL_LIBS})
 list(REMOVE_DUPLICATES needed)
 set(parts ${LLAMPI_LIBRARY_PARTS})
@@ -72,3 +72,20 @@ Cflags: -I\${includedir} -std=c++20
 Libs: -L\${libdir} ${parts} ${needed}
 ")
 install(FILES ${CMAKE_BINARY_DIR}/package/llampi.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# ---- manual page and completion, which the program has printed (src/CMakeLists.txt), where shells and man look ----
+
+install(FILES ${LLAMPI_MANUAL}/man DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 RENAME llampi.1)
+install(FILES ${LLAMPI_MANUAL}/bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME llampi)
+install(FILES ${LLAMPI_MANUAL}/zsh DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions RENAME _llampi)
+install(FILES ${LLAMPI_MANUAL}/fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d RENAME llampi.fish)
+
+# ---- a modulefile, which knows the prefix: `cmake --install` can be given another one than was configured ----
+
+install(CODE "set(LLAMPI_VERSION ${PROJECT_VERSION})
+set(LLAMPI_MODULE ${CMAKE_INSTALL_DATADIR}/llampi/modulefiles/llampi/${PROJECT_VERSION})
+set(LLAMPI_BINDIR ${CMAKE_INSTALL_BINDIR})
+set(LLAMPI_LIBDIR ${CMAKE_INSTALL_LIBDIR})
+set(LLAMPI_MANDIR ${CMAKE_INSTALL_MANDIR})
+configure_file(${CMAKE_SOURCE_DIR}/packaging/modulefile.in \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${LLAMPI_MODULE}\" @ONLY)
+message(STATUS \"Installing: \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${LLAMPI_MODULE}\")")

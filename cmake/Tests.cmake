@@ -54,6 +54,9 @@ function(llampi_test_properties test ranks labels timeout)
   if(NOT "gpu" IN_LIST labels)
     list(APPEND environment CUDA_VISIBLE_DEVICES=) # run.device = auto means CPUs there, whatever the machine has
   endif()
+  if(NOT test MATCHES "^unit_")
+    list(APPEND environment LLAMPI_RUN_BIND=none) # tests share the cores with others: ranks go where there is room
+  endif()
   if(test MATCHES "^(unit|ranks|system)_")
     list(PREPEND labels ${CMAKE_MATCH_1})
   endif()

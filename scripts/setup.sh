@@ -26,6 +26,7 @@ json     | nlohmann-json | nlohmann-json3-dev | json-devel
 fmt      | fmt | libfmt-dev | fmt-devel
 zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
 deflate  | libdeflate, for checksums | libdeflate-dev | libdeflate-devel
+hwloc    | hwloc 2.1 or newer, for cores | libhwloc-dev | hwloc-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
@@ -39,7 +40,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py qemu fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate pcre2 gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -130,7 +131,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt zlib deflate pcre2 boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib deflate hwloc pcre2 boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -150,6 +151,9 @@ zlib
 #endif
 #if !__has_include(<libdeflate.h>)
 deflate
+#endif
+#if !__has_include(<hwloc.h>)
+hwloc
 #endif
 #if !__has_include(<pcre2.h>)
 pcre2
@@ -244,7 +248,7 @@ refuse() { # refuse REASON
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
         echo "    What has no module, often oneDNN, fmt, nlohmann-json and GoogleTest, comes into your home"
-        echo "    with 'spack install onednn fmt nlohmann-json libdeflate pcre2 googletest' and 'spack load' of the same,"
+        echo "    with 'spack install onednn fmt nlohmann-json libdeflate hwloc pcre2 googletest' and 'spack load' of the same,"
         echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
         echo "    without oneDNN."
         echo

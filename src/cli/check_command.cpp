@@ -85,12 +85,9 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
 
 }  // namespace
 
+Manual check_manual() { return manual_of<CheckRequest>(kCheckUsage); }
+
 int check_command(const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
-    CheckRequest defaults;
-    print(kCheckUsage + options_help(options_of(defaults)));
-    return kDone;
-  }
   return run_on_ranks([&](comm::World& world) {
     CheckRequest r;
     const bool speaks = world.rank() == 0;

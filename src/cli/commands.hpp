@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "cli/manual.hpp"
 
 namespace llampi::cli {
 
@@ -27,11 +28,26 @@ int import_command(const Arguments& arguments);
 int tokenize_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
+int completion_command(const Arguments& arguments);
+int man_command(const Arguments& arguments);
+
+Manual train_manual();
+Manual evaluate_manual();
+Manual generate_manual();
+Manual check_manual();
+Manual export_manual();
+Manual import_manual();
+Manual tokenize_manual();
+Manual inspect_manual();
+Manual plan_manual();
+Manual completion_manual();
+Manual man_manual();
 
 struct Command {
   std::string name;
   std::string summary;
   int (*run)(const Arguments&) = nullptr;  ///< null: not built yet
+  Manual (*manual)() = nullptr;            ///< null: as run
 };
 const std::vector<Command>& commands();
 

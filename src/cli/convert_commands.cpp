@@ -102,12 +102,10 @@ std::int64_t parse_size(const std::string& text) {
 
 }  // namespace
 
+Manual export_manual() { return manual_of<ExportArguments>(kExportUsage); }
+
 int export_command(const Arguments& arguments) {
   ExportArguments a;
-  if (asks_for_help(arguments)) {
-    print(kExportUsage + options_help(options_of(a)));
-    return kDone;
-  }
   return run_on_ranks([&](comm::World& world) {
     checkpoint::ExportRequest request;
     const Log log = console_log(world.rank() == 0, stdout);
@@ -136,12 +134,10 @@ int export_command(const Arguments& arguments) {
   });
 }
 
+Manual import_manual() { return manual_of<ImportArguments>(kImportUsage); }
+
 int import_command(const Arguments& arguments) {
   ImportArguments a;
-  if (asks_for_help(arguments)) {
-    print(kImportUsage + options_help(options_of(a)));
-    return kDone;
-  }
   return run_on_ranks([&](comm::World& world) {
     const Log log = console_log(world.rank() == 0, stdout);
     comm::agree(world, [&] {

@@ -128,12 +128,9 @@ void print_result(const infer::Accuracy& a, bool json) {
 
 }  // namespace
 
+Manual evaluate_manual() { return manual_of<EvaluateRequest>(kEvaluateUsage); }
+
 int evaluate_command(const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
-    EvaluateRequest defaults;
-    print(kEvaluateUsage + options_help(options_of(defaults)));
-    return kDone;
-  }
   return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);

@@ -94,12 +94,9 @@ std::string json_text(const GenerateRequest& r, const infer::Generation& made) {
 
 }  // namespace
 
+Manual generate_manual() { return manual_of<GenerateRequest>(kGenerateUsage); }
+
 int generate_command(const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
-    GenerateRequest defaults;
-    print(kGenerateUsage + options_help(options_of(defaults)));
-    return kDone;
-  }
   return run_on_ranks([&](comm::World& world) {
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);

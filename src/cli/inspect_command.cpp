@@ -239,14 +239,15 @@ std::string for_people(const Json& object, int indent) {
 
 }  // namespace
 
+Manual inspect_manual() {
+  Manual manual = manual_of<InspectRequest>(kInspectUsage);
+  manual.takes_files = true;
+  return manual;
+}
+
 int inspect_command(const Arguments& arguments) {
-  InspectRequest request;
-  if (asks_for_help(arguments)) {
-    print(kInspectUsage + options_help(options_of(request)));
-    return kDone;
-  }
   if (!works_alone("inspect", environment_variable)) return kDone;
-  request = parse_inspection(arguments);
+  InspectRequest request = parse_inspection(arguments);
   request.file = checkpoint::resolve_weights(request.file, console_log(true, stderr)).string();
   if (request.units) {
     print_units(request.file, request.json);

@@ -94,12 +94,6 @@ Number parse_number(const Option& option, const Setting& setting) {
   return number;
 }
 
-/// All words that may be given; empty where it is not words.
-const std::vector<std::string>& words_of(const Option& option) {
-  const auto* spelled = std::get_if<Spelled>(&option.target);
-  return spelled != nullptr && !spelled->words.empty() ? spelled->words : option.values.one_of;
-}
-
 /// The word that is meant. @throws UserError if it is none of them
 std::string parse_word(const Option& option, const Setting& setting) {
   std::string word = lower_case(setting.value);
@@ -135,6 +129,11 @@ void parse(const Option& option, const Setting& setting, Number& target) {
 }
 
 }  // namespace
+
+const std::vector<std::string>& words_of(const Option& option) {
+  const auto* spelled = std::get_if<Spelled>(&option.target);
+  return spelled != nullptr && !spelled->words.empty() ? spelled->words : option.values.one_of;
+}
 
 void assign(const Option& option, const Setting& setting) {
   std::visit(

@@ -101,6 +101,9 @@ bool is_built(const Option& option);
 /// The target's value, as assign() reads it back to the identical value.
 std::string value_text(const Option& option);
 
+/// All words that may be given for the value; empty where it is not words.
+const std::vector<std::string>& words_of(const Option& option);
+
 /// What stands for the value in help texts: "true|false", "N", "FILE".
 std::string value_name(const Option& option);
 

@@ -25,6 +25,9 @@ Table run_options(train::Config& c) {
       {"run.device", one_of(c.run.device),
        "what computes; auto: GPUs where every rank can have one of its own, else CPUs"},
       named(threads_option(c.run.threads), "run.threads"),
+      {"run.bind", one_of(c.run.bind),
+       "cores of ranks. auto: ranks that the launcher has not bound divide the cores of their node, by NUMA domain and near "
+       "their GPUs, unless there are more threads than cores; none: left as they are"},
       {"run.seed", &c.run.seed, "of initial weights and data order"},
       {"run.resume",
        spelled_resume(c.run.resume),

@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <memory>
 #include <set>
 #include <sstream>
 #include <string_view>
@@ -279,10 +280,18 @@ train::Config parse_ini(const std::string& text, const std::string& name) {
   return build({ini_settings(text, name, option_table(defaults))});
 }
 
-std::string config_help() {
-  train::Config defaults;
-  std::string file;
-  return options_help({config_option(file)}) + options_help(option_table(defaults));
+Manual with_keys(Manual manual) {
+  struct Targets {
+    train::Config config;
+    std::string file;
+    std::shared_ptr<const void> others;
+  };
+  const auto targets = std::make_shared<Targets>();
+  manual.options.push_back(config_option(targets->file));
+  for (auto& option : option_table(targets->config)) manual.options.push_back(std::move(option));
+  targets->others = std::move(manual.targets);
+  manual.targets = targets;
+  return manual;
 }
 
 }  // namespace llampi::cli

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/command_line.hpp"
+#include "cli/manual.hpp"
 #include "llampi/train/config.hpp"
 
 namespace llampi::cli {
@@ -36,7 +37,7 @@ std::string to_ini(const train::Config& config, const std::set<std::string>* giv
 /// @param name of the file, for errors
 train::Config parse_ini(const std::string& text, const std::string& name);
 
-/// Every key with its values, default and meaning.
-std::string config_help();
+/// With `--config` and every key added.
+Manual with_keys(Manual manual);
 
 }  // namespace llampi::cli

@@ -126,12 +126,10 @@ void share_host_memory(const PlanRequest& r, plan::Machine& machine) {
 
 }  // namespace
 
+Manual plan_manual() { return with_keys(manual_of<PlanRequest>(kPlanUsage)); }
+
 int plan_command(const Arguments& arguments) {
   PlanRequest request;
-  if (asks_for_help(arguments)) {
-    print(kPlanUsage + options_help(options_of(request)) + config_help());
-    return kDone;
-  }
   if (!works_alone("plan", environment_variable)) return kDone;
   const train::Config config =
       resolve_config(arguments, console_log(true, stderr), Purpose::plan, options_of(request));

@@ -50,23 +50,30 @@ int dispatch(const Arguments& arguments) {
   }
   const Command& command = find_command(first);
   if (command.run == nullptr) throw_user_error("llampi {} is not built yet", command.name);
-  return command.run(Arguments(arguments.begin() + 1, arguments.end()));
+  const Arguments rest(arguments.begin() + 1, arguments.end());
+  if (!asks_for_help(rest)) return command.run(rest);
+  print(help_text(command.manual()));
+  return kDone;
 }
 
 }  // namespace
 
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
-      {"train", "train a model, or continue a run", train_command},
-      {"tokenize", "make a token file of texts", tokenize_command},
-      {"generate", "continue a text", generate_command},
-      {"evaluate", "loss of a model on a token file", evaluate_command},
-      {"inspect", "what is in a checkpoint, a token file or a Hugging Face folder", inspect_command},
-      {"import", "a Hugging Face folder to a checkpoint", import_command},
-      {"export", "a checkpoint to a Hugging Face folder", export_command},
-      {"plan", "memory of a configuration, without running it", plan_command},
-      {"check", "whether this machine computes what it should", check_command},
+      {"train", "train a model, or continue a run", train_command, train_manual},
+      {"tokenize", "make a token file of texts", tokenize_command, tokenize_manual},
+      {"generate", "continue a text", generate_command, generate_manual},
+      {"evaluate", "loss of a model on a token file", evaluate_command, evaluate_manual},
+      {"inspect", "what is in a checkpoint, a token file or a Hugging Face folder", inspect_command,
+       inspect_manual},
+      {"import", "a Hugging Face folder to a checkpoint", import_command, import_manual},
+      {"export", "a checkpoint to a Hugging Face folder", export_command, export_manual},
+      {"plan", "memory of a configuration, without running it", plan_command, plan_manual},
+      {"check", "whether this machine computes what it should", check_command, check_manual},
       {"bench", "speed of this machine"},
+      {"completion", "completion of the command line in bash, zsh or fish", completion_command,
+       completion_manual},
+      {"man", "the manual page", man_command, man_manual},
   };
   return all;
 }

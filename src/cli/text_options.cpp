@@ -14,7 +14,7 @@ Option tokenizer_option(infer::TextOptions& text) {
           &text.tokenizer,
           "tokenizer.json, tokenizer.model, the folder of one, or bytes; default: that of the weights' "
           "folder, or of the model.weights or model.config of the run",
-          {.name = "NAME"}};
+          {.name = "bytes|FILE|FOLDER"}};
 }
 
 Option template_option(std::string& name, const std::string& only_for) {

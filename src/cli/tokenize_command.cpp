@@ -58,7 +58,7 @@ std::vector<Option> options_of(TokenizeRequest& r) {
       {"tokenizer",
        &r.tokenizer,
        "tokenizer.json, tokenizer.model, the folder of one, or bytes: a token is a byte",
-       {.name = "NAME"}},
+       {.name = "bytes|FILE|FOLDER"}},
       {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}}},
       {"output", &r.output, "token file to write; its folder is made", {.name = "FILE"}},
       {"overwrite",
@@ -220,14 +220,15 @@ void write_file(const tokenizer::Tokenizer& tokenizer, const TokenizeRequest& r)
 
 }  // namespace
 
+Manual tokenize_manual() {
+  Manual manual = manual_of<TokenizeRequest>(kTokenizeUsage);
+  manual.takes_files = true;
+  return manual;
+}
+
 int tokenize_command(const Arguments& arguments) {
-  TokenizeRequest request;
-  if (asks_for_help(arguments)) {
-    print(kTokenizeUsage + options_help(options_of(request)));
-    return kDone;
-  }
   if (!works_alone("tokenize", environment_variable)) return kDone;
-  request = parse_tokenization(arguments);
+  TokenizeRequest request = parse_tokenization(arguments);
   const auto tokenizer = tokenizer::make_tokenizer(request.tokenizer);
   if (request.decode) {
     print_text(*tokenizer);

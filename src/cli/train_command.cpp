@@ -17,6 +17,16 @@ namespace llampi::cli {
 namespace {
 
 constexpr const char* kPrintConfig = "--print-config";
+
+/// What stands beside the keys.
+struct TrainRequest {
+  bool print_config = false;
+};
+
+std::vector<Option> options_of(TrainRequest& r) {
+  return {{"print-config", &r.print_config, "print the resolved configuration and train nothing", {}, true}};
+}
+
 constexpr const char* kTrainUsage =
     R"(Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]
 
@@ -50,11 +60,9 @@ train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, 
 
 }  // namespace
 
+Manual train_manual() { return with_keys(manual_of<TrainRequest>(kTrainUsage)); }
+
 int train_command(const Arguments& arguments) {
-  if (asks_for_help(arguments)) {
-    print(kTrainUsage + config_help());
-    return kDone;
-  }
   if (std::find(arguments.begin(), arguments.end(), kPrintConfig) != arguments.end())
     return print_config(arguments);
   const StopSignals stop_signals;

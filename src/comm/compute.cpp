@@ -82,14 +82,21 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
 Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) {
   Compute compute;
   compute.mpi = &world;
-  agree(world, [&] { compute.host = device::make_cpu_device(choice.threads); });
-  if (choice.device == device::DeviceChoice::cpu) return compute;
-
+  // Before threads are started and memory is used.
+  const auto bind = [&](const std::string& bus_id) {
+    if (choice.bind) compute.binding = bind_ranks(world, {*choice.bind, choice.threads, bus_id}, log);
+    agree(world, [&] { compute.host = device::make_cpu_device(choice.threads); });
+  };
+  if (choice.device == device::DeviceChoice::cpu) {
+    bind("");
+    return compute;
+  }
   const device::GpuLibrary* library = nullptr;
   std::string why;
   const auto gpus =
       choice.device == device::DeviceChoice::cuda ? visible_gpus(library, why) : usable_gpus(library, why);
   const auto gpu = choose_gpu(world, choice, gpus, why, log);
+  bind(gpu ? gpus[static_cast<std::size_t>(gpu->index)].bus_id : "");
   if (!gpu) return compute;
   agree(world, [&] {
     compute.gpu = library->make_device({.gpu = gpu->index,

@@ -29,6 +29,7 @@ const std::map<std::string, Effect>& effects() {
       {"run.dir", free},
       {"run.device", free},
       {"run.threads", free},
+      {"run.bind", free},
       {"run.seed", curve},
       {"run.resume", free},
       {"run.resume_with_changes", free},

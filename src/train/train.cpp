@@ -317,6 +317,7 @@ Outcome Trainer::run_watched() {
                                  .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
                                           .window = config_.fsdp.nccl_window,
                                           .copy_engines = config_.fsdp.nccl_copy_engines},
+                                 .bind = config_.run.bind,
                                  .name_of = texts_.name_of},
                                 log_);
   const int micro_batches = micro_batches_of_step(config_, world_.size());

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "llampi/comm/binding.hpp"
 #include "llampi/comm/forward.hpp"
 #include "llampi/comm/nccl_resources.hpp"
 #include "llampi/comm/reduction.hpp"
@@ -30,11 +32,13 @@ struct ComputeChoice {
   device::GpuAttention attention = device::GpuAttention::automatic;
   Reduction reduction = Reduction::tree;  ///< between GPUs
   NcclResources nccl = {};
+  std::optional<Bind> bind = {};      ///< none: cores are left as they are, and not spoken of
   std::string option = "run.device";  ///< by which the user chose, for messages
   ConfigError::Naming name_of = {};   ///< of other options, in what is logged
 };
 
 struct Compute {
+  Binding binding;                       ///< of this process to its cores
   std::unique_ptr<device::Device> host;  ///< computes in host memory
   std::unique_ptr<device::Device> gpu;   ///< null on CPUs
   std::shared_ptr<World> gpu_world;      ///< collectives between GPUs, memory that travels; null on CPUs

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "llampi/checkpoint/weights.hpp"
+#include "llampi/comm/binding.hpp"
 #include "llampi/core/config_error.hpp"
 #include "llampi/core/dtype_words.hpp"
 #include "llampi/core/tensor.hpp"
@@ -122,7 +123,8 @@ struct Config {
     std::optional<std::int64_t> attention_workspace;  ///< MiB; none: what fits
     Tuned tuning;
     StepGraph cuda_graph = StepGraph::automatic;
-    int threads = 0;  ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
+    comm::Bind bind = comm::Bind::automatic;  ///< ranks to cores, where the launcher has not
+    int threads = 0;                          ///< per rank; 0: OMP_NUM_THREADS, or cores / ranks on the node
   } run;
   struct {
     std::string config;                  ///< config.json, or the folder that holds it

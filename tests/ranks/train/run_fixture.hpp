@@ -81,6 +81,7 @@ class Train : public ::testing::Test {
     c.run.dir = (folder_ / run).string();
     c.run.device = kOnCpu.device;
     c.run.threads = 1;
+    c.run.bind = comm::Bind::none;  // tests share the cores with others
     c.model.config = (folder_ / "config.json").string();
     c.data.train = (folder_ / "tokens.h5").string();
     c.data.seq_len = 16;

@@ -195,6 +195,22 @@ TEST_F(Train, EvaluatesNoLongerSequencesThanTheModelHasPositions) {
   EXPECT_THROW(evaluate(world(), file, folder_ / "eval.h5", {65, 1, kOnCpu}, Log()), UserError);
 }
 
+TEST_F(Train, BindingRanksToCoresChangesNoBitAndNoNumberOfThreads) {
+  const int threads = comm::threads_per_rank(world(), 0);
+  auto c = config("bound");
+  c.train.steps = 4;
+  c.run.bind = comm::Bind::automatic;
+  run(c, keeping_log());
+  EXPECT_TRUE(logged("cores: "));
+  c.run.dir = (folder_ / "free").string();
+  c.run.bind = comm::Bind::none;
+  run(c, keeping_log());
+  EXPECT_TRUE(logged("not bound (run.bind = none)"));
+  EXPECT_EQ(curve("bound"), curve("free"));
+  EXPECT_EQ(tensors("bound", 4), tensors("free", 4));
+  EXPECT_EQ(comm::threads_per_rank(world(), 0), threads);
+}
+
 TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {
   const char* before = std::getenv("OMP_NUM_THREADS");
   const std::string kept = before == nullptr ? "" : before;

@@ -7,7 +7,7 @@
 What is checked:
   order      a part includes public headers of itself and of parts above it only
   private    src/PART/... is included by PART alone
-  public     include/llampi holds no header that includes one of MPI, CUDA, NCCL, cuDNN or HDF5, or a private header
+  public     include/llampi holds no header that includes one of MPI, hwloc, CUDA, NCCL, cuDNN or HDF5, or a private header
   circle     modules (a header with the source of the same name) do not include each other in a circle
   outside    src/ and include/ include nothing of tests/, bench/, emulator/ or examples/
   namespace  what stands in a part is in llampi::PART; in core, in llampi
@@ -24,11 +24,11 @@ import sys
 import tempfile
 
 PARTS = ("core io device comm health model optim fsdp tokenizer data checkpoint plan selfcheck infer train cli").split()
-VENDOR = re.compile(r"^(mpi|hdf5|H5\w*|cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvrtc\w*|nvml)\.h$")
+VENDOR = re.compile(r"^(mpi|hwloc|hdf5|H5\w*|cuda\w*|cublas\w*|cudnn\w*|nccl\w*|nvrtc\w*|nvml)\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 NAMESPACE = re.compile(r"^namespace ((?:\w+)(?:::\w+)*) \{", re.M)
 SPDX = "SPDX-License-Identifier: Apache-2.0"
-SOURCE_FOLDERS = "include src tests bench emulator examples cmake scripts jobscripts .ci".split()
+SOURCE_FOLDERS = "include src tests bench emulator examples cmake scripts jobscripts packaging .ci".split()
 SOURCE_SUFFIXES = {".hpp", ".cpp", ".cu", ".cuh", ".c", ".h", ".py", ".sh", ".cmake"}
 DOCUMENTS = ("CONTRIBUTING.md", "TESTING.md", "docs/library.md")
 TEST_CASE = re.compile(r"^(?:TYPED_)?TEST(?:_F|_P)?\((\w+), (\w+)\)", re.M)

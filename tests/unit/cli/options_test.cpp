@@ -419,7 +419,7 @@ TEST_F(OptionsTest, EveryKeyHasAnEffectOnRunsThatContinue) {
 }
 
 TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
-  const std::string help = config_help();
+  const std::string help = help_text(with_keys({}));
   train::Config defaults;
   for (const auto& option : option_table(defaults)) {
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option)));

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/manual.hpp"
+
+#include <algorithm>
+#include <sstream>
+
+#include "cli/command_line.hpp"
+#include "cli/suggestion.hpp"
+
+namespace llampi::cli {
+namespace {
+
+/// "auto", "llama3.1"; not "FILE", "N", "skip N".
+bool is_word(const std::string& text) {
+  return !text.empty() &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789._-") == std::string::npos;
+}
+
+void add_once(std::vector<std::string>& words, const std::string& word) {
+  if (std::find(words.begin(), words.end(), word) == words.end()) words.push_back(word);
+}
+
+}  // namespace
+
+std::string help_text(const Manual& manual) { return manual.usage + options_help(manual.options); }
+
+ValueHint hint_of(const Option& option) {
+  ValueHint hint;
+  if (option.flag) return hint;
+  if (!option.values.built.empty()) return {option.values.built};
+  for (const auto& word : words_of(option)) add_once(hint.words, word);
+  std::istringstream names(value_name(option));
+  for (std::string name; std::getline(names, name, '|');) {
+    if (is_word(name)) add_once(hint.words, name);
+    hint.files = hint.files || name == "FILE" || name == "FOLDER";
+  }
+  return hint;
+}
+
+bool is_key(const Option& option) { return !section_of(option.key).empty(); }
+
+}  // namespace llampi::cli

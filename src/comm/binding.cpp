@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/comm/binding.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <tuple>
+#include <utility>
+
+#include "comm/cores.hpp"
+#include "comm/node_topology.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
+#include "llampi/comm/format_ranks.hpp"
+
+namespace llampi::comm {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Of the calling thread; none if that is not to be known.
+Cpus current_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  Cpus cpus;
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+/// Every thread of this process. 0, or the error of the calling thread; others may have ended meanwhile.
+int bind_threads(const Cpus& cpus) noexcept {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(cpu, &set);
+  if (sched_setaffinity(0, sizeof(set), &set) != 0) return errno;
+  std::error_code ignored;
+  for (fs::directory_iterator task("/proc/self/task", ignored), end; !ignored && task != end;
+       task.increment(ignored)) {
+    const std::string name = task->path().filename().string();
+    pid_t thread = 0;
+    std::from_chars(name.data(), name.data() + name.size(), thread);
+    if (thread > 0) static_cast<void>(sched_setaffinity(thread, sizeof(set), &set));
+  }
+  return 0;
+}
+
+/// libgomp and others bind threads by themselves where one of these is set.
+bool openmp_binds() {
+  const auto given = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value != nullptr && *value != '\0';
+  };
+  const char* const bind = std::getenv("OMP_PROC_BIND");
+  const std::string_view word = bind == nullptr ? "" : bind;
+  if (word == "false" || word == "FALSE") return false;
+  return !word.empty() || given("OMP_PLACES") || given("GOMP_CPU_AFFINITY") || given("KMP_AFFINITY");
+}
+
+/// What a rank tells the others of itself.
+struct RankCores {
+  int node = 0;
+  int threads = 1;
+  bool by_openmp = false;
+  std::string usable = {}, bus_id = {}, host = {};
+
+  auto members() { return std::tie(node, threads, by_openmp, usable, bus_id, host); }
+};
+
+/// What the first rank of a node tells the ranks of all nodes.
+struct NodePlan {
+  std::vector<std::string> cpus = {};  ///< of its ranks, in order; empty: as it is
+  bool near_gpus = false;
+  std::string networks = {};  ///< "mlx5_0 (rank 0), mlx5_1 (rank 1)"
+  std::string failure = {};
+
+  auto members() { return std::tie(cpus, near_gpus, networks, failure); }
+};
+
+struct Node {
+  std::vector<int> ranks;  ///< of the world
+  std::vector<RankOnNode> on_node;
+  std::vector<SharedCpus> shared;
+  std::vector<Cpus> cpus;  ///< where they run in the end
+  bool near_gpus = false;
+};
+
+std::vector<Node> nodes_of(const std::vector<RankCores>& seats, int count) {
+  std::vector<Node> nodes(static_cast<std::size_t>(count));
+  for (std::size_t rank = 0; rank < seats.size(); ++rank) {
+    const RankCores& seat = seats[rank];
+    Node& node = nodes.at(static_cast<std::size_t>(seat.node));
+    node.ranks.push_back(static_cast<int>(rank));
+    node.on_node.push_back({.usable = parse_cpus(seat.usable),
+                            .threads = seat.threads,
+                            .has_gpu = !seat.bus_id.empty(),
+                            .by_openmp = seat.by_openmp});
+    node.cpus.push_back(node.on_node.back().usable);
+  }
+  for (Node& node : nodes) node.shared = shared_cpus(node.on_node);
+  return nodes;
+}
+
+bool divides(const Node& node) {
+  return std::any_of(node.shared.begin(), node.shared.end(),
+                     [](const SharedCpus& group) { return group.sharing == Sharing::divide; });
+}
+
+bool has_infiniband() {
+  std::error_code ignored;
+  return fs::exists("/sys/class/infiniband", ignored) && !fs::is_empty("/sys/class/infiniband", ignored);
+}
+
+std::string networks_of(const NodeTopology& topology, const Node& node, const std::vector<RankCores>& seats) {
+  std::vector<std::pair<std::string, std::vector<int>>> ranks_of;  // by the names of their devices
+  for (std::size_t i = 0; i < node.ranks.size(); ++i) {
+    const std::string& bus_id = seats[static_cast<std::size_t>(node.ranks[i])].bus_id;
+    auto names = topology.networks_near_device(bus_id);
+    if (names.empty()) names = topology.networks_near(node.cpus[i]);
+    if (names.empty()) continue;
+    const std::string text = fmt::format("{}", fmt::join(names, " or "));
+    if (ranks_of.empty() || ranks_of.back().first != text) ranks_of.push_back({text, {}});
+    ranks_of.back().second.push_back(node.ranks[i]);
+  }
+  std::string text;
+  for (const auto& [names, ranks] : ranks_of)
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", names, format_ranks(ranks));
+  return text;
+}
+
+void divide(const NodeTopology& topology, const std::vector<RankCores>& seats, Node& node, NodePlan& plan) {
+  plan.cpus.resize(node.ranks.size());
+  for (const SharedCpus& group : node.shared) {
+    if (group.sharing != Sharing::divide) continue;
+    std::vector<RankOnNode> ranks;
+    for (const int member : group.ranks) {
+      const auto i = static_cast<std::size_t>(member);
+      ranks.push_back(node.on_node[i]);
+      ranks.back().near = topology.near_device(seats[static_cast<std::size_t>(node.ranks[i])].bus_id);
+    }
+    const auto division = divide_cores(topology.cores(), ranks);
+    if (!division) continue;
+    plan.near_gpus = plan.near_gpus || division->near_gpus;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const auto member = static_cast<std::size_t>(group.ranks[i]);
+      if (division->cpus[i] == node.on_node[member].usable) continue;
+      plan.cpus[member] = format_cpus(division->cpus[i]);
+      node.cpus[member] = division->cpus[i];
+    }
+  }
+}
+
+/// Of the first rank of a node, with hwloc. Does not throw: a run goes on without.
+NodePlan plan_of_node(Node node, const std::vector<RankCores>& seats, bool divides_cores,
+                      bool names_networks) {
+  NodePlan plan;
+  try {
+    const NodeTopology topology;
+    if (divides_cores) divide(topology, seats, node, plan);
+    if (names_networks) plan.networks = networks_of(topology, node, seats);
+  } catch (const std::exception& error) {
+    plan.failure = error.what();
+  }
+  return plan;
+}
+
+/// Smallest and largest.
+struct Extent {
+  std::size_t low = SIZE_MAX, high = 0;
+
+  void add(std::size_t value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  std::string count(const char* thing) const {
+    const std::string number = low == high ? fmt::format("{}", low) : fmt::format("{}-{}", low, high);
+    return fmt::format("{} {}{}", number, thing, high == 1 ? "" : "s");
+  }
+};
+
+/// What a logical CPU is on this machine.
+const char* name_of_cpu() {
+  std::ifstream file("/sys/devices/system/cpu/smt/active");
+  return file.get() == '1' ? "hardware thread" : "core";
+}
+
+std::string how_bound(const Node& node, const SharedCpus& group, const std::vector<std::string>& bound) {
+  const bool by_us = std::any_of(group.ranks.begin(), group.ranks.end(), [&](int rank) {
+    return !bound.empty() && !bound[static_cast<std::size_t>(rank)].empty();
+  });
+  if (by_us) return node.near_gpus ? "bound by llampi near their GPUs" : "bound by llampi";
+  if (group.sharing == Sharing::openmp) return "bound by OpenMP";
+  const bool own = group.ranks.size() == 1 && group.sharing != Sharing::overlaps;
+  return own && node.ranks.size() > 1 ? "bound by the launcher" : "not bound";
+}
+
+std::string summary(const std::vector<Node>& nodes, const std::vector<NodePlan>& plans,
+                    const std::string& note) {
+  Extent ranks, cpus;
+  std::set<std::string> how;
+  bool own = true;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const Node& node = nodes[n];
+    ranks.add(node.ranks.size());
+    for (const Cpus& set : node.cpus) cpus.add(set.size());
+    for (const SharedCpus& group : node.shared) {
+      how.insert(how_bound(node, group, plans.empty() ? std::vector<std::string>() : plans[n].cpus));
+      own = own && (group.ranks.size() == 1 || how.count("not bound") == 0);
+    }
+  }
+  return fmt::format("cores: {} per node, {} {}, {}{}", ranks.count("rank"), cpus.count(name_of_cpu()),
+                     own ? "each" : "shared", fmt::join(how, " or "), note);
+}
+
+/// What makes a job slow without a word, of the first node where it is so.
+void warn(const std::vector<Node>& nodes, const std::vector<RankCores>& seats, const Log& log) {
+  for (const Node& node : nodes) {
+    for (const SharedCpus& group : node.shared) {
+      std::vector<int> ranks;
+      int threads = 0;
+      for (const int member : group.ranks) {
+        ranks.push_back(node.ranks[static_cast<std::size_t>(member)]);
+        threads += node.on_node[static_cast<std::size_t>(member)].threads;
+      }
+      const auto& host = seats[static_cast<std::size_t>(ranks.front())].host;
+      const auto cpus = node.on_node[static_cast<std::size_t>(group.ranks.front())].usable;
+      if (group.sharing == Sharing::crowded) {
+        log.warning(
+            "too few cores for {} on {}: {} threads share {} {}{} ({}), which is slow; start fewer ranks or threads "
+            "or, if the launcher has bound them, bind to more cores (mpirun --bind-to none, srun --cpus-per-task)",
+            format_ranks(ranks), host, threads, cpus.size(), name_of_cpu(), cpus.size() == 1 ? "" : "s",
+            format_cpus(cpus));
+        return;
+      }
+      if (group.sharing == Sharing::overlaps) {
+        log.warning(
+            "{} on {} may run on cores {}, which other ranks share in part; the launcher has bound them so, and "
+            "they are left there",
+            format_ranks(ranks), host, format_cpus(cpus));
+        return;
+      }
+    }
+  }
+}
+
+/// What was decided for the ranks of all nodes, from the first rank of each. Collective.
+std::vector<NodePlan> exchange_plans(World& world, std::vector<Node>& nodes,
+                                     const std::vector<RankCores>& seats, bool binds, bool names_networks) {
+  const Topology& place = world.topology();
+  const Node& own = nodes[static_cast<std::size_t>(place.node)];
+  const bool divides_cores = binds && divides(own);
+  const bool names = names_networks && place.node == 0;
+  NodePlan plan;
+  if (place.local_rank == 0 && (divides_cores || names))
+    plan = plan_of_node(own, seats, divides_cores, names);
+  const auto all = all_gather_value(world, plan);
+  std::vector<NodePlan> plans;
+  for (Node& node : nodes) {
+    plans.push_back(all[static_cast<std::size_t>(node.ranks.front())]);
+    node.near_gpus = plans.back().near_gpus;
+    for (std::size_t i = 0; i < plans.back().cpus.size(); ++i) {
+      if (!plans.back().cpus[i].empty()) node.cpus[i] = parse_cpus(plans.back().cpus[i]);
+    }
+  }
+  return plans;
+}
+
+/// Collective.
+Binding bind_as_planned(World& world, const std::vector<NodePlan>& plans, const Log& log) {
+  const Topology& place = world.topology();
+  Binding binding;
+  std::int64_t error = 0;
+  const auto& cpus = plans[static_cast<std::size_t>(place.node)].cpus;
+  if (!cpus.empty() && !cpus[static_cast<std::size_t>(place.local_rank)].empty()) {
+    try {
+      binding = Binding(parse_cpus(cpus[static_cast<std::size_t>(place.local_rank)]));
+    } catch (const std::system_error& failed) {
+      error = failed.code().value();
+    }
+  }
+  world.max(std::span(&error, 1));
+  if (error != 0) {
+    log.warning(
+        "some ranks could not be bound to cores ({}), as in a container that forbids it; they go on unbound",
+        std::generic_category().message(static_cast<int>(error)));
+  }
+  for (const NodePlan& plan : plans) {
+    if (plan.failure.empty()) continue;
+    log.warning("ranks are not bound to cores, since those of a node could not be found out: {}",
+                plan.failure);
+    break;
+  }
+  return binding;
+}
+
+}  // namespace
+
+Binding::Binding(const std::vector<int>& cores) : before_(current_cpus()) {
+  const int error = bind_threads(cores);
+  if (error == 0) return;
+  before_.clear();
+  throw std::system_error(error, std::generic_category());
+}
+
+Binding::Binding(Binding&& other) noexcept : before_(std::exchange(other.before_, {})) {}
+
+Binding& Binding::operator=(Binding&& other) noexcept {
+  if (this == &other) return *this;
+  release();
+  before_ = std::exchange(other.before_, {});
+  return *this;
+}
+
+Binding::~Binding() { release(); }
+
+void Binding::release() noexcept {
+  if (!before_.empty()) bind_threads(before_);
+  before_.clear();
+}
+
+Binding bind_ranks(World& world, const BindRequest& request, const Log& log) {
+  const RankCores own{.node = world.topology().node,
+                      .threads = request.threads,
+                      .by_openmp = openmp_binds(),
+                      .usable = format_cpus(current_cpus()),
+                      .bus_id = request.bus_id,
+                      .host = world.topology().host};
+  const auto seats = all_gather_value(world, own);
+  auto nodes = nodes_of(seats, world.topology().nodes);
+  const bool binds = request.bind == Bind::automatic;
+  const bool names_networks = broadcast_value(world, has_infiniband());
+  std::vector<NodePlan> plans;
+  Binding binding;
+  if (names_networks || (binds && std::any_of(nodes.begin(), nodes.end(), divides))) {
+    plans = exchange_plans(world, nodes, seats, binds, names_networks);
+    binding = bind_as_planned(world, plans, log);
+  }
+  log.info("{}", summary(nodes, plans, binds ? "" : fmt::format(" ({} = none)", request.option)));
+  if (!plans.empty() && !plans.front().networks.empty())
+    log.info("network: nearest InfiniBand devices: {}; NCCL and MPI choose by themselves",
+             plans.front().networks);
+  warn(nodes, seats, log);
+  return binding;
+}
+
+}  // namespace llampi::comm
