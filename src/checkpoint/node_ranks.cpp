@@ -6,20 +6,14 @@
 #include "llampi/comm/exchange.hpp"
 
 namespace llampi::checkpoint {
-namespace {
-
-constexpr int kMostOfANode = 8, kMostOfAll = 256;
-
-}  // namespace
-
-int groups_per_node(int wanted, const comm::Topology& topology) {
-  if (wanted == 0) wanted = std::clamp(kMostOfAll / topology.nodes, 1, kMostOfANode);
+int groups_per_node(int wanted, int most, const comm::Topology& topology) {
+  constexpr int kMostOfAll = 256;
+  if (wanted == 0) wanted = std::clamp(kMostOfAll / topology.nodes, 1, most);
   return std::min(wanted, topology.local_ranks);
 }
 
-NodeRanks::NodeRanks(comm::World& world, int groups_per_node) {
+NodeRanks::NodeRanks(comm::World& world, int groups) {
   const auto& topology = world.topology();
-  const int groups = checkpoint::groups_per_node(groups_per_node, topology);
   const int group =
       topology.local_rank * groups / topology.local_ranks;  // neighbours, whose pieces are neighbours
   group_ = world.split(topology.node * world.size() + group);

@@ -12,14 +12,14 @@
 
 namespace llampi::checkpoint {
 
-/// Groups of each node: `wanted`, or with 0 up to 8, and fewer where there are more than 32 nodes. At least one,
+/// Groups of each node: `wanted`, or with 0 as many as 256 of the whole job allow, and `most` at most. At least one,
 /// and at most one for each of the node's ranks.
-int groups_per_node(int wanted, const comm::Topology& topology);
+int groups_per_node(int wanted, int most, const comm::Topology& topology);
 
 class NodeRanks {
  public:
-  /// Collective. @param groups_per_node 0: see above
-  NodeRanks(comm::World& world, int groups_per_node);
+  /// Collective. @param groups from groups_per_node()
+  NodeRanks(comm::World& world, int groups);
 
   /// Of this rank; rank 0 of it acts for the others.
   comm::World& group() const { return *group_; }

@@ -236,6 +236,12 @@ Job make_job(comm::World& world, const NodeRanks& ranks, const fs::path& file,
           .place = {}};
 }
 
+int writers_of_node(const comm::World& world, const FileSettings& settings) {
+  // ROMIO writes through one rank of a node in any case, and what it does takes longer the more ranks take part.
+  const int most = settings.io == FileIo::hdf5 ? 8 : 256;
+  return groups_per_node(settings.writers_per_node, most, world.topology());
+}
+
 /// A checkpoint that training wrote is of a later step, or of a run.
 bool was_imported(const fs::path& file) {
   try {
@@ -266,7 +272,7 @@ void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path
     require_valid_pieces(content.tensors, content.pieces);
   });
   require_full_coverage(world, content.tensors, content.pieces);
-  const NodeRanks ranks(world, options.file.writers_per_node);
+  const NodeRanks ranks(world, writers_of_node(world, options.file));
   Job job = make_job(world, ranks, file, tensors_to_write(world, content.tensors, content.pieces),
                      content.state, content.texts, options);
   job.write_values = [&](const Places& places) {
@@ -295,7 +301,7 @@ void import_weights(comm::World& world, const WeightsSource& source, const fs::p
   auto tensors = source.tensors();
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
-  const NodeRanks ranks(world, options.file.writers_per_node);
+  const NodeRanks ranks(world, writers_of_node(world, options.file));
   Job job = make_job(world, ranks, output.path, std::move(tensors), {}, texts, options);
   job.other_place = "name another --output";
   job.write_values = [&](const Places& places) {

@@ -313,7 +313,8 @@ Table other_options(train::Config& c) {
        "HDF5, all ranks together, which waits forever where the disk of one rank fails (run.watchdog_seconds ends that)"},
       {"checkpoint.writers_per_node",
        &c.checkpoint.writers_per_node,
-       "with checkpoint.io = direct, ranks of a node that write what all of it have; 0: up to 8, fewer on more than 32 nodes",
+       "ranks of a node that write what all of it have; 0: so many that 256 ranks of the job write (with checkpoint.io = hdf5 at "
+       "most 8 of a node), or one of each node",
        {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,

@@ -83,8 +83,8 @@ struct FileSettings {
   /// many, and in pieces of which size. 0: as the folder says. Hints, which other file systems ignore.
   std::int64_t stripes = 0;
   std::int64_t stripe_bytes = 0;
-  /// FileIo::direct: ranks of a node that write for all of it, in runs that end at stripes; 0: up to 8, and fewer where there
-  /// are more than 32 nodes, so that 256 write at most, or one of each node.
+  /// Ranks of a node that write for all of it, in runs that end at stripes; 0: so many that 256 ranks of the job write, or one
+  /// of each node. FileIo::hdf5: at most 8 of a node.
   int writers_per_node = 0;
   /// Values pass through a buffer of so many: larger ranges are written and read in several calls.
   std::int64_t transfer_elements = std::int64_t{1} << 20;

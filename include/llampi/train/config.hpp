@@ -205,7 +205,7 @@ struct Config {
     CheckpointContent content = CheckpointContent::all;
     std::optional<DType> state_dtype;  ///< of stored moments; none: optimizer.moment_dtype
     checkpoint::FileIo io = checkpoint::FileIo::direct;
-    int writers_per_node = 0;       ///< 0: up to 8
+    int writers_per_node = 0;       ///< 0: so many that 256 of the job write
     std::int64_t stripes = 0;       ///< 0: as the folder says
     std::int64_t stripe_bytes = 0;  ///< 0: as the file system says
   } checkpoint;

@@ -263,11 +263,12 @@ TEST_F(Io, WindowsEndAtStripes) {
 
 TEST(NodeRanks, AreAFewOfEachNode) {
   const auto groups = [](int wanted, int nodes, int local) {
-    return groups_per_node(wanted, {.nodes = nodes, .local_ranks = local});
+    return groups_per_node(wanted, 32, {.nodes = nodes, .local_ranks = local});
   };
   EXPECT_EQ(groups(0, 1, 4), 4);
-  EXPECT_EQ(groups(0, 1, 64), 8);
-  EXPECT_EQ(groups(0, 32, 64), 8);
+  EXPECT_EQ(groups(0, 1, 64), 32);
+  EXPECT_EQ(groups(0, 4, 64), 32);
+  EXPECT_EQ(groups(0, 16, 64), 16);
   EXPECT_EQ(groups(0, 128, 8), 2);
   EXPECT_EQ(groups(0, 1000, 8), 1);
   EXPECT_EQ(groups(3, 1000, 8), 3);
