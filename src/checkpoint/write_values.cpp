@@ -137,16 +137,17 @@ class RunSource {
       : values_(values), runs_(runs), staging_(device, values.options.file.transfer_elements) {}
 
   void take(const WindowPart& part, std::byte* to) {
-    const auto& [run, role, piece] = runs_[part.run];
+    const OwnRun& own = runs_[part.run];
+    const Run& run = own.run;
     const std::int64_t from = (part.begin - run.begin) / run.element_bytes;
     const Tensor values =
-        (piece->*kRoles[role].values).slice(from, (part.end - run.begin) / run.element_bytes);
+        (own.piece->*kRoles[own.role].values).slice(from, (part.end - run.begin) / run.element_bytes);
     staging_.in_parts(values, [&](const Tensor& some, std::int64_t begin) {
       const auto bytes = encoding_.encode({staging_.fetch(some), static_cast<std::size_t>(some.elements())},
                                           run.element_bytes);
       std::memcpy(to + begin * run.element_bytes, bytes.data(), bytes.size());
-      io::add_sums(sums_, dataset_index(role, piece->tensor, values_.tensors.size()),
-                   piece->begin + from + begin, bytes, run.element_bytes, values_.options.block_elements);
+      io::add_sums(sums_, dataset_index(own.role, own.piece->tensor, values_.tensors.size()),
+                   own.piece->begin + from + begin, bytes, run.element_bytes, values_.options.block_elements);
     });
   }
   std::vector<io::RangeSum> sums() { return std::move(sums_); }
