@@ -24,15 +24,17 @@ class CheckpointWeights final : public WeightsSource {
       tensors_ = metadata.summary.tensors;
       for (auto& tensor : tensors_) tensor.optimizer = false;
       checksums_ = checksums_of(metadata, tensors_);
-      stored_ = StoredValues(path_, places_of(open_datasets(file.id(), tensors_)));
+      stored_ = StoredValues(path_, places_of(open_datasets(file.id(), tensors_)), tensors_);
     });
   }
 
   fs::path path() const override { return path_; }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   void read(int tensor, std::int64_t begin, std::int64_t elements, float* values) const override {
-    stored_.read(0, tensor, begin, elements, values);
-    if (checksums_) compare(tensor, begin, {values, static_cast<std::size_t>(elements)});
+    const std::span all(values, static_cast<std::size_t>(elements));
+    Encoding encoding;
+    stored_.read(0, tensor, begin, all, encoding);
+    if (checksums_) compare(tensor, begin, all);
   }
 
  private:
@@ -41,7 +43,7 @@ class CheckpointWeights final : public WeightsSource {
   void compare(int tensor, std::int64_t begin, std::span<const float> values) const {
     std::vector<io::RangeSum> sums;
     io::add_sums(sums, tensor, begin, values, checksums_.block_elements);
-    auto blocks = io::combine(std::move(sums), checksums_.elements(), checksums_.block_elements);
+    auto blocks = checksums_.combine(std::move(sums));
     for (const auto& part : blocks.parts) blocks.whole.push_back(sum_of_block(tensor, part.begin));
     require_right(path_, checksums_, blocks.whole);
   }
@@ -52,11 +54,11 @@ class CheckpointWeights final : public WeightsSource {
     const std::int64_t end = begin + std::min(block, elements_of(tensors_[tensor].shape) - begin);
     io::RangeSum sum{tensor, 0, begin, end - begin};
     std::vector<float> values(static_cast<std::size_t>(std::min(end - begin, kTransferElements)));
+    Encoding encoding;
     for (std::int64_t at = begin; at < end;) {
       const auto part = std::span(values).first(std::min(values.size(), static_cast<std::size_t>(end - at)));
       const auto elements = static_cast<std::int64_t>(part.size());
-      stored_.read(0, tensor, at, elements, part.data());
-      sum.crc = io::crc32_of(std::as_bytes(part), sum.crc);
+      sum.crc = io::crc32_of(stored_.read(0, tensor, at, part, encoding), sum.crc);
       at += elements;
     }
     return sum;

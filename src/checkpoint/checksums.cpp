@@ -76,13 +76,19 @@ std::vector<std::int64_t> Checksums::elements() const {
   return elements;
 }
 
-Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements) {
+std::vector<std::int64_t> Checksums::element_bytes() const {
+  std::vector<std::int64_t> bytes;
+  for (const auto& dataset : datasets) bytes.push_back(dataset.element_bytes);
+  return bytes;
+}
+
+Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements, DType moments) {
   Checksums checksums{block_elements, std::vector<DatasetSums>(kRoles.size() * tensors.size())};
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     for (std::size_t t = 0; t < tensors.size(); ++t) {
       if (role >= roles_of(tensors[t])) continue;
       auto& dataset = checksums.datasets[dataset_index(role, static_cast<int>(t), tensors.size())];
-      dataset = {path_of(role, tensors[t].name), tensors[t].shape, {}};
+      dataset = {path_of(role, tensors[t].name), tensors[t].shape, {}, element_bytes_of(role, moments)};
       dataset.blocks.resize(
           static_cast<std::size_t>(io::blocks_of(elements_of(tensors[t].shape), block_elements)));
     }
@@ -155,7 +161,7 @@ Checksums checksums_of(const Metadata& metadata, const std::vector<TensorInfo>& 
   if (!all) return {};
   std::map<std::string, const DatasetSums*> by_path;
   for (const auto& dataset : all.datasets) by_path[dataset.path] = &dataset;
-  Checksums checksums = checksums_for(tensors, all.block_elements);
+  Checksums checksums = checksums_for(tensors, all.block_elements, DType::float32);
   for (auto& dataset : checksums.datasets) {
     if (!dataset.path.empty()) dataset = *by_path.at(dataset.path);
   }
@@ -171,8 +177,9 @@ Checksums read_all_checksums(hid_t file) {
     for (const auto& tensor : list_datasets(file, kRoles[role])) {
       const auto path = path_of(role, tensor.name);
       const auto dataset = io::hdf5::open_dataset(file, path);
-      checksums.datasets.push_back(
-          {path, tensor.shape, read_blocks(dataset.id(), tensor.shape, checksums.block_elements)});
+      checksums.datasets.push_back({path, tensor.shape,
+                                    read_blocks(dataset.id(), tensor.shape, checksums.block_elements),
+                                    size_of(stored_dtype(kRoles[role], dataset.id()))});
     }
   }
   return checksums;

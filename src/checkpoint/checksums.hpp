@@ -20,6 +20,7 @@ struct DatasetSums {
   std::string path;  ///< "/model/lm_head.weight"; empty: not in the file
   std::vector<std::int64_t> shape;
   std::vector<std::uint32_t> blocks;
+  std::int64_t element_bytes = sizeof(float);
 };
 
 struct Checksums {
@@ -27,15 +28,20 @@ struct Checksums {
   std::vector<DatasetSums> datasets;  ///< RangeSum::dataset is an index into them
 
   explicit operator bool() const { return block_elements > 0; }
-  std::vector<std::int64_t> elements() const;  ///< of each dataset
+  std::vector<std::int64_t> elements() const;       ///< of each dataset
+  std::vector<std::int64_t> element_bytes() const;  ///< of each dataset
+  /// Blocks of what was read or written.
+  io::BlockSums combine(std::vector<io::RangeSum> sums) const {
+    return io::combine(std::move(sums), elements(), block_elements, element_bytes());
+  }
 };
 
 /// Where a tensor's dataset is among those of a file with these tensors.
 inline int dataset_index(std::size_t role, int tensor, std::size_t tensors) {
   return static_cast<int>(role * tensors) + tensor;
 }
-/// Those of a file that is to have these tensors, all 0.
-Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements);
+/// Those of a file that is to have these tensors, with moments of this dtype, all 0.
+Checksums checksums_for(const std::vector<TensorInfo>& tensors, std::int64_t block_elements, DType moments);
 /// @throws Error unless each block is there once
 void set_blocks(Checksums& checksums, const std::vector<io::RangeSum>& whole);
 

@@ -20,22 +20,37 @@ void copy(const io::PosixFile& from, const io::PosixFile& to, std::int64_t begin
 Frame::Frame(const CheckpointSummary& about, const FileSettings& settings,
              std::int64_t checksum_block_elements)
     : memory_(io::PosixFile::in_memory("checkpoint")),
-      checksums_(checksums_for(about.tensors, checksum_block_elements)) {
+      checksums_(checksums_for(about.tensors, checksum_block_elements, about.moments)) {
   // Metadata in one block, for who reads it.
   file_ = create_checkpoint(memory_.path(), settings,
                             metadata_block_bytes(about.tensors, about.texts, checksum_block_elements));
   write_attributes(file_.id(), about);
-  datasets_ = create_datasets(file_.id(), about.tensors);
+  datasets_ = create_datasets(file_.id(), about.tensors, about.moments);
   create_checksums(file_.id(), datasets_, checksums_);
   places_ = places_of(datasets_);
 }
 
-void Frame::complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums) {
-  set_blocks(checksums_,
-             io::combine(std::move(sums), checksums_.elements(), checksums_.block_elements).whole);
-  write_checksums(file_.id(), datasets_, checksums_, metadata_checksum(about, checksums_));
+void Frame::close() {
   datasets_ = {};
   file_.close();
+}
+
+void Frame::lay_out(const std::filesystem::path& file) {
+  close();
+  write_to(io::PosixFile::open_for_writing(file));
+  const auto values_of_file = values();
+  const std::int64_t end = values_of_file.empty() ? 0 : values_of_file.back().end;
+  std::filesystem::resize_file(file, static_cast<std::uintmax_t>(std::max(end, memory_.size())));
+}
+
+void Frame::complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums) {
+  if (!file_) {
+    file_ = open_checkpoint(memory_.path());
+    datasets_ = open_datasets(file_.id(), about.tensors);
+  }
+  set_blocks(checksums_, checksums_.combine(std::move(sums)).whole);
+  write_checksums(file_.id(), datasets_, checksums_, metadata_checksum(about, checksums_));
+  close();
 }
 
 std::vector<Frame::Range> Frame::values() const {
@@ -43,10 +58,9 @@ std::vector<Frame::Range> Frame::values() const {
   const auto elements = checksums_.elements();
   for (std::size_t role = 0; role < places_.size(); ++role) {
     for (int t = 0; t < static_cast<int>(places_[role].size()); ++t) {
-      const std::int64_t begin = places_[role][t];
-      if (begin < 0) continue;
-      const std::int64_t count = elements[dataset_index(role, t, places_[role].size())];
-      ranges.push_back({begin, begin + count * static_cast<std::int64_t>(sizeof(float))});
+      const Place& place = places_[role][t];
+      if (!place.is_there()) continue;
+      ranges.push_back({place.offset, place.byte_of(elements[dataset_index(role, t, places_[role].size())])});
     }
   }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <vector>
 
 #include "checkpoint/checksums.hpp"
@@ -20,6 +21,8 @@ class Frame {
   Frame(const CheckpointSummary& about, const FileSettings& settings, std::int64_t checksum_block_elements);
 
   const Places& places() const { return places_; }
+  /// Writes everything but values and checksums, so that HDF5 can open `file`, which is there.
+  void lay_out(const std::filesystem::path& file);
   /// Enters the checksums. @param sums of all values
   void complete(const CheckpointSummary& about, std::vector<io::RangeSum> sums);
   /// Writes everything but the values; `out` may have those already. @throws as PosixFile
@@ -29,6 +32,7 @@ class Frame {
   struct Range {
     std::int64_t begin, end;
   };
+  void close();
   /// The values' bytes, in order.
   std::vector<Range> values() const;
 

@@ -28,6 +28,7 @@ CheckpointSummary read_attributes(hid_t file) {
   find_moments(file, summary.tensors);
   summary.has_optimizer = std::any_of(summary.tensors.begin(), summary.tensors.end(),
                                       [](const TensorInfo& tensor) { return tensor.optimizer; });
+  summary.moments = moments_of(file);
   return summary;
 }
 
@@ -83,8 +84,8 @@ Verifiable open_to_verify(const fs::path& path) {
   const auto& tensors = metadata.summary.tensors;
   if (!metadata.checksums)
     throw_user_error("{} has no checksums to compare: a llampi of before them wrote it", path.string());
-  return {StoredValues(path, places_of(open_datasets(file.id(), tensors))), checksums_of(metadata, tensors),
-          static_cast<int>(tensors.size())};
+  return {StoredValues(path, places_of(open_datasets(file.id(), tensors)), tensors),
+          checksums_of(metadata, tensors), static_cast<int>(tensors.size())};
 }
 
 /// Returns how many bytes they are. @throws DamagedCheckpoint
@@ -93,16 +94,17 @@ std::int64_t verify_values(const fs::path& path, const Verifiable& file, std::si
   const int index = dataset_index(role, tensor, static_cast<std::size_t>(file.tensors));
   const std::int64_t elements = elements_of(checksums.datasets[index].shape);
   std::vector<float> values(static_cast<std::size_t>(std::min(kTransferElements, elements)));
+  const std::int64_t element_bytes = file.stored.element_bytes(role, tensor);
   std::vector<io::RangeSum> sums;
+  Encoding encoding;
   for (std::int64_t begin = 0; begin < elements; begin += kTransferElements) {
     const std::int64_t count = std::min(kTransferElements, elements - begin);
-    file.stored.read(role, tensor, begin, count, values.data());
-    io::add_sums(sums, index, begin, std::span(values).first(static_cast<std::size_t>(count)),
-                 checksums.block_elements);
+    const auto bytes = file.stored.read(role, tensor, begin,
+                                        std::span(values).first(static_cast<std::size_t>(count)), encoding);
+    io::add_sums(sums, index, begin, bytes, element_bytes, checksums.block_elements);
   }
-  require_right(path, checksums,
-                io::combine(std::move(sums), checksums.elements(), checksums.block_elements).whole);
-  return elements * static_cast<std::int64_t>(sizeof(float));
+  require_right(path, checksums, checksums.combine(std::move(sums)).whole);
+  return elements * element_bytes;
 }
 
 }  // namespace

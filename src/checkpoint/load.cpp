@@ -7,8 +7,11 @@
 #include <functional>
 
 #include "checkpoint/checksums.hpp"
+#include "checkpoint/first_failure.hpp"
+#include "checkpoint/node_ranks.hpp"
 #include "checkpoint/stored_values.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/transfer_together.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
@@ -57,8 +60,8 @@ std::vector<TensorInfo> tensors_to_read(comm::World& world, std::vector<TensorIn
 void check_moments(hid_t file, const fs::path& path, std::vector<TensorInfo>& tensors, bool may_be_missing) {
   if (std::none_of(tensors.begin(), tensors.end(), [](const TensorInfo& t) { return t.optimizer; })) return;
   if (!io::hdf5::has_link(file, "optimizer")) {
-    throw ConfigError({.problem = path.string() + " has no optimizer state to continue with",
-                       .remedy = "start a run with it as {weights}"});
+    throw ConfigError({.problem = path.string() + " has weights only, no optimizer state to continue with",
+                       .remedy = "start a run with it as {weights}, in another {folder}"});
   }
   auto stored = tensors;
   find_moments(file, stored);
@@ -97,17 +100,41 @@ Contents examine(const fs::path& path, std::vector<TensorInfo>& tensors, bool mo
   return {metadata.summary.state, places_of(datasets), checksums_of(metadata, tensors)};
 }
 
+/// What of Contents travels: in one message, however many tensors there are.
+struct SharedContents {
+  TrainingState state;
+  std::vector<Place> places;  ///< role by role
+  std::int64_t block_elements = 0;
+  std::vector<std::uint32_t> blocks;  ///< of all datasets
+
+  auto members() { return std::tie(state, places, block_elements, blocks); }
+};
+
 /// Everything becomes rank 0's, and `optimizer` of each tensor.
 void share_from_rank_0(comm::World& world, std::vector<TensorInfo>& tensors, Contents& contents) {
-  contents.state = comm::broadcast_value(world, contents.state);
-  for (auto& places : contents.places) places = comm::broadcast_value(world, places);
+  SharedContents shared{contents.state, {}, contents.checksums.block_elements, {}};
+  for (const auto& places : contents.places)
+    shared.places.insert(shared.places.end(), places.begin(), places.end());
+  for (const auto& dataset : contents.checksums.datasets)
+    shared.blocks.insert(shared.blocks.end(), dataset.blocks.begin(), dataset.blocks.end());
+  shared = comm::broadcast_value(world, shared);
+  contents.state = shared.state;
+  auto place = shared.places.begin();
+  for (auto& places : contents.places) {
+    places.assign(place, place + std::ssize(tensors));
+    place += std::ssize(tensors);
+  }
   for (std::size_t i = 0; i < tensors.size(); ++i)
-    tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i] >= 0;
-  const auto block_elements = comm::broadcast_value(world, contents.checksums.block_elements);
-  if (block_elements == 0) return;
-  if (world.rank() != 0) contents.checksums = checksums_for(tensors, block_elements);
-  for (auto& dataset : contents.checksums.datasets)
-    dataset.blocks = comm::broadcast_value(world, dataset.blocks);
+    tensors[i].optimizer = contents.places[kRolesWithoutOptimizer][i].is_there();
+  if (shared.block_elements == 0 || world.rank() == 0) return;
+  contents.checksums = checksums_for(tensors, shared.block_elements, DType::float32);
+  auto block = shared.blocks.begin();
+  for (std::size_t i = 0; i < contents.checksums.datasets.size(); ++i) {
+    auto& dataset = contents.checksums.datasets[i];
+    dataset.element_bytes = contents.places[i / tensors.size()][i % tensors.size()].element_bytes;
+    std::copy_n(block, dataset.blocks.size(), dataset.blocks.begin());
+    block += std::ssize(dataset.blocks);
+  }
 }
 
 /// Elements [begin, begin + values.elements()) of a tensor, which fit the buffer.
@@ -135,6 +162,7 @@ std::vector<io::RangeSum> read_values(device::Runtime& device, const StoredValue
                                       const Checksums& checksums, const std::vector<TensorPiece>& pieces,
                                       std::size_t tensors) {
   std::vector<io::RangeSum> sums;
+  Encoding encoding;
   Staging staging(device, kTransferElements);
   const auto parts = parts_of(pieces, staging);
   for (std::size_t i = 0, ahead = 1; i < parts.size(); ++i) {
@@ -147,9 +175,10 @@ std::vector<io::RangeSum> read_values(device::Runtime& device, const StoredValue
     if (!stored.has(role, tensor)) {
       std::fill(room.begin(), room.end(), 0.0F);
     } else {
-      stored.read(role, tensor, begin, values.elements(), room.data());
+      const auto bytes = stored.read(role, tensor, begin, room, encoding);
       if (checksums)
-        io::add_sums(sums, dataset_index(role, tensor, tensors), begin, room, checksums.block_elements);
+        io::add_sums(sums, dataset_index(role, tensor, tensors), begin, bytes,
+                     stored.element_bytes(role, tensor), checksums.block_elements);
     }
     staging.store(values);
   }
@@ -160,32 +189,63 @@ std::vector<io::RangeSum> read_values(device::Runtime& device, const StoredValue
 std::vector<io::RangeSum> compare(const fs::path& path, const Checksums& checksums,
                                   std::vector<io::RangeSum> sums) {
   if (!checksums) return {};
-  io::BlockSums blocks = io::combine(std::move(sums), checksums.elements(), checksums.block_elements);
+  io::BlockSums blocks = checksums.combine(std::move(sums));
   require_right(path, checksums, blocks.whole);
   return std::move(blocks.parts);
 }
 
+/// How the values are read, for the log where it is not as asked.
+FileIo choose_io(const fs::path& path, const Places& places, const LoadSettings& settings) {
+  if (settings.io == FileIo::direct && need_hdf5(places)) {
+    settings.log.info(
+        "{} is chunked, compressed or converted: each rank reads it through HDF5 by itself; "
+        "checkpoint.io = hdf5 reads it together",
+        path.string());
+  }
+  return settings.io;
+}
+
 }  // namespace
 
-TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const fs::path& path,
+TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& path,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                              bool missing_moments_are_zero) {
-  comm::agree(world, [&] { require_valid_pieces(tensors, pieces); });
+                              const LoadSettings& settings) {
+  comm::agree(world, [&] {
+    require_available(settings.io);
+    require_valid_pieces(tensors, pieces);
+  });
   auto in_file = tensors_to_read(world, tensors, pieces);
   Contents contents;
   agree_on_reading(world, path, [&] {
-    if (world.rank() == 0) contents = examine(path, in_file, missing_moments_are_zero);
+    if (world.rank() == 0) contents = examine(path, in_file, settings.missing_moments_are_zero);
   });
   share_from_rank_0(world, in_file, contents);
 
   const auto& checksums = contents.checksums;
+  const NodeRanks ranks(world, 1);
+  const FileIo io = choose_io(path, contents.places, settings);
   std::vector<io::RangeSum> parts;  // of blocks that are shared with other ranks
   agree_on_reading(world, path, [&] {
-    const StoredValues values(path, contents.places);
-    parts = compare(path, checksums, read_values(device, values, checksums, pieces, in_file.size()));
+    std::vector<io::RangeSum> sums;
+    if (io == FileIo::hdf5) {
+      sums = read_together({world, ranks, device, path, in_file, pieces, contents.places, kTransferElements,
+                            checksums.block_elements});
+    } else {
+      const StoredValues values(path, contents.places, in_file);
+      sums = read_values(device, values, checksums, pieces, in_file.size());
+    }
+    parts = compare(path, checksums, std::move(sums));
   });
-  parts = comm::gather_values(world, parts);
-  agree_on_reading(world, path, [&] { compare(path, checksums, std::move(parts)); });
+  FirstFailure failure;  // of the first of a node, which has those of all of it
+  parts = ranks.gather(parts, [&](std::vector<io::RangeSum> of_node) {
+    std::vector<io::RangeSum> rest;
+    failure.of([&] { rest = compare(path, checksums, std::move(of_node)); });
+    return rest;
+  });
+  agree_on_reading(world, path, [&] {
+    failure.rethrow();
+    compare(path, checksums, std::move(parts));
+  });
   return contents.state;
 }
 

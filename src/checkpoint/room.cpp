@@ -17,15 +17,19 @@ std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const Chec
                               const SaveOptions& options) {
   std::int64_t bytes = metadata_bytes(tensors, texts, options.block_elements);
   for (const auto& tensor : tensors) {
-    bytes +=
-        static_cast<std::int64_t>(roles_of(tensor)) *
-        (elements_of(tensor.shape) * static_cast<std::int64_t>(sizeof(float)) + options.file.alignment_bytes);
+    for (std::size_t role = 0; role < roles_of(tensor); ++role) {
+      bytes += elements_of(tensor.shape) * element_bytes_of(role, options.file.moments) +
+               options.file.alignment_bytes;
+    }
   }
   return bytes;
 }
 
-std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts) {
-  return checkpoint_bytes(tensors, texts, SaveOptions{});
+std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                              const FileSettings& settings) {
+  SaveOptions options;
+  options.file = settings;
+  return checkpoint_bytes(tensors, texts, options);
 }
 
 std::optional<std::int64_t> free_bytes(const fs::path& folder) {

@@ -3,7 +3,8 @@
 // tensor belong; all ranks write values to their places, each by itself; rank 0 adds everything else.
 //
 // So no rank waits inside of HDF5 or MPI-IO for another one, whose disk may be full: a failure of a rank is
-// known to all before the next step. And what HDF5 does takes as long for a thousand ranks as for one.
+// known to all before the next step. And what HDF5 does takes as long for a thousand ranks as for one. With FileIo::hdf5 the
+// values, and they alone, go through parallel HDF5: the file has the same bytes.
 #include "checkpoint/save.hpp"
 
 #include <fmt/format.h>
@@ -13,7 +14,10 @@
 #include <functional>
 
 #include "checkpoint/frame.hpp"
+#include "checkpoint/node_ranks.hpp"
 #include "checkpoint/tensor_list.hpp"
+#include "checkpoint/transfer_together.hpp"
+#include "checkpoint/write_values.hpp"
 #include "llampi/checkpoint/room.hpp"
 #include "llampi/checkpoint/staging.hpp"
 #include "llampi/checkpoint/weights.hpp"
@@ -37,64 +41,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Job;
-
-/// The values of a file that is being written.
-class Values {
- public:
-  Values(const Job& job, const Places& places);
-
-  /// Writes elements of a tensor and keeps their sums.
-  void write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values);
-  const std::vector<io::RangeSum>& sums() const { return sums_; }
-  /// Waits until all that this rank has written is on the disk.
-  void sync();
-
- private:
-  /// A slow disk is felt at once, and not only in the end, when nothing would seem to move for a long time.
-  static constexpr std::int64_t kSyncBytes = std::int64_t{1} << 30;
-
-  void tell_progress() const;
-
-  const Job& job_;
-  const Places& places_;
-  io::SharedFile file_;
-  std::int64_t unsynced_ = 0;  ///< bytes
-  std::vector<io::RangeSum> sums_;
-};
-
 /// All that one save needs to know.
 struct Job {
   comm::World& world;
+  const NodeRanks& ranks;
   fs::path file, temporary;
   CheckpointSummary about;  // rank 0's counts, but for the tensors; `optimizer`: its moments are written
   const SaveOptions& options;
-  std::function<void(Values&)> write_values;  // this rank's
-  std::function<void()> place;                // rank 0: gives the file its name; none: whatever is there
+  /// This rank's; returns their sums.
+  std::function<std::vector<io::RangeSum>(const Places&)> write_values;
+  std::function<void()> place;  // rank 0: gives the file its name; none: whatever is there
   const char* other_place = "set {folder} to another place";  // what to do without room here
 };
-
-Values::Values(const Job& job, const Places& places) : job_(job), places_(places), file_(job.temporary) {}
-
-void Values::write(std::size_t role, int tensor, std::int64_t begin, std::span<const float> values) {
-  file_.write_at(places_[role][tensor] + begin * static_cast<std::int64_t>(sizeof(float)),
-                 std::as_bytes(values));
-  tell_progress();
-  unsynced_ += std::ssize(values) * static_cast<std::int64_t>(sizeof(float));
-  if (unsynced_ >= kSyncBytes) sync();
-  io::add_sums(sums_, dataset_index(role, tensor, job_.about.tensors.size()), begin, values,
-               job_.options.block_elements);
-}
-
-void Values::tell_progress() const {
-  if (job_.options.file.progress) job_.options.file.progress();
-}
-
-void Values::sync() {
-  file_.sync();
-  tell_progress();
-  unsynced_ = 0;
-}
 
 /// Mixes the bits of an element's index (the finalizer of SplitMix64), 40 bits: sums of eight million fit an
 /// int64.
@@ -173,34 +131,23 @@ void write_more(const fs::path& file) {
   out.sync();
 }
 
-void write_pieces(const Job& job, Values& values, device::Runtime& device,
-                  const std::vector<TensorPiece>& pieces) {
-  Staging staging(device, job.options.file.transfer_elements);
-  for (std::size_t role = 0; role < kRoles.size(); ++role) {
-    for (const auto& piece : pieces) {
-      if (role >= roles_of(job.about.tensors[piece.tensor])) continue;
-      staging.in_parts(piece.*kRoles[role].values, [&](const Tensor& part, std::int64_t begin) {
-        values.write(role, piece.tensor, piece.begin + begin,
-                     {staging.fetch(part), static_cast<std::size_t>(part.elements())});
-      });
-    }
-  }
-}
-
 /// Parts of all tensors, dealt out over the ranks like cards.
-void write_converted(const Job& job, Values& values, const WeightsSource& source) {
-  const std::int64_t most = job.options.file.transfer_elements;
+std::vector<io::RangeSum> write_converted(comm::World& world, const ValuesToWrite& values,
+                                          const WeightsSource& source) {
+  ValueWriter writer(values);
+  const std::int64_t most = values.options.file.transfer_elements;
   std::vector<float> buffer(static_cast<std::size_t>(most));
   std::int64_t part = 0;
-  for (int t = 0; t < static_cast<int>(job.about.tensors.size()); ++t) {
-    const std::int64_t elements = elements_of(job.about.tensors[t].shape);
+  for (int t = 0; t < static_cast<int>(values.tensors.size()); ++t) {
+    const std::int64_t elements = elements_of(values.tensors[static_cast<std::size_t>(t)].shape);
     for (std::int64_t begin = 0; begin < elements; begin += most, ++part) {
-      if (part % job.world.size() != job.world.rank()) continue;
+      if (part % world.size() != world.rank()) continue;
       const std::int64_t count = std::min(most, elements - begin);
       source.read(t, begin, count, buffer.data());
-      values.write(0, t, begin, std::span(buffer).first(static_cast<std::size_t>(count)));
+      writer.write(0, t, begin, std::span(buffer).first(static_cast<std::size_t>(count)));
     }
   }
+  return writer.finish();
 }
 
 /// What the user can mend (a full disk, no permission) is told in one sentence with the remedy.
@@ -223,14 +170,7 @@ void explained(const Job& job, const std::function<void()>& work) {
 /// Returns the sums of what this rank wrote.
 std::vector<io::RangeSum> write_values(const Job& job, const Places& places) {
   std::vector<io::RangeSum> sums;
-  comm::agree(job.world, [&] {
-    explained(job, [&] {
-      Values values(job, places);
-      job.write_values(values);
-      values.sync();  // some file systems notice only now that the space is short
-      sums = values.sums();
-    });
-  });
+  comm::agree(job.world, [&] { explained(job, [&] { sums = job.write_values(places); }); });
   return sums;
 }
 
@@ -244,10 +184,16 @@ void write_temporary(const Job& job) {
   explained_on_rank_0(job, [&] {
     create_temporary(job);
     frame = Frame(job.about, job.options.file, job.options.block_elements);
+    if (job.options.file.io == FileIo::hdf5) frame.lay_out(job.temporary);
   });
   Places places = frame.places();
   for (auto& role : places) role = broadcast_value(job.world, role);
-  auto sums = gather_values(job.world, write_values(job, places));
+  const Checksums blocks = checksums_for(job.about.tensors, job.options.block_elements, job.about.moments);
+  auto sums = job.ranks.gather(write_values(job, places), [&](std::vector<io::RangeSum> of_group) {
+    auto combined = blocks.combine(std::move(of_group));
+    combined.whole.insert(combined.whole.end(), combined.parts.begin(), combined.parts.end());
+    return std::move(combined.whole);
+  });
   explained_on_rank_0(job, [&] {
     frame.complete(job.about, std::move(sums));
     const auto out = io::PosixFile::open_for_writing(job.temporary);
@@ -269,11 +215,13 @@ void save(const Job& job) {
   std::rethrow_exception(error);
 }
 
-Job make_job(comm::World& world, const fs::path& file, std::vector<TensorInfo> tensors,
-             const TrainingState& state, const CheckpointTexts& texts, const SaveOptions& options) {
+Job make_job(comm::World& world, const NodeRanks& ranks, const fs::path& file,
+             std::vector<TensorInfo> tensors, const TrainingState& state, const CheckpointTexts& texts,
+             const SaveOptions& options) {
   fs::path temporary = file;
   temporary += ".tmp";
   return {.world = world,
+          .ranks = ranks,
           .file = file,
           .temporary = temporary,
           .about = {.state = state,
@@ -281,10 +229,17 @@ Job make_job(comm::World& world, const fs::path& file, std::vector<TensorInfo> t
                     .program_version = kVersion,
                     .git_sha = LLAMPI_GIT_SHA,
                     .created = utc_now(),
-                    .tensors = std::move(tensors)},
+                    .tensors = std::move(tensors),
+                    .moments = options.file.moments},
           .options = options,
           .write_values = {},
           .place = {}};
+}
+
+int writers_of_node(const comm::World& world, const FileSettings& settings) {
+  // ROMIO writes through one rank of a node in any case, and what it does takes longer the more ranks take part.
+  const int most = settings.io == FileIo::hdf5 ? 8 : 256;
+  return groups_per_node(settings.writers_per_node, most, world.topology());
 }
 
 /// A checkpoint that training wrote is of a later step, or of a run.
@@ -299,13 +254,35 @@ bool was_imported(const fs::path& file) {
 
 }  // namespace
 
+void require_available(FileIo io) {
+  if (io != FileIo::hdf5 || io::hdf5::is_parallel()) return;
+  throw ConfigError(
+      {.field = "io",
+       .value = "hdf5",
+       .problem = "needs parallel HDF5, and this llampi was built with one that is not",
+       .remedy = "use direct, or build llampi with parallel HDF5 (Debian: libhdf5-openmpi-dev)"});
+}
+
 void save_checkpoint(comm::World& world, device::Runtime& device, const fs::path& file,
                      const CheckpointContent& content, const SaveOptions& options) {
-  comm::agree(world, [&] { require_valid_pieces(content.tensors, content.pieces); });
+  comm::agree(world, [&] {
+    require_available(options.file.io);
+    require(options.file.moments == DType::float32 || options.file.moments == DType::bfloat16,
+            "moments are stored in float32 or bfloat16");
+    require_valid_pieces(content.tensors, content.pieces);
+  });
   require_full_coverage(world, content.tensors, content.pieces);
-  Job job = make_job(world, file, tensors_to_write(world, content.tensors, content.pieces), content.state,
-                     content.texts, options);
-  job.write_values = [&](Values& values) { write_pieces(job, values, device, content.pieces); };
+  const NodeRanks ranks(world, writers_of_node(world, options.file));
+  Job job = make_job(world, ranks, file, tensors_to_write(world, content.tensors, content.pieces),
+                     content.state, content.texts, options);
+  job.write_values = [&](const Places& places) {
+    const auto& tensors = job.about.tensors;
+    if (options.file.io == FileIo::hdf5) {
+      return write_together({world, ranks, device, job.temporary, tensors, content.pieces, places,
+                             options.file.transfer_elements, options.block_elements, options.file.progress});
+    }
+    return write_pieces(device, ranks, {job.temporary, tensors, content.pieces, places, options});
+  };
   save(job);
 }
 
@@ -324,9 +301,12 @@ void import_weights(comm::World& world, const WeightsSource& source, const fs::p
   auto tensors = source.tensors();
   for (auto& tensor : tensors) tensor.optimizer = false;
   const SaveOptions options;
-  Job job = make_job(world, output.path, std::move(tensors), {}, texts, options);
+  const NodeRanks ranks(world, writers_of_node(world, options.file));
+  Job job = make_job(world, ranks, output.path, std::move(tensors), {}, texts, options);
   job.other_place = "name another --output";
-  job.write_values = [&](Values& values) { write_converted(job, values, source); };
+  job.write_values = [&](const Places& places) {
+    return write_converted(world, {job.temporary, job.about.tensors, {}, places, options}, source);
+  };
   job.temporary = world.broadcast(io::temporary_beside(output.path).string(), 0);
   job.place = [&] { output.place(job.temporary); };
   save(job);

@@ -16,6 +16,8 @@ struct SaveOptions {
   /// while writing.
   bool check_free_space = true;
   std::int64_t block_elements = io::kChecksumBlockElements;
+  /// What one rank writes for others at a time, or more, so that it ends at a stripe.
+  std::int64_t window_bytes = std::int64_t{8} << 20;
 };
 
 /// checkpoint_bytes() of llampi/checkpoint/room.hpp with other options.

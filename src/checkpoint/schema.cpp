@@ -59,19 +59,19 @@ Datasets for_each_dataset(const std::vector<TensorInfo>& tensors, GroupOf&& grou
     if (role >= kRolesWithoutOptimizer && std::none_of(tensors.begin(), tensors.end(), is_stored)) continue;
     const io::hdf5::Group group = group_of(role);
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (is_stored(tensors[i])) datasets[role][i] = dataset_of(group.id(), tensors[i]);
+      if (is_stored(tensors[i])) datasets[role][i] = dataset_of(role, group.id(), tensors[i]);
     }
   }
   return datasets;
 }
 
-io::hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t properties) {
+io::hdf5::Dataset create_dataset(hid_t group, const TensorInfo& tensor, hid_t type, hid_t properties) {
   const std::vector<hsize_t> extents(tensor.shape.begin(), tensor.shape.end());
   const io::hdf5::Dataspace space(io::hdf5::check(
       H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr), "H5Screate_simple"));
-  return io::hdf5::Dataset(io::hdf5::check(H5Dcreate2(group, tensor.name.c_str(), H5T_IEEE_F32LE, space.id(),
-                                                      H5P_DEFAULT, properties, H5P_DEFAULT),
-                                           "H5Dcreate2"));
+  return io::hdf5::Dataset(io::hdf5::check(
+      H5Dcreate2(group, tensor.name.c_str(), type, space.id(), H5P_DEFAULT, properties, H5P_DEFAULT),
+      "H5Dcreate2"));
 }
 
 }  // namespace
@@ -87,12 +87,27 @@ void reading(const std::filesystem::path& file, const std::function<void()>& wor
   }
 }
 
+namespace {
+
+/// With the driver that leaves names alone: the usual one looks for a real path, which memory does not have.
+io::hdf5::PropertyList access_of_memory() {
+  auto access = io::hdf5::file_access();
+  io::hdf5::check(H5Pset_fapl_stdio(access.id()), "H5Pset_fapl_stdio");
+  return access;
+}
+
+}  // namespace
+
+io::hdf5::File open_checkpoint(const std::filesystem::path& path) {
+  const io::Hdf5Lock lock;
+  const auto access = access_of_memory();
+  return io::hdf5::File(io::hdf5::check(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), "H5Fopen"));
+}
+
 io::hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
                                  std::int64_t metadata_block_bytes) {
   const io::Hdf5Lock lock;
-  const auto access = io::hdf5::file_access();
-  // The driver that leaves names alone: the usual one looks for a real path, which memory does not have.
-  io::hdf5::check(H5Pset_fapl_stdio(access.id()), "H5Pset_fapl_stdio");
+  const auto access = access_of_memory();
   const auto alignment = static_cast<hsize_t>(settings.alignment_bytes);
   io::hdf5::check(H5Pset_alignment(access.id(), alignment, alignment), "H5Pset_alignment");
   io::hdf5::check(H5Pset_meta_block_size(access.id(), static_cast<hsize_t>(metadata_block_bytes)),
@@ -145,8 +160,9 @@ void require_checkpoint(hid_t file, const std::filesystem::path& path) {
   }
 }
 
-Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
+Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors, DType moments) {
   const io::Hdf5Lock lock;
+  const auto bfloat16 = io::hdf5::bfloat16_type();
   const io::hdf5::PropertyList properties(io::hdf5::check(H5Pcreate(H5P_DATASET_CREATE), "H5Pcreate"));
   io::hdf5::check(H5Pset_layout(properties.id(), H5D_CONTIGUOUS), "H5Pset_layout");
   io::hdf5::check(H5Pset_alloc_time(properties.id(), H5D_ALLOC_TIME_EARLY), "H5Pset_alloc_time");
@@ -158,14 +174,27 @@ Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
         if (role == kRolesWithoutOptimizer) create_group(file, "optimizer");
         return create_group(file, kRoles[role].group);
       },
-      [&](hid_t group, const TensorInfo& tensor) { return create_dataset(group, tensor, properties.id()); });
+      [&](std::size_t role, hid_t group, const TensorInfo& tensor) {
+        const bool is_narrow = role >= kRolesWithoutOptimizer && moments == DType::bfloat16;
+        return create_dataset(group, tensor, is_narrow ? bfloat16.id() : H5T_IEEE_F32LE, properties.id());
+      });
 }
 
 Datasets open_datasets(hid_t file, const std::vector<TensorInfo>& tensors) {
   const io::Hdf5Lock lock;
   return for_each_dataset(
       tensors, [&](std::size_t role) { return io::hdf5::open_group(file, kRoles[role].group); },
-      [](hid_t group, const TensorInfo& tensor) { return io::hdf5::open_dataset(group, tensor.name); });
+      [](std::size_t, hid_t group, const TensorInfo& tensor) {
+        return io::hdf5::open_dataset(group, tensor.name);
+      });
+}
+
+DType stored_dtype(const Role& role, hid_t dataset) {
+  const auto type = io::hdf5::element_type(dataset);
+  if (type.is_float32()) return DType::float32;
+  if (type.is_bfloat16 && role.group != kRoles[0].group) return DType::bfloat16;
+  throw_user_error("{}: {} is {}, not float32; use a checkpoint as llampi wrote it",
+                   io::hdf5::file_name(dataset), io::hdf5::object_name(dataset), type.name());
 }
 
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
@@ -174,11 +203,7 @@ std::vector<TensorInfo> list_datasets(hid_t file, const Role& role) {
   const auto group = io::hdf5::open_group(file, role.group);
   for (const auto& name : io::hdf5::links(group.id())) {
     const auto dataset = io::hdf5::open_dataset(group.id(), name);
-    const auto type = io::hdf5::element_type(dataset.id());
-    if (!type.is_float32()) {
-      throw_user_error("{}: /{}/{} is {}, not float32; use a checkpoint as llampi wrote it",
-                       io::hdf5::file_name(file), role.group, name, type.name());
-    }
+    stored_dtype(role, dataset.id());
     tensors.push_back({name, io::hdf5::shape(dataset.id())});
   }
   return tensors;
@@ -192,6 +217,19 @@ void find_moments(hid_t file, std::vector<TensorInfo>& tensors) {
     names.insert(found.begin(), found.end());
   }
   for (auto& tensor : tensors) tensor.optimizer = names.contains(tensor.name);
+}
+
+DType moments_of(hid_t file) {
+  const io::Hdf5Lock lock;
+  if (!io::hdf5::has_link(file, "optimizer")) return DType::float32;
+  for (std::size_t role = kRolesWithoutOptimizer; role < kRoles.size(); ++role) {
+    const auto group = io::hdf5::open_group(file, kRoles[role].group);
+    for (const auto& name : io::hdf5::links(group.id())) {
+      const auto dataset = io::hdf5::open_dataset(group.id(), name);
+      if (stored_dtype(kRoles[role], dataset.id()) == DType::bfloat16) return DType::bfloat16;
+    }
+  }
+  return DType::float32;
 }
 
 namespace {

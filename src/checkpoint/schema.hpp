@@ -45,6 +45,8 @@ void reading(const std::filesystem::path& file, const std::function<void()>& wor
 /// @throws UserError as hdf5::create_file()
 io::hdf5::File create_checkpoint(const std::filesystem::path& path, const FileSettings& settings,
                                  std::int64_t metadata_block_bytes);
+/// Opens such a file again, to write attributes. @throws hdf5::Failure
+io::hdf5::File open_checkpoint(const std::filesystem::path& path);
 /// Creates /state and the attributes, but for those of the checksums.
 void write_attributes(hid_t file, const CheckpointSummary& about);
 /// @throws UserError naming what is missing
@@ -54,13 +56,21 @@ TrainingState read_state(hid_t file);
 void require_checkpoint(hid_t file, const std::filesystem::path& path);
 
 /// Creates the groups and datasets, with storage but without writing to it. Where no tensor has moments there
-/// is no group /optimizer.
-Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors);
+/// is no group /optimizer. @param moments their dtype: float32 or bfloat16
+Datasets create_datasets(hid_t file, const std::vector<TensorInfo>& tensors, DType moments);
 Datasets open_datasets(hid_t file, const std::vector<TensorInfo>& tensors);
+/// Of an element of a role's datasets in a new file.
+inline std::int64_t element_bytes_of(std::size_t role, DType moments) {
+  return size_of(role < kRolesWithoutOptimizer ? DType::float32 : moments);
+}
+/// float32 or, moments, bfloat16. @throws UserError if it is neither
+DType stored_dtype(const Role& role, hid_t dataset);
 /// Names and shapes of a role's datasets, in alphabetical order. @throws UserError if something else is there
 std::vector<TensorInfo> list_datasets(hid_t file, const Role& role);
 /// Sets `optimizer` of each tensor to whether the file has moments of that name.
 void find_moments(hid_t file, std::vector<TensorInfo>& tensors);
+/// bfloat16 if the file has moments that are.
+DType moments_of(hid_t file);
 
 /// More bytes than the metadata of such a file takes: what HDF5 keeps together in one block, and with what it
 /// keeps elsewhere.

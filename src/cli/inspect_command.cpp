@@ -109,7 +109,8 @@ Json describe_tensors(const checkpoint::CheckpointSummary& summary) {
           {"parameters", parameters},
           {"optimizer", summary.has_optimizer},
           {"trained_parameters", with_moments},  // those with the two moments of AdamW
-          {"bytes", (parameters + 2 * with_moments) * static_cast<std::int64_t>(sizeof(float))}};
+          {"optimizer_dtype", summary.has_optimizer ? Json(to_string(summary.moments)) : Json()},
+          {"bytes", parameters * size_of(DType::float32) + 2 * with_moments * size_of(summary.moments)}};
 }
 
 Json describe_checkpoint(const fs::path& file) {

@@ -11,6 +11,7 @@ std::string key_of(const std::string& field) {
   static const std::map<std::string, std::string> kKeys = {
       {"device", "run.device"},
       {"folder", "run.dir"},
+      {"io", "checkpoint.io"},
       {"graph", "run.cuda_graph"},
       {"share_gpu", "run.share_gpu"},
       {"moments_may_be_missing", "run.resume_with_changes"},

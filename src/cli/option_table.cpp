@@ -302,10 +302,28 @@ Table other_options(train::Config& c) {
        "how long a save that finds no room waits for some, with the state in memory, before the run ends; "
        "0: not at all",
        {.range = kAtLeastZero}},
+      {"checkpoint.content", one_of(c.checkpoint.content),
+       "all: what a run needs to continue exactly; weights: without optimizer state, a third of the size, for evaluation, export "
+       "and model.weights. A run that is stopped saves all in any case"},
+      {"checkpoint.state_dtype", one_of(c.checkpoint.state_dtype, "auto", {DType::float32, DType::bfloat16}),
+       "dtype of optimizer state in files; auto: optimizer.moment_dtype. With less than that a continued run is not exactly the "
+       "one that was saved"},
+      {"checkpoint.io", one_of(c.checkpoint.io),
+       "how values are written and read. direct: each rank for itself or its node, without waiting for others; hdf5: parallel "
+       "HDF5, all ranks together, which waits forever where the disk of one rank fails (run.watchdog_seconds ends that)"},
+      {"checkpoint.writers_per_node",
+       &c.checkpoint.writers_per_node,
+       "ranks of a node that write what all of it have; 0: so many that 256 ranks of the job write (with checkpoint.io = hdf5 at "
+       "most 8 of a node), or one of each node",
+       {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,
        "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); "
        "0: as the folder says",
+       {.range = kAtLeastZero}},
+      {"checkpoint.stripe_bytes",
+       &c.checkpoint.stripe_bytes,
+       "size of these stripes, at which writes end in any file system; 0: as the folder says",
        {.range = kAtLeastZero}},
       {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",

@@ -47,8 +47,8 @@ model::LlamaConfig config_of_weights(const std::filesystem::path& weights) {
 }
 
 void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
-                  const model::LlamaConfig& config, fsdp::Engine& engine,
-                  checkpoint::WeightsReading reading) {
+                  const model::LlamaConfig& config, fsdp::Engine& engine, checkpoint::WeightsReading reading,
+                  const checkpoint::LoadSettings& settings) {
   const auto tensors = tensor_infos(engine);
   auto pieces = tensor_pieces(engine.pieces_to_load());
   for (auto& piece : pieces) piece.exp_avg = piece.exp_avg_sq = {};
@@ -69,7 +69,7 @@ void load_weights(comm::World& world, device::Device& device, const std::filesys
   if (source) {
     checkpoint::load_weights(world, device, *source, tensors, pieces, reading);
   } else {
-    checkpoint::load_checkpoint(world, device, weights, tensors, pieces);
+    checkpoint::load_checkpoint(world, device, weights, tensors, pieces, settings);
   }
 }
 
@@ -98,7 +98,8 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
                         {.dtype = engine.precision.compute, .head_dim = session.config.head_dim}, log);
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
-  load_weights(world, compute.device(), weights, session.config, *session.engine);
+  load_weights(world, compute.device(), weights, session.config, *session.engine,
+               checkpoint::WeightsReading::each, {.log = log});
   return session;
 }
 

@@ -13,18 +13,20 @@ namespace llampi::io {
 namespace {
 
 /// The CRC-32 of a range that one with the sum `before` comes before.
-std::uint32_t joined(std::uint32_t before, const RangeSum& sum) {
-  const auto bytes = static_cast<z_off_t>(sum.elements) * static_cast<z_off_t>(sizeof(float));
+std::uint32_t joined(std::uint32_t before, const RangeSum& sum, std::int64_t element_bytes) {
+  const auto bytes = static_cast<z_off_t>(sum.elements * element_bytes);
   return static_cast<std::uint32_t>(crc32_combine(before, sum.crc, bytes));
 }
 
 /// Sums of the range from `begin` to `end` along every chain of ranges that leads there.
-std::set<std::uint32_t> chained(std::span<const RangeSum> sums, std::int64_t begin, std::int64_t end) {
+std::set<std::uint32_t> chained(std::span<const RangeSum> sums, std::int64_t begin, std::int64_t end,
+                                std::int64_t element_bytes) {
   std::map<std::int64_t, std::set<std::uint32_t>> up_to{{begin, {0}}};  // of nothing
   for (const auto& sum : sums) {  // by their beginnings, so that what leads to one comes before it
     const auto before = up_to.find(sum.begin);
     if (before == up_to.end() || sum.elements == 0) continue;
-    for (const auto crc : before->second) up_to[sum.begin + sum.elements].insert(joined(crc, sum));
+    for (const auto crc : before->second)
+      up_to[sum.begin + sum.elements].insert(joined(crc, sum, element_bytes));
   }
   return up_to[end];
 }
@@ -42,18 +44,23 @@ std::int64_t blocks_of(std::int64_t elements, std::int64_t block_elements) {
 
 void add_sums(std::vector<RangeSum>& sums, int dataset, std::int64_t begin, std::span<const float> values,
               std::int64_t block_elements) {
+  add_sums(sums, dataset, begin, std::as_bytes(values), sizeof(float), block_elements);
+}
+
+void add_sums(std::vector<RangeSum>& sums, int dataset, std::int64_t begin, std::span<const std::byte> values,
+              std::int64_t element_bytes, std::int64_t block_elements) {
   while (!values.empty()) {
-    const std::int64_t left = block_elements - begin % block_elements;
+    const std::int64_t left = (block_elements - begin % block_elements) * element_bytes;
     const auto part = values.first(std::min(values.size(), static_cast<std::size_t>(left)));
-    const auto elements = static_cast<std::int64_t>(part.size());
-    sums.push_back({dataset, crc32_of(std::as_bytes(part)), begin, elements});
+    const auto elements = std::ssize(part) / element_bytes;
+    sums.push_back({dataset, crc32_of(part), begin, elements});
     values = values.subspan(part.size());
     begin += elements;
   }
 }
 
 BlockSums combine(std::vector<RangeSum> sums, const std::vector<std::int64_t>& dataset_elements,
-                  std::int64_t block_elements) {
+                  std::int64_t block_elements, const std::vector<std::int64_t>& element_bytes) {
   std::sort(sums.begin(), sums.end(), [](const RangeSum& a, const RangeSum& b) {
     return std::tie(a.dataset, a.begin, a.elements, a.crc) < std::tie(b.dataset, b.begin, b.elements, b.crc);
   });
@@ -66,7 +73,9 @@ BlockSums combine(std::vector<RangeSum> sums, const std::vector<std::int64_t>& d
     while (last < sums.size() && sums[last].dataset == dataset && sums[last].begin - begin < block_elements)
       ++last;
     const auto ranges = std::span(sums).subspan(first, last - first);
-    const auto crcs = chained(ranges, begin, begin + elements);
+    const std::int64_t bytes = element_bytes.empty() ? std::int64_t{sizeof(float)}
+                                                     : element_bytes[static_cast<std::size_t>(dataset)];
+    const auto crcs = chained(ranges, begin, begin + elements, bytes);
     for (const auto crc : crcs) result.whole.push_back({dataset, crc, begin, elements});
     if (crcs.empty()) result.parts.insert(result.parts.end(), ranges.begin(), ranges.end());
   }

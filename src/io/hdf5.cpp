@@ -18,7 +18,10 @@ namespace {
 // is one per process and has global state of its own. Recursive, so that functions that lock can be composed.
 std::recursive_mutex& gate() {
   struct Gate {
-    Gate() { H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr); }  // errors are thrown, not printed
+    Gate() {
+      H5dont_atexit();  // a file that could not be closed would crash the end of the program
+      H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);  // errors are thrown, not printed
+    }
     std::recursive_mutex mutex;
   };
   static Gate instance;
@@ -252,10 +255,12 @@ ElementType element_type(hid_t dataset) {
   result.is_native = std::any_of(natives.begin(), natives.end(), [&](hid_t native) {
     return check(H5Tequal(type.id(), native), "H5Tequal") > 0;
   });
+  result.is_bfloat16 = check(H5Tequal(type.id(), bfloat16_type().id()), "H5Tequal") > 0;
   return result;
 }
 
 std::string ElementType::name() const {
+  if (is_bfloat16) return "bfloat16";
   if (kind == H5T_INTEGER || kind == H5T_FLOAT) {
     const char* word = kind == H5T_FLOAT ? "float" : is_signed ? "int" : "uint";
     return fmt::format("{}{}{}", word, 8 * bytes, is_native ? "" : " in another byte order or layout");

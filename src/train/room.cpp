@@ -145,8 +145,8 @@ void Room::require_next() const {
   }
   throw_user_error(
       "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is "
-      "whole; make room there, or set run.dir to another place (bfloat16 state does not help: files hold "
-      "float32)",
+      "whole; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
+      "room, checkpoint.content = weights least)",
       shortage());
 }
 
@@ -189,7 +189,8 @@ void Room::foresee(const Saves& saves) const {
   log_.warning(
       "there is no room for all checkpoints of this run: with checkpoint.keep = {} and "
       "checkpoint.keep_every = {} there are {} new ones of {} when the last one is written, which need {}, "
-      "and {} are free in {}; {} (bfloat16 state does not help: files hold float32)",
+      "and {} are free in {}; {} (checkpoint.state_dtype = bfloat16 takes less room, "
+      "checkpoint.content = weights least)",
       config_.checkpoint.keep, config_.checkpoint.keep_every, end.new_files, format_bytes(bytes_),
       format_bytes(end.bytes), format_bytes(free), folder().string(), advice);
 }

@@ -47,6 +47,21 @@ std::string message_of(const std::exception_ptr& failure, const ConfigError::Nam
 
 }  // namespace
 
+checkpoint::FileSettings file_settings(const Config& config) {
+  const auto& options = config.checkpoint;
+  return {.io = options.io,
+          .moments = options.state_dtype.value_or(config.optimizer.moment_dtype),
+          .stripes = options.stripes,
+          .stripe_bytes = options.stripe_bytes,
+          .writers_per_node = options.writers_per_node};
+}
+
+std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content) {
+  auto tensors = infer::tensor_infos(engine);
+  for (auto& tensor : tensors) tensor.optimizer = tensor.optimizer && content == CheckpointContent::all;
+  return tensors;
+}
+
 /// What one save needs, in whatever thread.
 struct Saver::Job {
   fs::path file, run_dir;
@@ -57,6 +72,7 @@ struct Saver::Job {
   checkpoint::FileSettings settings;
   checkpoint::Retention retention;
   std::vector<fs::path> refused;
+  CheckpointContent content;
 
   /// Collective. Returns the seconds until the checkpoint has its name.
   double write(comm::World& world, device::Device& device) const {
@@ -75,6 +91,11 @@ struct Saver::Job {
 Saver::Saver(Run run, std::int64_t saved_step, std::vector<checkpoint::Refused> refused)
     : run_(std::move(run)), saved_step_(saved_step), refused_(std::move(refused)) {
   if (run_.world.rank() == 0) warn_of_surplus();
+  if (run_.config.checkpoint.content == CheckpointContent::weights) {
+    run_.log.info(
+        "checkpoint.content = weights: this run can continue only where it was told to stop, for then it saves all of its "
+        "state");
+  }
   if (!run_.engine.options().snapshot) return;
   background_ = std::make_unique<checkpoint::Background>(run_.world);
   if (background_->works()) return;
@@ -99,19 +120,24 @@ checkpoint::Retention Saver::retention() const {
   return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every};
 }
 
-Saver::Job Saver::job_of(const checkpoint::TrainingState& state,
-                         const std::vector<fsdp::StatePiece>& pieces) const {
+Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
+                         CheckpointContent content) const {
   const auto& config = run_.config;
   const fs::path file = file_of(state.step);
+  auto own = infer::tensor_pieces(pieces);
+  if (content == CheckpointContent::weights) {
+    for (auto& piece : own) piece.exp_avg = piece.exp_avg_sq = {};
+  }
   return {.file = file,
           .run_dir = config.run.dir,
-          .tensors = infer::tensor_infos(run_.engine),
-          .pieces = infer::tensor_pieces(pieces),
+          .tensors = tensors_to_save(run_.engine, content),
+          .pieces = std::move(own),
           .state = state,
           .texts = run_.texts,
-          .settings = {.stripes = config.checkpoint.stripes},
+          .settings = file_settings(config),
           .retention = retention(),
-          .refused = refused_beside(file)};
+          .refused = refused_beside(file),
+          .content = content};
 }
 
 /// What a save that fails has waited for room, and what it waits until the next attempt.
@@ -122,16 +148,17 @@ struct Saver::Wait {
   bool is_by_file;   ///< the file `stop` was there before: the run may stop once the state is saved
 };
 
-void Saver::save(const checkpoint::TrainingState& state) {
-  if (saved_step_ == state.step) return;
+void Saver::save(const checkpoint::TrainingState& state, CheckpointContent content) {
+  if (saved_step_ == state.step && (saved_content_ == CheckpointContent::all || content == saved_content_))
+    return;
   const health::FlightPhase phase(run_.record, "saves a checkpoint");
   const double begin = steady_seconds();
-  const Job job = job_of(state, run_.engine.pieces_to_save());
+  const Job job = job_of(state, run_.engine.pieces_to_save(), content);
   for (Wait wait{.is_by_file = run_.stopping.file_is_there()};;) {
     get_ready();
     const auto failure = comm::common_failure([&] {
       sync_metrics();
-      saved(job.file, state.step, job.write(run_.world, run_.device));
+      saved(job.file, state.step, job.content, job.write(run_.world, run_.device));
     });
     if (!failure) {
       job.tidy(run_.world);
@@ -180,7 +207,7 @@ bool Saver::save_in_fallback(const Job& job, const std::exception_ptr& failure) 
       if (!lines.empty())
         io::write_whole(folder / fmt::format("metrics-to-{:08}.jsonl", job.state.step), lines);
     });
-    saved(elsewhere.file, job.state.step, elsewhere.write(run_.world, run_.device));
+    saved(elsewhere.file, job.state.step, job.content, elsewhere.write(run_.world, run_.device));
   });
   if (second) {
     run_.log.warning("{}", message_of(second, run_.name_of));
@@ -230,10 +257,11 @@ void Saver::tell_of_wait(Wait& wait, const std::exception_ptr& failure, double l
 }
 
 void Saver::start(const checkpoint::TrainingState& state) {
-  if (!background_ || !get_ready()) return save(state);
+  const CheckpointContent content = run_.config.checkpoint.content;
+  if (!background_ || !get_ready()) return save(state, content);
   const health::FlightPhase phase(run_.record, "copies the state to save it");
   const double begin = steady_seconds();
-  Job job = job_of(state, run_.engine.snapshot());
+  Job job = job_of(state, run_.engine.snapshot(), content);
   job.settings.progress = [work = run_.side_work] { work->move(); };
   background_->start([job, &engine = run_.engine, work = run_.side_work](comm::World& world) {
     const health::SideWorkScope scope(*work, "saving a checkpoint in the background", world);
@@ -256,7 +284,7 @@ void Saver::finish() {
   const std::int64_t step = std::exchange(saving_step_, -1);
   const double seconds = background_->finish();
   if (waits) stall_seconds_ += steady_seconds() - begin;
-  saved(file_of(step), step, seconds);
+  saved(file_of(step), step, run_.config.checkpoint.content, seconds);
 }
 
 bool Saver::abandon() {
@@ -271,8 +299,9 @@ fs::path Saver::file_of(std::int64_t step) const {
   return checkpoint::checkpoint_path(run_.config.run.dir, step);
 }
 
-void Saver::saved(const fs::path& file, std::int64_t step, double seconds) {
+void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent content, double seconds) {
   saved_step_ = step;
+  saved_content_ = content;
   slowest_seconds_ = std::max(slowest_seconds_, seconds);
   std::erase_if(refused_,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced

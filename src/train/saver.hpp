@@ -23,6 +23,11 @@
 
 namespace llampi::train {
 
+/// As the configuration says.
+checkpoint::FileSettings file_settings(const Config& config);
+/// Of the engine, with moments where checkpoints have them.
+std::vector<checkpoint::TensorInfo> tensors_to_save(const fsdp::Engine& engine, CheckpointContent content);
+
 class Saver {
  public:
   /// What there is to save, of whom; all of it outlives the Saver.
@@ -48,8 +53,9 @@ class Saver {
   /// written into run.dir goes to checkpoint.fallback_dir; if that fails too, it waits for room for
   /// checkpoint.wait_minutes, but no longer than run.max_hours leave.
   /// @throws UserError, CommonError if there is none then, or one of the ranks was told to stop
-  void save(const checkpoint::TrainingState& state);
-  /// Collective, with nothing under way. With checkpoint.async training is held up only until the state is
+  /// @param content all: whatever checkpoint.content says
+  void save(const checkpoint::TrainingState& state, CheckpointContent content);
+  /// Collective, with nothing under way; of checkpoint.content. With checkpoint.async training is held up only until the state is
   /// copied; a failure then shows in finish().
   void start(const checkpoint::TrainingState& state);
   /// Waits for what is under way, if anything is, and throws its failure: UserError and CommonError on all
@@ -74,18 +80,20 @@ class Saver {
 
   void warn_of_surplus() const;
   checkpoint::Retention retention() const;
-  Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces) const;
+  Job job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,
+             CheckpointContent content) const;
   bool get_ready();
   void sync_metrics();
   bool save_in_fallback(const Job& job, const std::exception_ptr& failure);
   bool wait_for_room(Wait& wait, const std::exception_ptr& failure);
   void tell_of_wait(Wait& wait, const std::exception_ptr& failure, double left) const;
   std::filesystem::path file_of(std::int64_t step) const;
-  void saved(const std::filesystem::path& file, std::int64_t step, double seconds);
+  void saved(const std::filesystem::path& file, std::int64_t step, CheckpointContent content, double seconds);
   std::vector<std::filesystem::path> refused_beside(const std::filesystem::path& file) const;
 
   Run run_;
   std::int64_t saved_step_;
+  CheckpointContent saved_content_ = CheckpointContent::all;
   std::int64_t saving_step_ = -1;  ///< of the save under way
   std::vector<checkpoint::Refused> refused_;
   double slowest_seconds_ = 0, stall_seconds_ = 0;

@@ -102,7 +102,7 @@ class Trainer {
   void note(const std::string& line);
   void report(const StepMetrics& metrics);
   bool evaluate_now();
-  void save();
+  void save(CheckpointContent content);
   void start_saving();
   void finish_saving();
   void finish_what_is_saved();
@@ -163,9 +163,10 @@ std::int64_t Trainer::resume(std::vector<checkpoint::Refused>& refused) {
   for (;;) {
     const fs::path checkpoint = start_.checkpoint;
     try {
-      const auto saved = checkpoint::load_checkpoint(
-          world_, compute_.device(), checkpoint, infer::tensor_infos(*engine_),
-          infer::tensor_pieces(engine_->pieces_to_load()), config_.run.resume_with_changes);
+      const auto saved =
+          checkpoint::load_checkpoint(world_, compute_.device(), checkpoint, infer::tensor_infos(*engine_),
+                                      infer::tensor_pieces(engine_->pieces_to_load()),
+                                      {config_.checkpoint.io, config_.run.resume_with_changes, log_});
       state_ = continue_from(saved, state_);
       log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
       return saved.step;
@@ -188,7 +189,7 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
     engine_->initialise(config_.run.seed);
   } else {
     infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
-                        config_.fsdp.sync_init);
+                        config_.fsdp.sync_init, {.io = config_.checkpoint.io, .log = log_});
   }
   start_.run_text = with_decisions(start_.run_text, decisions);
   total_steps_ = total_steps(config_, state_);
@@ -214,8 +215,10 @@ void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
   for (const auto& file : refused) damaged.push_back(file.file);
   const fs::path fallback = comm::from_rank_0(world_, [&] { return fallback_folder(config_); });
   room_ = std::make_unique<Room>(
-      config_, checkpoint::checkpoint_bytes(infer::tensor_infos(*engine_), checkpoint_texts()), log_,
-      fallback, damaged);
+      config_,
+      checkpoint::checkpoint_bytes(tensors_to_save(*engine_, config_.checkpoint.content), checkpoint_texts(),
+                                   file_settings(config_)),
+      log_, fallback, damaged);
   comm::on_rank_0(world_, [&] { room_->require_next(); });
 }
 
@@ -383,7 +386,7 @@ double Trainer::seconds_to_go_on(double step_seconds) const {
 
 Outcome Trainer::stop() {
   const bool idle = state_.step < first_step_;
-  if (!idle) save();
+  if (!idle) save(CheckpointContent::all);  // so that it can continue
   write_trace();
   stopping_.put_file_aside(log_);
   if (idle && stopping_.reason() == StopReason::max_hours) {
@@ -477,7 +480,7 @@ Outcome Trainer::loop() {
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
     if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop();
     if (state_.step == total_steps_) {
-      save();
+      save(config_.checkpoint.content);
     } else if (due(config_.checkpoint.every, state_.step)) {
       start_saving();
     }
@@ -659,9 +662,9 @@ void Trainer::settle_before_saving() {
   compare_replicas();
 }
 
-void Trainer::save() {
+void Trainer::save(CheckpointContent content) {
   settle_before_saving();
-  saver_->save(state_);
+  saver_->save(state_, content);
 }
 
 void Trainer::start_saving() {

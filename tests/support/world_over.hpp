@@ -26,6 +26,8 @@ class WorldOver : public comm::World {
   }
   std::unique_ptr<comm::Channel> channel() override { return world_.channel(); }
   std::unique_ptr<comm::World> duplicate() override { return world_.duplicate(); }
+  std::unique_ptr<comm::World> split(int color) override { return world_.split(color); }
+  int communicator_number() const override { return world_.communicator_number(); }
   device::Memory allocate(std::int64_t bytes) override { return world_.allocate(bytes); }
   bool waits() const override { return world_.waits(); }
   void barrier() override { world_.barrier(); }
@@ -38,6 +40,7 @@ class WorldOver : public comm::World {
   std::vector<std::string> gather(const std::string& text, int root) override {
     return world_.gather(text, root);
   }
+  void leave_mpi_open() override { world_.leave_mpi_open(); }
   [[noreturn]] void abort(int status) override {
     world_.abort(status);
     std::abort();  // not reached, which g++ does not see through a virtual function
@@ -68,6 +71,9 @@ class WorldAlone final : public WorldOver {
   }
   std::unique_ptr<comm::Channel> channel() override { return nullptr; }
   std::unique_ptr<comm::World> duplicate() override { return nullptr; }
+  std::unique_ptr<comm::World> split(int color) override {
+    return color < 0 ? nullptr : std::make_unique<WorldAlone>(world_);
+  }
   void barrier() override {}
   void sum(std::span<double>) override {}
   void sum(std::span<std::int64_t>) override {}

@@ -12,7 +12,9 @@
 
 #include "llampi/comm/forward.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/log.hpp"
 #include "llampi/core/tensor.hpp"
+#include "llampi/core/words.hpp"
 #include "llampi/device/runtime.hpp"
 #include "llampi/model/llama_config.hpp"
 
@@ -25,8 +27,8 @@ struct TensorInfo {
 };
 
 /// Elements [begin, begin + elements) of the flattened tensor, in this rank's memory: the device's or the
-/// host's, in float32, bfloat16 or float16. In files they are float32; what is read is rounded to nearest
-/// even. What is not float32 in host memory passes through a buffer of a few MiB.
+/// host's, in float32, bfloat16 or float16. In files they are float32, or moments bfloat16; what is written or read is
+/// rounded to nearest even. What is not float32 in host memory passes through a buffer of a few MiB.
 struct TensorPiece {
   int tensor = 0;  ///< index into the list of tensors
   std::int64_t begin = 0;
@@ -59,8 +61,21 @@ struct CheckpointTexts {
   std::string chat_template = {};
 };
 
+/// Who moves the values of a file.
+enum class FileIo : std::uint8_t {
+  direct,  ///< each rank reads its own where they lie; few ranks of each node write, each by itself
+  hdf5,  ///< parallel HDF5, all ranks together: any layout, but a rank that fails may leave the others waiting
+};
+constexpr auto word_table(FileIo) {
+  return std::to_array<Word<FileIo>>({{FileIo::direct, "direct"}, {FileIo::hdf5, "hdf5"}});
+}
+/// @throws UserError where this program cannot do it: its HDF5 is not a parallel one
+void require_available(FileIo io);
+
 /// How a file's bytes are laid out and moved.
 struct FileSettings {
+  FileIo io = FileIo::direct;
+  DType moments = DType::float32;  ///< of stored moments: float32 or bfloat16
   /// Tensors of at least this size begin at a multiple of it: a page, so that ranks that write neighbouring
   /// tensors do not share one, at a cost of at most a page per tensor.
   std::int64_t alignment_bytes = 4096;
@@ -68,6 +83,9 @@ struct FileSettings {
   /// many, and in pieces of which size. 0: as the folder says. Hints, which other file systems ignore.
   std::int64_t stripes = 0;
   std::int64_t stripe_bytes = 0;
+  /// Ranks of a node that write for all of it, in runs that end at stripes; 0: so many that 256 ranks of the job write, or one
+  /// of each node. FileIo::hdf5: at most 8 of a node.
+  int writers_per_node = 0;
   /// Values pass through a buffer of so many: larger ranges are written and read in several calls.
   std::int64_t transfer_elements = std::int64_t{1} << 20;
   /// Saving: called on each rank whenever a part of its values has been written or synced. May be empty.
@@ -96,17 +114,23 @@ struct CheckpointContent {
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
                      const CheckpointContent& content, const FileSettings& settings = {});
 
+struct LoadSettings {
+  /// With `direct`, datasets that are chunked, compressed or converted are read through HDF5, by each rank.
+  FileIo io = FileIo::direct;
+  /// Moments that the file does not have, because their parameter was frozen when it was written, become zero instead of
+  /// being an error; a file without any moments is refused all the same.
+  bool missing_moments_are_zero = false;
+  Log log = {};  ///< says which way is taken where it is not the one that was asked for
+};
+
 /// Collective. Fills the pieces (moments only where they are not empty) and returns the state.
 /// Strict: a missing, unexpected or misshaped tensor is an error that names it. What is read is compared with
 /// the file's checksums, where it has them (older ones do not), also where no rank reads a block alone.
-/// @param missing_moments_are_zero moments that the file does not have, because their parameter was frozen
-/// when it was written, become zero instead of being an error; a file without any moments is refused all the
-/// same
 /// @throws UserError if the file is missing or no llampi checkpoint; DamagedCheckpoint, on all ranks, if it
 /// was cut off or changed: then the pieces hold anything
 TrainingState load_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
                               const std::vector<TensorInfo>& tensors, const std::vector<TensorPiece>& pieces,
-                              bool missing_moments_are_zero = false);
+                              const LoadSettings& settings = {});
 
 /// What is in a checkpoint, read by one process.
 struct CheckpointSummary {
@@ -115,6 +139,7 @@ struct CheckpointSummary {
   std::string program_version, git_sha, created;
   std::vector<TensorInfo> tensors;  ///< `optimizer`: its moments are in the file
   bool has_optimizer = false;       ///< of any tensor
+  DType moments = DType::float32;   ///< in the file: bfloat16 if any of them is
   bool has_checksums = false;
 };
 /// Compares all of it with its checksum. @throws UserError, DamagedCheckpoint

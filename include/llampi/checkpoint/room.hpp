@@ -11,8 +11,10 @@
 
 namespace llampi::checkpoint {
 
-/// Of the file that save_checkpoint() writes, or a little more.
-std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts);
+/// Of the file that save_checkpoint() writes with these settings, or a little more.
+/// @param tensors with `optimizer` where moments are written
+std::int64_t checkpoint_bytes(const std::vector<TensorInfo>& tensors, const CheckpointTexts& texts,
+                              const FileSettings& settings = {});
 /// What this user can still write in the folder, or, if it does not exist yet, in the nearest one above it
 /// that does. Quotas are not seen. Nothing where the file system does not tell.
 std::optional<std::int64_t> free_bytes(const std::filesystem::path& folder);

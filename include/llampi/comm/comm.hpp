@@ -129,6 +129,12 @@ class World {
   /// A world of the same ranks over MPI, for one other thread. Collective. Null where MPI cannot be called by
   /// several threads at once.
   virtual std::unique_ptr<World> duplicate() { return nullptr; }
+  /// The ranks that give the same colour, in the order of their ranks here, as a world over MPI for the thread that uses this
+  /// one; it does not outlive this one, whose waits() tells of its waits too. Null where the colour is negative.
+  /// Collective.
+  virtual std::unique_ptr<World> split(int color) = 0;
+  /// Its communicator as MPI numbers them (MPI_Comm_c2f), for libraries that call MPI themselves.
+  virtual int communicator_number() const = 0;
   /// Whether the thread that uses this world waits for other ranks now. From any thread.
   virtual bool waits() const { return false; }
   /// To be called now and then while the host waits for a device: nothing else notices that a GPU waits for a
@@ -147,6 +153,8 @@ class World {
   /// The same on `root` alone; nothing on the others.
   virtual std::vector<std::string> gather(const std::string& text, int root) = 0;
 
+  /// MPI will not be finalised: another library would then touch what it could not give back.
+  virtual void leave_mpi_open() = 0;
   /// Ends the job at once on all ranks with this status (MPI_Abort). From any thread, where there is a
   /// channel.
   [[noreturn]] virtual void abort(int status) = 0;

@@ -27,6 +27,10 @@ struct RangeSum {
 std::int64_t blocks_of(std::int64_t elements, std::int64_t block_elements);
 
 /// Adds the sums of a range of values: one for each block that it touches.
+/// @param values as they lie in the file, of `element_bytes` each
+void add_sums(std::vector<RangeSum>& sums, int dataset, std::int64_t begin, std::span<const std::byte> values,
+              std::int64_t element_bytes, std::int64_t block_elements);
+/// The same of float32.
 void add_sums(std::vector<RangeSum>& sums, int dataset, std::int64_t begin, std::span<const float> values,
               std::int64_t block_elements);
 
@@ -38,7 +42,8 @@ struct BlockSums {
 /// Puts the sums of ranges together: ranges in any order, which may overlap and repeat each other. A block
 /// comes once, or, where values that were summed twice were not the same, once for each sum that results.
 /// @param dataset_elements by RangeSum::dataset
+/// @param element_bytes by RangeSum::dataset; none: all are float32
 BlockSums combine(std::vector<RangeSum> sums, const std::vector<std::int64_t>& dataset_elements,
-                  std::int64_t block_elements);
+                  std::int64_t block_elements, const std::vector<std::int64_t>& element_bytes = {});
 
 }  // namespace llampi::io

@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -186,10 +187,38 @@ struct ElementType {
   bool is_native = false;  ///< one of this machine's own numbers, byte order included, so that it can be read
                            ///< as it lies in the file
 
+  bool is_bfloat16 = false;  ///< HDF5 has no name for it: the upper half of a little-endian float32
+
   std::string name() const;  ///< "uint16", "float32 (other byte order)", "string", ...
   bool is_float32() const;
 };
 ElementType element_type(Id dataset);
+
+/// bfloat16 in little-endian order, in files and in memory. HDF5 converts it to other types as it does its own.
+Type bfloat16_type();
+
+/// Elements [begin, begin + elements) of a flattened dataset, of any number of dimensions.
+struct ElementRange {
+  std::int64_t begin = 0, elements = 0;
+};
+/// To or from memory of the given type (H5T_NATIVE_FLOAT, ...), where the elements of one range lie after those of another.
+/// In a transfer together every rank calls it, without ranges if it has none.
+/// @param ranges in order, without overlaps
+/// @param transfer from collective_transfer(), or the default: this process alone
+void read_elements(Id dataset, std::span<const ElementRange> ranges, void* values, Id type,
+                   Id transfer = kDefaultList);
+void write_elements(Id dataset, std::span<const ElementRange> ranges, const void* values, Id type,
+                    Id transfer = kDefaultList);
+
+/// Whether the library is parallel HDF5, which the functions below need.
+bool is_parallel();
+enum class OpenFor : std::uint8_t { reading, writing };
+/// An existing file, opened by all ranks of a communicator through MPI-IO. Collective, as is its end, and what is
+/// done with it: a rank that waits in there for one that does not come waits forever, with the lock.
+/// @param communicator World::communicator_number() @throws Failure
+File open_together(const std::filesystem::path& path, int communicator, OpenFor purpose);
+/// Transfers by all ranks of the file at once.
+PropertyList collective_transfer();
 
 /// Where the bytes of a dataset begin in the file if they lie there as one piece, in order, and unfiltered;
 /// else nothing.

@@ -91,6 +91,16 @@ constexpr auto word_table(ActivationOffload) {
       {{ActivationOffload::none, "none"}, {ActivationOffload::residuals, "residuals"}});
 }
 
+/// What a checkpoint of a run has.
+enum class CheckpointContent : std::uint8_t {
+  all,      ///< all that an exact continuation needs
+  weights,  ///< no moments, unless the run was told to stop, so that it can continue
+};
+constexpr auto word_table(CheckpointContent) {
+  return std::to_array<Word<CheckpointContent>>(
+      {{CheckpointContent::all, "all"}, {CheckpointContent::weights, "weights"}});
+}
+
 /// Optimizer steps, from 1.
 struct StepRange {
   std::int64_t first = 1, last = 1;
@@ -192,7 +202,12 @@ struct Config {
     bool async = false;
     std::string fallback_dir;  ///< empty: none
     double wait_minutes = 60;  ///< 0: not at all
-    std::int64_t stripes = 0;  ///< 0: as the folder says
+    CheckpointContent content = CheckpointContent::all;
+    std::optional<DType> state_dtype;  ///< of stored moments; none: optimizer.moment_dtype
+    checkpoint::FileIo io = checkpoint::FileIo::direct;
+    int writers_per_node = 0;       ///< 0: so many that 256 of the job write
+    std::int64_t stripes = 0;       ///< 0: as the folder says
+    std::int64_t stripe_bytes = 0;  ///< 0: as the file system says
   } checkpoint;
   struct {
     std::int64_t every = 1;          ///< steps

@@ -101,12 +101,12 @@ void Progress::advance_all() {
 }
 
 void Progress::wait(const Operation& operation) {
-  const Wait wait(waits_);
+  const Wait wait(*waits_);
   while (!operation.done()) advance_all();
 }
 
 void Progress::wait(Requests& requests) {
-  const Wait wait(waits_);
+  const Wait wait(*waits_);
   while (!requests.test()) {
     advance_all();
     if (pause_.count() > 0) std::this_thread::sleep_for(pause_);

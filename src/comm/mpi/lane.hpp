@@ -63,7 +63,11 @@ class Lane {
 class Progress {
  public:
   /// @param pause between looks at requests: for a thread beside the one that computes
-  explicit Progress(std::chrono::microseconds pause = {}) : pause_(pause) {}
+  /// @param waits the flag of another one in the same thread, whose waits() tells of this one's then
+  explicit Progress(std::chrono::microseconds pause = {},
+                    std::shared_ptr<std::atomic<bool>> waits = std::make_shared<std::atomic<bool>>(false))
+      : pause_(pause), waits_(std::move(waits)) {}
+  const std::shared_ptr<std::atomic<bool>>& waits_flag() const { return waits_; }
   Lane& lane(device::Stream stream) { return lanes_[stream.index()]; }
   void advance_all();
   void wait(const Operation& operation);
@@ -74,7 +78,7 @@ class Progress {
   /// Whether an operation was given up: MPI still holds its buffers and cannot be finalised.
   bool gave_up() const { return gave_up_; }
   /// Whether somebody waits. From any thread.
-  bool waits() const { return waits_.load(std::memory_order_relaxed); }
+  bool waits() const { return waits_->load(std::memory_order_relaxed); }
 
  private:
   /// While it exists somebody waits.
@@ -92,7 +96,7 @@ class Progress {
   const std::chrono::microseconds pause_;
   std::array<Lane, device::kStreams> lanes_;
   bool gave_up_ = false;
-  std::atomic<bool> waits_{false};
+  std::shared_ptr<std::atomic<bool>> waits_;
 };
 
 /// Issues a collective on the stream's lane.

@@ -40,7 +40,8 @@ class MpiSession {
   MpiSession& operator=(const MpiSession&) = delete;
 
   int threads() const { return threads_; }
-  std::atomic<bool> gave_up = false;  ///< an operation: MPI still holds its buffers and cannot be finalised
+  std::atomic<bool> gave_up =
+      false;  ///< MPI or who uses it still holds what was given up: it cannot be finalised
 
  private:
   int exceptions_ = std::uncaught_exceptions();
@@ -76,6 +77,9 @@ int int_count(std::int64_t count) {
   return static_cast<int>(count);
 }
 
+/// Between looks at messages, for a thread beside the one that computes.
+constexpr std::chrono::microseconds kPause{200};
+
 class MpiWorld final : public World {
  public:
   MpiWorld() : session_(std::make_shared<MpiSession>()) {
@@ -86,14 +90,21 @@ class MpiWorld final : public World {
     communicator_ = Communicator(copy);
     topology_ = find_topology(communicator_);
   }
+  /// For another thread.
   MpiWorld(std::shared_ptr<MpiSession> session, Communicator communicator, int rank, int size,
            Topology topology)
       : session_(std::move(session)),
+        progress_(std::make_shared<Progress>(kPause)),
         communicator_(std::move(communicator)),
         rank_(rank),
         size_(size),
-        topology_(std::move(topology)) {
-    progress_ = std::make_shared<Progress>(std::chrono::microseconds(200));
+        topology_(std::move(topology)) {}
+  /// For the same thread.
+  MpiWorld(std::shared_ptr<MpiSession> session, Communicator communicator, std::shared_ptr<Progress> progress)
+      : session_(std::move(session)), progress_(std::move(progress)), communicator_(std::move(communicator)) {
+    check_mpi(MPI_Comm_rank(communicator_.get(), &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(communicator_.get(), &size_), "MPI_Comm_size");
+    topology_ = find_topology(communicator_);
   }
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -111,6 +122,16 @@ class MpiWorld final : public World {
     if (session_->threads() != MPI_THREAD_MULTIPLE) return nullptr;
     return std::make_unique<MpiWorld>(session_, communicator_.duplicate(), rank_, size_, topology_);
   }
+  std::unique_ptr<World> split(int color) override {
+    MPI_Comm part = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_split(communicator_.get(), color < 0 ? MPI_UNDEFINED : color, rank_, &part),
+              "MPI_Comm_split");
+    if (part == MPI_COMM_NULL) return nullptr;
+    // With pauses: what ranks do together there takes long, and who waits leaves the core to who works.
+    return std::make_unique<MpiWorld>(session_, Communicator(part),
+                                      std::make_shared<Progress>(kPause, progress_->waits_flag()));
+  }
+  int communicator_number() const override { return MPI_Comm_c2f(communicator_.get()); }
   MPI_Comm communicator() const { return communicator_.get(); }
 
   std::unique_ptr<Group> group(const std::vector<int>& members) override {
@@ -136,6 +157,7 @@ class MpiWorld final : public World {
   std::vector<std::string> gather(const std::string& text, int root) override {
     return gather_texts(text, root);
   }
+  void leave_mpi_open() override { session_->gave_up = true; }
   [[noreturn]] void abort(int status) override {
     MPI_Abort(MPI_COMM_WORLD, status);
     std::_Exit(status);  // in case it returns

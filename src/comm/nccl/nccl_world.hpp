@@ -32,6 +32,8 @@ class NcclWorld final : public World {
   /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
   /// describe() says so.
   device::Memory allocate(std::int64_t bytes) override;
+  std::unique_ptr<World> split(int color) override { return mpi_.split(color); }
+  int communicator_number() const override { return mpi_.communicator_number(); }
   bool waits() const override { return mpi_.waits(); }
   void check() override { session_->check(); }
 
@@ -45,6 +47,7 @@ class NcclWorld final : public World {
   std::vector<std::string> gather(const std::string& text, int root) override {
     return mpi_.gather(text, root);
   }
+  void leave_mpi_open() override { mpi_.leave_mpi_open(); }
   [[noreturn]] void abort(int status) override;
 
  private:

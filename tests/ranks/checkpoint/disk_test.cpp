@@ -10,6 +10,7 @@
 #include "checkpoint/save.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/io/hdf5.hpp"
 #include "support/checkpoint_sample.hpp"
 #include "support/shared_folder.hpp"
 
@@ -85,8 +86,9 @@ SamplePieces large_pieces() {
   return pieces;
 }
 
-void save(const fs::path& file, bool check_free_space) {
+void save(const fs::path& file, bool check_free_space, const FileSettings& settings = {}) {
   SaveOptions options;
+  options.file = settings;
   options.check_free_space = check_free_space;
   const auto pieces = large_pieces().fill();
   save_checkpoint(test_world(), sample_device(), file,
@@ -95,9 +97,9 @@ void save(const fs::path& file, bool check_free_space) {
 
 /// That `file` cannot be saved, and that nothing else changes.
 void expect_refusal(const fs::path& file, bool check_free_space,
-                    const ::testing::Matcher<std::string>& matcher) {
+                    const ::testing::Matcher<std::string>& matcher, const FileSettings& settings = {}) {
   const auto old = read_bytes(file);
-  const auto message = message_of<UserError>([&] { save(file, check_free_space); });
+  const auto message = message_of<UserError>([&] { save(file, check_free_space, settings); });
   EXPECT_THAT(message, AllOf(HasSubstr(file.string()), HasSubstr("another place"), matcher));
   wait_for_all_ranks();
   EXPECT_FALSE(fs::exists(file.string() + ".tmp"));
@@ -129,6 +131,29 @@ TEST(Disk, ThatFillsUpLeavesTheOldFile) {
   const auto pieces = large_pieces();
   load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
   EXPECT_EQ(pieces.differences(), 0);
+}
+
+// One rank writes for all, or parallel HDF5 does; with that, a disk that fails only when the file is closed would leave the
+// others waiting, but a full one fails where values are written.
+TEST(Disk, ThatFillsUpIsToldToAll) {
+  MOUNT_OR_SKIP(disk, 8 * kMiB);
+  const fs::path file = disk.path() / "step.h5";
+  save(file, true);
+  std::vector<FileSettings> ways{{.writers_per_node = 1}};
+  if (io::hdf5::is_parallel()) ways.push_back({.io = FileIo::hdf5});
+  for (const auto& way : ways) {
+    for (const std::int64_t free : {0, 64, 512, 2000}) {
+      SCOPED_TRACE(free);
+      disk.fill_up_to(free * 1024);
+      expect_refusal(file, false, AnyOf(HasSubstr("No space left"), HasSubstr("no space left")), way);
+    }
+    on_rank_0([&] { fs::remove(disk.path() / "filler"); });
+    save(file, true, way);
+    const auto pieces = large_pieces();
+    load_checkpoint(test_world(), sample_device(), file, pieces.tensors(), pieces.pieces());
+    EXPECT_EQ(pieces.differences(), 0);
+    wait_for_all_ranks();
+  }
 }
 
 TEST(Disk, ThatIsReadOnlyIsNamed) {

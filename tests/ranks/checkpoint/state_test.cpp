@@ -40,7 +40,7 @@ class State : public ::testing::Test {
   }
   TrainingState load(const SamplePieces& pieces, bool missing_moments_are_zero = false) const {
     return load_checkpoint(test_world(), sample_device(), file(), pieces.tensors(), pieces.pieces(),
-                           missing_moments_are_zero);
+                           {.missing_moments_are_zero = missing_moments_are_zero});
   }
   std::string refusal(const SamplePieces& pieces, bool missing_moments_are_zero = false) const {
     return message_of<UserError>([&] { load(pieces, missing_moments_are_zero); });

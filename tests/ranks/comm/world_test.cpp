@@ -111,6 +111,35 @@ TEST(World, SaysFromOutsideThatItWaitsForOtherRanks) {
   EXPECT_FALSE(other->waits());
 }
 
+TEST(World, SplitsIntoWorldsThatWaitAsOne) {
+  World& world = test_world();
+  const auto part = world.split(world.rank() % 2);
+  ASSERT_NE(part, nullptr);
+  EXPECT_EQ(part->rank(), world.rank() / 2);
+  EXPECT_EQ(part->size(), (world.size() + 1 - world.rank() % 2) / 2);
+  EXPECT_EQ(part->topology().local_ranks, part->size());
+  const auto texts = part->gather(std::to_string(world.rank()), 0);
+  EXPECT_EQ(texts.size(), part->rank() == 0 ? static_cast<std::size_t>(part->size()) : 0);
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    EXPECT_EQ(texts[i], std::to_string(world.rank() % 2 + 2 * i));
+  const auto first = world.split(world.rank() == 0 ? 7 : -1);
+  EXPECT_EQ(first != nullptr, world.rank() == 0);
+
+  // What waits in a part of a duplicate waits in the duplicate.
+  const auto other = world.duplicate();
+  ASSERT_NE(other, nullptr);
+  const auto all = other->split(0);
+  std::thread thread;
+  if (world.rank() > 0) {
+    thread = std::thread([&] { all->barrier(); });
+    while (!other->waits()) std::this_thread::yield();
+  }
+  world.barrier();
+  if (world.rank() == 0) all->barrier();
+  if (thread.joinable()) thread.join();
+  EXPECT_FALSE(other->waits());
+}
+
 TEST(World, MpiErrorsNameCallAndRank) {
   World& world = test_world();
   const int number = 0;

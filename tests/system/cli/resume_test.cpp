@@ -269,5 +269,36 @@ TEST_F(Resume, ALearningRateOfZeroIsSaid) {
   EXPECT_THAT(none.out, Not(HasSubstr("learning rate")));
 }
 
+/// What a user does to save room: by HDF5's own tool.
+TEST_F(Resume, GoesOnFromARepackedFileWithTheSameBits) {
+  if (shell(folder_.path(), "command -v h5repack && command -v h5diff && command -v h5dump").status != 0)
+    GTEST_SKIP() << "no h5repack or h5diff (Debian: hdf5-tools)";
+  expect_trained("", {});
+  for (const std::string io : {"direct", "hdf5"}) {
+    const std::string dir = "repacked-" + io, first = dir + "/checkpoints/step-00000001.h5";
+    fs::copy(path("run"), path(dir), fs::copy_options::recursive);
+    remove_checkpoint(dir, 2);
+    ASSERT_EQ(
+        shell(folder_.path(), "h5repack -f SHUF -f GZIP=6 " + first + " packed && mv packed " + first).status,
+        0);
+    EXPECT_THAT(shell(folder_.path(), "h5dump -p -H " + first).out,
+                AllOf(HasSubstr("CHUNKED"), HasSubstr("DEFLATE")));
+    const Ending ending = trained("--checkpoint.io=" + io, dir);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    EXPECT_THAT(ending.out, HasSubstr("resumed from " + first));
+    EXPECT_EQ(ending.out.find("is chunked, compressed or converted") != std::string::npos, io == "direct")
+        << ending.out;
+    for (const std::string group : {"model", "optimizer"}) {
+      EXPECT_EQ(shell(folder_.path(), "h5diff " + dir +
+                                          "/checkpoints/step-00000002.h5 run/checkpoints/step-00000002.h5 /" +
+                                          group + " /" + group)
+                    .status,
+                0);
+    }
+    expect_done("inspect --verify " + first);
+    expect_done("export --checkpoint " + first + " --output hf-" + io);
+  }
+}
+
 }  // namespace
 }  // namespace llampi::test

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # fault_drill.sh SOURCE LLAMPI FAULTY_IO [all | FAULT...]: calls that write, sync and rename fail, or are the last that a rank makes. The run must
 # end with an error (2: the disk is full, or read-only; 1 or a signal: anything else), and the same command must then finish it.
+# DRILL_OPTIONS: more options of both runs.
 set -euo pipefail
 # shellcheck source=tests/system/drill/drill.sh
 source "$1/tests/system/drill/drill.sh"
 steps=12
 faulty_io=$3
+read -ra options <<<"${DRILL_OPTIONS:-}"
 prepare "$1" "$2"
 
 run=undisturbed
@@ -37,7 +39,7 @@ for fault in "${faults[@]}"; do
     for async in false true; do
         run=run-${fault//:/-}-$async
         status=0
-        FAULTY_IO=$fault LD_PRELOAD=$faulty_io start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0
+        FAULTY_IO=$fault LD_PRELOAD=$faulty_io start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0 "${options[@]}"
         wait_for_job || status=$?
         wait_for_ranks
         case $fault:$status in
@@ -49,7 +51,7 @@ for fault in "${faults[@]}"; do
         if [[ $fault == *:E* && $status != 0 ]]; then # the program was alive to clean up
             [[ -z $(find "$run" -name '*.tmp') ]] || fail "$fault with checkpoint.async=$async left $(find "$run" -name '*.tmp')"
         fi
-        start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0
+        start "$run" 2 --checkpoint.async=$async --checkpoint.wait_minutes=0 "${options[@]}"
         wait_for_job || fail "$fault with checkpoint.async=$async: the run does not continue"
         same_as_undisturbed "$run" || fail "$fault with checkpoint.async=$async"
         rm -rf "$run"

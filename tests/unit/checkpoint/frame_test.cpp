@@ -64,7 +64,7 @@ TEST(Frame, Of70BillionParametersIsAFewMebibytesAndReadable) {
   std::int64_t end = static_cast<std::int64_t>(fs::file_size(file));
   for (const auto& role : frame.places()) {
     for (std::size_t t = 0; t < role.size(); ++t)
-      end = std::max(end, role[t] + 4 * elements_of(about.tensors[t].shape));
+      end = std::max(end, role[t].byte_of(elements_of(about.tensors[t].shape)));
   }
   fs::resize_file(file, static_cast<std::uintmax_t>(end));  // as whoever writes the last value does
 

@@ -138,6 +138,11 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                         "--checkpoint.keep=1",
                                                         "--checkpoint.keep_every=100",
                                                         "--checkpoint.stripes=8",
+                                                        "--checkpoint.stripe_bytes=4096",
+                                                        "--checkpoint.io=hdf5",
+                                                        "--checkpoint.content=weights",
+                                                        "--checkpoint.state_dtype=bfloat16",
+                                                        "--checkpoint.writers_per_node=3",
                                                         "--run.verify_replicas_every=50",
                                                         "--log.every=6"}));
   EXPECT_EQ(c.run.dir, "d");
@@ -184,6 +189,11 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.checkpoint.keep, 1);
   EXPECT_EQ(c.checkpoint.keep_every, 100);
   EXPECT_EQ(c.checkpoint.stripes, 8);
+  EXPECT_EQ(c.checkpoint.stripe_bytes, 4096);
+  EXPECT_EQ(c.checkpoint.io, checkpoint::FileIo::hdf5);
+  EXPECT_EQ(c.checkpoint.content, train::CheckpointContent::weights);
+  EXPECT_EQ(c.checkpoint.state_dtype, DType::bfloat16);
+  EXPECT_EQ(c.checkpoint.writers_per_node, 3);
   EXPECT_EQ(c.run.verify_replicas_every, 50);
   EXPECT_EQ(c.log.every, 6);
 }

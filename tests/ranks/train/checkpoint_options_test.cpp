@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run's checkpoints have and how they are written: checkpoint.io, .content, .state_dtype, .writers_per_node.
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/io/hdf5.hpp"
+#include "llampi/train/stop.hpp"
+#include "ranks/train/run_fixture.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+class CheckpointOptions : public Train {
+ protected:
+  checkpoint::CheckpointSummary summary(const Config& c, int step) const {
+    return checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(c.run.dir, step));
+  }
+};
+
+TEST_F(CheckpointOptions, TheSameBitsHoweverTheyAreWritten) {
+  const Config whole = config("whole");
+  run(whole);
+  for (const bool async : {false, true}) {
+    for (const auto io : {checkpoint::FileIo::direct, checkpoint::FileIo::hdf5}) {
+      if (io == checkpoint::FileIo::hdf5 && !io::hdf5::is_parallel()) continue;
+      const auto name = fmt::format("{}-{}", async ? "async" : "waits", word_of(io));
+      SCOPED_TRACE(name);
+      Config c = config(name);
+      c.checkpoint.async = async;
+      c.checkpoint.io = io;
+      c.checkpoint.writers_per_node = 1;
+      c.checkpoint.stripe_bytes = 4096;
+      ASSERT_EQ(run(c, at_step(6, 0, [] { request_stop(); })), Outcome::stopped);
+      ASSERT_EQ(run(c), Outcome::done);
+      for (const int step : {4, 8, 12}) EXPECT_EQ(tensors(name, step), tensors("whole", step)) << step;
+      EXPECT_EQ(curve(name), curve("whole"));
+    }
+  }
+}
+
+TEST_F(CheckpointOptions, WeightsAloneBeginARunAndDoNotContinueOne) {
+  Config c = config("weights");
+  c.checkpoint.content = CheckpointContent::weights;
+  ASSERT_EQ(run(c, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("this run can continue only where it was told to stop"));
+  for (const int step : {4, 8, 12}) EXPECT_FALSE(summary(c, step).has_optimizer) << step;
+  EXPECT_TRUE(summary(c, 12).has_checksums);
+  EXPECT_EQ(run(c), Outcome::done) << "nothing was left to do";
+
+  c.train.steps = 16;
+  c.run.resume_with_changes = true;  // not even then
+  const auto sentence = refusal(c);
+  EXPECT_NE(sentence.find("has weights only, no optimizer state to continue with; start a run with it as"),
+            std::string::npos)
+      << sentence;
+  Config fresh = config("fresh");
+  fresh.model.weights = checkpoint::checkpoint_path(c.run.dir, 12).string();
+  EXPECT_EQ(run(fresh), Outcome::done);
+}
+
+// Also where its weights have just been saved.
+TEST_F(CheckpointOptions, AStoppedRunSavesAllAndContinuesExactly) {
+  run(config("whole"));
+  for (const int step : {5, 8}) {
+    SCOPED_TRACE(step);
+    const auto name = fmt::format("stopped-{}", step);
+    Config c = config(name);
+    c.checkpoint.content = CheckpointContent::weights;
+    ASSERT_EQ(run(c, at_step(step, 0, [] { request_stop(); })), Outcome::stopped);
+    EXPECT_TRUE(summary(c, step).has_optimizer);
+    EXPECT_FALSE(summary(c, 4).has_optimizer);
+    ASSERT_EQ(run(c), Outcome::done);
+    EXPECT_EQ(curve(name), curve("whole"));
+  }
+}
+
+TEST_F(CheckpointOptions, MomentsAreStoredAsTheyAreKept) {
+  Config kept = config("kept");
+  kept.optimizer.moment_dtype = DType::bfloat16;
+  run(kept);
+  EXPECT_EQ(summary(kept, 4).moments, DType::bfloat16);
+  Config stopped = kept, wide = kept;
+  stopped.run.dir = (folder_ / "stopped").string();
+  run(stopped, at_step(6, 0, [] { request_stop(); }));
+  run(stopped);
+  EXPECT_EQ(curve("stopped"), curve("kept"));
+  EXPECT_EQ(tensors("stopped", 12), tensors("kept", 12));
+  wide.run.dir = (folder_ / "wide").string();
+  wide.checkpoint.state_dtype = DType::float32;
+  run(wide);
+  EXPECT_EQ(summary(wide, 4).moments, DType::float32);
+  EXPECT_EQ(tensors("wide", 12), tensors("kept", 12)) << "widened, which is exact";
+}
+
+// A run that continues from narrower moments goes on, near the one that it was.
+TEST_F(CheckpointOptions, NarrowerMomentsContinueNearby) {
+  const Config whole = config("whole");
+  run(whole);
+  EXPECT_EQ(summary(whole, 4).moments, DType::float32);
+  Config c = config("narrow");
+  c.checkpoint.state_dtype = DType::bfloat16;
+  ASSERT_EQ(run(c, at_step(6, 0, [] { request_stop(); })), Outcome::stopped);
+  EXPECT_EQ(summary(c, 6).moments, DType::bfloat16);
+  ASSERT_EQ(run(c), Outcome::done);
+  // Moments are off by 2^-9 of themselves, updates by as much, and the loss falls by a few tenths in these six steps.
+  const double exact = metrics("whole").back()["loss"], near = metrics("narrow").back()["loss"];
+  EXPECT_NEAR(near, exact, 0.01);
+  EXPECT_NE(curve("narrow"), curve("whole"));
+}
+
+}  // namespace
+}  // namespace llampi::test
