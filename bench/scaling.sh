@@ -9,7 +9,7 @@ set -euo pipefail
 build=$(realpath "$1") folder=$2
 shift 2
 repository=$(realpath "$(dirname "$0")/..")
-# shellcheck source=scripts/mpi-env.sh
+# shellcheck source=/dev/null
 . "$repository/scripts/mpi-env.sh"
 mkdir -p "$folder"
 cd "$folder"
@@ -28,6 +28,7 @@ for ranks in "$@"; do
     rm -rf run monitor
     mkdir monitor
     begin=$(date +%s.%N)
+    # shellcheck disable=SC2086
     mpirun -n "$ranks" ${MONITOR:+--mca pml_monitoring_enable 1 --mca pml_monitoring_enable_output 3
         --mca pml_monitoring_filename monitor/m} ${MPIRUN_FLAGS:-} \
         "$build/llampi" train --run.dir=run --model.config=config.json --model.weights=random --data.train=data.h5 \
