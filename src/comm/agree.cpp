@@ -1,34 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <vector>
-
 #include "llampi/comm/agree.hpp"
+
+#include <array>
+
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/failure.hpp"
 
 namespace llampi::comm {
-namespace {
 
-/// "rank 1 on host", unless all ranks failed alike.
-std::string where(const std::vector<Failure>& failures, std::size_t rank) {
-  const Failure& failure = failures[rank];
-  const bool all_alike = std::all_of(failures.begin(), failures.end(),
-                                     [&](const Failure& other) { return other.alike(failure); });
-  return all_alike ? "" : fmt::format("rank {} on {}", rank, failure.host);
-}
-
-}  // namespace
-
+// Two integers where all is well; texts travel only after a failure, and only one of them.
 void agree(World& world, const std::function<void()>& work) {
-  const auto failures = all_gather_value(world, failure_of(world, work));
-  const auto throw_first = [&](const auto& counts) {
-    const auto first = std::find_if(failures.begin(), failures.end(), counts);
-    if (first == failures.end()) return;
-    first->rethrow(where(failures, static_cast<std::size_t>(first - failures.begin())));
-  };
-  throw_first([](const Failure& failure) { return failure.by_user(); });
-  throw_first([](const Failure& failure) { return failure.kind != Failure::Kind::none; });
+  const Failure own = failure_of(world, work);
+  // The lowest ranks are the largest here. Whether a user can do something about it goes first.
+  const std::int64_t here = world.size() - world.rank();
+  std::array<std::int64_t, 2> first = {own.by_user() ? here : 0, own.kind != Failure::Kind::none ? here : 0};
+  world.max(std::span(first));
+  if (first[1] == 0) return;
+  const int rank = world.size() - static_cast<int>(first[0] > 0 ? first[0] : first[1]);
+  const auto failure = unpacked<Failure>(world.broadcast(world.rank() == rank ? packed(own) : "", rank));
+  std::int64_t differs = failure.alike(own) ? 0 : 1;
+  world.max(std::span(&differs, 1));
+  failure.rethrow(differs > 0 ? fmt::format("rank {} on {}", rank, failure.host) : "");
 }
 
 }  // namespace llampi::comm

@@ -8,7 +8,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
-#include <tuple>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
@@ -31,16 +30,6 @@ cpu_set_t usable_cores() {
   return cores;
 }
 
-struct CoresOfRank {
-  std::string host;
-  cpu_set_t usable;
-
-  auto members() { return std::tie(host, usable); }
-  bool operator==(const CoresOfRank& other) const {
-    return host == other.host && CPU_EQUAL(&usable, &other.usable);
-  }
-};
-
 }  // namespace
 
 int threads_per_rank(int asked, int sharing) {
@@ -52,8 +41,8 @@ int threads_per_rank(int asked, int sharing) {
 
 int threads_per_rank(World& world, int asked) {
   // Ranks that were bound to cores of their own have different sets; unbound ones share one.
-  const CoresOfRank mine{world.topology().host, usable_cores()};
-  const auto all = all_gather_value(world, mine);
+  const std::string mine = packed(usable_cores());
+  const auto all = world.all_gather_on_node(mine);
   return threads_per_rank(asked, static_cast<int>(std::count(all.begin(), all.end(), mine)));
 }
 

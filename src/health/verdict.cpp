@@ -323,7 +323,7 @@ std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const L
   for (std::size_t i = 0; i < std::min(blamed.size(), kMostGroups); ++i)
     text += "\n  " + line_of(ranks, blamed[i]);
   text += others(ranks, blamed);
-  const auto records = ranks_that(ranks, [](const auto& rank) { return rank.report.has_value(); });
+  const auto records = ranks_that(ranks, [](const auto& rank) { return rank.report != nullptr; });
   return text + fmt::format("\n  the record of {} is in {}", comm::format_ranks(records), folder);
 }
 

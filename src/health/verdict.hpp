@@ -2,6 +2,7 @@
 // What is wrong with a job, judged by what its ranks say of themselves, and how a person is told.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,7 +24,8 @@ struct WatchedRank {
   bool gone = false;  ///< its process has ended
   bool left = false;  ///< it ended its training after an error
   char state = 0;     ///< of its process, as /proc has it (T: stopped, D: waits for a disk); 0: unknown
-  std::optional<FlightReport> report;
+  std::shared_ptr<const FlightReport>
+      report;  ///< kilobytes, which a rank that has not reported does not take
   decltype(Heartbeat::marks) marks_at_alarm{};  ///< what it had told of when trouble was found
 };
 

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <type_traits>
@@ -33,6 +34,7 @@ constexpr double kLeaveSeconds = 1;       // after an error: the others leave as
 constexpr double kAbortSeconds = 5;       // for MPI to end the job
 constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
 constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
+constexpr double kTurnSeconds = 0.05;     // of rank after rank, where any of them could say what is wrong
 constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
 constexpr double kLinkSeconds = 60;  // for connections between nodes, until it is said that there are none
 
@@ -104,6 +106,7 @@ class Watchdog::Thread {
   void run();
   double look();
   void take(const comm::Channel::Message& message);
+  void answer_if_due(double now);
   void hear(int rank, const Heartbeat& heartbeat);
   void send_heartbeats(double now);
   void watch_neighbour();
@@ -156,6 +159,11 @@ class Watchdog::Thread {
   double alarm_ends_ = 0;
   double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
   double asked_at_ = -kSpokenForSeconds;  ///< for a report
+  struct Question {
+    int from = 0;
+    std::string reason;
+  };
+  std::optional<Question> asked_;  ///< for a report that is not due yet
   bool record_written_ = false;
   bool links_told_ = false;  ///< whether there are connections to other nodes
 
@@ -171,7 +179,8 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
       record_(record),
       options_(std::move(options)),
       limits_{options_.seconds, std::max(options_.seconds, options_.least_phase_seconds)},
-      interval_(std::min(kLongestInterval, options_.seconds / 10)),
+      interval_(heartbeat_interval(world.size(), std::min(kLongestInterval, options_.seconds / 10),
+                                   options_.seconds / 10)),
       rank_(world.rank()),
       host_(world.topology().host),
       channel_(world.channel()),
@@ -188,6 +197,7 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
   neighbour_ = neighbour_of(processes_, rank_);
   links_ = std::make_unique<ProcessLinks>(world, processes_, monitors_);
   last_look_ = started_ = steady_seconds();
+  last_heartbeat_ = started_ - interval_ + heartbeat_delay(rank_, world.size(), interval_);
   for (const auto& process : processes_) {
     known_.push_back({last_look_, last_look_, last_look_, {}});
     known_.back().rank.host = process.host;
@@ -249,6 +259,7 @@ double Watchdog::Thread::look() {
   if (channel_) {
     while (const auto message = next_message()) take(*message);
   }
+  answer_if_due(now);
   if (now - last_heartbeat_ >= interval_) send_heartbeats(now);
   return now;
 }
@@ -302,14 +313,15 @@ void Watchdog::Thread::take(const comm::Channel::Message& message) {
     case Kind::report:
       if (const auto report = unpack<FlightReport>(message.text)) {
         hear(message.from, report->heartbeat);
-        known(message.from).rank.report = *report;
+        known(message.from).rank.report = std::make_shared<FlightReport>(*report);
         if (report->neighbour >= 0) known(report->neighbour).rank.state = report->neighbour_state;
       }
       break;
     case Kind::ask:
       asked_at_ = steady_seconds();
-      quiet_until_ = asked_at_ + kQuietSeconds;
-      tell(message.from, pack(Kind::report, own_report(message.text.substr(1))));
+      quiet_until_ = asked_at_ + kQuietSeconds + report_delay(rank_);
+      asked_ = {message.from, message.text.substr(1)};
+      answer_if_due(asked_at_);
       break;
     case Kind::gone:
       if (const auto rank = unpack<std::int32_t>(message.text)) known(*rank).rank.gone = true;
@@ -322,6 +334,13 @@ void Watchdog::Thread::take(const comm::Channel::Message& message) {
       finished_.insert(message.from);
       break;
   }
+}
+
+/// A thousand ranks that write their records and answer at once would hold up each other, and whoever asked.
+void Watchdog::Thread::answer_if_due(double now) {
+  if (!asked_ || now - asked_at_ < report_delay(rank_)) return;
+  const auto [from, reason] = *std::exchange(asked_, std::nullopt);
+  tell(from, pack(Kind::report, own_report(reason)));
 }
 
 /// Then the one after it: whoever is left in the end knows of all.
@@ -387,7 +406,7 @@ void Watchdog::Thread::judge_the_others(double now) {
     return;
   }
   // The monitors have had time to do it; one rank after another, so that one speaks.
-  const double patience = 1.25 * limits_.seconds + 1 + std::min(5.0, 0.05 * rank_);
+  const double patience = 1.25 * limits_.seconds + 1 + kTurnSeconds * rank_;
   if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
   if (now - asked_at_ < kSpokenForSeconds) end_job("");
   take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
@@ -403,7 +422,7 @@ void Watchdog::Thread::judge_alone(double now) {
   }
   auto& self = known(rank_);
   const bool phase = !self.rank.heartbeat.phase.view().empty();
-  const double patience = (phase ? limits_.phase_seconds : limits_.seconds) + std::min(5.0, 0.05 * rank_);
+  const double patience = (phase ? limits_.phase_seconds : limits_.seconds) + kTurnSeconds * rank_;
   if (now - self.moved <= patience) return;
   own_report("nothing moves");
   end_job(fmt::format("nothing has moved for {:g} s on rank {} on {}: {}\n  its record is in {}",
@@ -415,7 +434,8 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
   trouble_ = trouble;
   // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
   for (auto& known : known_) known.rank.marks_at_alarm = known.rank.heartbeat.marks;
-  alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds);
+  alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds) +
+                report_delay(static_cast<int>(known_.size()) - 1);
   const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
                              : trouble == Trouble::silent    ? "a rank is silent"
                              : trouble == Trouble::diverged  ? "ranks do different things"
@@ -439,7 +459,7 @@ bool Watchdog::Thread::has_passed(double now) const {
 }
 
 bool Watchdog::Thread::all_report() const {
-  return std::all_of(known_.begin(), known_.end(), [](const Known& k) { return k.rank.report.has_value(); });
+  return std::all_of(known_.begin(), known_.end(), [](const Known& k) { return k.rank.report != nullptr; });
 }
 
 FlightReport Watchdog::Thread::own_report(const std::string& reason) {

@@ -41,6 +41,19 @@ std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks) {
   return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
 }
 
+double heartbeat_interval(int ranks, double seconds, double longest) {
+  return std::min(std::max(seconds, kSpeakingSeconds * ranks / kSpeakers), std::max(seconds, longest));
+}
+
+double heartbeat_delay(int rank, int ranks, double interval) {
+  return ranks > kSpeakers ? interval * rank / ranks : 0;
+}
+
+double report_delay(int rank) {
+  const int turn = rank / kSpeakers;
+  return kSpeakingSeconds * turn;
+}
+
 int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour) {
   const auto count = static_cast<int>(ranks.size());
   const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;

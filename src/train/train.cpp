@@ -6,7 +6,7 @@
 #include <array>
 #include <cmath>
 #include <exception>
-#include <tuple>
+#include <optional>
 #include <utility>
 
 #include "llampi/comm/agree.hpp"
@@ -39,6 +39,7 @@
 #include "train/run_report.hpp"
 #include "train/run_warnings.hpp"
 #include "train/saver.hpp"
+#include "train/step_agreement.hpp"
 #include "train/stopping.hpp"
 #include "train/trace.hpp"
 #include "train/tuning.hpp"
@@ -52,21 +53,13 @@ namespace fs = std::filesystem;
 /// time to die; file servers keep the lock of a node that was lost for a minute or two.
 constexpr double kLockSeconds = 120;
 
-/// What the ranks say before a step, summed over them.
-struct StepVote {
-  std::int64_t valid_labels = 0;  ///< of the batch
-  std::int64_t failed_ranks = 0;
-  StopVotes stop = {};
-
-  auto members() { return std::tie(valid_labels, failed_ranks, stop); }
-};
-
-/// Bytes, the most of any rank.
-struct MemoryFigures {
-  std::int64_t planned_and_used = 0;  ///< RunReport::memory_bytes()
-  std::int64_t gpu_process = 0;       ///< RunReport::gpu_process_bytes()
-
-  auto members() { return std::tie(planned_and_used, gpu_process); }
+/// A step of which the ranks have not told each other their losses yet.
+struct UnreportedStep {
+  StepMetrics metrics;
+  ExactSum losses;      ///< of this rank
+  double own_loss = 0;  ///< their sum
+  device::Fp8Counts fp8;
+  bool scaled_down = false;  ///< an infinite gradient belongs to the search for the loss scale
 };
 
 class Trainer {
@@ -77,7 +70,8 @@ class Trainer {
         config_(config),
         texts_(texts),
         log_(log),
-        stopping_(config.run.dir, config.run.max_hours, world.rank()) {}
+        stopping_(config.run.dir, config.run.max_hours, world.rank()),
+        agreement_(world) {}
 
   Outcome run(const Complain& complain);
   /// After a failure of this rank alone: lets go of a save under way and what it reads.
@@ -93,8 +87,12 @@ class Trainer {
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
   Outcome loop();
-  StepMetrics one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
-  std::pair<double, device::Fp8Counts> sum_over_ranks(const fsdp::StepResult& result);
+  Outcome finish();
+  UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
+  void tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on);
+  void hear();
+  void report_last_step(const StepFacts& of_all);
+  bool must_know_now(const StepMetrics& metrics) const;
   void note_fp8(StepMetrics& metrics, const device::Fp8Counts& counts);
   void scale_loss(std::int64_t step, bool overflow);
   void trace_step(std::int64_t step);
@@ -108,13 +106,15 @@ class Trainer {
   void finish_what_is_saved();
   void notice_save();
   void settle_before_saving();
-  void check_finite(const StepMetrics& metrics);
+  void check_finite(const UnreportedStep& step);
   void compare_replicas();
   [[noreturn]] void fail(const std::string& reason);
   bool all_told_to_stop();
+  StopVotes own_votes(double seconds_to_go_on);
+  bool decide_on_stopping(const StopVotes& votes);
   double seconds_to_save() const;
   double guessed_seconds_to_save() const;
-  double seconds_to_go_on(double step_seconds) const;
+  double seconds_to_go_on(int steps, double step_seconds) const;
   Outcome stop();
   template <class Work>
   void attempt(const Work& work);
@@ -146,11 +146,18 @@ class Trainer {
   bool dropped_ = false;             ///< the last step
   bool owes_evaluation_ = false;     ///< of the step at which the run was stopped
   std::exception_ptr failure_;       ///< of this rank, not yet known to the others
+  std::exception_ptr data_failure_;  ///< likewise, but of the step after this one
+  StepAgreement agreement_;
+  std::optional<UnreportedStep> unreported_;
+  std::int64_t next_valid_labels_ = 0;  ///< of all ranks, in the next step
+  bool some_failed_ = false;            ///< some rank had a failure when the ranks last told each other
+  StopVotes votes_;                     ///< of all ranks, so far
+  std::int64_t own_signal_ = 0;         ///< this rank was told to stop
+  bool told_to_stop_ = false;
   double step_seconds_sum_ = 0;
   std::unique_ptr<Trace> trace_;
   std::int64_t left_out_ = 0, left_out_in_a_row_ = 0;  ///< steps, because they were not finite
   bool warned_of_fp8_ = false;
-  double own_loss_ = 0;  ///< of the last step, the sum of this rank
   std::unique_ptr<Room> room_;
   std::shared_ptr<health::SideWork> side_work_ = std::make_shared<health::SideWork>();
   std::unique_ptr<Saver> saver_;                ///< destroyed before the engine, whose snapshot it reads
@@ -359,10 +366,24 @@ Outcome Trainer::run_watched() {
 
 /// Within a step or an evaluation. Collective.
 bool Trainer::all_told_to_stop() {
-  StopVotes votes = stopping_.vote(seconds_to_go_on(0));
+  StopVotes votes = own_votes(seconds_to_go_on(1, 0));
   const health::FlightScope scope(record_, {"agreement on stopping"});
   comm::sum_members(world_, votes);
-  return stopping_.decide(votes);
+  return decide_on_stopping(votes);
+}
+
+/// A signal is said again and again, as what was told in tell() is heard later than what is asked meanwhile.
+StopVotes Trainer::own_votes(double seconds_to_go_on) {
+  StopVotes votes = stopping_.vote(seconds_to_go_on);
+  own_signal_ = votes.signal = std::max(own_signal_, votes.signal);
+  return votes;
+}
+
+bool Trainer::decide_on_stopping(const StopVotes& votes) {
+  votes_.max_hours += votes.max_hours;
+  votes_.signal += votes.signal;
+  votes_.file += votes.file;
+  return told_to_stop_ = stopping_.decide(votes_);
 }
 
 /// That are kept for one save: as the slowest so far took.
@@ -376,15 +397,21 @@ double Trainer::guessed_seconds_to_save() const {
   return 1 + bytes / (200e6 * world_.topology().nodes);
 }
 
-/// Until the run could stop the next time: after a step, an evaluation that is due after it, and a save.
-double Trainer::seconds_to_go_on(double step_seconds) const {
+/// Until the run could stop the next time: after these steps, the evaluations that are due after them, and a save.
+double Trainer::seconds_to_go_on(int steps, double step_seconds) const {
   if (config_.run.max_hours <= 0) return 0;  // nobody asks
-  const double saves = (saver_->is_under_way() ? 3 : 2) * seconds_to_save();
-  const double evaluation = due(config_.train.eval_every, state_.step + 1) ? evaluation_seconds_ : 0;
-  return 1.5 * step_seconds + evaluation + saves;
+  double seconds = (saver_->is_under_way() ? 3 : 2) * seconds_to_save();
+  for (int i = 1; i <= steps; ++i)
+    seconds +=
+        1.5 * step_seconds + (due(config_.train.eval_every, state_.step + i) ? evaluation_seconds_ : 0);
+  return seconds;
 }
 
 Outcome Trainer::stop() {
+  if (unreported_) {
+    tell({}, 0);
+    hear();
+  }
   const bool idle = state_.step < first_step_;
   if (!idle) save(CheckpointContent::all);  // so that it can continue
   write_trace();
@@ -394,7 +421,7 @@ Outcome Trainer::stop() {
         "no step fitted into run.max_hours = {} ({:.1f} s): the start took {:.1f} s, and {:.1f} s are kept "
         "for an evaluation that is due and to save; allow more",
         config_.run.max_hours, config_.run.max_hours * 3600, stopping_.seconds_since_start(),
-        seconds_to_go_on(0));
+        seconds_to_go_on(1, 0));
   }
   log_.info("stopped after step {} {}; run the same command again to continue", state_.step,
             stopping_.text());
@@ -428,78 +455,140 @@ Outcome Trainer::loop() {
   first_step_ = state_.step + 1;
   engine_->ask_before_micro_batches([&] { return all_told_to_stop(); });
   if (owes_evaluation_ && !evaluate_now()) return stop();
+  if (state_.step == total_steps_) return finish();
+  // Before the first step there is none during which the ranks could tell each other.
+  record_.set_phase("starts");
+  record_.act("reading the data");
+  std::vector<device::HostBatch> batches;
+  attempt([&] { batches = loader.next(data_steps(state_) + 1); });
+  tell(batches, seconds_to_go_on(1, 0));
+  hear();
   double last_seconds = 0;
   while (state_.step < total_steps_) {
     const double begin = steady_seconds();
-    record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
-    record_.begin_step(state_.step + 1);
-    record_.act("reading the data");
-    std::vector<device::HostBatch> batches;
-    attempt([&] { batches = loader.next(data_steps(state_) + 1); });
-    notice_save();
-    const double data_seconds = steady_seconds() - begin;
-
-    StepVote vote{.failed_ranks = failure_ ? 1 : 0, .stop = stopping_.vote(seconds_to_go_on(last_seconds))};
-    for (const auto& batch : batches) vote.valid_labels += batch.valid_labels;
-    {
-      const health::FlightScope scope(record_, {"agreement on the step"});
-      comm::sum_members(world_, vote);
-    }
-    if (vote.failed_ranks > 0) {
+    if (some_failed_) {
+      if (!failure_) failure_ = data_failure_;
       finish_saving();  // a save that failed there fails here
       settle();
     }
-    if (stopping_.decide(vote.stop)) return stop();
+    if (told_to_stop_) return stop();
+    record_.set_phase(state_.step < first_step_ ? "starts" : nullptr);
+    record_.begin_step(state_.step + 1);
+    record_.act("reading the data");
+    std::vector<device::HostBatch> next_batches;
+    try {
+      if (state_.step + 1 < total_steps_) next_batches = loader.next(data_steps(state_) + 2);
+    } catch (...) {
+      data_failure_ = std::current_exception();  // this step still has its data
+    }
+    notice_save();
+    const double data_seconds = steady_seconds() - begin;
 
-    StepMetrics metrics = one_step(state_.step + 1, batches, vote.valid_labels);
+    const std::int64_t valid = next_valid_labels_;
+    tell(next_batches, seconds_to_go_on(2, last_seconds));
+    auto step = one_step(state_.step + 1, batches, valid);
+    hear();
     if (dropped_) return stop();
+    StepMetrics& metrics = step.metrics;
     metrics.data_seconds = data_seconds;
     metrics.step_seconds = last_seconds = steady_seconds() - begin;
     metrics.tokens_per_second =
         static_cast<double>(config_.train.global_batch * config_.data.seq_len) / last_seconds;
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
-    MemoryFigures memory{report_->memory_bytes(), report_->gpu_process_bytes()};
-    {
-      const health::FlightScope scope(record_, {"gathering of memory figures"});
-      comm::max_members(world_, memory);
-    }
-    metrics.memory_bytes = memory.planned_and_used;
-    metrics.gpu_process_bytes = memory.gpu_process;
-    record_.act("reporting the step");
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
-    step_seconds_sum_ += last_seconds;
-    report(metrics);
+    unreported_ = step;
+    if (must_know_now(metrics)) {
+      tell(next_batches, seconds_to_go_on(1, last_seconds));
+      hear();
+    }
+    batches = std::move(next_batches);
     if (state_.step == first_step_) {
       report_->describe_device();
       report_choices(compute_.device(), log_);
     }
     if (state_.step == first_step_ + 1)
       warn_of_unsaved_run(config_, last_seconds, total_steps_ - state_.step, log_);
-    check_finite(metrics);
     if (due(config_.run.verify_replicas_every, state_.step)) compare_replicas();
-    if (due(config_.train.eval_every, state_.step) && !evaluate_now()) return stop();
+    if (due(config_.train.eval_every, state_.step)) {
+      const bool dropped = told_to_stop_ && state_.step < total_steps_;
+      if (dropped || !evaluate_now()) return stop();
+    }
     if (state_.step == total_steps_) {
       save(config_.checkpoint.content);
     } else if (due(config_.checkpoint.every, state_.step)) {
       start_saving();
     }
   }
+  return finish();
+}
+
+Outcome Trainer::finish() {
   stopping_.remove_file(log_);
   write_trace();
   return Outcome::done;
 }
 
+/// What this rank has to say while the next step runs: hear() is next.
+void Trainer::tell(std::span<const device::HostBatch> next_batches, double seconds_to_go_on) {
+  StepFacts own;
+  for (const auto& batch : next_batches) own.valid_labels += batch.valid_labels;
+  own.failed_ranks = failure_ || data_failure_ ? 1 : 0;
+  own.stop = own_votes(seconds_to_go_on);
+  if (unreported_) {
+    own.losses = unreported_->losses;
+    own.fp8 = unreported_->fp8;
+    own.planned_and_used = report_->memory_bytes();
+    own.gpu_process = report_->gpu_process_bytes();
+  }
+  agreement_.start(own);
+}
+
+/// What all ranks said in tell(), and what follows from it for the step that was unreported then.
+void Trainer::hear() {
+  StepFacts of_all;
+  {
+    const health::FlightScope scope(record_, {"agreement on the step"});
+    of_all = agreement_.take();
+  }
+  next_valid_labels_ = of_all.valid_labels;
+  some_failed_ = of_all.failed_ranks > 0;
+  decide_on_stopping(of_all.stop);
+  report_last_step(of_all);
+}
+
+/// The one of which this rank told the others its losses.
+void Trainer::report_last_step(const StepFacts& of_all) {
+  if (!unreported_) return;
+  UnreportedStep step = *std::exchange(unreported_, std::nullopt);
+  StepMetrics& metrics = step.metrics;
+  if (metrics.tokens > 0) metrics.loss = of_all.losses.value() / static_cast<double>(metrics.tokens);
+  if (metrics.tokens > 0 && config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, of_all.fp8);
+  metrics.memory_bytes = of_all.planned_and_used;
+  metrics.gpu_process_bytes = of_all.gpu_process;
+  record_.act("reporting the step");
+  step_seconds_sum_ += metrics.step_seconds;
+  report(metrics);
+  check_finite(step);
+}
+
+/// Whether something follows that needs the losses of all ranks, or what they have to say.
+bool Trainer::must_know_now(const StepMetrics& metrics) const {
+  return state_.step == first_step_ || state_.step == total_steps_ || !std::isfinite(metrics.grad_norm) ||
+         due(config_.run.verify_replicas_every, state_.step) || due(config_.train.eval_every, state_.step) ||
+         due(config_.checkpoint.every, state_.step);
+}
+
 /// A step that is not finite ends the run, or was left out: with a norm that is not finite, which all ranks
 /// share, nothing was updated.
-void Trainer::check_finite(const StepMetrics& metrics) {
-  const bool scaled_down = scales_loss(config_) && state_.loss_scale >= 1;
-  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || scaled_down)) {
+void Trainer::check_finite(const UnreportedStep& step) {
+  const StepMetrics& metrics = step.metrics;
+  if (std::isfinite(metrics.loss) && (std::isfinite(metrics.grad_norm) || step.scaled_down)) {
     left_out_in_a_row_ = 0;
     return;
   }
   const health::FlightPhase phase(record_, "looks for what is not finite");
-  const std::string where = find_not_finite(world_, compute_.device(), *engine_, own_loss_);
+  const std::string where = find_not_finite(world_, compute_.device(), *engine_, step.own_loss);
   ++left_out_, ++left_out_in_a_row_;
   if (left_out_in_a_row_ <= config_.train.not_finite.skip) {
     log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
@@ -531,9 +620,14 @@ void Trainer::fail(const std::string& reason) {
       saved < 0 ? "there is no checkpoint yet" : fmt::format("the newest checkpoint is of step {}", saved)));
 }
 
-StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBatch> batches,
-                              std::int64_t valid) {
-  StepMetrics metrics{.step = step, .lr = schedule_.at(step), .tokens = valid};
+/// All but what only all ranks together know.
+UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::HostBatch> batches,
+                                 std::int64_t valid) {
+  UnreportedStep done;
+  StepMetrics& metrics = done.metrics;
+  metrics.step = step;
+  metrics.lr = schedule_.at(step);
+  metrics.tokens = valid;
   if (valid > 0) {
     trace_step(step);
     if (trace_) engine_->observe(trace_->observer(step));
@@ -541,11 +635,10 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
     if (scales_loss(config_)) inputs.loss_scale = metrics.loss_scale = state_.loss_scale;
     const auto result = engine_->step(batches, inputs);
     engine_->observe({});  // evaluations are not part of it
-    if ((dropped_ = result.dropped)) return metrics;
-    own_loss_ = result.loss_sum;
-    const auto [loss_sum, fp8] = sum_over_ranks(result);
-    metrics.loss = loss_sum / static_cast<double>(valid);
-    if (config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, fp8);
+    if ((dropped_ = result.dropped)) return done;
+    done.own_loss = result.loss_sum;
+    for (const double loss : result.loss_sums) done.losses.add(loss);
+    done.fp8 = result.fp8;
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
@@ -558,22 +651,8 @@ StepMetrics Trainer::one_step(std::int64_t step, std::span<const device::HostBat
   state_.samples_consumed += config_.train.global_batch;
   state_.epoch = data_epoch(state_);
   metrics.tokens_seen = state_.tokens_seen;
-  return metrics;
-}
-
-/// The same sum of losses, whichever ranks had which micro-batches.
-std::pair<double, device::Fp8Counts> Trainer::sum_over_ranks(const fsdp::StepResult& result) {
-  ExactSum losses;
-  for (const double loss : result.loss_sums) losses.add(loss);
-  std::vector<std::int64_t> sums(losses.words().begin(), losses.words().end());
-  sums.push_back(result.fp8.saturated);
-  sums.push_back(result.fp8.zero_scales);
-  {
-    const health::FlightScope scope(record_, {"sum of the losses"});
-    world_.sum(std::span(sums));
-  }
-  std::copy_n(sums.begin(), losses.words().size(), losses.words().begin());
-  return {losses.value(), {sums[sums.size() - 2], sums.back()}};
+  done.scaled_down = scales_loss(config_) && state_.loss_scale >= 1;
+  return done;
 }
 
 /// Nothing of it ends a run by itself; the first time is told, and metrics.jsonl has every step.

@@ -37,10 +37,16 @@ class WorldOver : public comm::World {
   void max(std::span<double> values) override { world_.max(values); }
   std::string broadcast(const std::string& text, int root) override { return world_.broadcast(text, root); }
   std::vector<std::string> all_gather(const std::string& text) override { return world_.all_gather(text); }
+  std::vector<std::string> all_gather_on_node(const std::string& text) override {
+    return world_.all_gather_on_node(text);
+  }
   std::vector<std::string> gather(const std::string& text, int root) override {
     return world_.gather(text, root);
   }
   void leave_mpi_open() override { world_.leave_mpi_open(); }
+  std::unique_ptr<comm::Work> start_to_combine(std::span<std::int64_t> values, std::size_t sums) override {
+    return world_.start_to_combine(values, sums);
+  }
   [[noreturn]] void abort(int status) override {
     world_.abort(status);
     std::abort();  // not reached, which g++ does not see through a virtual function
@@ -81,7 +87,15 @@ class WorldAlone final : public WorldOver {
   void max(std::span<double>) override {}
   std::string broadcast(const std::string& text, int) override { return text; }
   std::vector<std::string> all_gather(const std::string& text) override { return {text}; }
+  std::vector<std::string> all_gather_on_node(const std::string& text) override { return {text}; }
   std::vector<std::string> gather(const std::string& text, int) override { return {text}; }
+  std::unique_ptr<comm::Work> start_to_combine(std::span<std::int64_t>, std::size_t) override {
+    struct Done final : comm::Work {
+      bool progress() override { return true; }
+      void wait(device::Stream) override {}
+    };
+    return std::make_unique<Done>();
+  }
 
  private:
   comm::Topology topology_;

@@ -141,20 +141,29 @@ class World {
   /// rank that is lost. Cheap. @throws Error if a collective of any group has failed
   virtual void check() {}
 
-  // Small blocking collectives on host values, for set-up and bookkeeping.
+  // Small blocking collectives on host values, for set-up and bookkeeping. What they cost a rank does not grow with the
+  // number of ranks (but for messages, twice its logarithm), where nothing else is said.
   virtual void barrier() = 0;
-  virtual void sum(std::span<double> values) = 0;  ///< in the order of tree_left()
+  virtual void sum(
+      std::span<double> values) = 0;  ///< in the order of tree_left(); costs what all_gather() does
   virtual void sum(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<std::int64_t> values) = 0;
   virtual void max(std::span<double> values) = 0;
   virtual std::string broadcast(const std::string& text, int root) = 0;
-  /// Every rank's text, by rank, on every rank.
+  /// Every rank's text, by rank, on every rank: for set-up only, as every rank receives and holds all of them.
   virtual std::vector<std::string> all_gather(const std::string& text) = 0;
+  /// Every text of the ranks of this rank's node, by local rank.
+  virtual std::vector<std::string> all_gather_on_node(const std::string& text) = 0;
   /// The same on `root` alone; nothing on the others.
   virtual std::vector<std::string> gather(const std::string& text, int root) = 0;
 
   /// MPI will not be finalised: another library would then touch what it could not give back.
   virtual void leave_mpi_open() = 0;
+  /// Starts to combine integers of all ranks: the first `sums` of `values` are summed, of each of the others the
+  /// largest is taken. Whoever has waited for the work finds the result in `values`, which must live until then.
+  /// Between start and wait other collectives may run; all ranks start them in one order.
+  virtual std::unique_ptr<Work> start_to_combine(std::span<std::int64_t> values, std::size_t sums) = 0;
+
   /// Ends the job at once on all ranks with this status (MPI_Abort). From any thread, where there is a
   /// channel.
   [[noreturn]] virtual void abort(int status) = 0;

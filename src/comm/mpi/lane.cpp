@@ -113,13 +113,22 @@ void Progress::wait(Requests& requests) {
   }
 }
 
-bool Progress::wait_a_little(const Operation& operation) {
+template <class Done>
+bool Progress::wait_a_little_until(const Done& done) {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  while (!operation.done() && !gave_up_) {
+  while (!done() && !gave_up_) {
     advance_all();
-    gave_up_ = !operation.done() && std::chrono::steady_clock::now() > deadline;
+    gave_up_ = !done() && std::chrono::steady_clock::now() > deadline;
   }
-  return operation.done();
+  return done();
+}
+
+bool Progress::wait_a_little(const Operation& operation) {
+  return wait_a_little_until([&] { return operation.done(); });
+}
+
+bool Progress::wait_a_little(Requests& requests) {
+  return wait_a_little_until([&] { return requests.test(); });
 }
 
 std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,

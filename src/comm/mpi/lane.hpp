@@ -75,6 +75,7 @@ class Progress {
   /// For destructors while an exception unwinds: other ranks may never come, so all such waits together end
   /// after a few seconds. False if the operation was given up.
   bool wait_a_little(const Operation& operation);
+  bool wait_a_little(Requests& requests);
   /// Whether an operation was given up: MPI still holds its buffers and cannot be finalised.
   bool gave_up() const { return gave_up_; }
   /// Whether somebody waits. From any thread.
@@ -92,6 +93,9 @@ class Progress {
    private:
     std::atomic<bool>& flag_;
   };
+
+  template <class Done>
+  bool wait_a_little_until(const Done& done);
 
   const std::chrono::microseconds pause_;
   std::array<Lane, device::kStreams> lanes_;

@@ -3,12 +3,16 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
+#include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <optional>
 
 #include "comm/levels.hpp"
 #include "comm/mpi/check.hpp"
+#include "comm/mpi/combine_integers.hpp"
 #include "comm/mpi/environment.hpp"
 #include "comm/mpi/mpi_channel.hpp"
 #include "comm/mpi/mpi_group.hpp"
@@ -80,6 +84,18 @@ int int_count(std::int64_t count) {
 /// Between looks at messages, for a thread beside the one that computes.
 constexpr std::chrono::microseconds kPause{200};
 
+/// Integers that are ordered as the numbers are, and NaN above all. Zeros keep their signs.
+std::int64_t order_key(double value) {
+  if (std::isnan(value)) return std::numeric_limits<std::int64_t>::max();
+  const auto bits = std::bit_cast<std::int64_t>(value);
+  return bits < 0 ? std::numeric_limits<std::int64_t>::min() - bits - 1 : bits;
+}
+
+double value_of_key(std::int64_t key) {
+  if (key == std::numeric_limits<std::int64_t>::max()) return std::numeric_limits<double>::quiet_NaN();
+  return std::bit_cast<double>(key < 0 ? std::numeric_limits<std::int64_t>::min() - key - 1 : key);
+}
+
 class MpiWorld final : public World {
  public:
   MpiWorld() : session_(std::make_shared<MpiSession>()) {
@@ -88,7 +104,8 @@ class MpiWorld final : public World {
     MPI_Comm copy = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &copy), "MPI_Comm_dup");
     communicator_ = Communicator(copy);
-    topology_ = find_topology(communicator_);
+    node_ = node_of(communicator_);
+    topology_ = find_topology(communicator_, node_);
   }
   /// For another thread.
   MpiWorld(std::shared_ptr<MpiSession> session, Communicator communicator, int rank, int size,
@@ -104,7 +121,8 @@ class MpiWorld final : public World {
       : session_(std::move(session)), progress_(std::move(progress)), communicator_(std::move(communicator)) {
     check_mpi(MPI_Comm_rank(communicator_.get(), &rank_), "MPI_Comm_rank");
     check_mpi(MPI_Comm_size(communicator_.get(), &size_), "MPI_Comm_size");
-    topology_ = find_topology(communicator_);
+    node_ = node_of(communicator_);
+    topology_ = find_topology(communicator_, node_);
   }
   MpiWorld(const MpiWorld&) = delete;
   MpiWorld& operator=(const MpiWorld&) = delete;
@@ -148,14 +166,23 @@ class MpiWorld final : public World {
   bool waits() const override { return progress_->waits(); }
 
   void barrier() override;
-  void sum(std::span<double> values) override { reduce(values, ReduceOp::sum); }
-  void sum(std::span<std::int64_t> values) override { reduce(values, ReduceOp::sum); }
-  void max(std::span<std::int64_t> values) override { reduce(values, ReduceOp::max); }
-  void max(std::span<double> values) override { reduce(values, ReduceOp::max); }
+  void sum(std::span<double> values) override;
+  void sum(std::span<std::int64_t> values) override { all_reduce(values, MPI_SUM); }
+  void max(std::span<std::int64_t> values) override { all_reduce(values, MPI_MAX); }
+  void max(std::span<double> values) override;
   std::string broadcast(const std::string& text, int root) override;
-  std::vector<std::string> all_gather(const std::string& text) override { return gather_texts(text, {}); }
+  std::vector<std::string> all_gather(const std::string& text) override {
+    return gather_texts(communicator_, text, {});
+  }
+  std::vector<std::string> all_gather_on_node(const std::string& text) override {
+    require(node_.get() != MPI_COMM_NULL, "a duplicate of a world knows no node");
+    return gather_texts(node_, text, {});
+  }
   std::vector<std::string> gather(const std::string& text, int root) override {
-    return gather_texts(text, root);
+    return gather_texts(communicator_, text, root);
+  }
+  std::unique_ptr<Work> start_to_combine(std::span<std::int64_t> values, std::size_t sums) override {
+    return combine_integers(progress_, communicator_.get(), values, sums);
   }
   void leave_mpi_open() override { session_->gave_up = true; }
   [[noreturn]] void abort(int status) override {
@@ -167,17 +194,14 @@ class MpiWorld final : public World {
   /// Also moves the collectives of groups on, so that a rank in here does not hold up one that waits for
   /// those.
   void finish(Requests& requests) const { progress_->wait(requests); }
-  /// `values` of all ranks, one after another.
-  template <class T>
-  std::vector<T> gather_equal(std::span<const T> values) const;
-  /// @param root who gets them; nobody: all do
-  std::vector<std::string> gather_texts(const std::string& text, std::optional<int> root) const;
-  template <class T>
-  void reduce(std::span<T> values, ReduceOp op) const;
+  std::vector<std::string> gather_texts(const Communicator& communicator, const std::string& text,
+                                        std::optional<int> root) const;
+  void all_reduce(std::span<std::int64_t> values, MPI_Op op) const;
 
   std::shared_ptr<MpiSession> session_;  // of this world and its duplicates; destroyed last
   std::shared_ptr<Progress> progress_ = std::make_shared<Progress>();
   Communicator communicator_;
+  Communicator node_;  ///< none in a duplicate
   int rank_ = 0;
   int size_ = 1;
   Topology topology_;
@@ -224,68 +248,87 @@ void MpiWorld::barrier() {
   finish(requests);
 }
 
-template <class T>
-std::vector<T> MpiWorld::gather_equal(std::span<const T> values) const {
-  std::vector<T> all(values.size() * static_cast<std::size_t>(size_));
-  const int bytes = int_count(static_cast<std::int64_t>(values.size_bytes()));
+void MpiWorld::sum(std::span<double> values) {
+  std::vector<double> all(values.size() * static_cast<std::size_t>(size_));
+  const int count = int_count(static_cast<std::int64_t>(values.size()));
   Requests requests;
-  check_mpi(MPI_Iallgather(values.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, communicator_.get(),
-                           requests.add()),
+  check_mpi(MPI_Iallgather(values.data(), count, MPI_DOUBLE, all.data(), count, MPI_DOUBLE,
+                           communicator_.get(), requests.add()),
             "MPI_Iallgather");
   finish(requests);
-  return all;
+  combine_in_tree_order(tensor(all.data(), size_, count), ReduceOp::sum, Accumulate::no,
+                        tensor(values.data(), 1, count));
 }
 
-template <class T>
-void MpiWorld::reduce(std::span<T> values, ReduceOp op) const {
-  std::vector<T> all = gather_equal(std::span<const T>(values));
-  const auto elements = static_cast<std::int64_t>(values.size());
-  combine_in_tree_order(tensor(all.data(), size_, elements), op, Accumulate::no,
-                        tensor(values.data(), 1, elements));
+/// Integers have one sum and one maximum, in whatever order MPI combines them.
+void MpiWorld::all_reduce(std::span<std::int64_t> values, MPI_Op op) const {
+  Requests requests;
+  check_mpi(MPI_Iallreduce(MPI_IN_PLACE, values.data(), int_count(static_cast<std::int64_t>(values.size())),
+                           MPI_INT64_T, op, communicator_.get(), requests.add()),
+            "MPI_Iallreduce");
+  finish(requests);
+}
+
+void MpiWorld::max(std::span<double> values) {
+  std::vector<std::int64_t> keys;
+  for (const double value : values) keys.push_back(order_key(value));
+  all_reduce(keys, MPI_MAX);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = value_of_key(keys[i]);
 }
 
 std::string MpiWorld::broadcast(const std::string& text, int root) {
-  const std::int64_t length = static_cast<std::int64_t>(text.size());
-  const auto lengths = gather_equal(std::span<const std::int64_t>(&length, 1));
-  std::string result =
-      rank_ == root ? text
-                    : std::string(static_cast<std::size_t>(lengths[static_cast<std::size_t>(root)]), '\0');
+  auto length = static_cast<std::int64_t>(text.size());
+  Requests of_length;
+  check_mpi(MPI_Ibcast(&length, 1, MPI_INT64_T, root, communicator_.get(), of_length.add()), "MPI_Ibcast");
+  finish(of_length);
+  std::string result = rank_ == root ? text : std::string(static_cast<std::size_t>(length), '\0');
   Requests requests;
-  check_mpi(MPI_Ibcast(result.data(), int_count(static_cast<std::int64_t>(result.size())), MPI_BYTE, root,
-                       communicator_.get(), requests.add()),
+  check_mpi(MPI_Ibcast(result.data(), int_count(length), MPI_BYTE, root, communicator_.get(), requests.add()),
             "MPI_Ibcast");
   finish(requests);
   return result;
 }
 
-std::vector<std::string> MpiWorld::gather_texts(const std::string& text, std::optional<int> root) const {
-  const std::int64_t length = static_cast<std::int64_t>(text.size());
-  const auto lengths = gather_equal(std::span<const std::int64_t>(&length, 1));
-  std::vector<int> counts;
+std::vector<std::string> MpiWorld::gather_texts(const Communicator& communicator, const std::string& text,
+                                                std::optional<int> root) const {
+  int ranks = 0;
+  check_mpi(MPI_Comm_size(communicator.get(), &ranks), "MPI_Comm_size");
+  const bool receives = !root || *root == rank_;
+  const int own = int_count(static_cast<std::int64_t>(text.size()));
+  std::vector<int> lengths(static_cast<std::size_t>(receives ? ranks : 0));
+  Requests of_lengths;
+  if (root) {
+    check_mpi(MPI_Igather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, *root, communicator.get(),
+                          of_lengths.add()),
+              "MPI_Igather");
+  } else {
+    check_mpi(
+        MPI_Iallgather(&own, 1, MPI_INT, lengths.data(), 1, MPI_INT, communicator.get(), of_lengths.add()),
+        "MPI_Iallgather");
+  }
+  finish(of_lengths);
   std::vector<int> offsets;
   std::int64_t end = 0;
-  for (const std::int64_t other : lengths) {
+  for (const int length : lengths) {
     offsets.push_back(int_count(end));
-    counts.push_back(int_count(other));
-    end += other;
+    end += length;
   }
-  const bool receives = !root || *root == rank_;
-  std::string all(static_cast<std::size_t>(receives ? end : 0), '\0');
+  std::string all(static_cast<std::size_t>(end), '\0');
   Requests requests;
   if (root) {
-    check_mpi(MPI_Igatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
-                           offsets.data(), MPI_BYTE, *root, communicator_.get(), requests.add()),
+    check_mpi(MPI_Igatherv(text.data(), own, MPI_BYTE, all.data(), lengths.data(), offsets.data(), MPI_BYTE,
+                           *root, communicator.get(), requests.add()),
               "MPI_Igatherv");
   } else {
-    check_mpi(MPI_Iallgatherv(text.data(), int_count(length), MPI_BYTE, all.data(), counts.data(),
-                              offsets.data(), MPI_BYTE, communicator_.get(), requests.add()),
+    check_mpi(MPI_Iallgatherv(text.data(), own, MPI_BYTE, all.data(), lengths.data(), offsets.data(),
+                              MPI_BYTE, communicator.get(), requests.add()),
               "MPI_Iallgatherv");
   }
   finish(requests);
-  if (!receives) return {};
   std::vector<std::string> texts(lengths.size());
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    texts[rank] = all.substr(static_cast<std::size_t>(offsets[rank]), static_cast<std::size_t>(counts[rank]));
+    texts[rank] =
+        all.substr(static_cast<std::size_t>(offsets[rank]), static_cast<std::size_t>(lengths[rank]));
   }
   return texts;
 }

@@ -18,18 +18,16 @@ std::string host_name() {
   return name;
 }
 
-/// The lowest world rank of this rank's node.
-int leader_of(const Communicator& world, int rank) {
+}  // namespace
+
+Communicator node_of(const Communicator& world) {
+  int rank = 0;
   MPI_Comm handle = MPI_COMM_NULL;
+  check_mpi(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_split_type(world.get(), MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &handle),
             "MPI_Comm_split_type");
-  const Communicator node(handle);
-  int leader = rank;
-  check_mpi(MPI_Bcast(&leader, 1, MPI_INT, 0, node.get()), "MPI_Bcast");
-  return leader;
+  return Communicator(handle);
 }
-
-}  // namespace
 
 Topology number_nodes(const std::vector<int>& leaders, int rank, std::string host) {
   const int leader = leaders[static_cast<std::size_t>(rank)];
@@ -50,12 +48,13 @@ Topology number_nodes(const std::vector<int>& leaders, int rank, std::string hos
   return topology;
 }
 
-Topology find_topology(const Communicator& world) {
+Topology find_topology(const Communicator& world, const Communicator& node) {
   int rank = 0;
   int size = 0;
   check_mpi(MPI_Comm_rank(world.get(), &rank), "MPI_Comm_rank");
   check_mpi(MPI_Comm_size(world.get(), &size), "MPI_Comm_size");
-  const int leader = leader_of(world, rank);
+  int leader = rank;  // the lowest world rank of the node
+  check_mpi(MPI_Bcast(&leader, 1, MPI_INT, 0, node.get()), "MPI_Bcast");
   std::vector<int> leaders(static_cast<std::size_t>(size));
   check_mpi(MPI_Allgather(&leader, 1, MPI_INT, leaders.data(), 1, MPI_INT, world.get()), "MPI_Allgather");
   return number_nodes(leaders, rank, host_name());

@@ -13,7 +13,10 @@ namespace llampi::comm {
 /// @param leaders for each world rank, the lowest world rank of its node
 Topology number_nodes(const std::vector<int>& leaders, int rank, std::string host);
 
-/// Nodes are ranks that can share memory. Collective.
-Topology find_topology(const Communicator& world);
+/// The ranks that can share memory with this one, which are its node, in order. Collective.
+Communicator node_of(const Communicator& world);
+
+/// Collective. @param node node_of(world)
+Topology find_topology(const Communicator& world, const Communicator& node);
 
 }  // namespace llampi::comm

@@ -44,10 +44,16 @@ class NcclWorld final : public World {
   void max(std::span<double> values) override { mpi_.max(values); }
   std::string broadcast(const std::string& text, int root) override { return mpi_.broadcast(text, root); }
   std::vector<std::string> all_gather(const std::string& text) override { return mpi_.all_gather(text); }
+  std::vector<std::string> all_gather_on_node(const std::string& text) override {
+    return mpi_.all_gather_on_node(text);
+  }
   std::vector<std::string> gather(const std::string& text, int root) override {
     return mpi_.gather(text, root);
   }
   void leave_mpi_open() override { mpi_.leave_mpi_open(); }
+  std::unique_ptr<Work> start_to_combine(std::span<std::int64_t> values, std::size_t sums) override {
+    return mpi_.start_to_combine(values, sums);
+  }
   [[noreturn]] void abort(int status) override;
 
  private:

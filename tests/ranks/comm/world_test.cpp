@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <thread>
 
 #include "comm/mpi/check.hpp"
@@ -47,6 +49,50 @@ TEST(World, FindsMaxima) {
   EXPECT_EQ(reals[0], -1.0);
   EXPECT_EQ(reals[1], 0.5 * (world.size() - 1));
   EXPECT_EQ(integers[0], std::int64_t{1} << (40 + world.size() - 1));
+}
+
+TEST(World, KeepsNaNAndSignsInMaxima) {
+  World& world = test_world();
+  const double infinity = std::numeric_limits<double>::infinity();
+  std::array<double, 4> reals = {-infinity, -1e-300 * (world.rank() + 1),
+                                 world.rank() == 0 ? std::nan("") : 5.0,
+                                 world.rank() == 0 ? infinity : 1e300};
+  world.max(std::span<double>(reals));
+  EXPECT_EQ(reals[0], -infinity);
+  EXPECT_EQ(reals[1], -1e-300);
+  EXPECT_TRUE(std::isnan(reals[2]));
+  EXPECT_EQ(reals[3], infinity);
+}
+
+// While it is under way other collectives run, and another of its kind.
+TEST(World, CombinesIntegersMeanwhile) {
+  World& world = test_world();
+  const std::int64_t ranks = world.size(), rank = world.rank();
+  std::array<std::int64_t, 4> values = {1, -rank, std::int64_t{1} << (40 + rank), -1 - rank};
+  std::array<std::int64_t, 2> others = {rank, rank};
+  const auto first = world.start_to_combine(values, 2);
+  const auto second = world.start_to_combine(others, 2);
+  std::int64_t sum = rank;
+  world.sum(std::span(&sum, 1));
+  EXPECT_EQ(sum, ranks * (ranks - 1) / 2);
+  EXPECT_EQ(world.broadcast(std::to_string(rank), static_cast<int>(ranks) - 1), std::to_string(ranks - 1));
+  second->wait(device::Stream::host);
+  first->wait(device::Stream::host);
+  EXPECT_EQ(values, (std::array<std::int64_t, 4>{ranks, -sum, std::int64_t{1} << (40 + ranks - 1), -1}));
+  EXPECT_EQ(others, (std::array<std::int64_t, 2>{sum, sum}));
+  world.start_to_combine(values, 0);  // nobody wants to know: it is waited for all the same
+  const auto nothing = world.start_to_combine({}, 0);
+  nothing->wait(device::Stream::host);
+  nothing->wait(device::Stream::host);
+}
+
+TEST(World, GathersTextsOfANode) {
+  World& world = test_world();
+  const auto texts =
+      world.all_gather_on_node(world.topology().host + std::to_string(world.topology().local_rank));
+  ASSERT_EQ(static_cast<int>(texts.size()), world.topology().local_ranks);
+  for (std::size_t local = 0; local < texts.size(); ++local)
+    EXPECT_EQ(texts[local], world.topology().host + std::to_string(local));
 }
 
 TEST(World, BroadcastsTexts) {

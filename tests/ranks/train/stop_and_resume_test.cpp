@@ -91,11 +91,11 @@ TEST_F(Train, ASignalInTheMiddleLeavesNoTrace) {
     c.fsdp.strategy = strategy;
     run(c);
     c.run.dir = (folder_ / name).string();
-    // Only the last rank gets the signal.
+    // Only the last rank gets the signal, when step 5 is told of: after step 6.
     EXPECT_EQ(run(c, at_step(5, world().size() - 1, request_stop)), Outcome::stopped);
-    EXPECT_TRUE(logged("stopped after step 5 by a signal"));
-    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 5));
-    EXPECT_EQ(metrics(name).size(), 5U);
+    EXPECT_TRUE(logged("stopped after step 6 by a signal"));
+    EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).back(), checkpoint::checkpoint_path(c.run.dir, 6));
+    EXPECT_EQ(metrics(name).size(), 6U);
     EXPECT_EQ(run(c), Outcome::done);
     EXPECT_EQ(curve(name), curve(whole));
     EXPECT_EQ(tensors(name, 12), tensors(whole, 12));
@@ -106,9 +106,9 @@ TEST_F(Train, AStopFileStopsOnce) {
   const auto c = config("a");
   const auto file = folder_ / "a" / "stop";
   EXPECT_EQ(run(c, at_step(5, 0, [&] { std::ofstream(file) << ""; })), Outcome::stopped);
-  EXPECT_TRUE(logged("stopped after step 5 because of the file " + file.string()));
+  EXPECT_TRUE(logged("stopped after step 6 because of the file " + file.string()));
   world().barrier();
-  EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(c.run.dir, 5)));
+  EXPECT_TRUE(fs::exists(checkpoint::checkpoint_path(c.run.dir, 6)));
   EXPECT_FALSE(fs::exists(file));
   // One that comes too late is not kept for the next run.
   EXPECT_EQ(run(c, at_step(12, 0, [&] { std::ofstream(file) << ""; })), Outcome::done);
@@ -161,7 +161,7 @@ TEST_F(Train, TheSameCommandContinuesARunThatBeganFromAFile) {
   c.run.resume = {ResumeFrom::Mode::file, checkpoint::checkpoint_path(folder_ / "a", 4).string()};
   EXPECT_EQ(run(c, at_step(10, 0, request_stop)), Outcome::stopped);
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
-  EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 10).string()));
+  EXPECT_TRUE(logged("resumed from " + checkpoint::checkpoint_path(folder_ / "b", 11).string()));
   EXPECT_TRUE(logged("continues from its own newest"));
   EXPECT_EQ(metrics("b").size(), 8U);
   EXPECT_EQ(tensors("b", 12), tensors("a", 12));
@@ -224,14 +224,14 @@ TEST_F(Train, AChangedCheckpointIsSkippedForAnOlderOne) {
   auto c = config("a");
   c.checkpoint.keep = 1;
   // It is not one of the kept, or nothing whole would stay.
-  EXPECT_EQ(run(c, at_step(6, 0, request_stop)), Outcome::stopped);
-  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(6), file(8)}));
+  EXPECT_EQ(run(c, at_step(5, 0, request_stop)), Outcome::stopped);
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(5), file(8)}));
   c.checkpoint.async = true;
   EXPECT_EQ(run(c, keeping_log()), Outcome::done);
   EXPECT_TRUE(logged("warning: skipped a checkpoint: "));
   EXPECT_TRUE(logged(file(8).string() + " is damaged: elements 0 to "));
   EXPECT_TRUE(logged("do not fit their checksum"));
-  EXPECT_TRUE(logged("resumed from " + file(6).string()));
+  EXPECT_TRUE(logged("resumed from " + file(5).string()));
   EXPECT_EQ(curve("a"), whole);
   EXPECT_EQ(tensors("a", 12), last);
   EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir), (std::vector{file(12)}))

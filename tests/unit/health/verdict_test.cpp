@@ -30,7 +30,7 @@ std::vector<WatchedRank> waiting_ranks(int operations, int other_rank = -1, int 
     record.wait(static_cast<std::uint64_t>(operations));
     ranks[r].host = r < 2 ? "node0" : "node1";
     ranks[r].heartbeat = heartbeat_of(record, 0);
-    ranks[r].report = report_of(record, ranks[r].heartbeat);
+    ranks[r].report = std::make_shared<FlightReport>(report_of(record, ranks[r].heartbeat));
   }
   return ranks;
 }
@@ -113,7 +113,7 @@ TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
     record.set_phase("saves a checkpoint");
     ranks[r].host = "node0";
     ranks[r].heartbeat = heartbeat_of(record, 0, 0, r != 1);
-    ranks[r].report = report_of(record, ranks[r].heartbeat);
+    ranks[r].report = std::make_shared<FlightReport>(report_of(record, ranks[r].heartbeat));
   }
   hold_all(ranks, 601);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
@@ -241,7 +241,9 @@ TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
     const int operations = 4'000'000 * static_cast<int>(r + 1);
     for (std::size_t i = 0; i < ranks[r].heartbeat.marks.size(); ++i)
       ranks[r].heartbeat.marks[i] = {operations + 64 * i, 1000 * r + i};
-    ranks[r].report->last = {};
+    auto report = *ranks[r].report;
+    report.last = {};
+    ranks[r].report = std::make_shared<FlightReport>(report);
   }
   EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
               Not(HasSubstr("rank 2 on node1 is not like the others")));

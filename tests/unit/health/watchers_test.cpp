@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <map>
+
 #include "health/process_links.hpp"
 #include "health/watchers.hpp"
 #include "llampi/core/process.hpp"
@@ -71,6 +73,28 @@ TEST(Watchers, TheFirstRankOfEachNodeIsLinkedWithTheMonitorsOnOthers) {
   auto unknown = ranks_on({3});
   for (auto& rank : unknown) rank.machine.clear();
   EXPECT_EQ(pairs_to_link(unknown, {0, 1}), (Pairs{{0, 1}, {1, 0}, {2, 0}, {2, 1}}));
+}
+
+// However many ranks there are, a monitor hears a few hundred in a second at most, whatever happens.
+TEST(Watchers, AThousandRanksNeverSpeakAtOnce) {
+  for (const int ranks : {1, 2, 64, 256, 257, 1024, 4096}) {
+    SCOPED_TRACE(ranks);
+    const double interval = heartbeat_interval(ranks, 1, 60);
+    EXPECT_GE(interval, 1);
+    EXPECT_LE(ranks / interval, kSpeakers);
+    std::map<int, int> beats_in, reports_in;  // in each second
+    for (int rank = 0; rank < ranks; ++rank) {
+      const double delay = heartbeat_delay(rank, ranks, interval);
+      EXPECT_LE(delay, interval);
+      ++beats_in[static_cast<int>(delay)];
+      ++reports_in[static_cast<int>(report_delay(rank))];
+    }
+    for (const auto& [second, count] : beats_in) EXPECT_LE(count, kSpeakers + 1) << second;
+    for (const auto& [second, count] : reports_in) EXPECT_LE(count, kSpeakers) << second;
+  }
+  EXPECT_EQ(heartbeat_interval(256, 0.2, 0.2), 0.2);  // a watchdog with little patience goes first
+  EXPECT_EQ(heartbeat_interval(4096, 1, 10), 10);
+  EXPECT_EQ(report_delay(255), 0);
 }
 
 TEST(Watchers, WhatCannotBeSeenIsNotWatched) {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the ranks tell each other once a step. It travels while the next step runs, so that no rank waits for it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "llampi/comm/comm.hpp"
+#include "llampi/core/exact_sum.hpp"
+#include "llampi/device/operations.hpp"
+#include "train/stopping.hpp"
+
+namespace llampi::train {
+
+struct StepFacts {
+  // summed over the ranks
+  std::int64_t valid_labels = 0;  ///< of the batch of the step after this one
+  std::int64_t failed_ranks = 0;
+  StopVotes stop = {};
+  ExactSum losses;  ///< of the step before this one
+  device::Fp8Counts fp8;
+  // the most of any rank
+  std::int64_t planned_and_used = 0;  ///< bytes, RunReport::memory_bytes()
+  std::int64_t gpu_process = 0;       ///< bytes, RunReport::gpu_process_bytes()
+};
+
+class StepAgreement {
+ public:
+  explicit StepAgreement(comm::World& world) : world_(world) {}
+
+  /// Collective, but waits for nobody. Then take() is next.
+  void start(const StepFacts& own);
+  /// Those of all ranks together. Waits until every rank has started.
+  StepFacts take();
+
+ private:
+  comm::World& world_;
+  std::vector<std::int64_t> integers_;
+  std::unique_ptr<comm::Work> work_;  ///< last: it writes to the integers
+};
+
+}  // namespace llampi::train

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/step_agreement.hpp"
+
+#include <gtest/gtest.h>
+
+#include "support/mpi_test.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
+  comm::World& world = test_world();
+  const std::int64_t ranks = world.size(), rank = world.rank();
+  StepAgreement agreement(world);
+  for (int step = 0; step < 3; ++step) {
+    StepFacts own;
+    own.valid_labels = 1000 + rank;
+    own.failed_ranks = rank == 1 ? 1 : 0;
+    own.stop = {.max_hours = 1, .signal = rank, .file = step};
+    own.losses.add(0.25 * static_cast<double>(rank + step));
+    own.fp8 = {.saturated = 2, .zero_scales = rank};
+    own.planned_and_used = std::int64_t{1} << (40 + rank);
+    own.gpu_process = -rank;
+    agreement.start(own);
+    world.barrier();  // whatever a step does meanwhile
+    StepFacts all = agreement.take();
+    const std::int64_t sum = ranks * (ranks - 1) / 2;
+    EXPECT_EQ(all.valid_labels, 1000 * ranks + sum);
+    EXPECT_EQ(all.failed_ranks, ranks > 1 ? 1 : 0);
+    EXPECT_EQ(all.stop.max_hours, ranks);
+    EXPECT_EQ(all.stop.signal, sum);
+    EXPECT_EQ(all.stop.file, step * ranks);
+    EXPECT_EQ(all.losses.value(), 0.25 * static_cast<double>(sum + step * ranks));
+    EXPECT_EQ(all.fp8.saturated, 2 * ranks);
+    EXPECT_EQ(all.fp8.zero_scales, sum);
+    EXPECT_EQ(all.planned_and_used, std::int64_t{1} << (40 + ranks - 1));
+    EXPECT_EQ(all.gpu_process, 0);
+  }
+}
+
+TEST(StepAgreement, IsTakenOnceForEachStart) {
+  StepAgreement agreement(test_world());
+  EXPECT_THROW(agreement.take(), Error);
+  agreement.start({});
+  EXPECT_THROW(agreement.start({}), Error);
+  agreement.take();
+}
+
+}  // namespace
+}  // namespace llampi::test
