@@ -66,7 +66,8 @@ read_settings() {
         if ((${#container[@]})); then
             llampi=llampi
         else
-            for llampi in build/llampi "$scripts/../../../bin/llampi" "$(command -v llampi)"; do
+            # Built here, installed with these scripts, in a bundle with them, or a module's.
+            for llampi in build/llampi "$scripts/../../../bin/llampi" "$scripts/../bin/llampi" "$(command -v llampi)"; do
                 if [[ -x $llampi ]]; then break; fi
             done
             [[ -x $llampi ]] || give_up "there is no build/llampi in $PWD and no llampi on the PATH: submit from the folder with build/, load its module, or set llampi= in the site file"
