@@ -6,6 +6,7 @@
 #                 them in the build folder until changed), JOBS=N
 #   test          TEST_JOBS=N at a time: two more than JOBS, for ranks wait for each other and drills for the moment
 #   install       PREFIX=...
+#   test-cluster  SCENARIOS="chain node ...": see tests/system/cluster/cluster_test.sh
 #   fuzz          SECONDS=N for each parser, CLANGXX=clang++
 #   finetune      RANKS=N
 #   run           TEXT="FILE..." RUN_DIR=... RANKS=N CONFIG=... PROMPT=...: see scripts/run-example.sh
@@ -22,6 +23,7 @@ PREFIX = /usr/local
 JOBS := $(shell nproc 2>/dev/null || echo 2)
 TEST_JOBS = $(shell echo $$(($(JOBS) + 2)))
 SECONDS = 60
+SCENARIOS =
 CLANGXX = clang++
 CLANG_FORMAT := $(firstword $(shell command -v clang-format-14) clang-format)
 
@@ -32,13 +34,14 @@ sources = find $(wildcard include src tests emulator bench examples) -name '*.hp
 # The make that CMake calls stands for itself: it does not take this one's variables and job slots.
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
-.PHONY: help setup configure program build run finetune test fuzz sanitize install bundle format format-check tidy docs clean
+.PHONY: help setup configure program build run finetune test test-cluster fuzz sanitize install bundle format format-check shellcheck tidy \
+        docs clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 setup: ## install what the build needs and is missing, or say what to install
-	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run finetune program install,$(MAKECMDGOALS)),--tests)
+	@GEMM=$(GEMM) scripts/setup.sh $(if $(filter-out run finetune program install test-cluster,$(MAKECMDGOALS)),--tests)
 	@CUDA=$(CUDA) scripts/fetch-cudnn-frontend.sh $(BUILD)/cudnn-frontend
 
 configure: setup
@@ -58,6 +61,9 @@ finetune: program ## fine-tune a small Llama on questions that come with it, pri
 
 test: build ## run the tests, all but the long ones
 	@. scripts/mpi-env.sh && ctest --test-dir $(BUILD) --output-on-failure --parallel $(TEST_JOBS) -LE long
+
+test-cluster: program ## the job scripts on a real Slurm, whose nodes are namespaces of this machine: needs root, about ten minutes
+	@tests/system/cluster/cluster_test.sh . $(BUILD)/llampi $(SCENARIOS)
 
 # A build of its own: faster code, which takes longer to compile than to run in `make test`.
 fuzz: ## let the fuzzer look for inputs that break a parser, SECONDS=60 for each of ten
@@ -82,6 +88,10 @@ format: ## format the C++ code
 
 format-check: ## fail where `make format` would change something
 	@$(sources) | xargs -r $(CLANG_FORMAT) --dry-run --Werror
+
+shellcheck: ## look for mistakes in shell scripts
+	@scripts/setup.sh --shellcheck
+	@grep -rlE '^#!.*\<(ba)?sh$$|^# shellcheck shell=' --exclude-dir=.git --exclude-dir=$(BUILD) --exclude-dir='build*' --exclude-dir=runs . | xargs shellcheck -x
 
 tidy: program ## look for the mistakes that .clang-tidy lists: about two minutes on two cores
 	@scripts/setup.sh --tidy

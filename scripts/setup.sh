@@ -3,10 +3,10 @@
 # Checks that the build finds what it needs. What is missing is installed through apt where that is possible
 # (as root or through sudo); otherwise this prints what to install, exits 2 and has changed nothing.
 #
-#   scripts/setup.sh [--tests] [--format] [--tidy] [--docs] [--bundle]
+#   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--bundle]
 #
 # --tests adds what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
-# --docs Doxygen, --bundle what make-bundle.sh uses.
+# --shellcheck shellcheck, --docs Doxygen, --bundle what make-bundle.sh uses.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
 set -uo pipefail
 
@@ -35,6 +35,7 @@ qemu     | qemu-x86_64, for one test of other processors | qemu-user | qemu-user
 fuzzer   | clang++ with libFuzzer, for the fuzz tests | clang libclang-rt-dev | clang compiler-rt
 format   | clang-format | clang-format | clang-tools-extra
 tidy     | clang-tidy | clang-tidy | clang-tools-extra
+shellcheck | shellcheck | shellcheck | ShellCheck
 docs     | Doxygen | doxygen | doxygen
 patchelf | patchelf | patchelf | patchelf
 '
@@ -47,10 +48,11 @@ for argument in "$@"; do
         --tests) wanted+=" h5py qemu fuzzer" ;;
         --format) wanted+=" format" ;;
         --tidy) wanted+=" tidy" ;;
+        --shellcheck) wanted+=" shellcheck" ;;
         --docs) wanted+=" docs" ;;
         --bundle) wanted+=" patchelf" ;;
         *)
-            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--docs] [--bundle]" >&2
+            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--bundle]" >&2
             exit 2
             ;;
     esac
@@ -200,6 +202,7 @@ PROBE
     case " $wanted " in *" fuzzer "*) has_fuzzer || absent+=" fuzzer" ;; esac
     command -v clang-format-14 >/dev/null || command -v clang-format >/dev/null || absent+=" format"
     command -v clang-tidy-14 >/dev/null || command -v clang-tidy >/dev/null || absent+=" tidy"
+    command -v shellcheck >/dev/null || absent+=" shellcheck"
     command -v doxygen >/dev/null || absent+=" docs"
     command -v patchelf >/dev/null || absent+=" patchelf"
 

@@ -44,6 +44,7 @@ for file in "${files[@]}"; do
         fi
     done < <(clean ldd "$file" | sed -n 's/^\s*\(\S*\) => \(.*\) (0x.*/\1 \2/p; s/^\s*\(\S*\) => not found/\1/p')
     path=$(readelf -dW "$file" | sed -n 's/.*(\(RPATH\|RUNPATH\)).*\[\(.*\)\]/\1 \2/p')
+    # shellcheck disable=SC2016 # it is for the loader
     [[ $path =~ ^'RPATH $ORIGIN/'[./a-z]+$ ]] || fail "${file#"$bundle"/} has the run path $path"
     ((checked += 1))
 done

@@ -3,6 +3,7 @@
 # run_gpu_tests_test.sh SOURCE JUDGED: what scripts/run-gpu-tests.sh makes of programs that pass, fail, skip, crash, hang or
 # run nothing. The tests are JUDGED (judged.cpp), coloured as on a terminal whatever the script asks for; the other programs are
 # scripts that print what llampi, compute-sanitizer and several_ranks.sh print.
+# shellcheck disable=SC2016 # scripts that are written to files
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

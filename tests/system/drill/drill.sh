@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154
 # Sourced by the drills: a run that is small enough to be killed often, and what must be true of it in the end.
 #
 #   prepare SOURCE LLAMPI       an empty folder with a model and a token file; enters it

@@ -20,13 +20,13 @@ kills=0
 for ((trial = 1; trial <= trials || kills < trials; ++trial)); do # a moment may come after the end
     ((trial <= 10 * trials)) || fail "only $kills kills in $((trial - 1)) trials"
     run=run$trial
-    options=(--checkpoint.async=$([[ $((trial % 2)) == 0 ]] && echo true || echo false))
+    options=("--checkpoint.async=$([[ $((trial % 2)) == 0 ]] && echo true || echo false)")
     for ((attempt = 1; ; ++attempt)); do
         ((attempt <= 30)) || fail "trial $trial does not come to its end"
         start $run 2 "${options[@]}"
         if ((attempt <= 3)); then # then it is left alone
             wait_ms=$((RANDOM * milliseconds / 32768))
-            sleep $((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))
+            sleep "$((wait_ms / 1000)).$(printf %03d $((wait_ms % 1000)))"
             read -r -d "" -a ranks < <(cat /proc/"$job"/task/*/children 2>/dev/null) || true
             if ((${#ranks[@]} > 0)); then
                 if ((RANDOM % 3 == 0)); then

@@ -19,7 +19,7 @@ stopped=0
 while ((stopped < stops)); do
     run=run$stopped
     for ((attempt = 1; ; ++attempt)); do
-        start $run "$ranks" --checkpoint.async=$([[ $((attempt % 2)) == 0 ]] && echo true || echo false)
+        start $run "$ranks" "--checkpoint.async=$([[ $((attempt % 2)) == 0 ]] && echo true || echo false)"
         # mpirun itself dies of the signal before it has started its ranks, and so do they before MPI is initialised.
         until [[ -e $run/config.ini && $run/config.ini -nt $run.log.seen ]] || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
         sleep 0.$((RANDOM % 10))$((RANDOM % 10))

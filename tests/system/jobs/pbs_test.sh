@@ -33,7 +33,7 @@ printf 'b\na\na\n' >nodes
 job() {
     : >calls
     env PBS_O_WORKDIR="$folder" PBS_JOBNAME=mine PBS_JOBID=1.server PBS_NODEFILE="$folder/nodes" JOB_CONFIG=input.ini NCCL_DEBUG=WARN "$@" \
-        bash jobscripts/pbs.sh >log 2>&1
+        bash "${script:-jobscripts/pbs.sh}" >log 2>&1
     status=$?
     log=$(<log)
 }
@@ -58,10 +58,10 @@ job JOB_ARGS="--train.steps=50 --optimizer.lr=1e-3" LLAMPI_OPTIMIZER_NO_DECAY='a
 expect "status of a link" $status 0
 expect "overrides" "$(last llampi)" "llampi train --config input.ini --train.steps=50 --optimizer.lr=1e-3 --run.dir=runs/mine --run.max_hours=0.5"
 resources="-l filesystems=home:scratch -l place=scatter:excl -l select=1:ncpus=4:mpiprocs=2:ngpus=2+1:ncpus=2:mpiprocs=1:ngpus=1:host=b -l walltime=02:00:00"
-variables=JOB_ARGS,JOB_CONFIG,JOB_FAILURES,JOB_HOURS,JOB_RUN_DIR,LLAMPI_OPTIMIZER_NO_DECAY,NCCL_DEBUG
+variables=JOB_ARGS,JOB_CONFIG,JOB_FAILURES,JOB_HOURS,JOB_RUN_DIR,JOB_SCRIPTS,LLAMPI_OPTIMIZER_NO_DECAY,NCCL_DEBUG
 expect "the next job" "$(last qsub)" "qsub -N mine -q long $resources -A abc-123 -v $variables jobscripts/pbs.sh"
 expect "its variables" "$(tr '\n' ';' <submitted)" \
-    "JOB_ARGS=--train.steps=50 --optimizer.lr=1e-3;JOB_CONFIG=input.ini;JOB_FAILURES=0;JOB_HOURS=0.5;JOB_RUN_DIR=runs/mine;LLAMPI_OPTIMIZER_NO_DECAY=a,b \"c\" d;NCCL_DEBUG=WARN;"
+    "JOB_ARGS=--train.steps=50 --optimizer.lr=1e-3;JOB_CONFIG=input.ini;JOB_FAILURES=0;JOB_HOURS=0.5;JOB_RUN_DIR=runs/mine;JOB_SCRIPTS=$folder/jobscripts;LLAMPI_OPTIMIZER_NO_DECAY=a,b \"c\" d;NCCL_DEBUG=WARN;"
 cmp -s submitted_script jobscripts/pbs.sh || expect "the next job's script" "another one" jobscripts/pbs.sh
 job QSUB_STATUS=1 PBS_O_QUEUE=routing
 expect "the queue of the submission" "$(last qsub)" "qsub -N mine -q routing *"
@@ -92,6 +92,25 @@ will_end 1
 job JOB_RETRIES=0
 expect "without retries" "$status $(count qsub)" "1 0"
 
+# A chain that is there already; choices that PBS does not have; idle GPUs; an image.
+fresh
+will_end "75 10" 1
+job JOB_CHAIN=none
+expect "saved, JOB_CHAIN=none" "$status $(count qsub) $log" "75 0 *JOB_CHAIN=none: not submitted again*"
+expect "every rank has a GPU" "$log" "saved in*"
+sed -i 's/mpiprocs=2:ngpus=2/mpiprocs=2:ngpus=4/' attributes
+job JOB_CHAIN=none
+expect "failed, JOB_CHAIN=none" "$status $(count qsub) $log" "1 0 warning: a node of this job has 4 GPUs and 2 ranks*failed with status 1*"
+sed -i 's/mpiprocs=2:ngpus=4/mpiprocs=2:ngpus=2/' attributes
+job JOB_CHAIN=requeue
+expect "JOB_CHAIN=requeue" "$status $(count mpirun) $log" "2 0 JOB_CHAIN=requeue: PBS lets only operators rerun a job*"
+stand_in apptainer <<'SH'
+exit 3
+SH
+touch llampi.sif
+job JOB_IMAGE=llampi.sif
+expect "an image that does not start" "$status $(last apptainer)" "3 apptainer exec --bind $folder*llampi.sif llampi train *--print-config"
+
 # Its own folder, also of a subjob; the copy of the script that was submitted.
 fresh
 printf '[run]\ndir = runs/file\n' >>input.ini
@@ -109,4 +128,15 @@ will_end "75 20"
 : >attributes
 job JOB_RUN_DIR=runs/job
 expect "an unknown job" "$status $(count qsub) $log" "75 0 *its resources are not known: submit it by hand*"
+
+# PBS's copy of the script finds the shared file, or says what to set.
+mkdir spool
+mv jobscripts/pbs.sh spool/1.SC
+script=spool/1.SC
+mv jobscripts scripts
+job
+expect "no shared file" "$status $(count mpirun) $log" "2 0 there is no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
+will_end "0 30"
+job JOB_SCRIPTS=scripts
+expect "JOB_SCRIPTS" "$status $(count mpirun)" "0 1"
 finish

@@ -11,9 +11,15 @@ while [[ $1 == --* ]]; do shift; done
 exec "$@"
 SH
 stand_in scontrol <<'SH'
-if [[ $1 == show ]]; then echo "JobId=7 JobName=mine   Requeue=${REQUEUE:-1} Restarts=0 BatchFlag=1"; fi
+for word; do if [[ $word == show ]]; then cat "$FOLDER/shown"; exit; fi; done
 exit "${REQUEUE_STATUS:-0}"
 SH
+
+shown() { # REQUEUE: what scontrol says of the job
+    echo "JobId=7 JobName=mine Requeue=$1 Restarts=0 BatchFlag=1 TimeLimit=1-02:00:00 OverSubscribe=NO ExcNodeList=(null) Features=a100&ib" \
+        "TresPerNode=gres/gpu:3 Command=$folder/elsewhere/slurm.sh input.ini" >shown
+}
+shown 1
 
 # job [NAME=VALUE...] -- ARGUMENT...
 job() {
@@ -22,7 +28,7 @@ job() {
     shift
     : >calls
     env SLURM_SUBMIT_DIR="$folder" SLURM_JOB_NAME=mine SLURM_JOB_ID=7 SLURM_CPUS_PER_TASK=3 "${variables[@]}" \
-        bash jobscripts/slurm.sh "$@" >log 2>&1
+        bash "${script:-jobscripts/slurm.sh}" "$@" >log 2>&1
     status=$?
     log=$(<log)
 }
@@ -33,13 +39,13 @@ will_end "0 100" 2 2
 job -- input.ini --optimizer.lr=1e-3
 expect "status of a run at its end" $status 0
 expect "the command of the ranks" "$(last llampi)" "llampi train --config input.ini --optimizer.lr=1e-3 --run.dir=runs/mine"
-expect "a finished job" "$(count scontrol)" 0
+expect "a finished job" "$(count "scontrol requeue")" 0
 job -- input.ini
 expect "status of a mistake" $status 2
 job -- missing.ini
 expect "status without a configuration" $status 2
 expect "ranks without a configuration" "$(count srun)" 0
-expect "a mistake that ranks find" "$(count scontrol)" 0
+expect "a mistake that ranks find" "$(count "scontrol requeue")" 0
 
 # A link of a chain.
 fresh
@@ -52,7 +58,7 @@ done
 job -- input.ini
 expect "status without progress" $status 1
 expect "the log without progress" "$log" "*without a new checkpoint in runs/mine (more time per job or more room*"
-expect "a job without progress" "$(count scontrol)" 0
+expect "a job without progress" "$(count "scontrol requeue")" 0
 
 # Stopped by hand, at once or while the state cannot be saved.
 fresh
@@ -62,12 +68,12 @@ touch runs/mine/stop
 job -- input.ini
 expect "status of a stop by hand" $status 75
 expect "the log of a stop by hand" "$log" "*stopped by the file runs/mine/stop; not submitted again*"
-expect "a stop by hand" "$(count scontrol)" 0
+expect "a stop by hand" "$(count "scontrol requeue")" 0
 job -- input.ini
 expect "the job after a stop by hand" "$(last scontrol)" "scontrol requeue 7"
 touch runs/mine/stop
 job -- input.ini
-expect "a failure after a stop by hand" "$status $(count scontrol)" "137 0"
+expect "a failure after a stop by hand" "$status $(count "scontrol requeue")" "137 0"
 
 # Failures: three in a row without a new checkpoint, unless JOB_RETRIES says otherwise.
 fresh
@@ -82,12 +88,12 @@ for retry in 2 3; do
     expect "the log of a failure" "$log" "*status 1;*retry $retry of 3*"
 done
 job -- input.ini
-expect "after the last retry" "$status $(count scontrol)" "1 0"
+expect "after the last retry" "$status $(count "scontrol requeue")" "1 0"
 expect "the log after the last retry" "$log" "*3 retries made*not submitted again*"
 expect "what is left in the run folder" "$(ls runs/mine)" checkpoints
 will_end 1 1 1
 job JOB_RETRIES=0 -- input.ini
-expect "without retries" "$status $(count scontrol)" "1 0"
+expect "without retries" "$status $(count "scontrol requeue")" "1 0"
 job JOB_RETRIES=1 -- input.ini
 expect "one retry" "$(last scontrol)" "scontrol requeue 7"
 job JOB_RETRIES=1 SLURM_JOB_ID=8 -- input.ini
@@ -96,11 +102,13 @@ expect "retries of another job do not count" "$(last scontrol)" "scontrol requeu
 # --no-requeue, and a controller that refuses.
 fresh
 will_end "75 10" 1 "75 20"
-job REQUEUE=0 -- input.ini
-expect "saved, --no-requeue" "$status $(grep -c requeue calls)" "75 0"
+shown 0
+job -- input.ini
+expect "saved, --no-requeue" "$status $(count "scontrol requeue")" "75 0"
 expect "the log with --no-requeue" "$log" "*--no-requeue): submit it again to continue*"
-job REQUEUE=0 -- input.ini
-expect "failed, --no-requeue" "$status $(grep -c requeue calls)" "1 0"
+job -- input.ini
+expect "failed, --no-requeue" "$status $(count "scontrol requeue")" "1 0"
+shown 1
 job REQUEUE_STATUS=1 -- input.ini
 expect "refused by the controller" $status 75
 
@@ -136,8 +144,71 @@ job JOB_SITE=site.env OMPI_MCA_oob_tcp_keepalive_intvl=4 -- input.ini
 expect "calls in a container" "$(count inside)" 2
 expect "keepalive" "$(<keepalive)" "intvl=4 probes=3 time=5 "
 
+# An image, and modules, which this shell has not heard of; a rank for each GPU; a site file by its name.
+stand_in apptainer <<'SH'
+while [[ $1 != */llampi.sif ]]; do shift; done
+shift
+PATH=$FOLDER/build:$PATH exec "$@"
+SH
+mkdir -p images modules/init jobscripts/sites
+touch images/llampi.sif
+cat >modules/init/bash <<'SH'
+module() { echo "module $*" >>"$FOLDER/calls"; [[ $3 != none ]]; }
+SH
+cat >jobscripts/sites/ours.env <<'SH'
+echo "loads $a_variable_that_is_not_set"
+SH
+will_end "0 10" "0 10"
+job MODULESHOME=modules JOB_MODULES="gcc apptainer" JOB_IMAGE=images/llampi.sif JOB_SITE=ours SLURM_GPUS_ON_NODE=8 SLURM_NTASKS_PER_NODE=2 -- input.ini
+expect "modules" "$(last module)" "module load gcc apptainer"
+expect "calls of a container" "$(count apptainer)" 2
+expect "ranks in a container" "$(last srun)" "srun --mpi=pmix --kill-on-bad-exit=0 --wait=30 $folder/bin/apptainer exec --bind $folder*images/llampi.sif llampi train *"
+expect "the log of a container" "$log" "loads *warning: a node of this job has 8 GPUs and 2 ranks*: 6 will be idle*"
+job SLURM_GPUS_ON_NODE=2 SLURM_NTASKS_PER_NODE=2 -- input.ini
+expect "no idle GPUs" "$log" ""
+while read -r setting message; do
+    job MODULESHOME=modules "$setting" -- input.ini
+    expect "$setting" "$status $(count srun) $log" "2 0 *$message*"
+done <<'END'
+JOB_IMAGE=none.sif JOB_IMAGE: there is no image none.sif, seen from
+JOB_SITE=none JOB_SITE: there is no file none, seen from
+JOB_CHAIN=never JOB_CHAIN=never: it is requeue, submit or none
+END
+job MODULESHOME=modules JOB_MODULES="gcc none" -- input.ini
+expect "a module that is missing" "$status $log" "2 cannot load the modules gcc none; *"
+
+# A chain without requeue: the job submits the next one, with what it was submitted with, or does nothing for a chain that is there already.
+stand_in sbatch <<'SH'
+compgen -e | grep -E '^(SLURM|SRUN)' >"$FOLDER/inherited"
+echo "$JOB_FAILURES $JOB_RUN_DIR $JOB_SCRIPTS" >"$FOLDER/submitted"
+exit "${SBATCH_STATUS:-0}"
+SH
+fresh
+will_end "75 10" "75 20" 139 1 "75 30" "75 40" 1
+submit=(JOB_CHAIN=submit SLURM_JOB_NUM_NODES=2 SLURM_JOB_PARTITION=long SLURM_JOB_ACCOUNT=abc SLURM_NTASKS_PER_NODE=4 SLURM_NTASKS=8 SLURM_MEM_PER_NODE=4000 SLURM_CONF=c)
+shown 0
+job "${submit[@]}" -- input.ini "--run.seed=1"
+options="--dependency=afterany:7 --job-name=mine --nodes=2 --account=abc --partition=long --ntasks=8 --ntasks-per-node=4 --cpus-per-task=3 --mem=4000"
+expect "the next job" "$status $(last sbatch)" \
+    "0 sbatch $options --time=1-02:00:00 --constraint=a100&ib --gres=gpu:3 --exclusive jobscripts/slurm.sh input.ini --run.seed=1"
+expect "what it inherits" "$(<inherited) $(<submitted)" "SLURM_CONF 0 runs/mine $folder/jobscripts"
+job "${submit[@]}" SBATCH_STATUS=1 -- input.ini
+expect "sbatch that fails" "$status" 75
+job "${submit[@]}" JOB_FAILURES=2 SLURM_GPUS_PER_NODE=3 SLURM_ARRAY_JOB_ID=5 SLURM_ARRAY_TASK_ID=3 JOB_RUN_DIR=runs/mine -- input.ini
+expect "the next task after a failure" "$status $(last sbatch) $(<submitted)" \
+    "139 * --dependency=afterany:5_3 * --gpus-per-node=3 * --array=3 --time=1-02:00:00 --constraint=a100&ib --exclusive * 3 runs/mine *"
+job "${submit[@]}" JOB_FAILURES=3 -- input.ini
+expect "the last failure of a chain" "$status $(count sbatch)" "1 0"
+expect "no files of a chain" "$(ls runs/mine)" checkpoints
+for ending in 75 75 1; do
+    job JOB_CHAIN=none -- input.ini
+    expect "JOB_CHAIN=none" "$status $(count sbatch) $(count "scontrol requeue") $log" "$ending 0 0 *JOB_CHAIN=none: not submitted again*"
+done
+
 # The signal of Slurm goes to the ranks, whose status is the job's.
 fresh
+shown 1
+cp bin/srun srun_of_ranks
 cat >bin/srun <<'SH'
 #!/bin/bash
 trap 'mkdir -p runs/mine/checkpoints; touch runs/mine/checkpoints/step-00000010.h5; exit 75' USR1
@@ -146,4 +217,27 @@ while :; do sleep 0.05; done
 SH
 job -- input.ini
 expect "a signal of Slurm" "$status $(last scontrol)" "0 scontrol requeue 7"
+mv srun_of_ranks bin/srun
+
+# Slurm's copy of the script finds the shared file: where the original was, in a folder of its own, with the llampi of the PATH; or says so.
+mkdir -p spool prefix/bin prefix/share/llampi
+mv jobscripts/slurm.sh spool/slurm_script
+mv jobscripts elsewhere
+script=spool/slurm_script
+will_end "0 10" "0 10" "0 10"
+job -- input.ini
+expect "beside the original" "$status $log" "0 "
+mv elsewhere prefix/share/llampi/jobscripts
+job -- input.ini
+expect "no shared file" "$status $log" "2 there is no common.sh beside $folder/elsewhere/slurm.sh and no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
+job JOB_SCRIPTS=prefix/share/llampi/jobscripts -- input.ini
+expect "JOB_SCRIPTS" "$status $log" "0 "
+cp build/llampi prefix/bin/llampi
+rm build/llampi
+job PATH="$folder/prefix/bin:$PATH" -- input.ini
+expect "an installed program" "$status $log $(last llampi)" "0  llampi train *"
+expect "ranks of an installed program" "$(last srun)" "* --wait=30 $folder/prefix/share/llampi/jobscripts/../../../bin/llampi train *"
+rm prefix/bin/llampi
+job JOB_SCRIPTS=prefix/share/llampi/jobscripts -- input.ini
+expect "no program" "$status $(count srun) $log" "2 0 there is no build/llampi in *"
 finish

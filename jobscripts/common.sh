@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2154
+# What the job scripts do alike, whatever the scheduler; sourced by slurm.sh and pbs.sh. docs/clusters.md has the rules and
+# the variables JOB_*.
+#
+#   read_settings                  the site file, modules and container: sets llampi, alone, and container
+#   start_command NAME...          sets launch, where the site file has not, and puts the container into it
+#   prepare_run NAME INDEX CONFIG [--section.key=value ...]
+#                                  sets run_dir, train (the command of a rank) and before (the newest checkpoint)
+#   warn_of_idle_gpus GPUS RANKS   of one node
+#   finish STATUS                  what the ranks ended with: ends the script, and continues the chain where that is right
+#
+# For finish a job script sets `chain` (requeue, submit or none), `continues` (what is written when the chain goes on) and
+# the functions
+#
+#   may_continue                   whether another job can follow; says why not
+#   failures_before                prints how many jobs in a row have failed before this one
+#   continue_with FAILURES         puts the next job into the queue
+
+give_up() { # a mistake of the user's
+    echo "$*" >&2
+    exit 2
+}
+
+# ---- settings of the machine ------------------------------------------------------------------------------------------
+
+# load_modules NAME...: as `module load`, also in a shell that has not heard of modules; ends the job where one is missing.
+load_modules() {
+    local init unset_is_error=no
+    if [[ $- == *u* ]]; then unset_is_error=yes; fi
+    set +u # the functions of module systems read variables that are not set
+    if ! declare -F module >/dev/null; then
+        for init in "$LMOD_PKG/init/bash" "$MODULESHOME/init/bash" /etc/profile.d/{lmod,z00_lmod,modules,z00-modules}.sh; do
+            # shellcheck source=/dev/null
+            if [[ -r $init ]] && source "$init" && declare -F module >/dev/null; then break; fi
+        done
+    fi
+    declare -F module >/dev/null || give_up "cannot load modules ($*): this shell has no command 'module'; source its init file in the site file"
+    module load "$@" || give_up "cannot load the modules $*; 'module avail' lists those of this machine"
+    if [[ $unset_is_error == yes ]]; then set -u; fi
+}
+
+read_settings() {
+    local runtime
+    alone=() container=()
+    if [[ -n ${JOB_SITE:-} ]]; then
+        local site=$JOB_SITE
+        if [[ ! -e $site && $site != */* ]]; then site=$scripts/sites/${site%.env}.env; fi
+        [[ -r $site ]] || give_up "JOB_SITE: there is no file $JOB_SITE, seen from $PWD, and no $scripts/sites/${JOB_SITE##*/}"
+        set +u # it is the user's
+        # shellcheck source=jobscripts/sites/example.env
+        source "$site" || give_up "JOB_SITE: $site ended with status $?"
+        set -u
+    fi
+    # shellcheck disable=SC2086 # one word for each module
+    if [[ -n ${JOB_MODULES:-} ]]; then load_modules $JOB_MODULES; fi
+    if [[ -n ${JOB_IMAGE:-} ]]; then
+        [[ -e $JOB_IMAGE ]] || give_up "JOB_IMAGE: there is no image $JOB_IMAGE, seen from $PWD"
+        runtime=$(command -v apptainer || command -v singularity) || give_up "JOB_IMAGE: there is neither apptainer nor singularity on this node; load its module (JOB_MODULES)"
+        container=("$runtime" exec --bind "$PWD")
+        if [[ -e /dev/nvidiactl ]]; then container+=(--nv); fi
+        container+=("$JOB_IMAGE")
+    fi
+    if ((${#container[@]} && ${#alone[@]} == 0)); then alone=("${container[@]}"); fi
+    if [[ -z ${llampi:-} ]]; then
+        if ((${#container[@]})); then
+            llampi=llampi
+        else
+            # Built here, installed with these scripts, in a bundle with them, or a module's.
+            for llampi in build/llampi "$scripts/../../../bin/llampi" "$scripts/../bin/llampi" "$(command -v llampi)"; do
+                if [[ -x $llampi ]]; then break; fi
+            done
+            [[ -x $llampi ]] || give_up "there is no build/llampi in $PWD and no llampi on the PATH: submit from the folder with build/, load its module, or set llampi= in the site file"
+        fi
+    fi
+    # Where the launcher is mpirun: a network link that is cut ends the job within seconds instead of holding it to its
+    # walltime (Open MPI 4).
+    export OMPI_MCA_oob_tcp_keepalive_time=${OMPI_MCA_oob_tcp_keepalive_time:-5}
+    export OMPI_MCA_oob_tcp_keepalive_intvl=${OMPI_MCA_oob_tcp_keepalive_intvl:-2}
+    export OMPI_MCA_oob_tcp_keepalive_probes=${OMPI_MCA_oob_tcp_keepalive_probes:-3}
+}
+
+start_command() {
+    if [[ -z ${launch+set} ]]; then launch=("$@"); fi
+    launch+=(${container[@]+"${container[@]}"})
+}
+
+warn_of_idle_gpus() {
+    if (($1 > $2)); then
+        echo "warning: a node of this job has $1 GPUs and $2 ranks, and a rank uses one: $(($1 - $2)) will be idle" >&2
+    fi
+}
+
+# ---- the run ----------------------------------------------------------------------------------------------------------
+
+newest_checkpoint() {
+    local files=("$run_dir"/checkpoints/step-*.h5)
+    echo "${files[-1]}"
+}
+
+# One folder for all jobs of this chain: JOB_RUN_DIR, else run.dir as given to llampi, else runs/NAME. The tasks of a job
+# array get one each.
+prepare_run() {
+    local name=$1 index=$2 settings named=
+    shift 2
+    train=("$llampi" train --config "$@")
+    run_dir=${JOB_RUN_DIR:-}
+    if [[ -z $run_dir ]]; then
+        settings=$(${alone[@]+"${alone[@]}"} "${train[@]}" --print-config) || exit
+        named=$(sed -n '/^\[run\]$/,/^\[/s/^dir = //p' <<<"$settings")
+        run_dir=${named:-runs/$name}${index:+-$index}
+    fi
+    if [[ $run_dir != "$named" ]]; then train+=(--run.dir="$run_dir"); fi
+    before=$(newest_checkpoint)
+    rm -f "$run_dir/stopped"
+}
+
+# ---- the end ----------------------------------------------------------------------------------------------------------
+
+finish() {
+    local status=$1 failures saved=no
+    failures=$(failures_before)
+    case $status in
+    0 | 2 | 126 | 127) exit "$status" ;; # done; a mistake in the input; no such program
+    esac
+    if [[ -e $run_dir/stopped || -e $run_dir/stop ]]; then
+        echo "stopped by the file $run_dir/stop; not submitted again" >&2
+        exit "$status"
+    fi
+    # Failures count since the newest checkpoint.
+    if [[ $(newest_checkpoint) != "$before" ]]; then saved=yes failures=0; fi
+    if ((status == 75)); then
+        if [[ $saved == no ]]; then
+            echo "stopped early without a new checkpoint in $run_dir (more time per job or more room is needed: see above); not submitted again" >&2
+            exit 1
+        fi
+        if [[ $chain == none ]]; then
+            echo "saved in $run_dir; the same job continues it (JOB_CHAIN=none: not submitted again)"
+            exit 75
+        fi
+        may_continue || exit 75
+        echo "saved in $run_dir; $continues"
+        continue_with 0 || exit 75
+        exit 0
+    fi
+    if [[ $chain == none ]]; then
+        echo "failed with status $status (JOB_CHAIN=none: not submitted again)" >&2
+        exit "$status"
+    fi
+    if ((failures >= ${JOB_RETRIES:-3})); then
+        echo "failed with status $status, $failures retries made since the newest checkpoint; not submitted again" >&2
+        exit "$status"
+    fi
+    may_continue || exit "$status"
+    echo "failed with status $status; $continues for retry $((failures + 1)) of ${JOB_RETRIES:-3}" >&2
+    continue_with $((failures + 1))
+    exit "$status"
+}
