@@ -45,7 +45,9 @@ read_settings() {
     alone=() container=()
     if [[ -n ${JOB_SITE:-} ]]; then
         local site=$JOB_SITE
-        if [[ ! -e $site && $site != */* ]]; then site=$scripts/sites/${site%.env}.env; fi
+        if [[ $site != */* ]]; then # a file of the working folder, or a name; `source` would look in PATH
+            if [[ -f $site ]]; then site=./$site; else site=$scripts/sites/${site%.env}.env; fi
+        fi
         [[ -r $site ]] || give_up "JOB_SITE: there is no file $JOB_SITE, seen from $PWD, and no $scripts/sites/${JOB_SITE##*/}"
         set +u # it is the user's
         # shellcheck source=jobscripts/sites/example.env

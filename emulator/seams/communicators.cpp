@@ -281,6 +281,9 @@ class EmulatedLibrary final : public comm::nccl::Library {
  public:
   std::string version() const override { return "emulated NCCL 2.19"; }  // the oldest that is accepted
 
+  bool has_windows() const override { return true; }
+  bool has_copy_engines() const override { return false; }
+
   Result make_id(UniqueId& id) override {
     Id content{.root = 0, .serial = state().ids++};
     check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &content.root));

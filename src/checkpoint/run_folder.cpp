@@ -50,6 +50,14 @@ void remove_file(const fs::path& file) {
   if (error) throw_user_error("cannot delete {}: {}", file.string(), error.message());
 }
 
+bool has_optimizer(const fs::path& file) {
+  try {
+    return read_checkpoint_summary(file).has_optimizer;
+  } catch (const UserError&) {  // damaged
+    return false;
+  }
+}
+
 }  // namespace
 
 std::optional<std::int64_t> checkpoint_step(const fs::path& file) {
@@ -91,6 +99,11 @@ std::vector<fs::path> surplus_checkpoints(const fs::path& run_dir, const Retenti
   std::erase_if(checkpoints, [&](const fs::path& file) {
     return retention.every > 0 && *step_of(file.filename().string()) % retention.every == 0;
   });
+  if (retention.continuable && !checkpoints.empty()) {
+    const auto kept = list_checkpoints(run_dir);
+    const auto newest_whole = std::find_if(kept.rbegin(), kept.rend(), has_optimizer);
+    if (newest_whole != kept.rend()) std::erase(checkpoints, *newest_whole);
+  }
   return checkpoints;
 }
 

@@ -133,11 +133,18 @@ class Reader : Rounds {
 
   std::vector<io::RangeSum> run() {
     std::optional<OpenTogether> file;
-    failure_.of([&] { file.emplace(about_.file, about_.world, io::hdf5::OpenFor::reading); });
-    bool goes_on = !failed_anywhere(about_.world);
+    bool goes_on = !failed_anywhere(about_.world);  // else some would wait at the open for those that failed
+    if (goes_on) {
+      failure_.of([&] { file.emplace(about_.file, about_.world, io::hdf5::OpenFor::reading); });
+      goes_on = !failed_anywhere(about_.world);
+    }
     for_each_dataset([&](std::size_t role, int tensor, const auto& parts, std::size_t rounds) {
       if (!goes_on) return;
-      if (!place(role, tensor).is_there()) return fill_with_zeros(parts);
+      if (!place(role, tensor).is_there()) {
+        fill_with_zeros(parts);
+        goes_on = !failed_anywhere(about_.world);
+        return;
+      }
       failure_.of([&] { file->open(role, name(tensor), place(role, tensor).element_bytes); });
       for (std::size_t round = 0; round < rounds; ++round) {
         const bool reads = round < parts.size() && !failure_;
@@ -190,7 +197,8 @@ class Writer : Rounds {
   std::vector<io::RangeSum> run() {
     const bool is_first = about_.ranks.is_first();
     bool writes = is_first;
-    if (is_first) {
+    if (is_first) writes = !failed_anywhere(about_.ranks.firsts());
+    if (writes) {
       failure_.of([&] { file_.emplace(about_.file, about_.ranks.firsts(), io::hdf5::OpenFor::writing); });
       writes = !failed_anywhere(about_.ranks.firsts());
     }

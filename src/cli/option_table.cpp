@@ -309,12 +309,12 @@ Table other_options(train::Config& c) {
        "dtype of optimizer state in files; auto: optimizer.moment_dtype. With less than that a continued run is not exactly the "
        "one that was saved"},
       {"checkpoint.io", one_of(c.checkpoint.io),
-       "how values are written and read. direct: each rank for itself or its node, without waiting for others; hdf5: parallel "
-       "HDF5, all ranks together, which waits forever where the disk of one rank fails (run.watchdog_seconds ends that)"},
+       "how values are written and read. direct: each rank, or one rank per node for several, writes by itself; hdf5: collective "
+       "reads and writes of parallel HDF5, which can hang if the disk of one rank fails (needs run.watchdog_seconds > 0)"},
       {"checkpoint.writers_per_node",
        &c.checkpoint.writers_per_node,
-       "ranks of a node that write what all of it have; 0: so many that 256 ranks of the job write (with checkpoint.io = hdf5 at "
-       "most 8 of a node), or one of each node",
+       "number of writer ranks per node, which gather the data of the others of the node; 0: all ranks in jobs of up to 256 (with "
+       "checkpoint.io = hdf5 at most 8 per node), in larger ones as few as one per node",
        {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,

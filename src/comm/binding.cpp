@@ -217,8 +217,9 @@ std::string summary(const std::vector<Node>& nodes, const std::vector<NodePlan>&
     ranks.add(node.ranks.size());
     for (const Cpus& set : node.cpus) cpus.add(set.size());
     for (const SharedCpus& group : node.shared) {
-      how.insert(how_bound(node, group, plans.empty() ? std::vector<std::string>() : plans[n].cpus));
-      own = own && (group.ranks.size() == 1 || how.count("not bound") == 0);
+      const auto [bound, is_new] =
+          how.insert(how_bound(node, group, plans.empty() ? std::vector<std::string>() : plans[n].cpus));
+      own = own && (group.ranks.size() == 1 || *bound != "not bound");
     }
   }
   return fmt::format("cores: {} per node, {} {}, {}{}", ranks.count("rank"), cpus.count(name_of_cpu()),

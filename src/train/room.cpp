@@ -123,8 +123,10 @@ bool Room::fits(std::int64_t more, std::int64_t bytes) const {
 /// What the next save deletes, if another checkpoint stays; nothing if the folder cannot be read just now.
 std::vector<fs::path> Room::surplus_of_next() const try {
   if (config_.checkpoint.keep < 2) return {};
-  return checkpoint::surplus_checkpoints(
-      config_.run.dir, {config_.checkpoint.keep - 1, config_.checkpoint.keep_every}, damaged_);
+  return checkpoint::surplus_checkpoints(config_.run.dir,
+                                         {config_.checkpoint.keep - 1, config_.checkpoint.keep_every,
+                                          config_.checkpoint.content == CheckpointContent::weights},
+                                         damaged_);
 } catch (const UserError&) {
   return {};
 }

@@ -117,7 +117,8 @@ void Saver::warn_of_surplus() const try {
 }
 
 checkpoint::Retention Saver::retention() const {
-  return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every};
+  return {run_.config.checkpoint.keep, run_.config.checkpoint.keep_every,
+          run_.config.checkpoint.content == CheckpointContent::weights};
 }
 
 Saver::Job Saver::job_of(const checkpoint::TrainingState& state, const std::vector<fsdp::StatePiece>& pieces,

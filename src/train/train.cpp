@@ -223,7 +223,8 @@ void Trainer::look_for_room(const std::vector<checkpoint::Refused>& refused) {
   const fs::path fallback = comm::from_rank_0(world_, [&] { return fallback_folder(config_); });
   room_ = std::make_unique<Room>(
       config_,
-      checkpoint::checkpoint_bytes(tensors_to_save(*engine_, config_.checkpoint.content), checkpoint_texts(),
+      // Also where weights are saved: when the run is told to stop, all of its state is.
+      checkpoint::checkpoint_bytes(tensors_to_save(*engine_, CheckpointContent::all), checkpoint_texts(),
                                    file_settings(config_)),
       log_, fallback, damaged);
   comm::on_rank_0(world_, [&] { room_->require_next(); });
@@ -386,9 +387,14 @@ bool Trainer::decide_on_stopping(const StopVotes& votes) {
   return told_to_stop_ = stopping_.decide(votes_);
 }
 
-/// That are kept for one save: as the slowest so far took.
+/// Parameters and two moments, where weights are parameters alone.
+constexpr double kAllOverWeights = 3;
+
+/// That are kept for the save of a run that stops, which is of all state: as the slowest so far took for as many bytes.
 double Trainer::seconds_to_save() const {
-  return saver_->slowest_seconds() > 0 ? saver_->slowest_seconds() : guessed_seconds_to_save();
+  if (saver_->slowest_seconds() <= 0) return guessed_seconds_to_save();
+  const bool weights_so_far = config_.checkpoint.content == CheckpointContent::weights;
+  return saver_->slowest_seconds() * (weights_so_far ? kAllOverWeights : 1);
 }
 
 /// Not measured yet: on slow disks, which take 200 MB/s from each node.
@@ -516,7 +522,7 @@ Outcome Trainer::loop() {
     }
     if (state_.step == total_steps_) {
       save(config_.checkpoint.content);
-    } else if (due(config_.checkpoint.every, state_.step)) {
+    } else if (!told_to_stop_ && due(config_.checkpoint.every, state_.step)) {  // else all is saved at once
       start_saving();
     }
   }

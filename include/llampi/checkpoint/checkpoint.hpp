@@ -168,8 +168,9 @@ void remove_unfinished_checkpoints(const std::filesystem::path& run_dir);
 
 /// Which checkpoints stay.
 struct Retention {
-  int newest = 3;          ///< so many; at least 1
-  std::int64_t every = 0;  ///< and those of steps that this divides; 0: none
+  int newest = 3;            ///< so many; at least 1
+  std::int64_t every = 0;    ///< and those of steps that this divides; 0: none
+  bool continuable = false;  ///< and the newest with optimizer state: others may be without
 };
 /// Those that do not stay. @param damaged are left where they are, and are none of the newest
 std::vector<std::filesystem::path> surplus_checkpoints(

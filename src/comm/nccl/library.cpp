@@ -117,7 +117,7 @@ class NcclCommunicator final : public LibraryCommunicator {
 #ifdef NCCL_CTA_POLICY_ZERO
     config_.CTAPolicy = NCCL_CTA_POLICY_ZERO;
 #else
-    throw_user_error("gathers by copy engines need NCCL 2.28 or newer");
+    throw Error("internal error: gathers by copy engines without NCCL 2.28");
 #endif
   }
 
@@ -139,6 +139,14 @@ class Nccl final : public Library {
     if (ncclGetVersion(&number) != ncclSuccess) return "NCCL";
     return fmt::format("NCCL {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
   }
+  bool has_windows() const override {
+    return NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0) && is_at_least(22700);
+  }
+#ifdef NCCL_CTA_POLICY_ZERO
+  bool has_copy_engines() const override { return is_at_least(22800); }
+#else
+  bool has_copy_engines() const override { return false; }
+#endif
   Result make_id(UniqueId& id) override {
     ncclUniqueId made{};
     const ncclResult_t result = ncclGetUniqueId(&made);
@@ -165,6 +173,12 @@ class Nccl final : public Library {
     return ncclMemAlloc(&data, bytes) == ncclSuccess ? data : nullptr;
   }
   void free(void* data) override { ncclMemFree(data); }
+
+ private:
+  static bool is_at_least(int version) {
+    int number = 0;
+    return ncclGetVersion(&number) == ncclSuccess && number >= version;
+  }
 };
 
 }  // namespace

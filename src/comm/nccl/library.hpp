@@ -92,6 +92,9 @@ class Library {
   virtual ~Library() = default;
 
   virtual std::string version() const = 0;  ///< "NCCL 2.28.9"
+  /// Whether LibraryCommunicator::open_window() and Membership::copy_engines can be had.
+  virtual bool has_windows() const = 0;
+  virtual bool has_copy_engines() const = 0;
   virtual Result make_id(UniqueId& id) = 0;
   /// Collective over the ranks of the id. `made` stays null if there is no communicator yet that could be
   /// aborted.

@@ -14,8 +14,10 @@ namespace {
 constexpr std::uintptr_t kAlignment =
     4096;  // promised by Memory; ncclMemAlloc's pages are larger, cudaMalloc's not
 
-/// Where memory is freed; whoever issues a collective afterwards hears of a failure.
+/// Where memory is freed; whoever issues a collective afterwards hears of a failure. While an exception unwinds the other ranks
+/// may never come.
 void close_quietly(Session& session, void* data) {
+  if (std::uncaught_exceptions() > 0) return session.abort();
   try {
     session.close_windows(data);
   } catch (const std::exception&) {  // all is aborted
@@ -30,6 +32,11 @@ NcclWorld::NcclWorld(World& mpi, Gpu gpu, const NcclOptions& options)
       options_(options),
       session_(std::make_shared<Session>(
           gpu.cuda.gpu(), fmt::format("rank {} on {}", mpi.rank(), mpi.topology().host), options.patience)) {
+  if (options.resources.window && !library().has_windows())
+    throw_user_error("fsdp.nccl_window = true needs NCCL 2.27 or newer, and this is {}", library().version());
+  if (options.resources.copy_engines && !library().has_copy_engines())
+    throw_user_error("fsdp.nccl_copy_engines = true needs NCCL 2.28 or newer, and this is {}",
+                     library().version());
   if (set_environment(mpi, gpu.cuda.gpu())) note_ = ", over sockets because ranks share a GPU";
 }
 
@@ -55,15 +62,19 @@ device::Memory NcclWorld::allocate(std::int64_t bytes) {
   require(bytes >= 0, "memory of negative size");
   if (bytes == 0) return {};
   void* const data = library().allocate(static_cast<std::size_t>(bytes));
-  if (data == nullptr || reinterpret_cast<std::uintptr_t>(data) % kAlignment != 0) {
+  const bool registrable = data != nullptr && reinterpret_cast<std::uintptr_t>(data) % kAlignment == 0;
+  std::int64_t without = registrable ? 0 : 1;
+  if (options_.resources.window) mpi_.sum(std::span(&without, 1));  // a window is one of all ranks
+  const bool window = options_.resources.window && without == 0;
+  if (!registrable) {
     if (data != nullptr) library().free(data);
     cudaGetLastError();  // what NCCL left there is no error of the next launch
     device::Memory memory = gpu_.device.allocate(bytes);
     if (!note_.ends_with("cudaMalloc")) note_ += ", buffers by cudaMalloc";
     return memory;
   }
-  if (options_.resources.window) session_->open_windows(data, static_cast<std::size_t>(bytes));
-  device::Memory memory(data, bytes, [session = options_.resources.window ? session_ : nullptr](void* begin) {
+  if (window) session_->open_windows(data, static_cast<std::size_t>(bytes));
+  device::Memory memory(data, bytes, [session = window ? session_ : nullptr](void* begin) {
     if (session) close_quietly(*session, begin);
     library().free(begin);
   });

@@ -106,7 +106,6 @@ TEST_F(GpuGraph, ReplaysWhateverIsInTheList) {
   const std::vector<TrajectoryOptions> all = {
       {.strategy = fsdp::Strategy::no_shard, .precision = brain},
       {.strategy = fsdp::Strategy::shard_grad_op, .accumulation = 2, .unsharded = true},
-      {.offload = {.optimizer = true}},
       {.accumulation = 2, .offload = {.optimizer = true, .params = true}}};
   for (const auto& options : all) expect_same(options, kUsualSteps - 1);
   fixture_ = fixture(7, 4, "bf16_params");  // two blocks: the residuals of the last one stay

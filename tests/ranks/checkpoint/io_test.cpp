@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <cstdlib>
 
 #include "checkpoint/checksums.hpp"
 #include "checkpoint/node_ranks.hpp"
@@ -234,7 +235,8 @@ TEST_F(Io, StoresMomentsInBfloat16) {
   std::int64_t moments = 0;
   for (const auto& tensor : wide.tensors) moments += 2 * size_of_tensor(tensor);
   const auto bytes = [&](const char* name) { return static_cast<std::int64_t>(fs::file_size(file(name))); };
-  EXPECT_NEAR(bytes("wide.h5") - bytes("narrow.h5"), 2 * moments, 12 * 4096.0);  // pages of twelve datasets
+  EXPECT_LE(std::abs(bytes("wide.h5") - bytes("narrow.h5") - 2 * moments),
+            12 * 4096);  // pages of twelve datasets
   EXPECT_EQ(read_checkpoint_summary(file("narrow.h5")).moments, DType::bfloat16);
   EXPECT_EQ(read_checkpoint_summary(file("wide.h5")).moments, DType::float32);
 
@@ -263,7 +265,10 @@ TEST_F(Io, WindowsEndAtStripes) {
 
 TEST(NodeRanks, AreAFewOfEachNode) {
   const auto groups = [](int wanted, int nodes, int local) {
-    return groups_per_node(wanted, 32, {.nodes = nodes, .local_ranks = local});
+    comm::Topology topology;
+    topology.nodes = nodes;
+    topology.local_ranks = local;
+    return groups_per_node(wanted, 32, topology);
   };
   EXPECT_EQ(groups(0, 1, 4), 4);
   EXPECT_EQ(groups(0, 1, 64), 32);

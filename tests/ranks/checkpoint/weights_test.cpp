@@ -124,7 +124,9 @@ TEST(Weights, FoldersThatHoldWeightsAreLeftAlone) {
 TEST(Weights, AFullDiskLeavesWhatWasThere) {
   const Exported exported({.max_shard_bytes = 60'000});
   const auto source = open_checkpoint_weights(exported.checkpoint());
+  wait_for_all_ranks();  // one may still tidy up
   const auto before = names_in(exported.folder());
+  wait_for_all_ranks();
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   rlimit unlimited{};
   getrlimit(RLIMIT_FSIZE, &unlimited);
@@ -148,6 +150,7 @@ TEST(Weights, AreReplacedAsAWhole) {
   });
   const auto source = open_checkpoint_weights(exported.checkpoint());
   export_weights(test_world(), *source, exported.folder(), {.overwrite = true});
+  wait_for_all_ranks();
   EXPECT_THAT(names_in(exported.folder()),
               ::testing::UnorderedElementsAre("model.safetensors", "notes.safetensors.txt"))
       << "whoever exports writes config.json again, when all is there";
