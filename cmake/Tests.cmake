@@ -47,8 +47,8 @@ function(llampi_rank_test entry name ranks labels timeout)
 endfunction()
 
 function(llampi_test_properties test ranks labels timeout)
-  if(ranks GREATER 2)
-    set(ranks 2) # oversubscribed: do not keep ctest waiting for processors that a workstation does not have
+  if(ranks GREATER 4)
+    set(ranks 4) # oversubscribed: ctest is not to wait for processors that a workstation does not have
   endif()
   set(environment ${LLAMPI_MPI_ENVIRONMENT})
   if(NOT "gpu" IN_LIST labels)
