@@ -31,6 +31,12 @@ std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member,
   return std::make_shared<const Levels>(std::move(levels));
 }
 
+std::vector<int> nodes_of_members(const std::vector<int>& members, const std::vector<int>& node_of_rank) {
+  std::vector<int> nodes;
+  for (const int rank : members) nodes.push_back(node_of_rank[static_cast<std::size_t>(rank)]);
+  return nodes;
+}
+
 bool sums_follow_placement(const std::vector<int>& node_of_member) {
   const auto levels = two_levels(node_of_member, 0);
   if (levels == nullptr) return false;

@@ -58,9 +58,7 @@ std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
 
 bool follow_placement(const RankGroups& groups, const std::vector<int>& node_of_rank) {
   const auto follows = [&](const std::vector<int>& members) {
-    std::vector<int> nodes;
-    for (const int rank : members) nodes.push_back(node_of_rank[rank]);
-    return comm::sums_follow_placement(nodes);
+    return comm::sums_follow_placement(comm::nodes_of_members(members, node_of_rank));
   };
   return std::ranges::any_of(groups.shards, follows) ||
          std::ranges::any_of(groups.shards.front(),

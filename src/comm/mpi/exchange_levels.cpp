@@ -45,20 +45,27 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-/// `values` to and from these ranks, this one among them; what rank i of them has arrives at room[i].
-void start_share(const Ends& ends, const std::vector<int>& ranks, Tensor values, Room room,
-                 Requests& requests) {
-  const Shape shape = shape_of(requests.keep(contiguous(ends, room.bytes)));
-  for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
-    const int rank = ranks[static_cast<std::size_t>(i)];
-    void* const arrives = at(room.data, i, room.bytes);
-    if (rank == ends.rank) {
-      copy_bytes(arrives, values.data, room.bytes);
+/// `bytes` to and from these ranks, this one among them: to rank i of them what is at leaves(i), from it to arrives(i).
+template <class Leaves, class Arrives>
+void start_exchange(const Ends& ends, const std::vector<int>& ranks, std::int64_t bytes, Leaves leaves,
+                    Arrives arrives, Requests& requests) {
+  const Shape shape = shape_of(requests.keep(contiguous(ends, bytes)));
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] == ends.rank) {
+      copy_bytes(arrives(i), leaves(i), bytes);
     } else {
-      start_receive(ends, arrives, shape, rank, requests);
-      start_send(ends, values.data, shape, rank, requests);
+      start_receive(ends, arrives(i), shape, ranks[i], requests);
+      start_send(ends, leaves(i), shape, ranks[i], requests);
     }
   }
+}
+
+/// `values` to and from these ranks; what rank i of them has arrives at room[i].
+void start_share(const Ends& ends, const std::vector<int>& ranks, Tensor values, Room room,
+                 Requests& requests) {
+  start_exchange(
+      ends, ranks, room.bytes, [&](std::size_t) { return values.data; },
+      [&](std::size_t i) { return at(room.data, static_cast<std::int64_t>(i), room.bytes); }, requests);
 }
 
 }  // namespace
@@ -96,33 +103,17 @@ void combine_in_node(const Ends& ends, Tensor whole, Room room, ReduceOp op) {
 }
 
 void start_scatter_between_nodes(const Ends& ends, Tensor whole, Room room, Requests& requests) {
-  const Levels& levels = *ends.levels;
-  const Shape shape = shape_of(requests.keep(contiguous(ends, room.bytes)));
-  for (int n = 0; n < levels.node_count(); ++n) {
-    const int rank = levels.nodes[static_cast<std::size_t>(n)][static_cast<std::size_t>(levels.place)];
-    void* const arrives = at(room.data, n, room.bytes);
-    const void* const leaves = at(whole.data, rank, room.bytes);
-    if (n == levels.node) {
-      copy_bytes(arrives, leaves, room.bytes);
-    } else {
-      start_receive(ends, arrives, shape, rank, requests);
-      start_send(ends, leaves, shape, rank, requests);
-    }
-  }
+  const std::vector<int> ranks = ends.levels->same_place(ends.levels->place);
+  start_exchange(
+      ends, ranks, room.bytes, [&](std::size_t n) { return at(whole.data, ranks[n], room.bytes); },
+      [&](std::size_t n) { return at(room.data, static_cast<std::int64_t>(n), room.bytes); }, requests);
 }
 
 void start_gather_between_nodes(const Ends& ends, Tensor own, void* whole, Requests& requests) {
-  const std::int64_t bytes = own.bytes();
-  const Shape shape = shape_of(requests.keep(contiguous(ends, bytes)));
-  for (const int rank : ends.levels->same_place(ends.levels->place)) {
-    void* const arrives = at(whole, rank, bytes);
-    if (rank == ends.rank) {
-      copy_bytes(arrives, own.data, bytes);
-    } else {
-      start_receive(ends, arrives, shape, rank, requests);
-      start_send(ends, own.data, shape, rank, requests);
-    }
-  }
+  const std::vector<int> ranks = ends.levels->same_place(ends.levels->place);
+  start_exchange(
+      ends, ranks, own.bytes(), [&](std::size_t) { return own.data; },
+      [&](std::size_t n) { return at(whole, ranks[n], own.bytes()); }, requests);
 }
 
 void start_gather_in_node(const Ends& ends, std::int64_t part_bytes, void* whole, Requests& requests) {

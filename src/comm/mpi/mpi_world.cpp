@@ -19,6 +19,7 @@
 #include "comm/mpi/topology.hpp"
 #include "comm/mpi/tree_order.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/placement.hpp"
 #include "llampi/device/host_memory.hpp"
 
 namespace llampi::comm {
@@ -235,11 +236,9 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members,
   check_mpi(MPI_Group_free(&some), "MPI_Group_free");
   check_mpi(MPI_Group_free(&all), "MPI_Group_free");
   const Communicator communicator(handle);
-  std::vector<int> node_of_member;
-  for (const int member : members)
-    node_of_member.push_back(options.node_of_rank[static_cast<std::size_t>(member)]);
   return std::make_unique<MpiGroup>(members, group_rank, &communicator, progress_,
-                                    two_levels(node_of_member, group_rank), options.max_count);
+                                    two_levels(nodes_of_members(members, options.node_of_rank), group_rank),
+                                    options.max_count);
 }
 
 void MpiWorld::barrier() {

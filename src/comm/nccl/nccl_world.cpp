@@ -7,6 +7,7 @@
 #include "comm/nccl/environment.hpp"
 #include "comm/nccl/nccl_group.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/placement.hpp"
 
 namespace llampi::comm::nccl {
 namespace {
@@ -52,9 +53,7 @@ std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
   std::unique_ptr<Group> host = mpi_.group(members);
   const auto& node_of_rank =
       options_.node_of_rank.empty() ? mpi_.topology().node_of_rank : options_.node_of_rank;
-  std::vector<int> node_of_member;
-  for (const int member : members) node_of_member.push_back(node_of_rank[static_cast<std::size_t>(member)]);
-  auto levels = two_levels(node_of_member, host->rank());
+  auto levels = two_levels(nodes_of_members(members, node_of_rank), host->rank());
   return std::make_unique<NcclGroup>(session_, gpu_, std::move(host), std::move(levels), options_);
 }
 
