@@ -34,6 +34,7 @@ std::string key_of(const std::string& field) {
       {"precision.reduce", "fsdp.reduce_dtype"},
       {"strategy", "fsdp.strategy"},
       {"shard_group_size", "fsdp.shard_group_size"},
+      {"shard_optimizer_over_replicas", "fsdp.shard_optimizer_over_replicas"},
       {"wrap.policy", "fsdp.wrap"},
       {"wrap.modules", "fsdp.wrap_modules"},
       {"wrap.min_params", "fsdp.wrap_min_params"},

@@ -210,6 +210,10 @@ Table fsdp_options(train::Config& c) {
        spelled_group_size(c.fsdp.shard_group_size),
        "ranks of a shard group of the hybrid strategies: those of a node, or a number",
        {.name = "node|N"}},
+      {"fsdp.shard_optimizer_over_replicas", &c.fsdp.shard_optimizer_over_replicas,
+       "divide the optimizer state also among the ranks that hold the same parameters (no_shard, where it is known as "
+       "ZeRO stage 1, and the hybrid strategies): each updates its part and gathers the others' after the update; less "
+       "memory, the same bits"},
       {"fsdp.accumulate", one_of(c.fsdp.accumulate),
        "micro-batches add up in sharded gradients, each reduced (small), or in whole ones, reduced once "
        "(fast)"},

@@ -45,7 +45,10 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
   }
   std::vector<bool> frozen;
   for (const auto& group : options.groups) frozen.push_back(group.frozen);
-  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen);
+  const bool divides_state = options.training && options.shard_optimizer_over_replicas;
+  require(!divides_state || !options.offload.params, "replicas gather updated shards on the device");
+  compiled.units = wrap(model, compiled.specs, options.wrap, groups.shard_count(), frozen,
+                        divides_state ? groups.replica_count() : 1);
   compiled.constants = model.constants(options.batch.positions(), options.precision.compute);
 
   ProgramSpec spec{.parameters = model.parameters(),

@@ -31,22 +31,29 @@ CompiledModel compile_what_fits(const Site& site, const model::Model& model, con
   return compiled;
 }
 
-/// Per unit: the real elements of a shard, by parameter group.
+/// Per unit: the real elements of what a rank updates, by parameter group.
+/// @param replica its index among those that have the same shard
 std::vector<std::vector<device::UpdateRange>> update_ranges(const model::Model& model,
                                                             const EngineOptions& options,
-                                                            const std::vector<Unit>& units, int shard) {
+                                                            const std::vector<Unit>& units, int shard,
+                                                            int replica) {
   std::vector<std::vector<device::UpdateRange>> all;
   for (const auto& unit : units) {
     auto& ranges = all.emplace_back();
     if (unit.frozen) continue;
+    const std::int64_t part_begin = unit.state_parts > 1 ? replica * unit.part_elements() : 0;
+    const std::int64_t part_end = part_begin + unit.part_elements();
     for (const auto& piece : shard_pieces(unit, shard)) {
       const optim::ParameterGroup group =
           options.training ? options.groups.at(piece.parameter) : optim::ParameterGroup{};
       if (group.frozen) continue;  // it joins a trained one
+      const std::int64_t begin = std::max(part_begin, piece.shard_offset);
+      const std::int64_t end = std::min(part_end, piece.shard_offset + piece.elements);
+      if (begin >= end) continue;
       const auto& name = model.parameters()[piece.parameter].name;
-      ranges.push_back({piece.shard_offset, piece.shard_offset + piece.elements, group.weight_decay,
-                        group.learning_rate_factor, RandomStream(options.seed, "round " + name).bits(0),
-                        piece.begin});
+      ranges.push_back({begin - part_begin, end - part_begin, group.weight_decay, group.learning_rate_factor,
+                        RandomStream(options.seed, "round " + name).bits(0),
+                        piece.begin + begin - piece.shard_offset});
     }
   }
   return all;
@@ -104,7 +111,8 @@ struct Engine::Impl {
   }
 
   BoundProgram bound(const Program& program) const {
-    return bind(program, arenas, {shards->rank(), shards->size()}, operations, names);
+    return bind(program, arenas, {{shards->rank(), shards->size()}, {replicas->rank(), replicas->size()}},
+                operations, names);
   }
   Tensor at(BufferId persistent) const { return arenas.at(compiled.evaluation[persistent]); }
 
@@ -146,7 +154,7 @@ struct Engine::Impl {
 
   /// The shards that are gathered follow the masters wherever somebody may have written these.
   void refresh() {
-    if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host);
+    if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host, *replicas);
   }
 
   /// As after the constructor.
@@ -211,17 +219,18 @@ struct Engine::Impl {
   Snapshot snapshot{device};
   std::vector<Fp8WeightPlace> fp8_weights =
       find_fp8_weights(compiled.specs, compiled.units, model.parameters());
-  RankContext context{.model = model,
-                      .options = options,
-                      .units = compiled.units,
-                      .device = device,
-                      .host = host,
-                      .shards = *shards,
-                      .replicas = *replicas,
-                      .ranges = update_ranges(model, options, compiled.units, shards->rank()),
-                      .fp8_weights = fp8_weights,
-                      .fp8_pieces = all_fp8_pieces(compiled, fp8_weights, shards->rank()),
-                      .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
+  RankContext context{
+      .model = model,
+      .options = options,
+      .units = compiled.units,
+      .device = device,
+      .host = host,
+      .shards = *shards,
+      .replicas = *replicas,
+      .ranges = update_ranges(model, options, compiled.units, shards->rank(), replicas->rank()),
+      .fp8_weights = fp8_weights,
+      .fp8_pieces = all_fp8_pieces(compiled, fp8_weights, shards->rank()),
+      .before_update = [this](device::Stream stream) { snapshot.hold_back(stream); }};
   Operations operations = all_operations(context);
   ActionNames names{compiled.units, compiled.specs};
   BoundProgram step, evaluation;
@@ -318,10 +327,13 @@ void Engine::initialise(std::uint64_t seed) {
 std::vector<StatePiece> Engine::pieces_to_load() {
   wait_for_snapshot();
   impl_->stale = true;
-  return pieces_held();
+  return impl_->views.to_load();
 }
 
-std::vector<StatePiece> Engine::pieces_held() const { return impl_->views.held(); }
+std::vector<StatePiece> Engine::pieces_held() const {
+  if (impl_->options.shard_optimizer_over_replicas) impl_->refresh();
+  return impl_->views.held();
+}
 
 std::vector<StatePiece> Engine::pieces_to_save() const { return impl_->views.to_save(); }
 

@@ -58,9 +58,18 @@ Changes other_changes(const EngineOptions& options, bool in_fp8) {
     changes.push_back(
         {{{"offload", "optimizer"}}, [](EngineOptions& o) { o.offload.optimizer = true; }, true});
   }
+  // What does not go with these two.
+  const auto without_parts = [&options](OptionValue value) {
+    std::vector<OptionValue> values = {std::move(value)};
+    if (options.shard_optimizer_over_replicas) values.push_back({"shard_optimizer_over_replicas", "false"});
+    return values;
+  };
   if (!options.offload.params && !in_fp8) {
-    changes.push_back({{{"offload", "params"}},
-                       [](EngineOptions& o) { o.offload.optimizer = o.offload.params = true; },
+    changes.push_back({without_parts({"offload", "params"}),
+                       [](EngineOptions& o) {
+                         o.offload.optimizer = o.offload.params = true;
+                         o.shard_optimizer_over_replicas = false;
+                       },
                        true});
   }
   if (!options.offload.residuals) {
@@ -68,10 +77,20 @@ Changes other_changes(const EngineOptions& options, bool in_fp8) {
         {{{"offload.residuals", "residuals"}}, [](EngineOptions& o) { o.offload.residuals = true; }, true});
   }
   if (options.strategy != Strategy::full_shard) {
-    changes.push_back({{{"strategy", word_of(Strategy::full_shard)}},
-                       [](EngineOptions& o) { o.strategy = Strategy::full_shard; }});
+    changes.push_back({without_parts({"strategy", word_of(Strategy::full_shard)}), [](EngineOptions& o) {
+                         o.strategy = Strategy::full_shard;
+                         o.shard_optimizer_over_replicas = false;
+                       }});
   }
   return changes;
+}
+
+/// Costs no bit and about no time; by itself only, as other changes do not go with it.
+Changes state_over_replicas(const EngineOptions& options, int replicas) {
+  if (!options.training || replicas == 1 || options.shard_optimizer_over_replicas || options.offload.params)
+    return {};
+  return {{{{"shard_optimizer_over_replicas", "true"}},
+           [](EngineOptions& o) { o.shard_optimizer_over_replicas = true; }}};
 }
 
 /// The state in bfloat16, one part after another. Combinations that a configuration may not have are left
@@ -161,7 +180,8 @@ std::optional<FittingRun> as_many_as_needed(const FitQuestion& q, Changes base, 
 /// The first that fits, in the order that find_fit() promises.
 std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   const Changes batches = smaller_micro_batches(q.options),
-                others = other_changes(q.options, fp8_tokens(q) > 1), narrow = narrower_state(q.options);
+                others = other_changes(q.options, fp8_tokens(q) > 1), narrow = narrower_state(q.options),
+                parts = state_over_replicas(q.options, q.groups.replica_count());
   const Changes smallest(batches.end() - std::min<std::ptrdiff_t>(1, std::ssize(batches)), batches.end());
   Changes on_device;  // what helps even where the host's memory is full
   std::copy_if(others.begin(), others.end(), std::back_inserter(on_device),
@@ -174,9 +194,12 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
     if (!some_fits && change.to_host)
       some_fits = fit_with(q, joined(joined(most_on_device, {change}), narrow), ranks).has_value();
   }
-  if (!some_fits) return std::nullopt;
+  if (!some_fits) {
+    if (parts.empty()) return std::nullopt;
+    return fit_with(q, parts, ranks);
+  }
 
-  for (const auto& changes : {batches, others}) {
+  for (const auto& changes : {batches, parts, others}) {
     for (const auto& change : changes) {
       if (auto fit = fit_with(q, {change}, ranks)) return fit;
     }

@@ -13,17 +13,18 @@ std::int64_t round_up(std::int64_t value, std::int64_t multiple) {
 }  // namespace
 
 Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<model::Parameter>& all,
-               int shards) {
+               int shards, int state_parts) {
   Unit unit;
   unit.name = std::move(name);
   unit.shards = shards;
+  unit.state_parts = state_parts;
   std::int64_t end = 0;
   for (const int p : parameters) {
     if (!all[p].joins_previous) end = round_up(end, kAlignment);
     unit.parameters.push_back({p, end, all[p].elements()});
     end += all[p].elements();
   }
-  unit.shard_elements = round_up((end + shards - 1) / shards, kAlignment);
+  unit.shard_elements = round_up((end + shards - 1) / shards, kAlignment * state_parts);
   return unit;
 }
 

@@ -190,7 +190,8 @@ std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::siz
 }  // namespace
 
 std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
-                       const WrapOptions& options, int shards, const std::vector<bool>& frozen) {
+                       const WrapOptions& options, int shards, const std::vector<bool>& frozen,
+                       int state_parts) {
   const auto& parameters = model.parameters();
   require(frozen.empty() || frozen.size() == parameters.size(), "which parameters are frozen");
   auto keys = keys_of_parameters(model, select(model, options));
@@ -233,7 +234,7 @@ std::vector<Unit> wrap(const model::Model& model, const std::vector<model::Stage
         if (part.empty()) continue;
         const char* const kind =
             is_frozen ? (is_fp8 ? " (frozen, fp8)" : " (frozen)") : (is_fp8 ? " (fp8)" : "");
-        units.push_back(make_unit(name + kind, part, parameters, shards));
+        units.push_back(make_unit(name + kind, part, parameters, shards, is_frozen ? 1 : state_parts));
         units.back().frozen = is_frozen;
         units.back().fp8 = is_fp8;
         units.back().follows = std::exchange(follows, true);

@@ -17,7 +17,9 @@ Traffic traffic_of(const fsdp::Program& program) {
   for (const auto& action : program.actions) {
     if (action.op == fsdp::Op::unshard) traffic.gathered += action.bytes;
     if (action.op == fsdp::Op::reduce) traffic.reduced += action.bytes;
-    if (action.op == fsdp::Op::all_reduce) traffic.replica_reduced += action.bytes;
+    if (action.op == fsdp::Op::all_reduce || action.op == fsdp::Op::reduce_scatter)
+      traffic.replica_reduced += action.bytes;
+    if (action.op == fsdp::Op::all_gather) traffic.replica_gathered += action.bytes;
     if (action.op == fsdp::Op::h2d) traffic.host_to_device += action.bytes;
     if (action.op == fsdp::Op::d2h) traffic.device_to_host += action.bytes;
   }

@@ -159,6 +159,7 @@ Json report_json(const PlanReport& r) {
            {{"gathered_bytes", r.traffic.gathered},
             {"reduced_bytes", r.traffic.reduced},
             {"replica_reduced_bytes", r.traffic.replica_reduced},
+            {"replica_gathered_bytes", r.traffic.replica_gathered},
             {"host_to_device_bytes", r.traffic.host_to_device},
             {"device_to_host_bytes", r.traffic.device_to_host}}},
           {"step_actions", r.step_actions},

@@ -121,14 +121,19 @@ std::string format_traffic(const PlanReport& r) {
     return fmt::format("  {:<22} {:>12}{}\n", name, format_bytes(bytes), bytes > 0 ? "  " + meaning : "");
   };
   const std::string others = fmt::format("{}/{}", r.shards - 1, r.shards);
+  const std::string replicas = fmt::format("{}/{}", r.replicas - 1, r.replicas);
+  const bool in_parts = r.traffic.replica_gathered > 0;
   return "bytes that the operations of a step cover, per rank\n" +
          line("gathered", r.traffic.gathered,
               "whole units, after their all-gather; a rank receives " + others + " of it") +
          line("reduced", r.traffic.reduced,
               "whole gradients, before their reduce-scatter; a rank sends " + others + " of it") +
          line("reduced over replicas", r.traffic.replica_reduced,
-              fmt::format("gradients that are all-reduced; a rank sends 2 x {}/{} of it", r.replicas - 1,
-                          r.replicas)) +
+              fmt::format("gradients that are {}; a rank sends {}{} of it",
+                          in_parts ? "reduce-scattered" : "all-reduced", in_parts ? "" : "2 x ", replicas)) +
+         (in_parts ? line("gathered over replicas", r.traffic.replica_gathered,
+                          "updated shards; a rank receives " + replicas + " of it")
+                   : "") +
          line("host to device", r.traffic.host_to_device, "copied") +
          line("device to host", r.traffic.device_to_host, "copied");
 }

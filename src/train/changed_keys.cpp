@@ -78,6 +78,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.wrap_min_params", free},
       {"fsdp.wrap_modules", free},
       {"fsdp.shard_group_size", free},
+      {"fsdp.shard_optimizer_over_replicas", free},
       {"fsdp.accumulate", free},
       {"fsdp.sum_order", free},
       {"fsdp.reduction", free},

@@ -31,6 +31,19 @@ void check_together(const Config& c) {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", *c.fsdp.shard_group_size,
                      word_of(c.fsdp.strategy));
   }
+  if (c.fsdp.shard_optimizer_over_replicas) {
+    if (c.fsdp.strategy != fsdp::Strategy::no_shard && !fsdp::is_hybrid(c.fsdp.strategy)) {
+      throw_user_error(
+          "fsdp.shard_optimizer_over_replicas = true needs fsdp.strategy = no_shard or a hybrid strategy: with {} each "
+          "rank has a part of the optimizer state already",
+          word_of(c.fsdp.strategy));
+    }
+    if (c.fsdp.cpu_offload == CpuOffload::params) {
+      throw_user_error(
+          "fsdp.shard_optimizer_over_replicas = true does not go with fsdp.cpu_offload = params: updated parameters are "
+          "gathered between devices; use fsdp.cpu_offload = optimizer");
+    }
+  }
   if (c.run.watchdog_seconds > 0 && c.run.watchdog_seconds < 1) {
     throw_user_error("run.watchdog_seconds = {}: use 0 (off), or at least 1", c.run.watchdog_seconds);
   }
@@ -133,6 +146,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.strategy = c.fsdp.strategy;
   options.shard_group_size = c.fsdp.shard_group_size.value_or(0);
   options.wrap = {c.fsdp.wrap, c.fsdp.wrap_min_params, c.fsdp.wrap_modules};
+  options.shard_optimizer_over_replicas = c.fsdp.shard_optimizer_over_replicas;
   options.sum_order = c.fsdp.sum_order;
   options.reduction = c.fsdp.reduction;
   options.accumulate_unsharded = c.fsdp.accumulate == GradientAccumulation::unsharded;

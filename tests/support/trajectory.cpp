@@ -102,6 +102,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.forward_prefetch = options.forward_prefetch;
   result.limit_all_gathers = options.limit;
   result.shard_group_size = options.shard_group_size;
+  result.shard_optimizer_over_replicas = options.state_over_replicas;
   result.accumulate_unsharded = options.unsharded;
   result.sum_order = options.sum_order;
   result.reduction = options.reduction;

@@ -29,6 +29,7 @@ struct TrajectoryOptions {
   bool poison = false;   ///< NaN in all transient memory before every step
   bool float64 = false;  ///< on the reference device
   int shard_group_size = 0;
+  bool state_over_replicas = false;  ///< EngineOptions::shard_optimizer_over_replicas
   bool unsharded = false;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
   comm::Reduction reduction = comm::Reduction::tree;  ///< that of the machine's world

@@ -9,10 +9,14 @@
 
 namespace llampi::fsdp {
 
-/// This rank's index among those that have the shards, and their number.
-struct ShardIndex {
+/// This rank's index among those of a group, and their number.
+struct MemberIndex {
   int index = 0;
   int count = 1;
+};
+/// Which parts of buffers are this rank's own.
+struct OwnParts {
+  MemberIndex shards = {}, replicas = {};
 };
 
 class Arenas {
@@ -25,7 +29,7 @@ class Arenas {
 
   /// A buffer of a placed program.
   Tensor at(const Buffer& buffer) const;
-  Tensor at(const Buffer& buffer, const Part& part, ShardIndex shard) const;
+  Tensor at(const Buffer& buffer, const Part& part, const OwnParts& own) const;
 
   /// Per arena, the end of the farthest memory that has been given to an operation so far: what the program
   /// says is needed, if it is right.

@@ -27,6 +27,9 @@ struct EngineOptions {
   bool forward_prefetch = true;
   int limit_all_gathers = 2;
   int shard_group_size = 0;  ///< hybrid strategies: ranks per shard group; 0: the ranks of a node
+  /// no_shard and hybrid strategies: replicas divide the optimizer state of their shard, each updates its part and gathers
+  /// those of the others. No bit changes. Not with Offload::params.
+  bool shard_optimizer_over_replicas = false;
   bool accumulate_unsharded = false;
   SumOrder sum_order = SumOrder::any;  ///< the caller gives ranks micro-batches by micro_batch_number()
   comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs: that of the world

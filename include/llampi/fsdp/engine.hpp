@@ -66,10 +66,11 @@ class Engine {
 
   /// Initial values by Philox, keyed by (seed, name, element): the same for every world size and strategy.
   void initialise(std::uint64_t seed);
-  /// What this rank must be given, which replicas need to be given too. The caller may write it until the
-  /// next step or evaluation.
+  /// What this rank must be given, which replicas need to be given too, unless they divide the optimizer state. The caller
+  /// may write it until the next step or evaluation, in which shards follow: so all ranks ask, or none.
   std::vector<StatePiece> pieces_to_load();
-  /// All that this rank holds, with what other ranks hold as well. To be read only.
+  /// What this rank holds, with what other ranks hold as well; where replicas divide the optimizer state, of the parameters
+  /// only, as they are gathered: all ranks ask, or none. To be read only.
   std::vector<StatePiece> pieces_held() const;
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;

@@ -47,10 +47,13 @@ class Op {
   static const Op reduce;       ///< reduce-scatter of a unit's gradient over the shard group
   static const Op all_reduce;   ///< over the replicate group: of the sharded gradient in place, or, where a
                                 ///< unit has one shard, of the unsharded gradient
-  static const Op add;          ///< a partial sum of a unit's gradients to another: see SumOrder::tree
-  static const Op largest;      ///< largest magnitude of a unit's sharded gradient, once it is complete
-  static const Op norm;         ///< global gradient norm and clip coefficient
-  static const Op update;       ///< optimizer on a unit's shard; on Stream::host by the host
+  static const Op reduce_scatter;  ///< likewise, where each replica updates a part of the shard: to that part
+  static const Op
+      all_gather;           ///< over the replicate group, in place: of the parts of a shard that were updated
+  static const Op add;      ///< a partial sum of a unit's gradients to another: see SumOrder::tree
+  static const Op largest;  ///< largest magnitude of a unit's sharded gradient, once it is complete
+  static const Op norm;     ///< global gradient norm and clip coefficient
+  static const Op update;   ///< optimizer on a unit's shard; on Stream::host by the host
 
  private:
   const char* name_;
@@ -58,7 +61,8 @@ class Op {
 inline constexpr Op Op::h2d{"h2d"}, Op::d2h{"d2h"}, Op::unshard{"unshard"}, Op::cast_params{"cast_params"},
     Op::fp8_scales{"fp8_scales"}, Op::fp8_cast{"fp8_cast"}, Op::transpose{"transpose"},
     Op::forward{"forward"}, Op::recompute{"recompute"}, Op::backward{"backward"}, Op::reshard{"reshard"},
-    Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"}, Op::add{"add"},
+    Op::cast_grads{"cast_grads"}, Op::reduce{"reduce"}, Op::all_reduce{"all_reduce"},
+    Op::reduce_scatter{"reduce_scatter"}, Op::all_gather{"all_gather"}, Op::add{"add"},
     Op::largest{"largest"}, Op::norm{"norm"}, Op::update{"update"};
 inline const char* to_string(Op op) { return op.name(); }
 
@@ -248,15 +252,17 @@ enum class Slot : std::uint8_t {
 };
 const char* to_string(Slot slot);
 
-/// A part of a buffer: all of it, `rows` x `cols` from an element on, or what belongs to this rank of equal
-/// shards.
+/// What belongs to this rank of a buffer: its shard of a unit's flat buffer, or of a shard the part that it updates.
+enum class Own : std::uint8_t { none, shard, replica_part };
+
+/// A part of a buffer: all of it, `rows` x `cols` from an element on, or what belongs to this rank of equal parts.
 struct Part {
   std::int64_t offset = 0;
   std::int64_t rows = 0;  ///< 0: all
   std::int64_t cols = 0;
-  bool own_shard = false;
+  Own own = Own::none;
 
-  bool whole() const { return rows == 0 && !own_shard; }
+  bool whole() const { return rows == 0 && own == Own::none; }
   bool operator==(const Part&) const = default;
 };
 
@@ -291,7 +297,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-/// Where a unit's state is kept.
+/// Where a unit's state is kept. With Unit::state_parts, of moments and a master of its own this rank's part.
 struct UnitState {
   BufferId shard = BufferId::none;
   BufferId master = BufferId::none;  ///< the shard, where it has none of its own

@@ -32,11 +32,14 @@ struct Unit {
   std::vector<UnitParameter> parameters;
   std::int64_t shard_elements = 0;
   int shards = 1;
+  /// Ranks that hold the same shard and divide its optimizer state into equal parts; 1: each has all of it.
+  int state_parts = 1;
   bool frozen = false;   ///< no gradient, no optimizer state
   bool fp8 = false;      ///< gathered in float8_e4m3fn: its parameters are StageSpec::fp8_weights
   bool follows = false;  ///< another part of the unit before it: gathered and freed with it
 
   std::int64_t flat_elements() const { return shard_elements * shards; }
+  std::int64_t part_elements() const { return shard_elements / state_parts; }
 };
 
 /// The part of a parameter that lies in one shard.
@@ -47,9 +50,9 @@ struct ShardPiece {
   std::int64_t shard_offset = 0;  ///< of that element in the shard
 };
 
-/// Lays a set of parameters out over `shards` equal shards.
+/// Lays a set of parameters out over `shards` equal shards, each of `state_parts` equal parts.
 Unit make_unit(std::string name, const std::vector<int>& parameters, const std::vector<model::Parameter>& all,
-               int shards);
+               int shards, int state_parts = 1);
 
 /// The pieces of shard `shard`, in order; none if it is all padding.
 std::vector<ShardPiece> shard_pieces(const Unit& unit, int shard);

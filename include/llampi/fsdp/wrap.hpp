@@ -57,10 +57,12 @@ struct WrapOptions {
 /// @param specs those of the stages, in order; only `parameters` and `fp8_weights` are read
 /// @param shards ranks among which each unit is divided
 /// @param frozen per parameter; empty: none is
+/// @param state_parts Unit::state_parts of those that are trained
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if
 /// `min_params` is negative
 std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
-                       const WrapOptions& options, int shards, const std::vector<bool>& frozen = {});
+                       const WrapOptions& options, int shards, const std::vector<bool>& frozen = {},
+                       int state_parts = 1);
 
 /// A table for people: per unit its parameters, elements, bytes in float32, elements per shard, and the
 /// elements of padding in all shards together. Ends with a line of totals.

@@ -42,7 +42,7 @@
 //       they hold, and all that is alive then
 //   categories {parameters, gradients, optimizer, activations, other} {kept_bytes, busiest_bytes}
 //       busiest contains what is kept
-//   traffic {gathered_bytes, reduced_bytes, replica_reduced_bytes, host_to_device_bytes,
+//   traffic {gathered_bytes, reduced_bytes, replica_reduced_bytes, replica_gathered_bytes, host_to_device_bytes,
 //            device_to_host_bytes}
 //       see Traffic
 //   step_actions, evaluation_actions
@@ -110,13 +110,16 @@ struct CategoryReport {
 /// Bytes that the operations of a step cover, summed. What a rank sends and receives is less, or more:
 /// - gathered: whole flat buffers, as they are after the all-gather. Of n ranks each receives (n-1)/n of it.
 /// - reduced: whole flat gradients, as they are before the reduce-scatter. Each rank sends (n-1)/n of it.
-/// - replica_reduced: gradients that are all-reduced over m replicas. Each rank sends 2 (m-1)/m of it.
+/// - replica_reduced: gradients that are all-reduced over m replicas. Each rank sends 2 (m-1)/m of it; (m-1)/m where
+///   replicas divide the optimizer state, as a reduce-scatter does.
+/// - replica_gathered: shards that are gathered over m replicas after their parts were updated. Each rank sends (m-1)/m.
 /// - host_to_device, device_to_host: what is copied.
 /// Not counted: the scalars of the gradient norm and of the loss.
 struct Traffic {
   std::int64_t gathered = 0;
   std::int64_t reduced = 0;
   std::int64_t replica_reduced = 0;
+  std::int64_t replica_gathered = 0;
   std::int64_t host_to_device = 0;
   std::int64_t device_to_host = 0;
 };

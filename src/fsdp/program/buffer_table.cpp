@@ -72,6 +72,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     list->assign(units, BufferId::none);
   unsharded_gradient_.resize(units);
   sharded_gradient_.resize(units);
+  joined_gradient_.resize(units);
   transposed_.assign(fp8_weights_.size(), BufferId::none);
   streamed_.resize(units);
   for (auto* list : {&activation_, &host_activation_, &returned_activation_})
@@ -134,18 +135,19 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
 void BufferTable::add_states() {
   const auto& precision = spec_.precision;
   for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
-    const std::int64_t n = spec_.units[u].shard_elements;
+    const Unit& unit = spec_.units[u];
     const auto keep = [&](Purpose purpose, DType dtype, bool host) {
-      Buffer buffer = of_unit(purpose, u, dtype, n);
+      const bool shared = purpose == Purpose::parameter_shard;
+      Buffer buffer = of_unit(purpose, u, dtype, shared ? unit.shard_elements : unit.part_elements());
       buffer.arena = host_or_device(host);
       return persistent(buffer);
     };
     auto& state = program_.persistent.units.emplace_back();
     // What is cast to 8 bits can be cast from the master, if that is on the device.
-    const bool from_master = spec_.units[u].fp8 && !spec_.units[u].frozen && !placement_.host_master;
+    const bool from_master = unit.fp8 && !unit.frozen && !placement_.host_master;
     state.master = state.shard = keep(
         Purpose::parameter_shard, from_master ? precision.master : precision.param, placement_.host_shard);
-    if (spec_.units[u].frozen) continue;
+    if (unit.frozen) continue;
     if (placement_.own_master && !from_master)
       state.master = keep(Purpose::master, precision.master, placement_.host_master);
     if (!spec_.optimizer_state) continue;
@@ -241,9 +243,18 @@ BufferId BufferTable::reduce_buffer(int unit) {
 }
 
 BufferId BufferTable::sharded_gradient(int unit, int sum) {
+  const Unit& of = spec_.units[unit];
   return partial_sum(sharded_gradient_[unit], sum,
                      of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard,
-                             spec_.units[unit].shard_elements));
+                             of.shards > 1 ? of.shard_elements : of.part_elements()));
+}
+
+BufferId BufferTable::joined_gradient(int unit, int sum) {
+  const Unit& of = spec_.units[unit];
+  if (of.shards == 1 || of.state_parts == 1) return sharded_gradient(unit, sum);
+  Buffer part = of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard, of.part_elements());
+  part.name += ", part";
+  return partial_sum(joined_gradient_[unit], sum, part);
 }
 
 BufferId BufferTable::activation(int stage) {
@@ -306,7 +317,8 @@ StreamedState BufferTable::streamed(int unit) {
   StreamedState& known = streamed_[unit];
   const auto& precision = spec_.precision;
   const auto make = [&](BufferId& id, DType dtype) {
-    once(id, [&] { return of_unit(Purpose::streamed_state, unit, dtype, spec_.units[unit].shard_elements); });
+    once(id,
+         [&] { return of_unit(Purpose::streamed_state, unit, dtype, spec_.units[unit].part_elements()); });
   };
   if (placement_.host_master) make(known.master, placement_.own_master ? precision.master : precision.param);
   make(known.exp_avg, precision.moment);
@@ -318,7 +330,7 @@ StreamedState BufferTable::streamed(int unit) {
 BufferId BufferTable::host_gradient(int unit) {
   return once(host_gradient_[unit], [&] {
     return on_host(of_unit(Purpose::host_gradient, unit, spec_.precision.gradient_shard,
-                           spec_.units[unit].shard_elements));
+                           spec_.units[unit].part_elements()));
   });
 }
 
@@ -326,7 +338,7 @@ BufferId BufferTable::host_shard(int unit) {
   if (spec_.precision.master == spec_.precision.param) return BufferId::none;
   return once(host_shard_[unit], [&] {
     return on_host(
-        of_unit(Purpose::host_shard, unit, spec_.precision.param, spec_.units[unit].shard_elements));
+        of_unit(Purpose::host_shard, unit, spec_.precision.param, spec_.units[unit].part_elements()));
   });
 }
 

@@ -45,6 +45,8 @@ class BufferTable {
   BufferId unsharded_gradient(int unit, int sum = 0);
   BufferId reduce_buffer(int unit);
   BufferId sharded_gradient(int unit, int sum = 0);
+  /// The sharded gradient, summed over replicas; where these divide the optimizer state, this rank's part of it.
+  BufferId joined_gradient(int unit, int sum = 0);
 
   BufferId activation(int stage);
   BufferId host_activation(int stage);
@@ -85,7 +87,8 @@ class BufferTable {
   std::vector<std::array<BufferId, 2>> unsharded_, cast_;  // per unit and pass
   std::vector<BufferId> fp8_shard_, transposed_;
   std::vector<BufferId> reduce_buffer_, host_gradient_, host_shard_;
-  std::vector<std::vector<BufferId>> unsharded_gradient_, sharded_gradient_;  // per unit and sum
+  std::vector<std::vector<BufferId>> unsharded_gradient_, sharded_gradient_,
+      joined_gradient_;  // per unit and sum
   std::vector<StreamedState> streamed_;
   std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per stage
   std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,

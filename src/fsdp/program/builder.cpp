@@ -252,11 +252,11 @@ class Builder {
                             .micro_batch = micro_batch,
                             .payload = CopyPayload::shard,
                             .pass = pass,
-                            .operands = {source, write_of(whole, Slot::output, {.own_shard = true})},
+                            .operands = {source, write_of(whole, Slot::output, {.own = Own::shard})},
                             .waits = waits,
                             .bytes = list_.bytes_of(shard)});
       waits.push_back(arrival);
-      source = read_of(whole, Slot::input, {.own_shard = true});
+      source = read_of(whole, Slot::input, {.own = Own::shard});
     }
     if (!plan.gathered) return arrival;
     const BufferId whole = list_.buffers.unsharded(unit, pass);
@@ -466,7 +466,7 @@ class Builder {
     const bool adds = m > 0 && !spec_.accumulate_unsharded;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
     travelling_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
-    if (joins_groups(spec_, unit) && m + 1 == spec_.micro_batches) push_join(list_, unit, m, shard);
+    if (joins_groups(spec_, unit) && m + 1 == spec_.micro_batches) push_join(list_, unit, m, 0);
   }
 
   /// The same in the order of a tree.

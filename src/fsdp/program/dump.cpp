@@ -12,7 +12,7 @@ namespace llampi::fsdp {
 namespace {
 
 std::int64_t bytes_of(const Buffer& buffer, const Operand& operand) {
-  if (operand.part.whole() || operand.part.own_shard) return buffer.bytes;
+  if (operand.part.whole() || operand.part.own != Own::none) return buffer.bytes;
   return operand.part.rows * operand.part.cols * size_of(buffer.dtype);
 }
 

@@ -8,18 +8,31 @@
 #include "llampi/fsdp/sum_order.hpp"
 
 namespace llampi::fsdp {
+namespace {
+
+/// How sums over replicas are formed.
+Op over_replicas(const Unit& unit) { return unit.state_parts > 1 ? Op::reduce_scatter : Op::all_reduce; }
+
+std::int64_t workspace_over_replicas(const ProgramSpec& spec, const Unit& unit, std::int64_t elements,
+                                     DType dtype) {
+  return unit.state_parts > 1
+             ? comm::reduce_scatter_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction)
+             : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction);
+}
+
+}  // namespace
 
 int push_reduction(Emission& list, const Reduction& r) {
   const ProgramSpec& spec = list.spec;
-  const bool sharded = spec.units[r.unit].shards > 1;
-  const std::int64_t elements = spec.units[r.unit].flat_elements();
+  const Unit& unit = spec.units[r.unit];
+  const bool sharded = unit.shards > 1;
+  const std::int64_t elements = unit.flat_elements();
   const DType dtype = spec.precision.reduce;
   const std::int64_t workspace =
-      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, spec.units[r.unit].shards, dtype,
-                                               spec.reduction)
-              : comm::all_reduce_workspace(spec.backend, elements, spec.replicas, dtype, spec.reduction);
+      sharded ? comm::reduce_scatter_workspace(spec.backend, elements, unit.shards, dtype, spec.reduction)
+              : workspace_over_replicas(spec, unit, elements, dtype);
   list.last_reduction =
-      list.push({.op = sharded ? Op::reduce : Op::all_reduce,
+      list.push({.op = sharded ? Op::reduce : over_replicas(unit),
                  .stream = kReduceStream,
                  .unit = r.unit,
                  .micro_batch = r.micro_batch,
@@ -32,18 +45,21 @@ int push_reduction(Emission& list, const Reduction& r) {
   return list.last_reduction;
 }
 
-int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits) {
+int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits) {
   const ProgramSpec& spec = list.spec;
+  const Unit& of = spec.units[unit];
+  const BufferId shard = list.buffers.sharded_gradient(unit, sum);
   const std::int64_t workspace =
-      comm::all_reduce_workspace(spec.backend, spec.units[unit].shard_elements, spec.replicas,
-                                 spec.precision.gradient_shard, spec.reduction);
+      workspace_over_replicas(spec, of, of.shard_elements, spec.precision.gradient_shard);
   list.last_reduction =
-      list.push({.op = Op::all_reduce,
+      list.push({.op = over_replicas(of),
                  .stream = kReduceStream,
                  .unit = unit,
                  .micro_batch = micro_batch,
                  .ranks = Ranks::replicate_group,
-                 .operands = {read_of(shard), write_of(shard), workspace_operand(list, workspace)},
+                 .operands = {{shard, Slot::input, of.state_parts > 1 ? Access::both : Access::read},
+                              write_of(list.buffers.joined_gradient(unit, sum)),
+                              workspace_operand(list, workspace)},
                  .waits = std::move(waits),
                  .bytes = list.bytes_of(shard)});
   return list.last_reduction;
@@ -91,7 +107,7 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
   if (!joins_groups(spec_, unit)) {
     const auto term = sums.between.begin_added_term();
     reduce(unit, micro_batch, gradient, term.buffer, term.adds);
-    sums.pending = sums.between.end_term(term);
+    sums.pending = between_subtrees(unit, sums.between.end_term(term));
     return sums.reduction;
   }
   if (spec_.accumulate_unsharded) {
@@ -100,15 +116,16 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
     const auto term = sums.within.begin_added_term();
     reduce(unit, micro_batch, gradient, sums.between.free_buffer(term.buffer), term.adds);
     for (const auto& [from, to] : sums.within.end_term(term))
-      sums.pending.push_back({sums.between.free_buffer(from), sums.between.free_buffer(to)});
+      sums.pending.push_back({list_.buffers.sharded_gradient(unit, sums.between.free_buffer(from)),
+                              list_.buffers.sharded_gradient(unit, sums.between.free_buffer(to))});
     if (!complete) return sums.reduction;
     add_pending(unit);
     sums.within.end();
   }
   const int subtree = sums.between.begin_term();
-  push_join(list_, unit, micro_batch, list_.buffers.sharded_gradient(unit, subtree), {list_.last_compute});
+  push_join(list_, unit, micro_batch, subtree, {list_.last_compute});
   sums.reduction = list_.last_reduction;
-  sums.pending = sums.between.end_term({subtree});
+  sums.pending = between_subtrees(unit, sums.between.end_term({subtree}));
   return sums.reduction;
 }
 
@@ -121,7 +138,8 @@ void GradientSums::end() {
 
 void GradientSums::end_unit(int unit) {
   OfUnit& sums = units_[unit];
-  for (const auto& addition : sums.between.end()) sums.pending.push_back(addition);
+  for (const Addition& addition : between_subtrees(unit, sums.between.end()))
+    sums.pending.push_back(addition);
   const bool adds = !sums.pending.empty();
   add_pending(unit);
   if (spec_.backend == comm::Backend::nccl)
@@ -133,12 +151,19 @@ void GradientSums::reduce(int unit, int micro_batch, BufferId gradient, int buff
       list_, {unit, micro_batch, gradient, list_.buffers.sharded_gradient(unit, buffer), adds});
 }
 
+std::vector<GradientSums::Addition> GradientSums::between_subtrees(
+    int unit, const std::vector<PartialSums::Addition>& additions) {
+  std::vector<Addition> result;
+  for (const auto& [from, to] : additions)
+    result.push_back({list_.buffers.joined_gradient(unit, from), list_.buffers.joined_gradient(unit, to)});
+  return result;
+}
+
 /// Not as soon as they can be: the compute stream would wait for the reduction.
 void GradientSums::add_pending(int unit) {
   OfUnit& sums = units_[unit];
   for (const auto& [from, to] : std::exchange(sums.pending, {}))
-    push_addition(unit, list_.buffers.sharded_gradient(unit, from), list_.buffers.sharded_gradient(unit, to),
-                  {sums.reduction});
+    push_addition(unit, from, to, {sums.reduction});
 }
 
 void GradientSums::push_addition(int unit, BufferId from, BufferId to, std::vector<int> waits) {

@@ -10,7 +10,7 @@
 namespace llampi::fsdp {
 
 /// A unit's gradient of the micro-batch, or of all so far, to `shard`: a reduce-scatter over the shard group, or where a
-/// unit has one shard an all-reduce over its replicas.
+/// unit has one shard an all-reduce over its replicas, or a reduce-scatter where these divide the optimizer state.
 struct Reduction {
   int unit, micro_batch;
   BufferId gradient, shard;
@@ -24,8 +24,10 @@ inline bool joins_groups(const ProgramSpec& spec, int unit) {
   return spec.units[unit].shards > 1 && spec.replicas > 1;
 }
 
-/// Hybrid: the sharded gradient is complete within the group; one all-reduce of the shard, in place, joins the groups.
-int push_join(Emission& list, int unit, int micro_batch, BufferId shard, std::vector<int> waits = {});
+/// Hybrid: a sharded gradient is complete within the group. One all-reduce of the shard, in place, joins the groups, or a
+/// reduce-scatter: see BufferTable::joined_gradient().
+/// @param sum of partial sums
+int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits = {});
 
 /// SumOrder::tree. What is added on a rank are the sums of subtrees (see micro_batches_of_subtree()): each micro-batch has a
 /// gradient of its own, which is reduced at once, or, with ProgramSpec::accumulate_unsharded, with those of its subtree.
@@ -41,17 +43,22 @@ class GradientSums {
   void end();
 
  private:
+  struct Addition {
+    BufferId from, to;
+  };
   struct OfUnit {
-    PartialSums within;                          ///< of the micro-batches of a subtree
-    PartialSums between;                         ///< of subtrees; where there is no join of groups, of all
-    std::vector<PartialSums::Addition> pending;  ///< in sharded gradients, until the reduction is done
-    int written = -1, written_to = 0;            ///< the latest micro-batch, and the buffer of its gradient
-    int reduction = -1;                          ///< the latest
+    PartialSums within;                ///< of the micro-batches of a subtree
+    PartialSums between;               ///< of subtrees; where there is no join of groups, of all
+    std::vector<Addition> pending;     ///< until the reduction is done
+    int written = -1, written_to = 0;  ///< the latest micro-batch, and the buffer of its gradient
+    int reduction = -1;                ///< the latest
   };
 
   int add_micro_batch(int unit, int micro_batch);
   void end_unit(int unit);
   void reduce(int unit, int micro_batch, BufferId gradient, int buffer, bool adds);
+  /// What is to be added of the sums of subtrees.
+  std::vector<Addition> between_subtrees(int unit, const std::vector<PartialSums::Addition>& additions);
   void add_pending(int unit);
   void push_addition(int unit, BufferId from, BufferId to, std::vector<int> waits);
 

@@ -65,7 +65,7 @@ BufferId Program::add(Buffer buffer) {
 }
 
 std::pair<std::int64_t, std::int64_t> extent(const Buffer& buffer, const Part& part) {
-  if (part.whole() || part.own_shard) return {0, buffer.elements()};
+  if (part.whole() || part.own != Own::none) return {0, buffer.elements()};
   return {part.offset, part.offset + part.rows * part.cols};
 }
 

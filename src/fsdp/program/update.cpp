@@ -32,7 +32,8 @@ class UpdateBuilder {
       emit_streamed_updates();
     } else {
       for (const int u : trained_)
-        emit_update(u, kept_.units[u], both_of(kept_.units[u].shard, Slot::output));
+        emit_gather(u,
+                    emit_update(u, kept_.units[u], both_of(kept_.units[u].shard, Slot::output, own_part(u))));
     }
   }
 
@@ -43,25 +44,45 @@ class UpdateBuilder {
     if (const int last = found_beside ? list_.last_largest : list_.last_reduction; last >= 0)
       norm.waits.push_back(last);
     for (const int u : trained_)
-      norm.operands.push_back(read_of(list_.buffers.sharded_gradient(u), Slot::gradient));
+      norm.operands.push_back(read_of(list_.buffers.joined_gradient(u), Slot::gradient));
     norm.operands.push_back(found_beside ? both_of(kept_.norm_scalars, Slot::norm_scalars)
                                          : write_of(kept_.norm_scalars, Slot::norm_scalars));
+    const int most_ranks = std::max(spec_.shards, spec_.replicas);
     norm.operands.push_back(
-        workspace_operand(list_, comm::all_reduce_workspace(spec_.backend, 2, spec_.shards, DType::int64)));
+        workspace_operand(list_, comm::all_reduce_workspace(spec_.backend, 2, most_ranks, DType::int64)));
     norm.operands.push_back(both_of(kept_.step_scalars, Slot::scalars));
     return list_.push(std::move(norm));
+  }
+
+  /// What this rank updates of a shard.
+  Part own_part(int unit) const {
+    return {.own = spec_.units[unit].state_parts > 1 ? Own::replica_part : Own::none};
+  }
+
+  /// The parts of the shard that other replicas have updated, where they divide the optimizer state.
+  void emit_gather(int unit, int updated) {
+    if (spec_.units[unit].state_parts == 1) return;
+    const BufferId shard = kept_.units[unit].shard;
+    list_.push({.op = Op::all_gather,
+                .stream = kUnshardStream,
+                .unit = unit,
+                .ranks = Ranks::replicate_group,
+                .operands = {read_of(shard, Slot::input, own_part(unit)), write_of(shard)},
+                .waits = {updated},
+                .bytes = list_.bytes_of(shard)});
   }
 
   /// @param state where master and moments are during the update
   /// @param shard the new one: `write` where it does not lie where it is kept
   int emit_update(int unit, const UnitState& state, const Operand& shard, std::vector<int> waits = {}) {
+    const Part of_master = state.master == kept_.units[unit].shard ? own_part(unit) : Part();
     return list_.push(
         {.op = Op::update,
          .unit = unit,
-         .operands = {read_of(list_.buffers.sharded_gradient(unit), Slot::gradient),
-                      read_of(kept_.step_scalars, Slot::scalars), both_of(state.master, Slot::master),
-                      both_of(state.exp_avg, Slot::exp_avg), both_of(state.exp_avg_sq, Slot::exp_avg_sq),
-                      shard},
+         .operands = {read_of(list_.buffers.joined_gradient(unit), Slot::gradient),
+                      read_of(kept_.step_scalars, Slot::scalars),
+                      both_of(state.master, Slot::master, of_master), both_of(state.exp_avg, Slot::exp_avg),
+                      both_of(state.exp_avg_sq, Slot::exp_avg_sq), shard},
          .waits = std::move(waits)});
   }
 
@@ -116,7 +137,7 @@ class UpdateBuilder {
       const int unit = trained_[k];
       const StreamedState streamed = list_.buffers.streamed(unit);
       UnitState state = kept_.units[unit];
-      Operand shard = both_of(state.shard, Slot::output);
+      Operand shard = both_of(state.shard, Slot::output, own_part(unit));
       if (streamed.master != BufferId::none) {
         if (!state.has_own_master()) shard.buffer = streamed.master;
         state.master = streamed.master;
@@ -124,6 +145,7 @@ class UpdateBuilder {
       if (streamed.shard != BufferId::none) shard = write_of(streamed.shard);
       state.exp_avg = streamed.exp_avg, state.exp_avg_sq = streamed.exp_avg_sq;
       const int update = emit_update(unit, state, shard, {state_in_[k]});
+      emit_gather(unit, update);
       const int out = emit_state_out(unit, update);
       if (k + 2 < trained_.size()) state_in_.push_back(emit_state_in(trained_[k + 2], out));
     }
@@ -131,7 +153,7 @@ class UpdateBuilder {
 
   int emit_gradient_out(std::size_t k, std::vector<int> after) {
     const int unit = trained_[k];
-    const BufferId gradient = list_.buffers.sharded_gradient(unit);
+    const BufferId gradient = list_.buffers.joined_gradient(unit);
     return list_.push(copy_of(Op::d2h, unit, CopyPayload::gradient,
                               {{gradient, list_.buffers.host_gradient(unit)}}, std::move(after)));
   }
@@ -158,7 +180,9 @@ class UpdateBuilder {
       if (spec_.offload.params) continue;
       Action copy = copy_of(Op::h2d, unit, CopyPayload::new_shard, {{shard.buffer, kept_.units[unit].shard}},
                             {updated});
+      copy.operands.back().part = own_part(unit);
       ins.push_back(list_.push(std::move(copy)));
+      emit_gather(unit, ins.back());
     }
   }
 
@@ -198,7 +222,7 @@ void emit_largest(Emission& list, int unit, int complete) {
       list.push({.op = Op::largest,
                  .stream = kBesideStream,
                  .unit = unit,
-                 .operands = {read_of(list.buffers.sharded_gradient(unit), Slot::gradient),
+                 .operands = {read_of(list.buffers.joined_gradient(unit), Slot::gradient),
                               write_of(list.program.persistent.norm_scalars, Slot::norm_scalars, own)},
                  .waits = {complete}});
 }

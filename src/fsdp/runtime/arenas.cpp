@@ -34,12 +34,13 @@ Tensor Arenas::at(const Buffer& buffer) const {
   return {memory.data() + buffer.offset, buffer.dtype, buffer.rows, buffer.cols};
 }
 
-Tensor Arenas::at(const Buffer& buffer, const Part& part, ShardIndex shard) const {
+Tensor Arenas::at(const Buffer& buffer, const Part& part, const OwnParts& own) const {
   const Tensor whole = at(buffer);
   if (part.whole()) return whole;
-  if (part.own_shard) {
-    const std::int64_t n = whole.elements() / shard.count;
-    return whole.slice(shard.index * n, (shard.index + 1) * n);
+  if (part.own != Own::none) {
+    const auto [index, count] = part.own == Own::shard ? own.shards : own.replicas;
+    const std::int64_t n = whole.elements() / count;
+    return whole.slice(index * n, (index + 1) * n);
   }
   require(part.offset + part.rows * part.cols <= whole.elements(), "a part beyond its buffer");
   Tensor view = whole.slice(part.offset, part.offset + part.rows * part.cols);

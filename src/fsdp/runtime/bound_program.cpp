@@ -28,7 +28,7 @@ std::string ActionNames::range(const Action& action) const {
   return name;
 }
 
-BoundProgram bind(const Program& program, const Arenas& arenas, ShardIndex shard,
+BoundProgram bind(const Program& program, const Arenas& arenas, const OwnParts& own,
                   const Operations& operations, const ActionNames& names) {
   BoundProgram bound{&program, std::vector<BoundAction>(program.actions.size())};
   for (std::size_t i = 0; i < program.actions.size(); ++i) {
@@ -41,7 +41,7 @@ BoundProgram bind(const Program& program, const Arenas& arenas, ShardIndex shard
       made.tensors.emplace_back();
       if (operand.buffer == BufferId::none) continue;
       const Buffer& buffer = program[operand.buffer];
-      made.tensors.back() = arenas.at(buffer, operand.part, shard);
+      made.tensors.back() = arenas.at(buffer, operand.part, own);
       Arenas::extend(made.reach, buffer);
     }
     bound.on_host = bound.on_host || action.stream == device::Stream::host;

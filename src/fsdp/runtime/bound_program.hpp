@@ -36,7 +36,7 @@ struct ActionNames {
 };
 
 /// @param program placed; must outlive the result, as must `operations`
-BoundProgram bind(const Program& program, const Arenas& arenas, ShardIndex shard,
+BoundProgram bind(const Program& program, const Arenas& arenas, const OwnParts& own,
                   const Operations& operations, const ActionNames& names);
 
 }  // namespace llampi::fsdp

@@ -84,7 +84,7 @@ struct RankContext {
   device::Device& host;   ///< computes in host memory
   comm::Group& shards;    ///< ranks among which a unit is sharded
   comm::Group& replicas;  ///< ranks that hold the same shard
-  /// Per unit: the real elements of this rank's shard.
+  /// Per unit: the real elements of what this rank updates, its shard or with Unit::state_parts a part of it.
   std::vector<std::vector<device::UpdateRange>> ranges;
   std::vector<Fp8WeightPlace> fp8_weights;
   /// Per unit: what of weights in 8 bits lies in this rank's shard.
@@ -99,9 +99,9 @@ void add_copies(Operations& operations, const RankContext& rank);
 void add_update(Operations& operations, const RankContext& rank);
 void add_fp8(Operations& operations, const RankContext& rank);
 
-/// values = op over the ranks of the shard group, in place, and noted as part of the action that is issued. The
-/// compute stream waits for it.
-void reduce_over_shards(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op);
+/// values = op over the ranks of the group, in place, and noted as part of the action that is issued. The compute
+/// stream waits for it.
+void reduce_values(const RankContext& rank, comm::Group& group, Call& call, Tensor values, comm::ReduceOp op);
 
 struct BoundProgram;
 /// Lets the device prepare (device::Operations::prepare()) all that the stages of the program issue for so many

@@ -15,13 +15,14 @@ Accumulate accumulate_of(const Call& call) {
 
 }  // namespace
 
-void reduce_over_shards(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op) {
+void reduce_values(const RankContext& rank, comm::Group& group, Call& call, Tensor values,
+                   comm::ReduceOp op) {
   device::Device& device = rank.device;
   const char* const name = to_string(call.action.op);
   device.wait(kReduceStream, device.record(device::Stream::compute));
   const std::uint64_t sequence = call.record == nullptr ? 0 : call.record->issue({name, -1, values.bytes()});
   const auto work =
-      rank.shards.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], kReduceStream);
+      group.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], kReduceStream);
   if (call.record != nullptr) call.record->wait(sequence);
   work->wait(device::Stream::compute);
   if (call.record == nullptr) return;
@@ -47,6 +48,15 @@ void add_collectives(Operations& operations, const RankContext& rank) {
     call.announce();
     return rank.replicas.all_reduce(call[Slot::input], call[Slot::output], comm::ReduceOp::sum,
                                     accumulate_of(call), call[Slot::workspace], call.action.stream);
+  });
+  operations.add(Op::reduce_scatter, [&rank](Call& call) {
+    call.announce();
+    return rank.replicas.reduce_scatter(call[Slot::input], call[Slot::output], accumulate_of(call),
+                                        call[Slot::workspace], call.action.stream);
+  });
+  operations.add(Op::all_gather, [&rank](Call& call) {
+    call.announce();
+    return rank.replicas.all_gather(call[Slot::input], call[Slot::output], call.action.stream);
   });
 }
 

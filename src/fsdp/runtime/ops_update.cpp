@@ -21,7 +21,13 @@ void find_largest(const RankContext& rank, int unit, Tensor gradient, Tensor max
                                    .on = on});
 }
 
-/// Squares are summed over the shard group only: replicas hold equal gradients.
+/// Over all ranks that have different parts of the gradient: replicas hold equal ones, unless they divide the optimizer
+/// state.
+void reduce_over_parts(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op) {
+  reduce_values(rank, rank.shards, call, values, op);
+  if (rank.options.shard_optimizer_over_replicas) reduce_values(rank, rank.replicas, call, values, op);
+}
+
 void compute_norm(const RankContext& rank, Call& call) {
   device::Device& device = rank.device;
   const NormScalars norm = norm_scalars(call[Slot::norm_scalars]);
@@ -44,13 +50,13 @@ void compute_norm(const RankContext& rank, Call& call) {
   const device::UpdateRange all_units{.begin = 0, .end = of_units.cols};
   device.run(
       op::MaxMagnitude{.gradient = of_units, .ranges = std::span(&all_units, 1), .maximum = norm.maximum});
-  reduce_over_shards(rank, call, norm.maximum, comm::ReduceOp::max);
+  reduce_over_parts(rank, call, norm.maximum, comm::ReduceOp::max);
   for (std::size_t k = 0; k < trained.size(); ++k)
     device.run(op::SumSquares{.gradient = gradients[k],
                               .ranges = rank.ranges[trained[k]],
                               .maximum = norm.maximum,
                               .limbs = norm.limbs});
-  reduce_over_shards(rank, call, norm.limbs, comm::ReduceOp::sum);
+  reduce_over_parts(rank, call, norm.limbs, comm::ReduceOp::sum);
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
   device.run(op::FinishNorm{.maximum = norm.maximum,
                             .limbs = norm.limbs,

@@ -7,55 +7,77 @@
 
 namespace llampi::fsdp {
 
-/// Replicas hold the same shard: each saves an equal slice of it.
-StateViews::ShardPart StateViews::saved_part(int unit) const {
+/// Replicas hold the same shard: each saves an equal part of it.
+StateViews::ShardRange StateViews::saved_part(int unit) const {
   const std::int64_t elements = compiled_.units[static_cast<std::size_t>(unit)].shard_elements;
   const int parts = replicas_.size(), part = replicas_.rank();
   return {elements * part / parts, elements * (part + 1) / parts};
 }
 
-std::vector<StatePiece> StateViews::pieces(bool divide_replicas, const Home& home) const {
+Tensor StateViews::in_shard(int unit, BufferId buffer, ShardRange range) const {
+  const Tensor kept = at(buffer);
+  const bool all = kept.elements() == whole(unit).end;
+  const std::int64_t first = all ? 0 : saved_part(unit).begin;
+  return kept.slice(range.begin - first, range.end - first);
+}
+
+template <class RangeOf, class HomeOf>
+std::vector<StatePiece> StateViews::pieces(const RangeOf& range_of, const HomeOf& home_of) const {
   std::vector<StatePiece> result;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
     const auto& unit = compiled_.units[u];
-    const UnitState& buffers = compiled_.persistent().units[u];
-    const ShardPart part = divide_replicas ? saved_part(u) : ShardPart{0, unit.shard_elements};
-    const std::int64_t base = home.part_only ? part.begin : 0;
+    const Home home = home_of(u);
+    const ShardRange range = range_of(u);
     for (const auto& piece : shard_pieces(unit, shards_.rank())) {
-      const std::int64_t from = std::max(part.begin, piece.shard_offset);
-      const std::int64_t to = std::min(part.end, piece.shard_offset + piece.elements);
+      const std::int64_t from = std::max(range.begin, piece.shard_offset);
+      const std::int64_t to = std::min(range.end, piece.shard_offset + piece.elements);
       if (from >= to) continue;
-      const auto state = [&](BufferId UnitState::*which) {
-        return at(buffers.*which).slice(from - base, to - base);
-      };
-      auto& made = result.emplace_back(
-          StatePiece{piece.parameter, piece.begin + from - piece.shard_offset, state(home.master), {}, {}});
-      made.in_host_memory = compiled_.evaluation[buffers.*home.master].arena == Arena::host;
-      if (!options_.training || unit.frozen || options_.groups[piece.parameter].frozen) continue;
-      made.exp_avg = state(home.exp_avg);
-      made.exp_avg_sq = state(home.exp_avg_sq);
+      auto& made = result.emplace_back(StatePiece{piece.parameter,
+                                                  piece.begin + from - piece.shard_offset,
+                                                  in_shard(u, home.master, {from, to}),
+                                                  {},
+                                                  {}});
+      made.in_host_memory = compiled_.evaluation[home.master].arena == Arena::host;
+      const bool trained = options_.training && !unit.frozen && !options_.groups[piece.parameter].frozen;
+      if (!trained || home.exp_avg == BufferId::none) continue;
+      made.exp_avg = in_shard(u, home.exp_avg, {from, to});
+      made.exp_avg_sq = in_shard(u, home.exp_avg_sq, {from, to});
     }
   }
   return result;
 }
 
-std::vector<StatePiece> StateViews::to_save() const { return pieces(true, kKept); }
+std::vector<StatePiece> StateViews::to_save() const {
+  return pieces([this](int u) { return saved_part(u); }, [this](int u) { return kept(u); });
+}
 
-std::vector<StatePiece> StateViews::held() const { return pieces(false, kKept); }
+std::vector<StatePiece> StateViews::to_load() const {
+  const auto range = [this](int u) { return divides_state(u) ? saved_part(u) : whole(u); };
+  return pieces(range, [this](int u) { return kept(u); });
+}
 
-std::vector<StatePiece> StateViews::in_snapshot() const { return pieces(true, kSnapshot); }
+std::vector<StatePiece> StateViews::held() const {
+  const auto home = [this](int u) {
+    return divides_state(u) ? Home{compiled_.persistent().units[u].shard, BufferId::none, BufferId::none}
+                            : kept(u);
+  };
+  return pieces([this](int u) { return whole(u); }, home);
+}
+
+std::vector<StatePiece> StateViews::in_snapshot() const {
+  return pieces([this](int u) { return saved_part(u); }, [this](int u) { return saved(u); });
+}
 
 std::vector<StateViews::Copy> StateViews::snapshot_copies() const {
   std::vector<Copy> copies;
   for (int u = 0; u < static_cast<int>(compiled_.units.size()); ++u) {
-    const UnitState& buffers = compiled_.persistent().units[u];
-    const ShardPart part = saved_part(u);
-    const auto add = [&](BufferId from, BufferId to) {
-      if (to != BufferId::none) copies.push_back({at(from).slice(part.begin, part.end), to});
+    const Home from = kept(u), to = saved(u);
+    const auto add = [&](BufferId kept_in, BufferId saved_in) {
+      if (saved_in != BufferId::none) copies.push_back({in_shard(u, kept_in, saved_part(u)), saved_in});
     };
-    add(buffers.master, buffers.saved_master);
-    add(buffers.exp_avg, buffers.saved_exp_avg);
-    add(buffers.exp_avg_sq, buffers.saved_exp_avg_sq);
+    add(from.master, to.master);
+    add(from.exp_avg, to.exp_avg);
+    add(from.exp_avg_sq, to.exp_avg_sq);
   }
   return copies;
 }

@@ -27,7 +27,10 @@ class StateViews {
 
   /// Of what replicas hold alike, this rank's part: every element of the model is in one rank's pieces.
   std::vector<StatePiece> to_save() const;
-  /// Everything.
+  /// What this rank must be given: all that it keeps, with what replicas keep as well.
+  std::vector<StatePiece> to_load() const;
+  /// What this rank has of the parameters, with what other ranks have as well, and of the moments where replicas have all
+  /// of them; of the parameters in the dtype that is gathered where they divide the optimizer state.
   std::vector<StatePiece> held() const;
   /// to_save(), in the snapshot's memory.
   std::vector<StatePiece> in_snapshot() const;
@@ -41,19 +44,33 @@ class StateViews {
   Tensor at(BufferId persistent) const { return arenas_.at(compiled_.evaluation[persistent]); }
 
  private:
-  struct ShardPart {  ///< elements [begin, end) of a unit's shard
+  /// Buffers of a unit; moments may be none.
+  struct Home {
+    BufferId master, exp_avg, exp_avg_sq;
+  };
+  struct ShardRange {  ///< elements [begin, end) of a unit's shard
     std::int64_t begin, end;
   };
-  /// Which buffers of a unit hold its state.
-  struct Home {
-    BufferId UnitState::*master, UnitState::*exp_avg, UnitState::*exp_avg_sq;
-    bool part_only;  ///< they begin with saved_part()
-  };
-  static constexpr Home kKept = {&UnitState::master, &UnitState::exp_avg, &UnitState::exp_avg_sq, false};
-  static constexpr Home kSnapshot = {&UnitState::saved_master, &UnitState::saved_exp_avg,
-                                     &UnitState::saved_exp_avg_sq, true};
-  ShardPart saved_part(int unit) const;
-  std::vector<StatePiece> pieces(bool divide_replicas, const Home& home) const;
+  ShardRange whole(int unit) const {
+    return {0, compiled_.units[static_cast<std::size_t>(unit)].shard_elements};
+  }
+  ShardRange saved_part(int unit) const;
+  bool divides_state(int unit) const {
+    return compiled_.units[static_cast<std::size_t>(unit)].state_parts > 1;
+  }
+  Home kept(int unit) const {
+    const UnitState& state = compiled_.persistent().units[static_cast<std::size_t>(unit)];
+    return {state.master, state.exp_avg, state.exp_avg_sq};
+  }
+  Home saved(int unit) const {
+    const UnitState& state = compiled_.persistent().units[static_cast<std::size_t>(unit)];
+    return {state.saved_master, state.saved_exp_avg, state.saved_exp_avg_sq};
+  }
+  /// Elements of the unit's shard, of which the buffer has all or saved_part().
+  Tensor in_shard(int unit, BufferId buffer, ShardRange range) const;
+  /// @param range_of, home_of of a unit by its number
+  template <class RangeOf, class HomeOf>
+  std::vector<StatePiece> pieces(const RangeOf& range_of, const HomeOf& home_of) const;
 
   const model::Model& model_;
   const EngineOptions& options_;
@@ -68,9 +85,10 @@ class StateViews {
 void fill_with_initial_values(const model::Model& model, device::Device& device, device::Device& host,
                               const std::vector<StatePiece>& pieces, std::uint64_t seed);
 
-/// Parameter shards that are copies of masters follow them, wherever both are.
+/// Parameter shards that are copies of masters follow them, wherever both are. Collective where replicas divide the
+/// optimizer state: then each gathers the parts of the others.
 /// @param host computes in host memory
 void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device::Device& device,
-                    device::Device& host);
+                    device::Device& host, comm::Group& replicas);
 
 }  // namespace llampi::fsdp

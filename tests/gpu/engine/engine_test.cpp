@@ -121,6 +121,24 @@ TEST_F(GpuEngine, SumsInTheOrderOfATreeHaveTheBitsOfOneRank) {
   }
 }
 
+TEST_F(GpuEngine, ReplicasThatDivideTheOptimizerStateChangeNoBits) {
+  if (test_world().size() == 1) GTEST_SKIP() << "needs ranks";
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.training.steps = 2;
+  for (const bool brief : {false, true}) {
+    const bool hybrid = brief && test_world().size() == 4;
+    TrajectoryOptions options{.strategy = hybrid ? fsdp::Strategy::hybrid_shard : fsdp::Strategy::no_shard,
+                              .accumulation = 2,
+                              .poison = true,
+                              .shard_group_size = hybrid ? 2 : 0};
+    if (brief) options.precision = {DType::bfloat16, DType::bfloat16, DType::bfloat16};
+    const auto expected = run(fixture, options);
+    options.state_over_replicas = true;
+    next_order();
+    expect_same_bits(expected, run(fixture, options), brief ? "in bfloat16" : "in float32");
+  }
+}
+
 TEST_F(GpuEngine, SumsInTheOrderOfATreeNeedTheTreeOverRanksToo) {
   if (test_world().size() == 1) GTEST_SKIP() << "needs ranks";
   const auto fixture = oracle::load("one_layer_one_head");

@@ -83,6 +83,18 @@ TEST_F(Fit, IsKnownToTheByte) {
   EXPECT_NE(refusal(less, less), "");
 }
 
+TEST_F(Fit, AdvisesToDivideTheStateAmongReplicas) {
+  if (test_ranks() == 1) GTEST_SKIP() << "needs replicas";
+  options_.batch = {1, 16};
+  options_.strategy = Strategy::no_shard;
+  groups_ = make_groups(options_.strategy, nodes_of_ranks(test_world()), 0);
+  EngineOptions in_parts = options_;
+  in_parts.shard_optimizer_over_replicas = true;
+  ASSERT_LT(sum(arenas(in_parts)), sum(arenas(options_)));
+  SmallDevice small(sum(arenas(in_parts)));
+  EXPECT_THAT(refusal(small, small), EndsWith("it would fit with shard_optimizer_over_replicas = true"));
+}
+
 TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   const auto sizes = device::make_gpu_sizes();
   options_.batch = {4, 1024};

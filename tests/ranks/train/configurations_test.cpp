@@ -24,6 +24,11 @@ std::vector<Choice> choices() {
        [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard, c.fsdp.shard_group_size = 2; }},
       {"hybrid_zero2",
        [](Config& c) { c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 1; }},
+      {"state_over_replicas",
+       [](Config& c) {
+         c.fsdp.strategy = fsdp::Strategy::no_shard, c.fsdp.shard_optimizer_over_replicas = true;
+         c.run.verify_replicas_every = 3;
+       }},
       {"wrap_size", [](Config& c) { c.fsdp.wrap = fsdp::WrapPolicy::size, c.fsdp.wrap_min_params = 1000; }},
       {"wrap_modules",
        [](Config& c) {
@@ -100,6 +105,7 @@ TEST_F(Train, ACheckpointOfOneStrategyContinuesInAnother) {
   copy_checkpoint("first", "second", 8);
   auto second = config("second");
   second.fsdp.strategy = fsdp::Strategy::no_shard;
+  second.fsdp.shard_optimizer_over_replicas = true;
   second.activation.checkpointing = fsdp::Checkpointing::full;
   EXPECT_EQ(run(second), Outcome::done);
   EXPECT_EQ(tensors("second", 12), tensors("first", 12));
@@ -195,6 +201,13 @@ TEST_F(Train, RefusesWhatItCannotDoAsAsked) {
   for (const auto& [apply, says] : std::vector<std::pair<void (*)(Config&), const char*>>{
            {[](Config& o) { o.fsdp.offload_step = OffloadStep::host; }, "fsdp.cpu_offload"},
            {[](Config& o) { o.fsdp.shard_group_size = 2; }, "hybrid"},
+           {[](Config& o) { o.fsdp.shard_optimizer_over_replicas = true; },
+            "needs fsdp.strategy = no_shard or a hybrid"},
+           {[](Config& o) {
+              o.fsdp.strategy = fsdp::Strategy::no_shard, o.fsdp.cpu_offload = CpuOffload::params;
+              o.fsdp.shard_optimizer_over_replicas = true;
+            },
+            "does not go with fsdp.cpu_offload = params"},
            {[](Config& o) { o.fsdp.wrap_modules = {"LlamaMLP"}; }, "fsdp.wrap = modules"},
            {[](Config& o) {
               o.fsdp.param_dtype = DType::float16, o.optimizer.master_dtype = DType::bfloat16;

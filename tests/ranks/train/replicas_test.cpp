@@ -45,9 +45,13 @@ TEST_F(Replicas, NoneDiffersAfterTheStart) {
   const auto device = device::make_cpu_device(1);
   const auto llama = model();
   for (const auto strategy : {fsdp::Strategy::no_shard, fsdp::Strategy::full_shard}) {
-    fsdp::Engine engine(*llama, *device, world(), options(*llama, strategy));
-    engine.initialise(1);
-    EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
+    for (const bool in_parts : {false, true}) {
+      auto chosen = options(*llama, strategy);
+      chosen.shard_optimizer_over_replicas = in_parts;
+      fsdp::Engine engine(*llama, *device, world(), chosen);
+      engine.initialise(1);
+      EXPECT_EQ(find_differing_replicas(world(), *device, engine), "");
+    }
   }
 }
 
@@ -62,6 +66,21 @@ TEST_F(Replicas, OneOfThreeOrMoreIsNamed) {
   EXPECT_EQ(text, fmt::format("rank 1 on {} differs from other replicas of the shard, first in "
                               "model.layers.1.mlp.down_proj.weight (unit model.layers.1)",
                               world().topology().host));
+}
+
+// Of the optimizer state each has its own part: it is the parameters that are compared.
+TEST_F(Replicas, OneIsNamedWhereTheyDivideTheOptimizerState) {
+  if (world().size() < 3) GTEST_SKIP() << "two ranks cannot tell which of them is right";
+  const auto device = device::make_cpu_device(1);
+  const auto llama = model();
+  auto chosen = options(*llama, fsdp::Strategy::no_shard);
+  chosen.shard_optimizer_over_replicas = true;
+  fsdp::Engine engine(*llama, *device, world(), chosen);
+  engine.initialise(1);
+  const auto held = engine.pieces_held();
+  if (world().rank() == 2) *static_cast<unsigned char*>(held.front().master.data) ^= 1U;
+  EXPECT_THAT(find_differing_replicas(world(), *device, engine),
+              AllOf(HasSubstr("rank 2 on "), HasSubstr("first in model.embed_tokens.weight")));
 }
 
 TEST_F(Replicas, TwoThatDifferAreBothNamed) {

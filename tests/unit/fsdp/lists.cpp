@@ -16,13 +16,13 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={} state_over_replicas={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
       static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block,
-      word_of(fp8_scales), word_of(sum_order));
+      word_of(fp8_scales), word_of(sum_order), state_over_replicas);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -201,6 +201,29 @@ std::vector<ListCase> list_cases() {
             }
           }
         }
+        for (const auto& offload : kOffloads) {
+          if (offload.params) continue;
+          for (const int shards : {1, 2}) {
+            for (const bool unsharded : {false, true}) {
+              for (const auto order : {SumOrder::any, SumOrder::tree}) {
+                const bool in_tree = order == SumOrder::tree;
+                cases.push_back({.layers = layers,
+                                 .tied = tied,
+                                 .ranks = 4,
+                                 .micro_batches = in_tree ? 4 * micro_batches : micro_batches,
+                                 .shards = shards,
+                                 .unsharded = unsharded,
+                                 .wrap = wraps[cases.size() % wraps.size()],
+                                 .mixed = !in_tree && cases.size() % 2 == 0,
+                                 .offload = offload,
+                                 .frozen = cases.size() % 3 == 0,
+                                 .on_gpus = shards == 1,
+                                 .sum_order = order,
+                                 .state_over_replicas = true});
+              }
+            }
+          }
+        }
         for (const auto checkpointing : {Checkpointing::full, Checkpointing::feed_forward}) {
           cases.push_back({.layers = layers,
                            .tied = tied,
@@ -254,8 +277,9 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   for (const auto& stage : lists.model->stages())
     lists.specs.push_back(stage->spec(batch, DType::float32, *sizes));
   const int shards = options.shard_count();
-  lists.units = wrap(*lists.model, lists.specs, options.wrap, shards,
-                     options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>());
+  lists.units =
+      wrap(*lists.model, lists.specs, options.wrap, shards,
+           options.frozen ? frozen_parameters(*lists.model) : std::vector<bool>(), options.state_parts());
   lists.constants = lists.model->constants(batch.seq_len, DType::float32);
   ProgramSpec spec{.parameters = lists.model->parameters(),
                    .specs = lists.specs,

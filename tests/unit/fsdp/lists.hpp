@@ -40,6 +40,7 @@ struct ListCase {
   /// With `fp8`, the scales; of blocks: of a larger model, whose sizes are multiples of 128.
   model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
+  bool state_over_replicas = false;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;
@@ -56,6 +57,8 @@ struct ListCase {
   }
   bool in_tree() const { return sum_order == fsdp::SumOrder::tree; }
   int shard_count() const { return shards > 0 ? shards : (strategy == fsdp::Strategy::no_shard ? 1 : ranks); }
+
+  int state_parts() const { return state_over_replicas ? ranks / shard_count() : 1; }
 
   std::string name() const;
 };

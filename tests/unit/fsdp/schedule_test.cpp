@@ -208,6 +208,10 @@ std::string sum_in_tree(int micro_batches, bool joins) {
   return tree_of(subtrees);
 }
 
+bool over_replicas(const Action& action) {
+  return action.op == Op::all_reduce || action.op == Op::reduce_scatter;
+}
+
 /// The list carried out with words for numbers.
 TEST_P(EveryList, InTheOrderOfATreeGradientsAreAddedSo) {
   if (!GetParam().in_tree()) return;
@@ -226,9 +230,9 @@ TEST_P(EveryList, InTheOrderOfATreeGradientsAreAddedSo) {
       }
     } else if (action.op == Op::add) {
       sums.at(buffer(Slot::output)) = joined(sums.at(buffer(Slot::output)), sums.at(buffer(Slot::input)));
-    } else if (action.op == Op::all_reduce && buffer(Slot::input) == buffer(Slot::output)) {
-      sums.at(buffer(Slot::output)).insert(0, "all");
-    } else if (action.op == Op::reduce || action.op == Op::all_reduce) {
+    } else if (over_replicas(action) && sharded(action.unit)) {
+      sums[buffer(Slot::output)] = "all" + sums.at(buffer(Slot::input));
+    } else if (action.op == Op::reduce || over_replicas(action)) {
       const bool adds = action.find(Slot::output)->access == Access::both;
       std::string& shard = sums[buffer(Slot::output)];
       shard = adds ? joined(shard, sums.at(buffer(Slot::input))) : sums.at(buffer(Slot::input));
@@ -256,8 +260,7 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       for (int i = 0; i < size(); ++i) {
         if (at(i).micro_batch != m) continue;
         if (at(i).op == Op::backward && uses_unit(at(i), u)) last_write = i;
-        if ((at(i).op == Op::reduce || at(i).op == Op::all_reduce) && at(i).unit == u)
-          reductions.push_back(i);
+        if ((at(i).op == Op::reduce || over_replicas(at(i))) && at(i).unit == u) reductions.push_back(i);
       }
       ASSERT_GE(last_write, 0);
       const bool last = m + 1 == GetParam().micro_batches;
@@ -267,15 +270,16 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       if (!now) continue;
       const auto& reduction = at(reductions.front());
       EXPECT_TRUE(happens_before_(last_write, reductions.front()));
-      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : Op::all_reduce);
+      const bool in_parts = unit(u).state_parts > 1;
+      const Op join_op = in_parts ? Op::reduce_scatter : Op::all_reduce;
+      EXPECT_EQ(reduction.op, sharded(u) ? Op::reduce : join_op);
       const bool adds = m > 0 && !GetParam().unsharded;
       EXPECT_EQ(reduction.find(Slot::output)->access, adds ? Access::both : Access::write);
       if (!hybrid || !last) continue;
-      const auto& join = at(reductions.back());  // of the shards, in place, behind the group's own reduction
-      EXPECT_EQ(join.op, Op::all_reduce);
-      EXPECT_EQ(join.find(Slot::input)->buffer, join.find(Slot::output)->buffer);
-      EXPECT_EQ(lists_.step[join.find(Slot::output)->buffer].elements(),
-                lists_.units[static_cast<std::size_t>(u)].shard_elements);
+      const auto& join = at(reductions.back());  // of the shards, behind the group's own reduction
+      EXPECT_EQ(join.op, join_op);
+      EXPECT_EQ(join.find(Slot::input)->buffer == join.find(Slot::output)->buffer, !in_parts) << "in place";
+      EXPECT_EQ(lists_.step[join.find(Slot::output)->buffer].elements(), unit(u).part_elements());
       EXPECT_EQ(join.find(Slot::output)->access, Access::write);
       EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
     }
@@ -318,6 +322,30 @@ TEST_P(EveryList, NormFollowsAllReductionsAndUpdatesFollowTheNorm) {
   }
   EXPECT_EQ(updated.size(), static_cast<std::size_t>(std::count_if(lists_.units.begin(), lists_.units.end(),
                                                                    [](const auto& u) { return !u.frozen; })));
+}
+
+TEST_P(EveryList, WhereReplicasDivideTheStateUpdatedPartsAreGathered) {
+  std::map<int, int> updated, gathered;  // the shard is on the device: by the update, or a copy
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).op == Op::update || at(i).payload == CopyPayload::new_shard) updated[at(i).unit] = i;
+    if (at(i).op != Op::all_gather) continue;
+    EXPECT_TRUE(gathered.emplace(at(i).unit, i).second);
+    EXPECT_EQ(at(i).ranks, Ranks::replicate_group);
+    const Operand input = operand(at(i), Slot::input, 0), output = operand(at(i), Slot::output, 0);
+    EXPECT_EQ(input.part.own, Own::replica_part);
+    EXPECT_TRUE(output.part.whole());
+    EXPECT_EQ(input.buffer, output.buffer);
+    EXPECT_EQ(output.buffer, lists_.step.persistent.units[static_cast<std::size_t>(at(i).unit)].shard);
+  }
+  for (const auto& [u, update] : updated) {
+    const UnitState& state = lists_.step.persistent.units[static_cast<std::size_t>(u)];
+    EXPECT_EQ(lists_.step[state.exp_avg].elements() * GetParam().state_parts(), unit(u).shard_elements);
+    EXPECT_EQ(lists_.step[state.shard].elements(), unit(u).shard_elements);
+    ASSERT_EQ(gathered.contains(u), GetParam().state_parts() > 1);
+    if (GetParam().state_parts() > 1) {
+      EXPECT_TRUE(happens_before_(update, gathered.at(u)));
+    }
+  }
 }
 
 TEST_P(EveryList, OnGpusTheLargestGradientIsFoundBesideTheBackwardPass) {
