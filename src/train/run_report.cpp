@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 
@@ -45,7 +46,8 @@ void RunReport::describe(std::int64_t total_steps) {
             inputs_.llama.vocab_size);
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   if (engine_.groups().sums_follow_placement)
-    log_.info("sums: ranks of a node first; the last bits depend on which ranks share a node");
+    log_.info("sums: ranks of a node first; the last bits depend on which ranks share a node ({})",
+              comm::format_placement(topology.node_of_rank));
   if (!topology.uniform) {
     log_.warning(
         "nodes have unlike numbers of ranks: gathers and sums over all ranks go from every rank to every other, and so send "

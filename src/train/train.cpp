@@ -14,6 +14,7 @@
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/exchange.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/comm/threads.hpp"
 #include "llampi/core/clock.hpp"
@@ -199,6 +200,9 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
                         config_.fsdp.sync_init, {.io = config_.checkpoint.io, .log = log_});
   }
   start_.run_text = with_decisions(start_.run_text, decisions);
+  if (engine_->groups().sums_follow_placement)
+    start_.run_text =
+        with_note(start_.run_text, "run.placement", comm::format_placement(world_.topology().node_of_rank));
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
   const Saver::Run run{world_,

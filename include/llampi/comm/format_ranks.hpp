@@ -10,4 +10,7 @@ namespace llampi::comm {
 /// "rank 3", "ranks 0-2, 5".
 std::string format_ranks(const std::vector<int>& ranks);
 
+/// The ranks of each node, by its number: "ranks 0-2; ranks 3-7".
+std::string format_placement(const std::vector<int>& node_of_rank);
+
 }  // namespace llampi::comm

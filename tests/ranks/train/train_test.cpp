@@ -11,6 +11,7 @@
 #include "llampi/infer/session.hpp"
 #include "llampi/train/evaluate.hpp"
 #include "ranks/train/run_fixture.hpp"
+#include "support/simulated_nodes.hpp"
 
 namespace llampi::test {
 namespace {
@@ -227,6 +228,19 @@ TEST_F(Train, ThreadsAreThoseAskedForElseOfOpenMPElseTheCores) {
   } else {
     setenv("OMP_NUM_THREADS", kept.c_str(), 1);
   }
+}
+
+// Where the last bits depend on it, who shared a node is in the checkpoint.
+TEST_F(Train, ThePlacementThatSumsFollowIsRecorded) {
+  if (world().size() != 4) GTEST_SKIP() << "needs two nodes of several ranks";
+  SimulatedNodes in_turns(world(), {0, 1, 0, 1});
+  auto c = config("a");
+  c.train.steps = 1;
+  EXPECT_EQ(train::train(in_turns, c, {"resolved\n"}, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged("share a node (ranks 0, 2; ranks 1, 3)"));
+  world().barrier();
+  const auto texts = checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 1)).texts;
+  EXPECT_THAT(texts.run_config, ::testing::HasSubstr("# run.placement: ranks 0, 2; ranks 1, 3\n"));
 }
 
 }  // namespace

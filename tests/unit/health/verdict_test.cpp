@@ -275,6 +275,7 @@ TEST(Verdict, WithoutAMajorityAllAreNamed) {
 TEST(Verdict, ListsOfRanksAreShort) {
   EXPECT_EQ(comm::format_ranks({3}), "rank 3");
   EXPECT_EQ(comm::format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
+  EXPECT_EQ(comm::format_placement({0, 0, 1, 0, 1, 1}), "ranks 0-1, 3; ranks 2, 4-5");
 }
 
 }  // namespace
