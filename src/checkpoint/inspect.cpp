@@ -55,7 +55,8 @@ Metadata read_metadata(hid_t file, const fs::path& path) {
 
 model::LlamaConfig llama_of(const CheckpointTexts& texts, const fs::path& file) {
   if (texts.model_config.empty())
-    throw_user_error("{} holds no Llama: another program saved a model of its own in it", file.string());
+    throw_user_error("{} is not a checkpoint of a Llama model: another program saved its own model in it",
+                     file.string());
   return model::LlamaConfig::parse(texts.model_config, file.string());
 }
 

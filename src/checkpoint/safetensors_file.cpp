@@ -110,7 +110,7 @@ void check_places(std::vector<std::pair<std::pair<std::int64_t, std::int64_t>, s
     end = place.second;
     before = name;
   }
-  if (end != data_bytes) throw MalformedSafetensors{"there are bytes behind the last tensor"};
+  if (end != data_bytes) throw MalformedSafetensors{"there are bytes after the last tensor"};
 }
 
 const char* dtype_name(DType dtype) { return dtype == DType::bfloat16 ? "BF16" : "F32"; }

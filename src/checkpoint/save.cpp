@@ -116,7 +116,7 @@ void require_free_space(const Job& job, const fs::path& folder) {
 void create_temporary(const Job& job) {
   const fs::path folder = job.file.has_parent_path() ? job.file.parent_path() : fs::path(".");
   std::error_code error;
-  if (!fs::is_directory(folder, error)) throw_user_error("there is no folder {}", folder.string());
+  if (!fs::is_directory(folder, error)) throw_user_error("{}: no such folder", folder.string());
   if (fs::is_directory(job.file, error)) throw_user_error("there is a folder of that name");
   fs::remove(job.temporary, error);  // left by a job that was killed
   if (job.options.check_free_space) require_free_space(job, folder);

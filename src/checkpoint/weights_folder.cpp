@@ -29,7 +29,7 @@ class WeightsFolder final : public WeightsSource {
   WeightsFolder(fs::path path, bool tied_head) : path_(std::move(path)) {
     std::error_code ignored;
     if (!fs::is_directory(path_, ignored)) {
-      throw_user_error("there is no folder {}; give the Hugging Face folder that holds {}", path_.string(),
+      throw_user_error("{}: no such folder; give the Hugging Face folder that holds {}", path_.string(),
                        kWholeWeights);
     }
     if (fs::exists(path_ / kWholeWeights, ignored)) {
@@ -113,7 +113,7 @@ class WeightsFolder final : public WeightsSource {
 
 SafetensorsIndex parse_safetensors_index(const std::string& text, const std::string& source) {
   const auto refuse = [&](const std::string& what) {
-    throw_user_error("{} is no index of safetensors: {}; fetch it again", source, what);
+    throw_user_error("{} is not a safetensors index: {}; download it again", source, what);
   };
   json object;
   try {
@@ -130,7 +130,7 @@ SafetensorsIndex parse_safetensors_index(const std::string& text, const std::str
     // Of this folder and nowhere else, whoever wrote the index.
     if (name.empty() || name == "." || name == ".." ||
         name.find_first_of(std::string_view("/\\\0", 3)) != name.npos)
-      refuse(fmt::format("{} would be in {}, which is no file of this folder", tensor,
+      refuse(fmt::format("{} would be in {}, which is not a file of this folder", tensor,
                          value.dump(-1, ' ', true, json::error_handler_t::replace)));
     map.emplace(tensor, name);
   }

@@ -19,10 +19,10 @@ namespace {
 constexpr const char* kCheckUsage =
     R"(Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]
 
-Whether this machine computes what it should: one small training step, tensor by tensor, on the CPU
-of each rank against a plain float64 reference, on its GPU against its CPU, and exact sums over all
-ranks. Status 1 if anything differs by more than rounding explains. Every run on GPUs begins with
-this check in the dtype that it computes in.
+Checks that this machine computes correctly. Runs one small training step and compares every tensor:
+each rank's CPU with a plain float64 reference, its GPU with its CPU. Also checks exact sums over all
+ranks. Exits with status 1 if a difference is larger than rounding explains. Every run on GPUs starts
+with this check, in the dtype it computes in.
 )";
 
 struct CheckRequest {
@@ -35,8 +35,8 @@ std::vector<Option> options_of(CheckRequest& r) {
   return {
       device_option(r.compute),
       threads_option(r.compute.threads),
-      {"all", &r.all, "list every tensor, not only those that differ most", {}, true},
-      {"json", &r.json, "print one JSON object: passed, devices, tensors", {}, true},
+      {"all", &r.all, "list all tensors, not only the largest differences", {}, true},
+      {"json", &r.json, "print a JSON object: passed, devices, tensors", {}, true},
   };
 }
 

@@ -46,7 +46,7 @@ Manual man_manual();
 struct Command {
   std::string name;
   std::string summary;
-  int (*run)(const Arguments&) = nullptr;  ///< null: not built yet
+  int (*run)(const Arguments&) = nullptr;  ///< null: not implemented yet
   Manual (*manual)() = nullptr;            ///< null: as run
 };
 const std::vector<Command>& commands();

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/console.hpp"
 
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <utility>
 
 namespace llampi::cli {
 namespace {
@@ -12,7 +20,44 @@ void write(const std::string& text, std::FILE* stream) {
   std::fflush(stream);
 }
 
+/// Lines on a terminal, of which the last one may be a line of progress that the next one replaces.
+class TerminalLines {
+ public:
+  explicit TerminalLines(std::FILE* stream) : stream_(stream) {}
+  ~TerminalLines() {
+    if (!shown_.empty()) write("\n", stream_);
+  }
+  TerminalLines(const TerminalLines&) = delete;
+  TerminalLines& operator=(const TerminalLines&) = delete;
+
+  void info(const std::string& line) { write(kClearLine + line + "\n" + shown_, stream_); }
+  void progress(const std::string& line) {
+    shown_ = line.substr(0, columns());  // a line that wraps could not be cleared
+    write(kClearLine + shown_, stream_);
+  }
+
+ private:
+  std::size_t columns() const {
+    winsize size{};
+    constexpr std::size_t kUsual = 80;
+    const bool known = ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    return (known ? size.ws_col : kUsual) - 1;
+  }
+
+  std::FILE* stream_;
+  std::string shown_;
+};
+
 }  // namespace
+
+bool is_terminal(std::FILE* stream) {
+  if (isatty(fileno(stream)) == 0) return false;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
+  std::error_code error;
+  const auto mpirun = fmt::format("/proc/{}/fd/{}", getppid(), fileno(stream));
+  const std::string target = std::filesystem::read_symlink(mpirun, error).string();
+  return !error && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+}
 
 void print(const std::string& text) { write(text, stdout); }
 
@@ -25,7 +70,8 @@ void print_summary(const std::string& message) {
   for (char& c : text) {
     if (c != '\n' && std::iscntrl(static_cast<unsigned char>(c)) != 0) c = '?';
   }
-  write(text + "\n", stderr);
+  // There may be a line of progress.
+  write((is_terminal(stderr) ? kClearLine : "") + text + "\n", stderr);
 }
 
 void print_error(const std::string& message) {
@@ -37,7 +83,10 @@ void print_error(const std::string& message) {
 
 Log console_log(bool speaks, std::FILE* stream) {
   if (!speaks) return Log();
-  return Log([stream](const std::string& line) { write(line + "\n", stream); });
+  if (!is_terminal(stream)) return Log([stream](const std::string& line) { write(line + "\n", stream); });
+  const auto terminal = std::make_shared<TerminalLines>(stream);
+  return Log([terminal](const std::string& line) { terminal->info(line); },
+             [terminal](const std::string& line) { terminal->progress(line); });
 }
 
 }  // namespace llampi::cli

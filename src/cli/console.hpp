@@ -9,6 +9,13 @@
 
 namespace llampi::cli {
 
+/// Clears the line of a terminal on which something that changes is shown.
+inline constexpr const char* kClearLine = "\r\033[K";
+
+/// Whether people see the stream as it is written. Open MPI's mpirun gives a terminal to the ranks that it starts, wherever its
+/// own output goes: then that counts.
+bool is_terminal(std::FILE* stream);
+
 /// On standard output, at once.
 void print(const std::string& text);
 
@@ -18,7 +25,7 @@ void print_error(const std::string& message);
 /// The same of a message of several lines, which stay apart.
 void print_summary(const std::string& message);
 
-/// Lines on `stream`, each at once; silent unless `speaks`.
+/// Lines on `stream`, each at once; silent unless `speaks`. On a terminal a line of progress is replaced by the next one.
 Log console_log(bool speaks, std::FILE* stream);
 
 }  // namespace llampi::cli

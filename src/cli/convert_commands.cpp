@@ -25,8 +25,8 @@ namespace fs = std::filesystem;
 constexpr const char* kExportUsage =
     R"(Usage: [mpirun -n RANKS] llampi export --checkpoint FILE|FOLDER --output FOLDER [OPTIONS]
 
-Writes a Hugging Face folder: safetensors, config.json, and the tokenizer's files. Ranks share the
-work; a few MiB of memory are enough for each.
+Writes a Hugging Face folder: safetensors, config.json and the tokenizer's files. Ranks share the
+work; each needs only a few MiB of memory.
 )";
 constexpr const char* kImportUsage = R"(Usage: [mpirun -n RANKS] llampi import --weights FOLDER --output FILE
 
@@ -45,24 +45,20 @@ std::vector<Option> options_of(ExportArguments& a) {
   return {
       {"checkpoint",
        &a.checkpoint,
-       "what to export; of the folder of a run, its newest checkpoint",
+       "checkpoint to export, or a run folder (its newest checkpoint)",
        {.name = "FILE|FOLDER"}},
-      {"output", &a.output, "folder to write; made if it does not exist", {.name = "FOLDER"}},
-      {"dtype", one_of(a.dtype, {DType::float32, DType::bfloat16}), "of the weights"},
+      {"output", &a.output, "folder to write, created if missing", {.name = "FOLDER"}},
+      {"dtype", one_of(a.dtype, {DType::float32, DType::bfloat16}), "dtype of the exported weights"},
       {"max-shard-size",
        &a.max_shard_size,
-       "of a file: bytes, or a number with MB, GB, MiB, GiB",
+       "maximum size of a safetensors file: bytes, or a number with MB, GB, MiB or GiB",
        {.name = "SIZE"}},
       {"tokenizer",
        &a.tokenizer,
-       "folder whose tokenizer files are copied; default: the run's model.weights or model.config, if they "
+       "folder to copy tokenizer files from; default: the run's model.weights or model.config, if they "
        "are there",
        {.name = "FOLDER"}},
-      {"overwrite",
-       &a.overwrite,
-       "replace the model that is in the folder; what else is there stays",
-       {},
-       true},
+      {"overwrite", &a.overwrite, "replace the model in the output folder; other files are kept", {}, true},
   };
 }
 
@@ -75,7 +71,11 @@ std::vector<Option> options_of(ImportArguments& a) {
   return {
       {"weights", &a.weights, "Hugging Face folder", {.name = "FOLDER"}},
       {"output", &a.output, "checkpoint to write", {.name = "FILE"}},
-      {"overwrite", &a.overwrite, "the output may replace a file that import did not write", {}, true},
+      {"overwrite",
+       &a.overwrite,
+       "allow the output to replace a file that was not written by import",
+       {},
+       true},
   };
 }
 

@@ -9,13 +9,13 @@ namespace llampi::cli {
 
 inline Option device_option(comm::DeviceOptions& compute) {
   return {"device", one_of(compute.device),
-          "what computes; auto: GPUs where every rank can have one, else CPUs"};
+          "device to compute on. auto: GPUs if every rank can have one, otherwise CPUs"};
 }
 
 inline Option threads_option(int& threads) {
   return {"threads",
           &threads,
-          "threads per rank; 0: OMP_NUM_THREADS or, if that is not set, cores / ranks on the node",
+          "threads per rank. 0: OMP_NUM_THREADS if it is set, otherwise cores / ranks of the node",
           {.range = kAtLeastZero}};
 }
 

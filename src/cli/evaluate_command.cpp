@@ -21,10 +21,11 @@ constexpr const char* kEvaluateUsage =
     R"(Usage: [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --data FILE [--seq-len N] [OPTIONS]
        [mpirun -n RANKS] llampi evaluate --weights FOLDER|FILE --questions FILE [OPTIONS]
 
-Mean loss of a model over all samples of a token file. Or how many questions it answers right: each
-line of the file is a conversation, as tokenize --format chat reads them, that ends with the right
-answer; the model's is made of its most likely tokens, and is right if it is the same text. GPUs
-compute in bfloat16, CPUs in float32.
+With --data: prints the mean loss of a model over all samples of a token file.
+With --questions: prints how many questions the model answers correctly. Each line of the file is a
+conversation, in the format of tokenize --format chat, that ends with the correct answer. The model
+answers by greedy decoding; an answer is correct if the text is the same.
+GPUs compute in bfloat16, CPUs in float32.
 )";
 
 struct EvaluateRequest {
@@ -41,43 +42,43 @@ std::vector<Option> options_of(EvaluateRequest& r) {
   return {
       {"weights",
        &r.weights,
-       "Hugging Face folder, checkpoint, or the folder of a run: its newest checkpoint",
+       "Hugging Face folder, checkpoint, or run folder (its newest checkpoint)",
        {.name = "FOLDER|FILE"}},
       {"data", &r.data, "token file", {.name = "FILE"}},
       {"seq-len",
        &r.loss.seq_len,
-       "data: sequence length in tokens; 0: that of the rows of the data, or of the run which wrote the "
-       "checkpoint; others need one",
+       "--data: sequence length in tokens. 0: the row length of the token file, otherwise that of the run that "
+       "wrote the checkpoint; required where neither is known",
        {.range = kAtLeastZero}},
       {"micro-batch",
        &r.loss.micro_batch,
-       "data: sequences per rank and forward pass",
+       "--data: sequences per rank in each forward pass",
        {.range = kMicroBatch}},
       {"questions",
        &r.questions,
-       "JSON lines, conversations that end with the right answer",
+       "JSON lines file of conversations that end with the correct answer",
        {.name = "FILE"}},
       {"answers",
        &r.answers,
-       "questions: JSON lines to write, each with the model's answer",
+       "--questions: JSON lines file to write, with the model's answers",
        {.name = "FILE"}},
       {"overwrite",
        &r.asking.overwrite,
-       "questions: --answers may replace a file that is not one of answers",
+       "--questions: allow --answers to replace a file that was not written by --answers",
        {},
        true},
       {"max-tokens",
        &r.asking.max_tokens,
-       "questions: of an answer, with the token that ends it; 0: 16 more than the right one has",
+       "--questions: maximum tokens of an answer, including its end token; 0: 16 more than the correct answer has",
        {.range = kTokens}},
       tokenizer_option(r.asking.text),
-      template_option(r.asking.text.chat_template, "questions: "),
-      template_date_option(r.asking.text.template_date, "questions: "),
+      template_option(r.asking.text.chat_template, "--questions: "),
+      template_date_option(r.asking.text.template_date, "--questions: "),
       device_option(r.compute),
       threads_option(r.compute.threads),
       {"json",
        &r.json,
-       "print one JSON object: loss, perplexity, tokens; or accuracy, questions, correct",
+       "print a JSON object: loss, perplexity, tokens; or accuracy, questions, correct",
        {},
        true},
   };
@@ -90,11 +91,10 @@ EvaluateRequest parse_evaluation(const Arguments& arguments, const Log& log) {
   if (request.data.empty() == request.questions.empty())
     throw_user_error("evaluate needs either --data or --questions; see llampi evaluate --help");
   const bool asks = request.data.empty();
-  if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len goes with --data only; leave it out");
-  if (!asks && !request.answers.empty())
-    throw_user_error("--answers goes with --questions only; leave it out");
+  if (asks && request.loss.seq_len != 0) throw_user_error("--seq-len requires --data; remove it");
+  if (!asks && !request.answers.empty()) throw_user_error("--answers requires --questions; remove it");
   if (request.asking.overwrite && request.answers.empty())
-    throw_user_error("--overwrite goes with --answers only; leave it out");
+    throw_user_error("--overwrite requires --answers; remove it");
   std::error_code ignored;
   if (std::filesystem::equivalent(request.questions, request.answers, ignored))
     throw_user_error("--answers {} would replace the questions; name another file", request.answers);

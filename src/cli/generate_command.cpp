@@ -20,8 +20,7 @@ namespace {
 constexpr const char* kGenerateUsage =
     R"(Usage: [mpirun -n RANKS] llampi generate --weights FOLDER|FILE --prompt TEXT [OPTIONS]
 
-Continues a text or, with --chat, answers the prompt of a user. GPUs compute in bfloat16, CPUs in
-float32.
+Continues a text or, with --chat, answers a user's prompt. GPUs compute in bfloat16, CPUs in float32.
 )";
 
 struct GenerateRequest {
@@ -37,30 +36,30 @@ std::vector<Option> options_of(GenerateRequest& r) {
   return {
       {"weights",
        &r.weights,
-       "Hugging Face folder, checkpoint, or the folder of a run: its newest checkpoint",
+       "Hugging Face folder, checkpoint, or run folder (its newest checkpoint)",
        {.name = "FOLDER|FILE"}},
       {"prompt", &o.prompt, "text to continue; with --chat, to answer", {.name = "TEXT"}},
-      {"chat", &o.chat, "put the prompt into the chat template, and print the answer", {}, true},
-      {"system", &o.system, "chat: what the system says first", {.name = "TEXT"}},
-      {"max-tokens", &o.max_tokens, "tokens to add", {.range = kTokens}},
-      {"temperature", &o.temperature, "0: always the most likely token", {.range = kAtLeastZero}},
+      {"chat", &o.chat, "apply the chat template to the prompt and print the answer", {}, true},
+      {"system", &o.system, "--chat: system message", {.name = "TEXT"}},
+      {"max-tokens", &o.max_tokens, "maximum number of tokens to generate", {.range = kTokens}},
+      {"temperature",
+       &o.temperature,
+       "sampling temperature; 0: greedy, always the most likely token",
+       {.range = kAtLeastZero}},
       {"top-p",
        &o.top_p,
-       "choose among the most likely tokens that together have this probability",
+       "nucleus sampling: sample from the most likely tokens whose probabilities add up to this",
        {.range = kProbability}},
-      {"seed", &o.seed, "of the choices"},
-      {"stop",
-       &o.stop,
-       "tokens, by name or id, separated by spaces, that end the text besides the tokenizer's own",
-       {.name = "TOKENS"}},
+      {"seed", &o.seed, "random seed of the sampling"},
+      {"stop", &o.stop, "additional end tokens, by name or id, separated by spaces", {.name = "TOKENS"}},
       tokenizer_option(o.text),
-      template_option(o.text.chat_template, "chat: "),
-      template_date_option(o.text.template_date, "chat: "),
+      template_option(o.text.chat_template, "--chat: "),
+      template_date_option(o.text.template_date, "--chat: "),
       device_option(o.compute),
       threads_option(o.compute.threads),
       {"json",
        &r.json,
-       "print one JSON object: prompt, completion, tokens, stopped and, without --chat, text (both together)",
+       "print a JSON object: prompt, completion, tokens, stopped and, without --chat, text (prompt and completion)",
        {},
        true},
   };
@@ -72,12 +71,10 @@ GenerateRequest parse_generation(const Arguments& arguments, const Log& log) {
   require_option(!request.weights.empty(), "generate", "weights");
   if (request.options.prompt.empty())
     throw_user_error("generate needs a --prompt that is not empty; see llampi generate --help");
-  if (!request.options.chat && !request.options.system.empty())
-    throw_user_error("--system requires --chat: only conversations have it; leave it out");
+  if (!request.options.chat && !request.options.system.empty()) throw_user_error("--system requires --chat");
   const auto& text = request.options.text;
   if (!request.options.chat && (text.chat_template != "auto" || text.template_date != "auto")) {
-    throw_user_error("--template{} requires --chat: only conversations have it; leave it out",
-                     text.chat_template == "auto" ? "-date" : "");
+    throw_user_error("--template{} requires --chat", text.chat_template == "auto" ? "-date" : "");
   }
   return request;
 }

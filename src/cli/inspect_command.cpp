@@ -27,12 +27,11 @@ namespace fs = std::filesystem;
 
 constexpr const char* kInspectUsage = R"(Usage: llampi inspect FILE [--units] [--verify] [--json]
 
-What is in a checkpoint, a token file, or a Hugging Face folder; of the folder of a run, in its
-newest checkpoint.
-With --verify: reads all of a checkpoint and compares it with its checksums; what does not fit is
-named, and the exit status is 2.
-With --units: the FSDP units of the model in a checkpoint, a Hugging Face folder or a config.json,
-as fsdp.wrap = transformer makes them, in one shard. For other policies and numbers of ranks:
+Describes a checkpoint, a token file, a Hugging Face folder, or the newest checkpoint of a run folder.
+With --verify: reads the whole checkpoint and compares it with its checksums; lists what does not
+match and exits with status 2.
+With --units: lists the FSDP units of the model in a checkpoint, a Hugging Face folder or a
+config.json for fsdp.wrap = transformer and one shard. For other wrap policies and numbers of ranks:
 llampi plan --units --model.config=FOLDER --fsdp.wrap=... --ranks N.
 )";
 
@@ -46,8 +45,8 @@ struct InspectRequest {
 std::vector<Option> options_of(InspectRequest& r) {
   return {
       {"units", &r.units, "list the FSDP units instead", {}, true},
-      {"json", &r.json, "print one JSON object", {}, true},
-      {"verify", &r.verify, "read all of a checkpoint and compare its checksums", {}, true},
+      {"json", &r.json, "print a JSON object", {}, true},
+      {"verify", &r.verify, "read the whole checkpoint and compare it with its checksums", {}, true},
   };
 }
 
@@ -56,8 +55,7 @@ InspectRequest parse_inspection(const Arguments& arguments) {
   const auto files = assign_command_line(arguments, options_of(request), 1, console_log(true, stderr));
   if (files.empty()) throw_user_error("inspect needs a file; see llampi inspect --help");
   request.file = files[0];
-  if (request.units && request.verify)
-    throw_user_error("--units prints no more than units; leave it or --verify out");
+  if (request.units && request.verify) throw_user_error("--units and --verify cannot be combined");
   return request;
 }
 

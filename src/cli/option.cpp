@@ -146,8 +146,8 @@ void assign(const Option& option, const Setting& setting) {
       },
       option.target);
   if (is_built(option)) return;
-  if (option.flag) throw_user_error("the option --{} is not built yet; leave it out", option.key);
-  refuse(setting, "is not built yet; " + advice(option.values.built));
+  if (option.flag) throw_user_error("the option --{} is not implemented yet; remove it", option.key);
+  refuse(setting, "is not implemented yet; " + advice(option.values.built));
 }
 
 bool is_built(const Option& option) {
@@ -182,7 +182,7 @@ std::string full_help(const Option& option) {
   for (const auto& value : is_bool ? std::vector<std::string>{"true", "false"} : words_of(option)) {
     if (!contains(option.values.built, value)) missing.push_back(value);
   }
-  return fmt::format("{}; not built yet{}{}", option.help, missing.empty() ? "" : ": ",
+  return fmt::format("{}; not implemented yet{}{}", option.help, missing.empty() ? "" : ": ",
                      fmt::join(missing, ", "));
 }
 

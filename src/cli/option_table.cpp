@@ -21,59 +21,62 @@ Option named(Option option, std::string key) {
 
 Table run_options(train::Config& c) {
   return {
-      {"run.dir", &c.run.dir, "folder for everything that the run writes", {.name = "FOLDER"}},
+      {"run.dir", &c.run.dir, "folder that the run writes everything into", {.name = "FOLDER"}},
       {"run.device", one_of(c.run.device),
-       "what computes; auto: GPUs where every rank can have one of its own, else CPUs"},
+       "device to compute on. auto: GPUs if every rank can have its own, otherwise CPUs"},
       named(threads_option(c.run.threads), "run.threads"),
       {"run.bind", one_of(c.run.bind),
-       "cores of ranks. auto: ranks that the launcher has not bound divide the cores of their node, by NUMA domain and near "
-       "their GPUs, unless there are more threads than cores; none: left as they are"},
-      {"run.seed", &c.run.seed, "of initial weights and data order"},
+       "binding of ranks to CPU cores. auto: ranks that the launcher has not bound divide the cores of their "
+       "node, by NUMA domain and near their GPUs, unless there are more threads than cores; none: leave the "
+       "binding as it is"},
+      {"run.seed", &c.run.seed, "random seed of the initial weights and of the data order"},
       {"run.resume",
        spelled_resume(c.run.resume),
-       "auto: continue from the newest whole checkpoint of run.dir; never: refuse a folder with "
-       "checkpoints; or the checkpoint to continue from, unless run.dir holds newer ones",
+       "what to continue from. auto: the newest complete checkpoint in run.dir; never: refuse a folder that "
+       "has checkpoints; FILE: this checkpoint, unless run.dir has newer ones",
        {.name = "auto|never|FILE"}},
       {"run.resume_with_changes", &c.run.resume_with_changes,
-       "continue although keys were changed that bend the curve (data, sequence length, global batch, seed, "
-       "schedule, AdamW, dtypes, what is frozen, how the model computes) or cannot take effect "
-       "(model.weights); the data go on at the same place of the epoch"},
+       "allow changed keys that affect the loss curve (data, sequence length, global batch, seed, schedule, "
+       "AdamW, dtypes, frozen parameters, model arithmetic) or can no longer take effect (model.weights); "
+       "training continues at the same position of the epoch"},
       {"run.max_hours",
        &c.run.max_hours,
-       "stop with a checkpoint, status 75, before so many hours have passed; 0: no limit",
+       "time limit in hours: save a checkpoint and exit with status 75 before it is reached; 0: no limit",
        {.range = kAtLeastZero}},
       {"run.watchdog_seconds",
        &c.run.watchdog_seconds,
-       "end the job, with a report, when a rank has not been heard of for so long, or no rank has moved; 0: "
-       "off. More than a step takes on GPUs, or a rank held by a debugger",
+       "end the job with a report if a rank sends no heartbeat, or no rank makes progress, for this many "
+       "seconds; 0: off. Use more than one step takes, or 0 while a debugger holds a rank",
        {.range = kAtLeastZero}},
       {"run.verify_replicas_every",
        &c.run.verify_replicas_every,
-       "steps between comparisons of what several ranks hold of parameters and optimizer state (no_shard, "
-       "hybrid_shard), which are made before each save, too; a rank that differs ends the run. 0: none",
+       "number of steps between checks that ranks holding the same parameters and optimizer state (no_shard, "
+       "hybrid strategies) hold the same bits; also checked before each checkpoint. A rank that differs ends "
+       "the run. 0: never",
        {.range = kAtLeastZero}},
-      {"run.share_gpu", &c.run.share_gpu, "let ranks share a GPU: slow, for tests"},
+      {"run.share_gpu", &c.run.share_gpu, "allow several ranks on one GPU (slow; for tests)"},
       {"run.deterministic", &c.run.deterministic,
-       "equal bits in repeated runs; false: faster products and attention on GPUs, where there are any"},
-      {"run.tf32", &c.run.tf32, "on GPUs, float32 matrix products in TF32: 10 bits of mantissa, far faster"},
+       "compute the same bits in repeated runs. false: allow faster non-deterministic matrix products and "
+       "attention on GPUs"},
+      {"run.tf32", &c.run.tf32,
+       "compute float32 matrix products in TF32 on GPUs: much faster, with a 10-bit mantissa"},
       {"run.attention", one_of(c.run.attention),
-       "on GPUs: cuDNN's kernels, the program's own, or the first where they can do it"},
+       "attention kernels on GPUs. auto: cuDNN where it supports the shapes, otherwise native kernels"},
       {"run.attention_workspace",
        spelled_mebibytes(c.run.attention_workspace),
-       "MiB of GPU memory for what cuDNN's deterministic attention keeps in the backward pass; with less it "
-       "computes in more and smaller pieces, which takes longer and gives the same bits; auto: as much as "
-       "fits, at most an eighth of the GPU's memory",
+       "GPU memory in MiB for cuDNN's deterministic attention backward pass. With less memory it computes "
+       "more, smaller pieces: slower, with the same bits. auto: as much as fits, at most an eighth of the "
+       "GPU's memory",
        {.name = "auto|MIB"}},
       {"run.tuning",
        spelled_tuning(c.run.tuning),
-       "on GPUs, which of the library's algorithms has which matrix product. auto: those of the checkpoint's "
-       "folder or of the user's cache, else the fastest, found in a step that is rehearsed; FILE: one that "
-       "another run left as tuning.json beside its checkpoints; off: the library's first. Another algorithm "
-       "has other last bits",
+       "choice of matrix-product algorithms on GPUs. auto: read tuning.json from the checkpoint folder or the "
+       "user's cache, otherwise time them during a rehearsal step; FILE: tuning.json of another run; off: the "
+       "library's default. Another algorithm changes the last bits",
        {.name = "auto|off|FILE"}},
       {"run.cuda_graph", one_of(c.run.cuda_graph),
-       "auto: on GPUs, a step whose like has run before is captured and replayed at one call, which takes "
-       "some GPU memory; off: every step is issued kernel by kernel. The numbers are the same"},
+       "CUDA graphs. auto: capture a training step on GPUs and replay it (uses some GPU memory, same numbers); "
+       "off: launch every kernel separately"},
   };
 }
 
@@ -81,24 +84,24 @@ Table model_options(train::Config& c) {
   return {
       {"model.config",
        &c.model.config,
-       "Hugging Face config.json, or the folder that holds it; required",
+       "path of a Hugging Face config.json or of its folder (required)",
        {.name = "FILE|FOLDER"}},
       {"model.weights",
        spelled_weights(c.model.weights),
-       "what to start from: random, a folder with safetensors, a llampi checkpoint, or the folder of a "
-       "run: its newest checkpoint",
+       "initial weights: random, a folder with safetensors files, a llampi checkpoint, or a run folder (its "
+       "newest checkpoint)",
        {.name = "random|FOLDER|FILE"}},
   };
 }
 
 Table data_options(train::Config& c) {
   return {
-      {"data.train", &c.data.train, "token file to train on; required", {.name = "FILE"}},
-      {"data.eval", &c.data.eval, "token file for evaluation", {.name = "FILE"}},
+      {"data.train", &c.data.train, "token file to train on (required)", {.name = "FILE"}},
+      {"data.eval", &c.data.eval, "token file to evaluate on", {.name = "FILE"}},
       {"data.seq_len", &c.data.seq_len, "sequence length in tokens", {.range = kCount}},
-      {"data.shuffle", &c.data.shuffle, "a new order in each epoch; false: samples in file order"},
+      {"data.shuffle", &c.data.shuffle, "shuffle the samples in every epoch; false: file order"},
       {"data.document_mask", &c.data.document_mask,
-       "attention and positions restart at each document of a packed sequence"},
+       "restart attention and positions at every document of a packed sequence"},
   };
 }
 
@@ -106,29 +109,31 @@ Table train_options(train::Config& c) {
   return {
       {"train.steps",
        &c.train.steps,
-       "optimizer steps of the whole run, resumed or not; either this or train.epochs is required",
+       "total number of optimizer steps, including those before a resume; either this or train.epochs is "
+       "required",
        {.range = kAtLeastZero}},
       {"train.epochs",
        &c.train.epochs,
-       "passes over the data instead of train.steps; an epoch has samples / global_batch steps, rounded down",
+       "number of passes over the data, instead of train.steps; an epoch is samples / global_batch steps, "
+       "rounded down",
        {.range = kAtLeastZero}},
       {"train.micro_batch",
        spelled_micro_batch(c.train.micro_batch),
-       "sequences per rank and forward pass; auto: as many as fit, up to 16384 tokens",
+       "sequences per rank in each forward pass. auto: as many as fit in memory, up to 16384 tokens",
        {.name = "auto|N"}},
       {"train.global_batch",
        &c.train.global_batch,
-       "sequences per step over all ranks, a multiple of ranks x micro_batch; gradients accumulate over "
-       "the quotient",
+       "sequences per optimizer step over all ranks: a multiple of ranks x micro_batch; the rest is gradient "
+       "accumulation",
        {.range = kCount}},
       {"train.eval_every",
        &c.train.eval_every,
-       "steps between evaluations on data.eval; 0: never",
+       "number of steps between evaluations on data.eval; 0: never",
        {.range = kAtLeastZero}},
       {"train.not_finite",
        spelled_not_finite(c.train.not_finite),
-       "when the loss or a gradient is not finite: stop, or leave the update out, up to so many times in a "
-       "row (skip 3)",
+       "what to do when the loss or a gradient is not finite. stop: end the run; skip N: skip the update, at "
+       "most N times in a row",
        {.name = "stop|skip N"}},
   };
 }
@@ -137,51 +142,58 @@ Table optimizer_options(train::Config& c) {
   constexpr Range kBeta{.low = 0, .high = 1, .includes_high = false};
   const std::vector<DType> dtypes = {DType::float32, DType::bfloat16};
   return {
-      {"optimizer.lr", &c.optimizer.lr, "largest learning rate", {.range = kPositive}},
-      {"optimizer.min_lr", &c.optimizer.min_lr, "learning rate of the last step", {.range = kAtLeastZero}},
-      {"optimizer.schedule", one_of(c.optimizer.schedule), "how the learning rate falls after warm-up"},
+      {"optimizer.lr", &c.optimizer.lr, "peak learning rate, reached after warm-up", {.range = kPositive}},
+      {"optimizer.min_lr", &c.optimizer.min_lr, "final learning rate", {.range = kAtLeastZero}},
+      {"optimizer.schedule", one_of(c.optimizer.schedule), "decay of the learning rate after warm-up"},
       {"optimizer.warmup_steps",
        &c.optimizer.warmup_steps,
-       "at step t, from 1, the learning rate is lr t / warmup_steps until it is lr",
+       "number of steps of linear learning-rate warm-up",
        {.range = kAtLeastZero}},
-      {"optimizer.beta1", &c.optimizer.beta1, "AdamW's", {.range = kBeta}},
-      {"optimizer.beta2", &c.optimizer.beta2, "AdamW's", {.range = kBeta}},
-      {"optimizer.eps", &c.optimizer.eps, "AdamW's, added to the corrected root", {.range = kPositive}},
-      {"optimizer.weight_decay", &c.optimizer.weight_decay, "decoupled", {.range = kAtLeastZero}},
+      {"optimizer.beta1", &c.optimizer.beta1, "AdamW: decay rate of the first moment", {.range = kBeta}},
+      {"optimizer.beta2", &c.optimizer.beta2, "AdamW: decay rate of the second moment", {.range = kBeta}},
+      {"optimizer.eps",
+       &c.optimizer.eps,
+       "AdamW: epsilon, added to the square root of the corrected second moment",
+       {.range = kPositive}},
+      {"optimizer.weight_decay",
+       &c.optimizer.weight_decay,
+       "AdamW: decoupled weight decay",
+       {.range = kAtLeastZero}},
       {"optimizer.clip_grad_norm",
        &c.optimizer.clip_grad_norm,
-       "largest global gradient norm; 0: no clipping",
+       "maximum global gradient norm; larger gradients are scaled down. 0: no clipping",
        {.range = kAtLeastZero}},
       {"optimizer.no_decay",
        &c.optimizer.no_decay,
-       "regular expression, searched in parameter names, of those that do not decay; empty: every 1-D tensor",
+       "parameters without weight decay: a regular expression searched in parameter names; empty: all 1-D "
+       "tensors",
        {.name = "REGEX"}},
       {"optimizer.weight_decays",
        &c.optimizer.weight_decays,
-       "decay of some parameters, as EXPRESSION=NUMBER separated by spaces: the first that is found in a "
-       "name counts, before weight_decay and no_decay",
+       "weight decay of some parameters, as a list of REGEX=NUMBER; the first match in a parameter's name is "
+       "used, ahead of weight_decay and no_decay",
        {.name = "LIST"}},
       {"optimizer.lr_factors",
        &c.optimizer.lr_factors,
-       "likewise, by what the learning rate is multiplied: lm_head=0.5",
+       "learning-rate multipliers of some parameters, as a list of REGEX=NUMBER: lm_head=0.5",
        {.name = "LIST"}},
       {"optimizer.frozen",
        &c.optimizer.frozen,
-       "regular expression, searched in parameter names, of those that are not trained; they are kept in "
+       "parameters that are not trained: a regular expression searched in parameter names. They are kept in "
        "fsdp.param_dtype, in checkpoints too",
        {.name = "REGEX"}},
       {"optimizer.loss_scale",
        &c.optimizer.loss_scale,
-       "of the first step, where fsdp.param_dtype or reduce_dtype is float16; halved after an overflow, "
-       "which leaves the step out, and doubled after 2000 steps without",
+       "initial loss scale where fsdp.param_dtype or reduce_dtype is float16; halved after an overflow, which "
+       "skips the step, and doubled after 2000 steps without one",
        {.range = {.low = 1, .high = 0x1p126}}},
       {"optimizer.master_dtype", one_of(c.optimizer.master_dtype, dtypes),
-       "of the sharded parameters that are updated; bfloat16 is rounded stochastically"},
+       "dtype of the sharded master parameters that AdamW updates; bfloat16 uses stochastic rounding"},
       {"optimizer.gradient_dtype", one_of(c.optimizer.gradient_dtype, dtypes),
-       "of the sharded gradients, in which micro-batches add up; bfloat16 needs fsdp.reduce_dtype = "
-       "bfloat16"},
+       "dtype of the sharded gradients, in which micro-batches accumulate; bfloat16 requires fsdp.reduce_dtype "
+       "= bfloat16"},
       {"optimizer.moment_dtype", one_of(c.optimizer.moment_dtype, dtypes),
-       "of AdamW's sharded moments; bfloat16 is rounded stochastically"},
+       "dtype of AdamW's sharded moments; bfloat16 uses stochastic rounding"},
   };
 }
 
@@ -189,84 +201,86 @@ Table fsdp_options(train::Config& c) {
   const std::vector<DType> dtypes = {DType::float32, DType::bfloat16, DType::float16};
   return {
       {"fsdp.strategy", one_of(c.fsdp.strategy),
-       "what is sharded: full_shard: parameters, gradients and optimizer state; shard_grad_op: the same, "
-       "but gathered parameters stay from forward to backward; no_shard: nothing; hybrid_shard, "
-       "hybrid_shard_zero2: the first two inside groups of ranks, with replicas across them; upper case is "
-       "accepted"},
+       "sharding strategy. full_shard: shard parameters, gradients and optimizer state (ZeRO-3); "
+       "shard_grad_op: the same, but parameters stay unsharded from forward to backward; no_shard: replicate "
+       "everything (DDP); hybrid_shard, hybrid_shard_zero2: full_shard or shard_grad_op within groups of "
+       "ranks, replicated across groups. Upper case is accepted"},
       {"fsdp.wrap", one_of(c.fsdp.wrap),
-       "what becomes an FSDP unit: transformer: embedding, each block, final norm with head; size: as "
-       "PyTorch's size_based_auto_wrap_policy; modules: what fsdp.wrap_modules names; none: everything is "
-       "one unit"},
+       "wrap policy, which decides what an FSDP unit is. transformer: embedding, each block, final norm with "
+       "head; size: as PyTorch's size_based_auto_wrap_policy; modules: the modules of fsdp.wrap_modules; none: "
+       "the whole model is one unit"},
       {"fsdp.wrap_min_params",
        &c.fsdp.wrap_min_params,
-       "smallest unit of fsdp.wrap = size, in parameters",
+       "minimum number of parameters of a unit for fsdp.wrap = size",
        {.range = kAtLeastZero}},
       {"fsdp.wrap_modules",
        spelled_list(c.fsdp.wrap_modules),
-       "units of fsdp.wrap = modules: class names (LlamaMLP) or regular expressions searched in module "
-       "names, separated by spaces",
+       "modules that become units for fsdp.wrap = modules: class names (LlamaMLP) or regular expressions "
+       "searched in module names, separated by spaces",
        {.name = "NAMES"}},
       {"fsdp.shard_group_size",
        spelled_group_size(c.fsdp.shard_group_size),
-       "ranks of a shard group of the hybrid strategies: those of a node, or a number",
+       "ranks per shard group of the hybrid strategies: a number, or node for all ranks of a node",
        {.name = "node|N"}},
       {"fsdp.shard_optimizer_over_replicas", &c.fsdp.shard_optimizer_over_replicas,
-       "divide the optimizer state also among the ranks that hold the same parameters (no_shard, where it is known as "
-       "ZeRO stage 1, and the hybrid strategies): each updates its part and gathers the others' after the update; less "
-       "memory, the same bits"},
+       "shard the optimizer state over replicas too (no_shard, which makes it ZeRO-1, and the hybrid "
+       "strategies): each replica updates its part and all-gathers the others. Less memory, the same bits"},
       {"fsdp.accumulate", one_of(c.fsdp.accumulate),
-       "micro-batches add up in sharded gradients, each reduced (small), or in whole ones, reduced once "
-       "(fast)"},
+       "gradient accumulation. sharded: reduce-scatter after every micro-batch (least memory); unsharded: "
+       "accumulate locally and reduce once, like no_sync (fastest)"},
       {"fsdp.sum_order", one_of(c.fsdp.sum_order),
-       "in which order gradients of micro-batches are added. any: the fastest; last bits depend on the number of ranks. "
-       "tree: a binary tree over all micro-batches of a step, so that 1, 2, 4, 8, ... ranks and all strategies give the "
-       "same bits; needs gradients summed in float32 and, on several GPUs, fsdp.reduction = tree"},
+       "order in which the gradients of micro-batches are added. any: fastest; the last bits depend on the "
+       "number of ranks; tree: a binary tree over all micro-batches of a step, which gives the same bits on 1, "
+       "2, 4, 8, ... ranks and with every strategy. tree requires float32 gradients and, on several GPUs, "
+       "fsdp.reduction = tree"},
       {"fsdp.reduction", one_of(c.fsdp.reduction),
-       "how GPUs sum gradients over ranks. tree: each rank sums what it owns in float32, in the order of a tree over ranks, "
-       "as ranks on CPUs always do; nccl: NCCL does, in the dtype that travels and in an order of its own"},
+       "sums of gradients over GPUs. tree: in float32, in the order of a binary tree over ranks, as on CPUs; "
+       "nccl: NCCL's own reduction, in fsdp.reduce_dtype and in NCCL's order"},
       {"fsdp.nccl_ctas",
        &c.fsdp.nccl_ctas,
-       "maximum number of thread blocks, and so of multiprocessors, that a collective between GPUs uses; 0: NCCL decides",
+       "maximum number of thread blocks (multiprocessors) that a NCCL collective uses; 0: NCCL decides",
        {.range = {0, 64}}},
       {"fsdp.nccl_window", &c.fsdp.nccl_window,
-       "register the memory of parameters and gradients as a symmetric window of each NCCL communicator (NCCL 2.27 or newer)"},
+       "register parameters and gradients as a symmetric window of each NCCL communicator (NCCL 2.27 or newer)"},
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
-       "gather parameters with copy engines instead of multiprocessors, where NCCL can (2.28 or newer); needs "
-       "fsdp.nccl_window = true"},
+       "all-gather parameters with copy engines instead of multiprocessors where NCCL supports it (2.28 or "
+       "newer); requires fsdp.nccl_window = true"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
-       "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
+       "all-gather the next unit before (pre) or after (post) the current unit's backward pass"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,
-       "the next unit is gathered while the current one computes"},
+       "all-gather the next unit during the current unit's forward pass"},
       {"fsdp.limit_all_gathers",
        &c.fsdp.limit_all_gathers,
-       "units gathered for passing use at one time",
+       "maximum number of FSDP units unsharded at the same time",
        {.range = kAtLeastOne}},
       {"fsdp.param_dtype", one_of(c.fsdp.param_dtype, "auto", dtypes),
-       "parameters are gathered and multiplied in; auto: bfloat16 on GPUs, float32 on CPUs, which gather "
-       "in any of them and compute in float32"},
+       "dtype of the all-gathered parameters, and of compute on GPUs. auto: bfloat16 on GPUs, float32 on CPUs "
+       "(CPUs always compute in float32)"},
       {"fsdp.product_dtype", one_of(c.fsdp.product_dtype),
-       "dtype of the matrix products of the blocks. auto: fsdp.param_dtype; fp8: float8_e4m3fn for weights and "
-       "activations, fsdp.fp8_gradient_dtype for gradients, with scales as fsdp.fp8_scales says; weights are gathered in 8 "
-       "bits too. Embedding, head, norms, attention and what is saved in checkpoints stay as they are. GPUs of compute "
-       "capability 8.9 or newer, and CPUs, which compute the same numbers slowly"},
+       "dtype of the matrix products in the blocks. auto: fsdp.param_dtype; fp8: float8_e4m3fn for weights and "
+       "activations, fsdp.fp8_gradient_dtype for gradients; weights are all-gathered in 8 bits too. Embedding, "
+       "head, norms, attention and checkpoints are unchanged. Requires a GPU of compute capability 8.9 or "
+       "newer, or CPUs, which compute the same numbers slowly"},
       {"fsdp.fp8_gradient_dtype",
        one_of(c.fsdp.fp8_gradient_dtype, {DType::float8_e5m2, DType::float8_e4m3fn}),
-       "dtype of gradients in the products of fsdp.product_dtype = fp8: e5m2 has more range, e4m3 more precision"},
+       "dtype of gradients in FP8 matrix products: float8_e5m2 has more range, float8_e4m3fn more precision"},
       {"fsdp.fp8_scales", one_of(c.fsdp.fp8_scales),
-       "scales of what is multiplied in FP8. tensor: one for each operand; block: one for each 128 x 128 of a weight and "
-       "each 1 x 128 of activations and gradients, with which float8_e4m3fn is usual for gradients too. On GPUs block "
-       "needs compute capability 9.0"},
+       "scaling factors of FP8 matrix products. tensor: one per operand; block: one per 128 x 128 block of a "
+       "weight and per 1 x 128 of activations and gradients (usually with fsdp.fp8_gradient_dtype = "
+       "float8_e4m3fn). On GPUs, block requires compute capability 9.0"},
       {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
-       "gradients are sent in; MPI (CPUs) adds them in float32 in any case, NCCL (GPUs) in this dtype"},
+       "dtype in which gradients are communicated. They are summed in float32, except with fsdp.reduction = "
+       "nccl"},
       {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),
-       "what is kept in host memory: optimizer: moments and master; params: the sharded parameters too, "
-       "which are copied to the device before each gather"},
+       "state kept in host memory. optimizer: master parameters and moments; params: sharded parameters too, "
+       "copied to the device before each all-gather"},
       {"fsdp.offload_step", one_of(c.fsdp.offload_step),
-       "where AdamW runs with cpu_offload: device: the state goes there and back, two units at a time; host: "
-       "gradients come out, new parameters go in (a third of the traffic, the CPU's speed)"},
+       "where AdamW runs with fsdp.cpu_offload. device: the state is copied to the device and back, two units "
+       "at a time; host: gradients are copied out and new parameters in (a third of the traffic, at the speed "
+       "of the CPU)"},
       {"fsdp.sync_init", one_of(c.fsdp.sync_init),
-       "how model.weights are read: read: each rank what it needs; broadcast: rank 0 reads everything and "
-       "sends it, for slow file systems"},
+       "how model.weights are read. read: each rank reads what it needs; broadcast: rank 0 reads everything "
+       "and broadcasts it, for slow file systems"},
   };
 }
 
@@ -274,66 +288,67 @@ Table other_options(train::Config& c) {
   return {
       {"activation.checkpointing",
        spelled_checkpointing(c.activation.checkpointing),
-       "what is recomputed in the backward pass instead of kept. selective: norms and activation functions, "
-       "while the outputs of attention and of matrix products are kept; feed_forward: that, and the "
-       "feed-forward network from its input; full: each block from its input; auto: as little as fits, block "
-       "by block. With numbers of blocks, from the first one on: full 4, feed_forward 12, selective",
+       "activation checkpointing: what the backward pass recomputes. selective: norms and activation "
+       "functions; feed_forward: those and the feed-forward network; full: whole blocks; auto: as little as "
+       "fits in memory, block by block. Numbers of blocks can be given: full 4, feed_forward 12, selective",
        {.name = "none|selective|feed_forward|full|auto"}},
       {"activation.offload",
        one_of(c.activation.offload, "auto",
               {train::ActivationOffload::none, train::ActivationOffload::residuals}),
-       "what is kept in host memory between the forward and the backward pass. residuals: the inputs of attention "
-       "and feed-forward networks, copied while others are computed; auto: that, on GPUs, where "
-       "activation.checkpointing = auto has less to recompute then"},
+       "activations kept in host memory between forward and backward. residuals: the inputs of attention and "
+       "feed-forward networks, copied during computation; auto: residuals on GPUs where "
+       "activation.checkpointing = auto recomputes less with it"},
       {"checkpoint.every",
        &c.checkpoint.every,
-       "steps between checkpoints; 0: only at the end",
+       "number of steps between checkpoints; 0: only at the end",
        {.range = kAtLeastZero}},
-      {"checkpoint.keep", &c.checkpoint.keep, "newest checkpoints that are kept", {.range = kAtLeastOne}},
+      {"checkpoint.keep", &c.checkpoint.keep, "number of newest checkpoints to keep", {.range = kAtLeastOne}},
       {"checkpoint.keep_every",
        &c.checkpoint.keep_every,
-       "checkpoints of steps that this divides are kept for good; 0: none",
+       "keep every checkpoint whose step is a multiple of this number; 0: none",
        {.range = kAtLeastZero}},
       {"checkpoint.async", &c.checkpoint.async,
-       "write while training goes on, from a copy of the state in host memory"},
+       "write checkpoints in the background, from a copy of the state in host memory"},
       {"checkpoint.fallback_dir",
        &c.checkpoint.fallback_dir,
-       "folder on another disk for a checkpoint that run.dir has no room for; run.resume = auto looks there, "
+       "folder on another disk, used when run.dir has no room for a checkpoint; run.resume = auto looks there "
        "too",
        {.name = "FOLDER"}},
       {"checkpoint.wait_minutes",
        &c.checkpoint.wait_minutes,
-       "how long a save that finds no room waits for some, with the state in memory, before the run ends; "
-       "0: not at all",
+       "how many minutes to wait for disk space, with the state in memory, before the run ends; 0: do not wait",
        {.range = kAtLeastZero}},
       {"checkpoint.content", one_of(c.checkpoint.content),
-       "all: what a run needs to continue exactly; weights: without optimizer state, a third of the size, for evaluation, export "
-       "and model.weights. A run that is stopped saves all in any case"},
+       "content of checkpoints. all: everything a run needs to continue exactly; weights: no optimizer state "
+       "(a third of the size), for evaluation, export and model.weights. A run that is stopped always saves "
+       "everything"},
       {"checkpoint.state_dtype", one_of(c.checkpoint.state_dtype, "auto", {DType::float32, DType::bfloat16}),
-       "dtype of optimizer state in files; auto: optimizer.moment_dtype. With less than that a continued run is not exactly the "
-       "one that was saved"},
+       "dtype of the optimizer state in checkpoints. auto: optimizer.moment_dtype. With a narrower dtype a "
+       "resumed run is not exactly the saved one"},
       {"checkpoint.io", one_of(c.checkpoint.io),
-       "how values are written and read. direct: each rank, or one rank per node for several, writes by itself; hdf5: collective "
-       "reads and writes of parallel HDF5, which can hang if the disk of one rank fails (needs run.watchdog_seconds > 0)"},
+       "how checkpoints are written and read. direct: each rank, or one rank per node for several, by itself; "
+       "hdf5: collective reads and writes of parallel HDF5, which can hang if one rank's disk fails (requires "
+       "run.watchdog_seconds > 0)"},
       {"checkpoint.writers_per_node",
        &c.checkpoint.writers_per_node,
-       "number of writer ranks per node, which gather the data of the others of the node; 0: all ranks in jobs of up to 256 (with "
-       "checkpoint.io = hdf5 at most 8 per node), in larger ones as few as one per node",
+       "number of writer ranks per node, which gather the data of their node; 0: all ranks in jobs of up to "
+       "256 (at most 8 per node with checkpoint.io = hdf5), as few as one per node in larger jobs",
        {.range = kAtLeastZero}},
       {"checkpoint.stripes",
        &c.checkpoint.stripes,
-       "servers that a checkpoint is spread over, where MPI-IO knows the file system's stripes (Lustre); "
-       "0: as the folder says",
+       "number of storage servers to spread a checkpoint over, where MPI-IO supports it (Lustre); 0: the "
+       "folder's setting",
        {.range = kAtLeastZero}},
       {"checkpoint.stripe_bytes",
        &c.checkpoint.stripe_bytes,
-       "size of these stripes, at which writes end in any file system; 0: as the folder says",
+       "stripe size in bytes; writes end at multiples of it; 0: the folder's setting",
        {.range = kAtLeastZero}},
-      {"log.every", &c.log.every, "steps between lines on the console", {.range = kAtLeastOne}},
+      {"log.every", &c.log.every, "number of steps between lines on the console", {.range = kAtLeastOne}},
       {"log.trace",
        spelled_steps(c.log.trace),
-       "steps of which a Chrome trace is written, as 3 or 3-5; 0 or empty: none",
+       "steps to write a Chrome trace of, such as 3 or 3-5; 0 or empty: none",
        {.name = "STEPS"}},
+      {"log.plan", &c.log.plan, "print the table of planned memory when a run starts, as llampi plan does"},
       {"log.tensorboard", &c.log.tensorboard, "write event files", {.built = {"false"}}},
   };
 }

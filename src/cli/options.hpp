@@ -13,7 +13,7 @@
 
 namespace llampi::cli {
 
-/// A plan needs neither data nor a number of steps. What is not built yet and changes no memory is accepted
+/// A plan needs neither data nor a number of steps. What is not implemented yet and changes no memory is accepted
 /// for it.
 enum class Purpose : std::uint8_t { train, plan };
 
@@ -27,7 +27,7 @@ enum class Purpose : std::uint8_t { train, plan };
 train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
                              const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr);
 
-/// "run.device = cuda" for each key whose value asks for what is not built yet.
+/// "run.device = cuda" for each key whose value asks for what is not implemented yet.
 std::vector<std::string> not_built(const train::Config& config);
 
 /// Every key, section by section; parse_ini() reads the identical configuration from it.

@@ -20,10 +20,10 @@ namespace {
 constexpr const char* kPlanUsage =
     R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
 
-The memory that each rank of `llampi train` would plan with this configuration, to the byte, and
-what a step moves. Runs on one process, without a device, and needs of the configuration only the
-model's config.json: no data, no weights. Keys are those of `llampi train`, taken from the same
-places. Where the memory of the device is known, it says whether the run fits and, with status 2,
+Prints how much memory each rank of `llampi train` would use with this configuration, to the byte,
+and how much data a step communicates. Runs in one process, without a device, and reads only the
+model's config.json: no data, no weights. Takes the keys of `llampi train` from the same places. If
+the device's memory is known, it says whether the run fits; if not, it exits with status 2 and says
 what would make it fit.
 )";
 
@@ -53,34 +53,33 @@ std::vector<Option> options_of(PlanRequest& r) {
       {"ranks", &r.shape.ranks, "ranks of the job", {.range = kRanks}},
       {"per-node",
        &r.shape.ranks_per_node,
-       "ranks on each node, consecutive; 0: all are on one",
+       "consecutive ranks per node; 0: all ranks on one node",
        {.range = kAtLeastZero}},
       {"threads",
        &r.shape.threads,
-       "threads per rank, on which workspaces depend; 0: run.threads or, if that is 0, OMP_NUM_THREADS or, "
-       "if that is not set, cores of this machine / ranks on a node",
+       "threads per rank (affects workspaces). 0: run.threads, otherwise OMP_NUM_THREADS, otherwise cores of "
+       "this machine / ranks of a node",
        {.range = kAtLeastZero}},
       {"device",
        &r.device,
-       "what would compute: CPUs, GPUs, or GPUs whose memory is known; auto: cuda if run.device = cuda, else "
-       "cpu",
+       "device to plan for: cpu, cuda (a GPU of unknown memory) or a GPU model. auto: cuda if run.device = "
+       "cuda, otherwise cpu",
        {.one_of = devices()}},
       {"memory",
        &r.memory_gib,
-       "GiB of the device's memory that each rank has; 0: what is known of the device",
+       "device memory per rank in GiB; 0: that of the GPU model",
        {.range = kAtLeastZero}},
       {"host-memory",
        &r.host_memory_gib,
-       "GiB of memory that a node has for all of its ranks, beside its GPUs; what is offloaded must fit "
-       "there too; 0: not known",
+       "host memory per node in GiB, for all its ranks; offloaded state must fit there. 0: unknown",
        {.range = kAtLeastZero}},
-      {"units", &r.units, "list the FSDP units too", {}, true},
+      {"units", &r.units, "also list the FSDP units", {}, true},
       {"actions",
        &r.actions,
-       "list the actions of a step too, with the buffers that each reads and writes",
+       "also list the actions of a step, with the buffers they read and write",
        {},
        true},
-      {"json", &r.json, "print one JSON object", {}, true},
+      {"json", &r.json, "print a JSON object", {}, true},
   };
 }
 
@@ -88,8 +87,8 @@ std::vector<Option> options_of(PlanRequest& r) {
 void warn_of_what_is_not_built(const train::Config& config) {
   const auto settings = not_built(config);
   if (settings.empty()) return;
-  print_error(
-      fmt::format("warning: not built yet, and refused by llampi train: {}", fmt::join(settings, ", ")));
+  print_error(fmt::format("warning: not implemented yet, and refused by llampi train: {}",
+                          fmt::join(settings, ", ")));
 }
 
 /// Null where it is not one that is known.

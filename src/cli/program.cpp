@@ -16,7 +16,7 @@ std::string help_text() {
       "Commands:\n";
   for (const auto& command : commands()) {
     text += fmt::format("  {:<10} {}{}\n", command.name, command.summary,
-                        command.run == nullptr ? " (not built yet)" : "");
+                        command.run == nullptr ? " (not implemented yet)" : "");
   }
   return text +
          "\n"
@@ -49,7 +49,7 @@ int dispatch(const Arguments& arguments) {
     return kDone;
   }
   const Command& command = find_command(first);
-  if (command.run == nullptr) throw_user_error("llampi {} is not built yet", command.name);
+  if (command.run == nullptr) throw_user_error("llampi {} is not implemented yet", command.name);
   const Arguments rest(arguments.begin() + 1, arguments.end());
   if (!asks_for_help(rest)) return command.run(rest);
   print(help_text(command.manual()));
@@ -61,19 +61,20 @@ int dispatch(const Arguments& arguments) {
 const std::vector<Command>& commands() {
   static const std::vector<Command> all = {
       {"train", "train a model, or continue a run", train_command, train_manual},
-      {"tokenize", "make a token file of texts", tokenize_command, tokenize_manual},
+      {"tokenize", "make a token file from texts", tokenize_command, tokenize_manual},
       {"generate", "continue a text", generate_command, generate_manual},
-      {"evaluate", "loss of a model on a token file", evaluate_command, evaluate_manual},
-      {"inspect", "what is in a checkpoint, a token file or a Hugging Face folder", inspect_command,
+      {"evaluate", "compute the loss of a model, or its accuracy on questions", evaluate_command,
+       evaluate_manual},
+      {"inspect", "describe a checkpoint, a token file or a Hugging Face folder", inspect_command,
        inspect_manual},
-      {"import", "a Hugging Face folder to a checkpoint", import_command, import_manual},
-      {"export", "a checkpoint to a Hugging Face folder", export_command, export_manual},
-      {"plan", "memory of a configuration, without running it", plan_command, plan_manual},
-      {"check", "whether this machine computes what it should", check_command, check_manual},
-      {"bench", "speed of this machine"},
-      {"completion", "completion of the command line in bash, zsh or fish", completion_command,
-       completion_manual},
-      {"man", "the manual page", man_command, man_manual},
+      {"import", "convert a Hugging Face folder to a checkpoint", import_command, import_manual},
+      {"export", "convert a checkpoint to a Hugging Face folder", export_command, export_manual},
+      {"plan", "predict the memory that a configuration needs, without running it", plan_command,
+       plan_manual},
+      {"check", "check that this machine computes correctly", check_command, check_manual},
+      {"bench", "measure the speed of this machine"},
+      {"completion", "print shell completion for bash, zsh or fish", completion_command, completion_manual},
+      {"man", "print the manual page", man_command, man_manual},
   };
   return all;
 }

@@ -2,13 +2,13 @@
 #include "cli/progress.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <utility>
 
+#include "cli/console.hpp"
 #include "llampi/core/text.hpp"
 
 namespace llampi::cli {
@@ -16,7 +16,6 @@ namespace {
 
 constexpr auto kBetweenLines = std::chrono::milliseconds(200);
 constexpr int kBarColumns = 30;
-constexpr const char* kClearLine = "\r\033[K";
 
 void write(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
@@ -37,8 +36,7 @@ std::string progress_line(std::int64_t bytes, std::int64_t total_bytes, double s
                      std::floor(100 * part), speed, rate > 0 ? format_duration(left) : "?");
 }
 
-Progress::Progress(std::int64_t total_bytes)
-    : total_bytes_(total_bytes), is_terminal_(isatty(STDERR_FILENO) == 1) {}
+Progress::Progress(std::int64_t total_bytes) : total_bytes_(total_bytes), is_terminal_(is_terminal(stderr)) {}
 
 Progress::~Progress() { clear(); }
 

@@ -12,8 +12,8 @@ namespace fs = std::filesystem;
 Option tokenizer_option(infer::TextOptions& text) {
   return {"tokenizer",
           &text.tokenizer,
-          "tokenizer.json, tokenizer.model, the folder of one, or bytes; default: that of the weights' "
-          "folder, or of the model.weights or model.config of the run",
+          "tokenizer.json, tokenizer.model, the folder of one, or bytes. Default: the tokenizer in the "
+          "weights' folder, otherwise in model.weights or model.config of the run",
           {.name = "bytes|FILE|FOLDER"}};
 }
 
@@ -23,8 +23,8 @@ Option template_option(std::string& name, const std::string& only_for) {
   return {"template",
           &name,
           only_for +
-              "how conversations are written; auto: as the checkpoint's run was trained, or as the "
-              "chat_template of the tokenizer's folder says",
+              "chat template. auto: the one the checkpoint was trained with, otherwise the chat_template "
+              "of the tokenizer's folder",
           {.one_of = names}};
 }
 
@@ -32,8 +32,8 @@ Option template_date_option(std::string& date, const std::string& only_for) {
   return {"template-date",
           &date,
           only_for +
-              "today's date in llama3.1, llama3.2 and llama3.3; auto: 26 Jul 2024, with llama3.2 that of "
-              "the clock",
+              "today's date in the templates llama3.1, llama3.2 and llama3.3. auto: 26 Jul 2024, and the "
+              "current date for llama3.2",
           {.name = "DATE"}};
 }
 
@@ -47,7 +47,7 @@ std::vector<fs::path> folders_of_run(const fs::path& checkpoint, const Log& log)
   const std::string weights = run.value("model.weights");
   if (!weights.empty() && weights != "random" && !fs::exists(weights, ignored)) {
     log.warning(
-        "{}, which the run of {} began from, is gone: its tokenizer is sought beside model.config = {}",
+        "{}, which the run of {} started from, no longer exists: looking for its tokenizer next to model.config = {}",
         weights, checkpoint.string(), run.value("model.config"));
   }
   for (const fs::path path : {run.value("model.weights"), run.value("model.config")}) {

@@ -29,12 +29,16 @@ constexpr const char* kTokenizeUsage =
        llampi tokenize --tokenizer FILE|FOLDER --format chat --seq-len N --output FILE INPUT...
        llampi tokenize --tokenizer bytes|FILE|FOLDER --print|--decode
 
-Writes a token file. With --format text each input is one document. With --format jsonl each line is
-one, {"text": "..."}. With --format chat each line is a conversation, {"messages": [{"role": "user",
-"content": "..."}, ...]} or {"prompt": "...", "completion": "..."}: it is put into a chat template,
-the loss is computed on the assistant's tokens only, and rows of N tokens are packed without cutting
-any conversation that fits. An existing output is replaced only if it is a token file of llampi.
-Or prints the ids of each line of standard input, one line each, or the other way round.
+Writes a token file.
+--format text: each input file is one document.
+--format jsonl: each line is one document, {"text": "..."}.
+--format chat: each line is a conversation, {"messages": [{"role": "user", "content": "..."}, ...]} or
+{"prompt": "...", "completion": "..."}. The chat template is applied, the loss is computed on the
+assistant's tokens only, and conversations are packed into rows of N tokens without splitting any
+that fits into a row.
+An existing output is replaced only if it is a llampi token file.
+With --print, prints the token ids of each line of standard input; with --decode, the text of each
+line of token ids.
 )";
 
 struct TokenizeRequest {
@@ -57,50 +61,54 @@ std::vector<Option> options_of(TokenizeRequest& r) {
   return {
       {"tokenizer",
        &r.tokenizer,
-       "tokenizer.json, tokenizer.model, the folder of one, or bytes: a token is a byte",
+       "tokenizer.json, tokenizer.model, the folder of one, or bytes (one token per byte)",
        {.name = "bytes|FILE|FOLDER"}},
-      {"format", &r.format, "of the inputs", {.one_of = {"text", "jsonl", "chat"}}},
-      {"output", &r.output, "token file to write; its folder is made", {.name = "FILE"}},
+      {"format", &r.format, "format of the input files", {.one_of = {"text", "jsonl", "chat"}}},
+      {"output", &r.output, "token file to write; its folder is created if missing", {.name = "FILE"}},
       {"overwrite",
        &o.overwrite,
-       "the outputs may replace files that are not token files of llampi",
+       "allow the outputs to replace files that are not llampi token files",
        {},
        true},
-      {"text-field", &o.text_field, "jsonl: where a line's text is"},
-      {"bos", &o.begin, "text, jsonl: the token that begins a document, where the tokenizer has one"},
-      {"eos", &o.end, "text, jsonl: the token that ends a document, where the tokenizer has one"},
+      {"text-field", &o.text_field, "--format jsonl: name of the text field"},
+      {"bos", &o.begin,
+       "--format text, jsonl: begin each document with the BOS token, if the tokenizer has one"},
+      {"eos", &o.end, "--format text, jsonl: end each document with the EOS token, if the tokenizer has one"},
       {"seq-len",
        &o.seq_len,
-       "chat: tokens of a row, the data.seq_len of the training",
+       "--format chat: tokens per row; the data.seq_len to train with",
        {.range = kRowTokens}},
-      template_option(r.chat_template, "chat: "),
-      template_date_option(r.template_date, "chat: "),
-      {"loss", &r.loss, "chat: the tokens with loss", {.one_of = {"assistant", "all"}}},
+      template_option(r.chat_template, "--format chat: "),
+      template_date_option(r.template_date, "--format chat: "),
+      {"loss",
+       &r.loss,
+       "--format chat: tokens that the loss is computed on",
+       {.one_of = {"assistant", "all"}}},
       {"too-long",
        &r.too_long,
-       "chat: conversations longer than a row; cut: into rows of their own",
+       "--format chat: what to do with conversations longer than a row. cut: split into rows of their own",
        {.one_of = {"cut", "drop", "refuse"}}},
       {"held-out",
        &o.held_out,
        "fraction of documents to hold out for evaluation (0.01 = 1 %)",
        {.range = kPart}},
-      {"held-out-output", &r.held_out_output, "token file for the documents held out", {.name = "FILE"}},
-      {"seed", &o.seed, "of the choice of the documents held out"},
+      {"held-out-output", &r.held_out_output, "token file for the held-out documents", {.name = "FILE"}},
+      {"seed", &o.seed, "random seed for choosing the held-out documents"},
       {"on-error",
        &r.on_error,
-       "lines that cannot be used, and files that are not text; skip: name them and go on",
+       "what to do with unusable lines and files that are not text. skip: report them and continue",
        {.one_of = {"refuse", "skip"}}},
-      {"threads", &o.threads, "0: one per core", {.range = kAtLeastZero}},
-      {"print", &r.print, "ids of each line of standard input", {}, true},
-      {"decode", &r.decode, "text of each line of ids of standard input", {}, true},
-      {"json", &r.json, "print what was written as one JSON object: documents, tokens, bytes, ...", {}, true},
+      {"threads", &o.threads, "number of threads; 0: one per core", {.range = kAtLeastZero}},
+      {"print", &r.print, "print the token ids of each line of standard input", {}, true},
+      {"decode", &r.decode, "print the text of each line of token ids of standard input", {}, true},
+      {"json", &r.json, "print a JSON object with what was written: documents, tokens, bytes, ...", {}, true},
   };
 }
 
 /// An option that would change nothing.
 void refuse_unused(bool given, const TokenizeRequest& r, const char* option, const char* reason) {
   if (given)
-    throw_user_error("--{} cannot be used with --format {}: {}; leave it out", option, r.format, reason);
+    throw_user_error("--{} cannot be used with --format {}: {}; remove it", option, r.format, reason);
 }
 
 void check(const TokenizeRequest& r) {
@@ -136,7 +144,7 @@ TokenizeRequest parse_tokenization(const Arguments& arguments) {
   require_option(!request.tokenizer.empty(), "tokenize", "tokenizer");
   if (request.print || request.decode) {
     if (!inputs.empty() || !request.output.empty()) {
-      throw_user_error("tokenize --{} reads standard input and writes standard output; leave out {}",
+      throw_user_error("tokenize --{} reads standard input and writes standard output; remove {}",
                        request.decode ? "decode" : "print", request.output.empty() ? inputs[0] : "--output");
     }
     return request;

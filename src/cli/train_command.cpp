@@ -30,16 +30,20 @@ std::vector<Option> options_of(TrainRequest& r) {
 constexpr const char* kTrainUsage =
     R"(Usage: [mpirun -n RANKS] llampi train [--config FILE] [--section.key=value ...] [--print-config]
 
-Trains, or continues, a run. A key is taken from the command line, else from the environment
-(train.steps from LLAMPI_TRAIN_STEPS, as rank 0 sees it), else from the file, else it has its
-default; of an option that is given twice, the last one counts. Whole numbers can be written as 1e9.
-The resolved configuration is written to config.ini in run.dir, where --config can take it from.
-SIGUSR1, SIGTERM and SIGINT, or a file named stop in run.dir, stop the run before the next
-micro-batch with a checkpoint and status 75; the same command continues it. Under mpirun send
-SIGUSR1 to mpirun, which passes it on: after SIGTERM or Ctrl-C, Open MPI's mpirun kills the ranks
-about two seconds later, saved or not.
---print-config prints the resolved configuration and trains nothing; keys that are not given
-anywhere are comments in it.
+Trains a model, or continues a run.
+
+Keys are read from the command line, then from the environment of rank 0 (train.steps from
+LLAMPI_TRAIN_STEPS), then from the configuration file; otherwise they have their defaults. If an
+option is given twice, the last one is used. Whole numbers can be written as 1e9. The resolved
+configuration is written to config.ini in run.dir; --config accepts that file.
+
+SIGUSR1, SIGTERM, SIGINT or a file named stop in run.dir stop the run before the next micro-batch: it
+saves a checkpoint and exits with status 75; the same command continues it. Under mpirun, send
+SIGUSR1 to mpirun, which forwards it. After SIGTERM or Ctrl-C, Open MPI's mpirun kills the ranks about
+two seconds later, even if the checkpoint is not complete.
+
+Exit status: 0 success, 1 internal or system error, 2 invalid input (see the line that starts with
+"llampi:"), 75 stopped early with a checkpoint.
 )";
 
 /// What would be run, for people and job scripts. Needs no MPI.

@@ -55,7 +55,7 @@ std::optional<GpuOfRank> choose_gpu(World& world, const ComputeChoice& choice,
   if (choice.device == device::DeviceChoice::cuda) {
     agree(world, [&] {
       if (!gpus.empty()) return;
-      throw_user_error("{} = cuda, but there is no GPU: {}; use {} = cpu, or start on a machine with one",
+      throw_user_error("{} = cuda, but no GPU is usable: {}; use {} = cpu, or start on a machine with a GPU",
                        choice.option, why, choice.option);
     });
     return gpu_of_rank(world, gpus, choice.share_gpu);

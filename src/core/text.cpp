@@ -18,6 +18,13 @@ std::string format_bytes(std::int64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits[unit]);
 }
 
+std::string with_separators(std::int64_t number) {
+  std::string text = std::to_string(number);
+  for (std::ptrdiff_t at = std::ssize(text) - 3; at > (number < 0 ? 1 : 0); at -= 3)
+    text.insert(static_cast<std::size_t>(at), ",");
+  return text;
+}
+
 std::string format_duration(double seconds) {
   const auto s = static_cast<long>(std::llround(std::max(0.0, seconds)));
   if (s >= 3600) return fmt::format("{}h {:02}m", s / 3600, s % 3600 / 60);

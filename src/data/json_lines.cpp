@@ -122,7 +122,7 @@ tokenizer::Conversation parse_conversation(std::string_view line) {
     has_answer = has_answer ||
                  (conversation.back().role == tokenizer::ChatRole::assistant && conversation.back().trained);
   }
-  if (!has_answer) throw_user_error("there is no message of the assistant to learn from");
+  if (!has_answer) throw_user_error("there is no assistant message to learn from");
   return conversation;
 }
 

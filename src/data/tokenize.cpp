@@ -89,7 +89,7 @@ std::int64_t leave_out_what_is_no_text(TokenizeOptions& options, const tokenizer
     }
     if (options.on_error == OnError::refuse)
       throw_user_error("{} {}; or skip such files with --on-error skip", input.string(), problem);
-    if (skipped++ < kDefectsToShow) log.warning("{} {}; the file is left out", input.string(), problem);
+    if (skipped++ < kDefectsToShow) log.warning("{} {}; the file is skipped", input.string(), problem);
     return true;
   });
   if (options.inputs.empty()) throw_user_error("none of the inputs is text");
@@ -126,7 +126,7 @@ class Collector {
     count_ill_formed(piece);
     if (piece.json_in_pipe) log_.warning("JSON is in {}: --format text takes it as it is", piece.file);
     for (const auto& defect : piece.defects) {
-      if (statistics_.skipped++ < kDefectsToShow) log_.warning("{}; the line is left out", defect);
+      if (statistics_.skipped++ < kDefectsToShow) log_.warning("{}; the line is skipped", defect);
     }
     statistics_.bytes += piece.text_bytes;
     statistics_.input_bytes += piece.input_bytes;
@@ -138,7 +138,7 @@ class Collector {
   /// @param skipped inputs that were left out before
   TokenizeStatistics finish(std::int64_t skipped) {
     if (statistics_.skipped > kDefectsToShow) {
-      log_.warning("{} lines are left out, the first {} of them are named above", statistics_.skipped,
+      log_.warning("{} lines were skipped; the first {} are listed above", statistics_.skipped,
                    kDefectsToShow);
     }
     statistics_.skipped += skipped;
@@ -167,7 +167,7 @@ class Collector {
 
   void warn_of_blanks() const {
     if (statistics_.empty == 0) return;
-    log_.warning("{} left out that {} no text (the first is {})",
+    log_.warning("{} skipped that {} no text (the first is {})",
                  statistics_.empty == 1 ? "1 file or line is"
                                         : fmt::format("{} files or lines are", statistics_.empty),
                  statistics_.empty == 1 ? "has" : "have", first_empty_);

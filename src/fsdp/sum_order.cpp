@@ -36,7 +36,7 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
   ConfigError::Parts parts{.field = "sum_order", .value = "tree", .remedy = "use {sum_order} = any"};
   const bool by_nccl = backend == comm::Backend::nccl && reduction == comm::Reduction::nccl;
   if (by_nccl && step.shards * step.replicas > 1) {
-    parts.problem = "cannot be had where NCCL sums over ranks, in an order of its own";
+    parts.problem = "is not possible with NCCL's own reduction, whose order is unspecified";
     parts.remedy = "use {reduction} = tree, or {sum_order} = any";
     return parts;
   }

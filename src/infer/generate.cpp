@@ -36,7 +36,7 @@ void add_tokens(const std::string& names, const tokenizer::Tokenizer& tokenizer,
       if (error == std::errc() && stopped == end && number >= 0 && number < tokenizer.vocabulary())
         id = number;
     }
-    if (!id) throw_user_error("--stop has \"{}\", which {} has not got", word, tokenizer.name());
+    if (!id) throw_user_error("--stop has \"{}\", which {} does not have", word, tokenizer.name());
     tokens.push_back(*id);
   }
 }

@@ -38,7 +38,7 @@ std::regex compile_used(const std::string& text, const char* option, const Param
     throw ConfigError({.field = option,
                        .entry = text,
                        .problem = "matches no parameter",
-                       .remedy = "correct it or leave it out" + example});
+                       .remedy = "correct it or remove it" + example});
   }
   return expression;
 }

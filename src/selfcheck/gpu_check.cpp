@@ -33,7 +33,7 @@ void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOption
   const auto first = std::find_if(failures.begin(), failures.end(), [](const auto& f) { return !f.empty(); });
   if (first == failures.end()) {
     compute.gpu_opened_bytes = compute.gpu_bytes_in_use();  // with the kernels that were loaded
-    log.info("GPU check: {} tensors of a small step in {} are the CPU's", compared.size(), computed);
+    log.info("GPU self-check passed: {} tensors match the CPU ({})", compared.size(), computed);
     return;
   }
   const int rank = static_cast<int>(first - failures.begin());

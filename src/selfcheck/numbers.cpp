@@ -33,7 +33,7 @@ void with_elements(DType dtype, const Work& work) {
           std::uint8_t{}, [=](double x) { return to_float8(float8_format(dtype), static_cast<float>(x)); },
           [=](std::uint8_t bits) { return from_float8(float8_format(dtype), bits); });
     default:
-      throw Error(fmt::format("internal error: {} are no floating-point numbers", to_string(dtype)));
+      throw Error(fmt::format("internal error: {} is not a floating-point dtype", to_string(dtype)));
   }
 }
 

@@ -137,7 +137,7 @@ void check_turns(const Encoder& encoder, Messages messages, std::size_t before) 
         "at most one system message",
         before + i + 1, to_string(messages[i].role), encoder.chat_template.name, to_string(wanted));
   }
-  if (messages.empty()) throw_user_error("there is no message of the user");
+  if (messages.empty()) throw_user_error("there is no user message");
   if (encoder.purpose == ChatPurpose::generation && messages.back().role != ChatRole::user) {
     throw_user_error("the last message must be the user's for the assistant to answer");
   }

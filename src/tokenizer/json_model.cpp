@@ -212,7 +212,7 @@ void read_added_tokens(const json& value, const std::string& where, TokenizerPar
     if (known == ids.end()) {
       if (at != next || (at < parts.names.size() && !parts.names[at].empty())) {
         throw_user_error(
-            "{}: {} has the id {}; tokens that the vocabulary does not have must be numbered in order behind "
+            "{}: {} has the id {}; tokens that the vocabulary does not have must be numbered in order after "
             "it, and the next number is {}",
             where, in_quotes(token.content), token.id, next);
       }

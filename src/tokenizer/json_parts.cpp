@@ -139,7 +139,7 @@ void read_metaspace(Fields& fields, TokenizerParts& parts) {
 void read_pre_tokenizer_at(const json& value, const std::string& where, int depth, TokenizerParts& parts) {
   require_few_steps(parts.pre_tokenizers.size(), where);
   if (parts.model.words_are_bytes)
-    throw_user_error("{}: a pre-tokenizer behind ByteLevel is not supported", where);
+    throw_user_error("{}: a pre-tokenizer after ByteLevel is not supported", where);
   Fields fields(value, where);
   const std::string type = fields.text("type");
   Fields here(value, with_type(where, type));
@@ -211,7 +211,7 @@ std::vector<std::int32_t> ids_of(const std::string& name, const json& specials, 
   std::vector<std::int32_t> ids;
   for (const auto& id : special.list("ids")) {
     const bool known = id.is_number_unsigned() && id.get<std::uint64_t>() < parts.names.size();
-    if (!known) special.refuse(fmt::format("{} has an id that is none of the tokenizer's", in_quotes(name)));
+    if (!known) special.refuse(fmt::format("{} has an id that the tokenizer does not have", in_quotes(name)));
     ids.push_back(id.get<std::int32_t>());
   }
   return ids;
@@ -236,7 +236,7 @@ void read_template(Fields& fields, TokenizerParts& parts) {
   }
   if (!behind) fields.refuse("the template of a single text does not have the text");
   if (around[0].size() > 1 || around[1].size() > 1) {
-    fields.refuse("more than one special token before or behind a text is not supported");
+    fields.refuse("more than one special token before or after a text is not supported");
   }
   if (!around[0].empty()) parts.begin = around[0][0];
   if (!around[1].empty()) parts.end = around[1][0];

@@ -46,7 +46,7 @@ std::optional<std::int32_t> token_named(const FileTokenizer& tokenizer, const st
       value->is_object() ? Fields(*value, file->source + ": " + key).text("content") : fields.text(key);
   const auto id = tokenizer.find(name);
   if (!id && required)
-    fields.refuse(fmt::format("\"{}\" is {}, which is no token of the tokenizer", key, in_quotes(name)));
+    fields.refuse(fmt::format("\"{}\" is {}, which is not a token of the tokenizer", key, in_quotes(name)));
   return id;
 }
 
@@ -61,7 +61,7 @@ std::optional<std::int32_t> token_numbered(const FileTokenizer& tokenizer, const
   if (!value) return std::nullopt;
   const bool known = value->is_number_unsigned() &&
                      value->get<std::uint64_t>() < static_cast<std::uint64_t>(tokenizer.vocabulary());
-  if (!known) fields.refuse(fmt::format("\"{}\" is no id from 0 to {}", key, tokenizer.vocabulary() - 1));
+  if (!known) fields.refuse(fmt::format("\"{}\" is not an id from 0 to {}", key, tokenizer.vocabulary() - 1));
   return value->get<std::int32_t>();
 }
 

@@ -112,6 +112,7 @@ const std::map<std::string, Effect>& effects() {
       {"checkpoint.stripe_bytes", free},
       {"log.every", free},
       {"log.trace", free},
+      {"log.plan", free},
       {"log.tensorboard", free},
   };
   return kEffects;

@@ -89,7 +89,7 @@ Evaluation evaluate(comm::World& world, const std::filesystem::path& weights,
   const data::BatchOptions options{
       .seq_len = o.seq_len, .micro_batch = o.micro_batch, .vocabulary = session.config.vocab_size};
   const Evaluation result = *evaluate_file(world, *session.engine, *file, options);
-  if (result.tokens == 0) log.warning("{} has no valid labels: there is no loss", data.string());
+  if (result.tokens == 0) log.warning("{} has no valid labels, so it has no loss", data.string());
   return result;
 }
 

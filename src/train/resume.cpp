@@ -59,8 +59,9 @@ Checkpoint given_or_newer(const Config& config, std::vector<checkpoint::Refused>
     return newest_that_began_from(config, refused, log, fmt::format("cannot be read ({})", *reason), *reason);
   auto own = checkpoint::newest_readable(run_checkpoints(config), refused, log);
   if (!own || own->summary.state.step <= given.summary.state.step) return given;
-  log.info("run.resume = {} is of step {}; {} has gone on from there, so it continues from its own newest",
-           file.string(), given.summary.state.step, config.run.dir);
+  log.info(
+      "run.resume = {} is at step {}; {} has continued from there, so the run continues from its own newest checkpoint",
+      file.string(), given.summary.state.step, config.run.dir);
   return *own;
 }
 
@@ -233,7 +234,7 @@ std::string model_of_begun_run(const Config& config, const Log& log) {
   if (!newest ||
       !same_place(read_run_text(newest->summary.texts.run_config).value("model.config"), config.model.config))
     return "";
-  log.info("model.config = {} is gone: the run continues with the model in {}", config.model.config,
+  log.info("model.config = {} no longer exists: the run continues with the model in {}", config.model.config,
            newest->file.string());
   return newest->summary.texts.model_config;
 }

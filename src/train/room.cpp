@@ -146,7 +146,7 @@ void Room::require_next() const {
     return;
   }
   throw_user_error(
-      "there is no room for a checkpoint of this model: {}, where older ones stay until a new one is "
+      "there is no room for a checkpoint of this model: {}, where older ones are kept until a new one is "
       "whole; make room there, or set run.dir to another place (checkpoint.state_dtype = bfloat16 takes less "
       "room, checkpoint.content = weights least)",
       shortage());

@@ -35,35 +35,59 @@ void RunReport::describe_device() {
 
 void RunReport::describe(std::int64_t total_steps) {
   const auto& topology = world_.topology();
-  const auto& compiled = engine_.compiled();
   std::int64_t trained = 0;
   const auto& parameters = inputs_.model->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p)
     trained += engine_.options().groups[p].frozen ? 0 : parameters[p].elements();
   const auto all = inputs_.model->parameter_elements();
-  log_.info("llampi: {} parameters{}, {} layers, vocabulary {}", all,
-            trained < all ? fmt::format(" ({} of them trained)", trained) : "", inputs_.llama.layers,
-            inputs_.llama.vocab_size);
+  log_.info("model: {} parameters{}, {} layers, vocabulary {}", with_separators(all),
+            trained < all ? fmt::format(" ({} trained)", with_separators(trained)) : "", inputs_.llama.layers,
+            with_separators(inputs_.llama.vocab_size));
+  log_.info("data: {} tokens, {} samples of {} tokens, {} steps per epoch; {} steps in total",
+            with_separators(inputs_.train_file->tokens()),
+            with_separators(inputs_.train_file->samples(config_.data.seq_len)), config_.data.seq_len,
+            with_separators(inputs_.sampler->steps_per_epoch()), with_separators(total_steps));
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
   if (engine_.groups().sums_follow_placement)
-    log_.info("sums: ranks of a node first; the last bits depend on which ranks share a node ({})",
+    log_.info("sums: within each node first; the last bits depend on which ranks share a node ({})",
               comm::format_placement(topology.node_of_rank));
   if (!topology.uniform) {
     log_.warning(
-        "nodes have unlike numbers of ranks: gathers and sums over all ranks go from every rank to every other, and so send "
-        "several times the bytes between nodes; start as many ranks on each node");
+        "nodes have different numbers of ranks: collectives over all ranks are not hierarchical and send several times as "
+        "many bytes between nodes; start the same number of ranks on each node");
   }
   describe_device();
-  log_.info("fsdp: {}, {}; {}", word_of(config_.fsdp.strategy), count(std::ssize(compiled.units), "unit"),
-            fsdp::format_groups(engine_.groups()));
+  log_.info("fsdp: {}", strategy_in_words());
   if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
-    log_.warning("run.verify_replicas_every: with this strategy no rank holds what another one holds");
-  log_.info("memory per rank, planned for a step:");
-  std::istringstream plan(fsdp::format_memory(compiled.step));
-  for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
-  log_.info("data: {} tokens, {} samples of {}, {} steps per epoch; {} steps in all",
-            inputs_.train_file->tokens(), inputs_.train_file->samples(config_.data.seq_len),
-            config_.data.seq_len, inputs_.sampler->steps_per_epoch(), total_steps);
+    log_.warning("run.verify_replicas_every has no effect: with fsdp.strategy = {} there are no replicas",
+                 word_of(config_.fsdp.strategy));
+  describe_plan();
+  log_.info("output: {}", config_.run.dir);
+}
+
+std::string RunReport::strategy_in_words() const {
+  const auto& groups = engine_.groups();
+  const int shards = groups.shard_count(), replicas = groups.replica_count();
+  std::string over = fmt::format("shards over {}", count(shards, "rank"));
+  if (shards == 1) over = count(replicas, "replica");
+  if (shards > 1 && replicas > 1)
+    over = fmt::format("{} of {} each", count(replicas, "shard group"), count(shards, "rank"));
+  if (shards * replicas == 1) over = "1 rank";
+  return fmt::format("{}, {}, {}", word_of(config_.fsdp.strategy), over,
+                     count(std::ssize(engine_.compiled().units), "unit"));
+}
+
+void RunReport::describe_plan() {
+  const auto& step = engine_.compiled().step;
+  if (config_.log.plan) {
+    log_.info("memory per rank, planned for a step:");
+    std::istringstream plan(fsdp::format_memory(step));
+    for (std::string line; std::getline(plan, line);) log_.info("  {}", line);
+    return;
+  }
+  const auto [on_device, on_host] = engine_.compiled().arena_bytes;
+  log_.info("memory: {} per rank planned{} (table: log.plan = true, or llampi plan)", format_bytes(on_device),
+            on_host > 0 ? fmt::format(", {} of host memory", format_bytes(on_host)) : "");
 }
 
 void RunReport::describe_memory() {

@@ -26,7 +26,7 @@ class RunReport {
       process_memory_ = std::make_unique<device::GpuProcessMemory>(compute.gpu_properties.bus_id);
   }
 
-  /// Before the first step: model, ranks, sharding, planned memory, data.
+  /// Before the first step: model, data, ranks, device, strategy, planned memory and where the run writes.
   void describe(std::int64_t total_steps);
   /// What computes, where it is not what was said last: which kernels a GPU takes is known after the first
   /// step.
@@ -43,6 +43,8 @@ class RunReport {
   double mfu(double tokens_per_second) const;
 
  private:
+  std::string strategy_in_words() const;  ///< "hybrid_shard, 2 shard groups of 8 ranks each, 34 units"
+  void describe_plan();
   void describe_gpu_memory();
 
   comm::World& world_;

@@ -603,8 +603,8 @@ void Trainer::check_finite(const UnreportedStep& step) {
   if (left_out_in_a_row_ <= config_.train.not_finite.skip) {
     log_.warning("step {} {}: its loss or gradient is not finite ({}); {} in a row, {} so far", metrics.step,
                  std::isfinite(metrics.grad_norm)
-                     ? "counts as left out, but its gradient was finite and applied"
-                     : "is left out",
+                     ? "counts as skipped, but its gradient was finite and applied"
+                     : "is skipped",
                  where, left_out_in_a_row_, left_out_);
     return;
   }
@@ -681,7 +681,7 @@ void Trainer::scale_loss(std::int64_t step, bool overflow) {
   optim::LossScaler scaler{state_.loss_scale, state_.loss_scale_good_steps};
   scaler.update(overflow);
   if (overflow) {
-    log_.info("step {} is left out: a gradient overflowed with loss scale {}, the next has {}", step,
+    log_.info("step {} is skipped: a gradient overflowed with loss scale {}; the next step has {}", step,
               state_.loss_scale, scaler.scale);
   }
   state_.loss_scale = scaler.scale;
@@ -721,9 +721,9 @@ void Trainer::report(const StepMetrics& m) {
   if (folder_) room_->watch(steady_seconds());
   if (m.step % config_.log.every != 0 && m.step != total_steps_) return;
   const double average = step_seconds_sum_ / static_cast<double>(m.step - first_step_ + 1);
-  log_.info("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
-            fmt::formatted_size("{}", total_steps_), total_steps_, m.loss, m.lr, m.grad_norm,
-            m.tokens_per_second, format_duration(average * static_cast<double>(total_steps_ - m.step)));
+  log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
+                fmt::formatted_size("{}", total_steps_), total_steps_, m.loss, m.lr, m.grad_norm,
+                m.tokens_per_second, format_duration(average * static_cast<double>(total_steps_ - m.step)));
 }
 
 /// False if it was dropped, to stop. The next run begins with it then.
@@ -735,7 +735,7 @@ bool Trainer::evaluate_now() {
   if (!done) return false;
   const auto& result = *done;
   evaluation_seconds_ = std::max(evaluation_seconds_, steady_seconds() - begin);
-  if (result.tokens == 0) log_.warning("{} has no valid labels: there is no loss", config_.data.eval);
+  if (result.tokens == 0) log_.warning("{} has no valid labels, so it has no loss", config_.data.eval);
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
             result.perplexity, result.tokens);
   attempt([&] {

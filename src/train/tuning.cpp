@@ -44,8 +44,9 @@ ChoicesOfRuns of_gpu(const RememberedChoices& choices, const std::string& gpu, c
                      const Log& log) {
   if (const auto found = choices.find(gpu); found != choices.end()) return found->second;
   if (!choices.empty())
-    log.warning("{} is of {}, and this is {}: products are chosen anew, and bits will differ", file.string(),
-                choices.begin()->first, gpu);
+    log.warning(
+        "{} is of {}, and this is {}: matrix-product algorithms are chosen again, and the last bits will differ",
+        file.string(), choices.begin()->first, gpu);
   return {};
 }
 
@@ -58,7 +59,7 @@ KnownChoices remembered(const ChoiceSources& sources, const RememberedChoices& g
     auto file = sources.files.begin();
     for (; file != sources.files.end() && then.empty(); ++file) then = read_choices(*file, false, log);
     if (then.empty()) {
-      log.warning("there is no {}: products may be computed otherwise than before, with other last bits",
+      log.warning("{} is missing: other matrix-product algorithms may be chosen, which changes the last bits",
                   sources.files.front().string());
     } else {
       places.push_back(of_gpu(then, gpu, *std::prev(file), log));
@@ -86,7 +87,7 @@ RememberedChoices parse_choices(std::string_view text, const std::string& source
   try {
     return nlohmann::json::parse(text).get<RememberedChoices>();
   } catch (const nlohmann::json::exception& error) {
-    throw_user_error("{} is no file of run.tuning: {}", source, error.what());
+    throw_user_error("{} is not a tuning file (run.tuning): {}", source, error.what());
   }
 }
 

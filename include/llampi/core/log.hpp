@@ -17,6 +17,8 @@ class Log {
   /// A log without a sink is silent.
   Log() = default;
   explicit Log(Sink sink) : sink_(std::move(sink)) {}
+  /// @param progress where lines go that a terminal may replace by the next one
+  Log(Sink sink, Sink progress) : sink_(std::move(sink)), progress_(std::move(progress)) {}
 
   template <class... Args>
   void info(fmt::format_string<Args...> format, Args&&... args) const {
@@ -27,8 +29,15 @@ class Log {
     if (sink_) sink_("warning: " + fmt::format(format, std::forward<Args>(args)...));
   }
 
+  /// How far something is.
+  template <class... Args>
+  void progress(fmt::format_string<Args...> format, Args&&... args) const {
+    const Sink& sink = progress_ ? progress_ : sink_;
+    if (sink) sink(fmt::format(format, std::forward<Args>(args)...));
+  }
+
  private:
-  Sink sink_;
+  Sink sink_, progress_;
 };
 
 }  // namespace llampi

@@ -213,6 +213,7 @@ struct Config {
   struct {
     std::int64_t every = 1;          ///< steps
     std::optional<StepRange> trace;  ///< none: no trace
+    bool plan = false;               ///< the table of planned memory, when a run starts
     bool tensorboard = false;
   } log;
 };

@@ -430,7 +430,7 @@ class GraphAttention final : public CudnnAttention {
       return "packed documents need compute capability 9.0 or newer and cuDNN 9.19 or newer";
     const bool whole_tiles = problem.ragged || problem.longest % kTile == 0;
     if (problem.direction == Direction::backward && !whole_tiles && version < kOldestForAnyLength)
-      return fmt::format("sequences that are no multiple of {} tokens need cuDNN 9.15.1", kTile);
+      return fmt::format("sequences whose length is not a multiple of {} tokens need cuDNN 9.15.1", kTile);
     return {};
   }
 

@@ -149,7 +149,7 @@ TEST_F(GpuEngine, SumsInTheOrderOfATreeNeedTheTreeOverRanksToo) {
   } catch (const UserError& error) {
     EXPECT_STREQ(
         error.what(),
-        "sum_order = tree cannot be had where NCCL sums over ranks, in an order of its own; use reduction = "
+        "sum_order = tree is not possible with NCCL's own reduction, whose order is unspecified; use reduction = "
         "tree, or sum_order = any");
   }
 }

@@ -111,7 +111,7 @@ TEST_F(Malformed, SafetensorsIndexOfFilesElsewhereIsRefused) {
   for (const auto& file : {"../" + there, (folder_.path() / there).string()}) {
     folder_.write("model/model.safetensors.index.json",
                   R"({"weight_map": {"model.norm.weight": ")" + file + R"("}})");
-    expect_refused(kImport, "which is no file of this folder");
+    expect_refused(kImport, "which is not a file of this folder");
   }
   expect_nothing_imported();
 }

@@ -69,13 +69,13 @@ TEST_F(Plan, SaysWhatARunSays) {
     const std::string both = "--config run.ini " + options;
     const Ending ran =
         shell(folder_.path(), std::string(MPIRUN) + " -n 3 " + LLAMPI_PROGRAM + " train " + both +
-                                  " --train.steps=1 --data.train=tokens.h5 --run.dir=run" +
+                                  " --log.plan=true --train.steps=1 --data.train=tokens.h5 --run.dir=run" +
                                   std::to_string(options.size()));
     ASSERT_EQ(ran.status, 0) << ran.err;
     const Ending planned = run("plan --ranks=3 " + both);
     ASSERT_EQ(planned.status, 0) << planned.err;
     const std::string first = "memory per rank, planned for a step:\n";
-    const auto begin = ran.out.find(first), end = ran.out.find("\ndata:");
+    const auto begin = ran.out.find(first), end = ran.out.find("\noutput:");
     ASSERT_TRUE(begin != std::string::npos && end != std::string::npos) << ran.out;
     EXPECT_THAT(planned.out, HasSubstr(ran.out.substr(begin, end - begin)));
     const std::int64_t bytes = json("--ranks=3 " + options)["planned_bytes"];
@@ -168,7 +168,7 @@ TEST_F(Plan, WarnsOfWhatIsNotBuiltAndChangesNoMemory) {
   EXPECT_EQ(warned.out, plain.out);
   EXPECT_EQ(plain.err, "");
   EXPECT_EQ(warned.err,
-            "llampi: warning: not built yet, and refused by llampi train: log.tensorboard = true\n");
+            "llampi: warning: not implemented yet, and refused by llampi train: log.tensorboard = true\n");
 }
 
 TEST_F(Plan, PlansForTheDeviceOfTheConfiguration) {

@@ -87,7 +87,7 @@ TEST_F(Program, EveryCommandHelpsItself) {
     EXPECT_THAT(ending.out, HasSubstr("llampi " + command.name + " "));
   }
   const Ending help = run("train --help");
-  EXPECT_THAT(help.out, ContainsRegex("Under mpirun send[ \n]SIGUSR1"));
+  EXPECT_THAT(help.out, ContainsRegex("Under mpirun, send[ \n]SIGUSR1"));
   train::Config defaults;
   for (const auto& option : cli::option_table(defaults))
     EXPECT_THAT(help.out, HasSubstr("--" + option.key + " "));
@@ -95,7 +95,7 @@ TEST_F(Program, EveryCommandHelpsItself) {
 
 TEST_F(Program, RefusesUnknownAndUnbuiltCommands) {
   expect_refused("trian", "unknown command \"trian\"; did you mean train?");
-  expect_refused("bench", "llampi bench is not built yet");
+  expect_refused("bench", "llampi bench is not implemented yet");
 }
 
 TEST_F(Program, RefusesWrongOptions) {
@@ -109,10 +109,10 @@ TEST_F(Program, RefusesWrongOptions) {
                  "tokenize --format chat needs --seq-len; see llampi tokenize --format chat --help");
   expect_refused(
       "tokenize --tokenizer bytes --seq-len 128 --output x.h5 y",
-      "--seq-len cannot be used with --format text: texts are cut into sequences when they are read; leave "
-      "it out");
+      "--seq-len cannot be used with --format text: texts are cut into sequences when they are read; "
+      "remove it");
   expect_refused("tokenize --tokenizer bytes --loss all --format jsonl --output x.h5 y",
-                 "--loss cannot be used with --format jsonl: only conversations have it; leave it out");
+                 "--loss cannot be used with --format jsonl: only conversations have it; remove it");
   expect_refused(
       "tokenize --tokenizer bytes --held-out 0.1 --output x.h5 y",
       "tokenize needs both --held-out and --held-out-output for a held-out part; --held-out-output is "
@@ -120,12 +120,11 @@ TEST_F(Program, RefusesWrongOptions) {
   expect_refused("tokenize --tokenizer bytes --held-out 1 --output x.h5 y",
                  "held-out = 1 (command line) is out of range; it must be at least 0 and below 1");
   expect_refused("tokenize --tokenizer bytes --print y",
-                 "tokenize --print reads standard input and writes standard output; leave out y");
+                 "tokenize --print reads standard input and writes standard output; remove y");
   expect_refused("tokenize --tokeniser bytes",
                  "unknown option --tokeniser on the command line; did you mean --tokenizer?");
   expect_refused("inspect", "inspect needs a file; see llampi inspect --help");
-  expect_refused("inspect --units --verify x.h5",
-                 "--units prints no more than units; leave it or --verify out");
+  expect_refused("inspect --units --verify x.h5", "--units and --verify cannot be combined");
   expect_refused("inspect a b", "unexpected argument \"b\"; options are written --name=value");
 }
 
@@ -139,17 +138,14 @@ TEST_F(Program, RefusesWrongOptionsOfRanks) {
   expect_refused("evaluate --weights w --questions q --data d",
                  "evaluate needs either --data or --questions; see llampi evaluate --help");
   expect_refused("evaluate --weights w --data d --seq-len 8 --answers a",
-                 "--answers goes with --questions only; leave it out");
-  expect_refused("evaluate --weights w --questions q --seq-len 8",
-                 "--seq-len goes with --data only; leave it out");
+                 "--answers requires --questions; remove it");
+  expect_refused("evaluate --weights w --questions q --seq-len 8", "--seq-len requires --data; remove it");
   for (const auto* prompt : {"", " --prompt="}) {
     expect_refused(std::string("generate --weights w") + prompt,
                    "generate needs a --prompt that is not empty; see llampi generate --help");
   }
-  expect_refused("generate --weights w --prompt p --system s",
-                 "--system requires --chat: only conversations have it; leave it out");
-  expect_refused("generate --weights w --prompt p --template llama3",
-                 "--template requires --chat: only conversations have it; leave it out");
+  expect_refused("generate --weights w --prompt p --system s", "--system requires --chat");
+  expect_refused("generate --weights w --prompt p --template llama3", "--template requires --chat");
   expect_refused("generate --weights w --prompt p --top-p=0",
                  "top-p = 0 (command line) is out of range; it must be above 0 and at most 1");
   expect_refused("generate --weights w --prompt p --max-tokens=1000001",
@@ -329,7 +325,7 @@ TEST_F(Program, TokenizesJsonLines) {
       run(command + " --on-error skip --held-out 0.3 --held-out-output e.h5 --threads 2 --json");
   EXPECT_EQ(ending.status, 0);
   EXPECT_EQ(ending.err,
-            "warning: a.jsonl:2: \"text\" is of type number; it must be a string; the line is left out\n");
+            "warning: a.jsonl:2: \"text\" is of type number; it must be a string; the line is skipped\n");
   const auto said = nlohmann::json::parse(ending.out);
   EXPECT_EQ(said["documents"].get<int>() + said["held_out"]["documents"].get<int>(), 41);
   EXPECT_EQ(said["tokens"].get<int>() + said["held_out"]["tokens"].get<int>(), 163);

@@ -146,7 +146,7 @@ TEST_F(Resume, TheSameCommandContinuesWhenWhatItBeganFromIsGone) {
   fs::remove_all(path("run"));
   expect_trained(
       from_folder,
-      {"model.config = hf is gone: the run continues with the model in b/checkpoints/step-00000002.h5",
+      {"model.config = hf no longer exists: the run continues with the model in b/checkpoints/step-00000002.h5",
        "resumed from b/checkpoints/step-00000002.h5", "step 3/3"},
       "b");
   expect_trained(from_file,

@@ -179,7 +179,7 @@ MISTAKES = [
     ("text", "llampi tokenize --tokenizer bytes --format jsonl --output out.h5 text.txt", 2, "text.txt:1"),
     ("text", "llampi tokenize --tokenizer bytes --format jsonl --output out.h5 blank.jsonl", 2, "blank|empty"),
     ("text", "llampi tokenize --tokenizer bytes --format jsonl --output out.h5 blank.jsonl lines.jsonl", 0,
-     "2 files or lines are left out that have no text", {"writes": [r"out.h5"]}),
+     "2 files or lines are skipped that have no text", {"writes": [r"out.h5"]}),
     ("text", "llampi tokenize --tokenizer sums --format chat --seq-len 32 --output out.h5 sharegpt.jsonl", 2,
      "conversations"),
     ("text", "llampi tokenize --tokenizer sums --format chat --seq-len 32 --output out.h5 alpaca.jsonl", 2,

@@ -72,7 +72,7 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   expect_same_curve("exact", "cpu", 1e-5);
   EXPECT_THAT(exact.out, HasSubstr("\ndevice: emulated GPU (0000:00:00.0), "));
   EXPECT_THAT(exact.out,
-              ContainsRegex("\nGPU check: [0-9]+ tensors of a small step in float32 are the CPU's\n"));
+              ContainsRegex("\nGPU self-check passed: [0-9]+ tensors match the CPU \\(float32\\)\n"));
   EXPECT_THAT(exact.out,
               ContainsRegex("\nGPU memory per rank: CUDA context and libraries .*, arena planned "
                             "([0-9.]+ [KMG]iB) and used [0-9.]+ [KMG]iB, NCCL's communicators .*; in all "));
@@ -82,7 +82,7 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
              fmt::format("LD_LIBRARY_PATH='{}/nvml' FAKE_NVML='1:5000000000 self:700000000'", FAKE_PLUGINS));
   ASSERT_EQ(narrow.status, 0) << narrow.err;
   expect_same_curve("narrow", "cpu", 1.8e-2);
-  EXPECT_THAT(narrow.out, HasSubstr(" in bfloat16 are the CPU's\n"));
+  EXPECT_THAT(narrow.out, HasSubstr(" tensors match the CPU (bfloat16)\n"));
   // The arena, and nothing of the process.
   const auto plan = nlohmann::json::parse(llampi("plan --config run.ini --ranks 2 --device cuda --json").out);
   EXPECT_GE(metrics("narrow").back()["memory_bytes"], plan["arenas"]["device"]["planned_bytes"]);
@@ -114,7 +114,7 @@ TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
   const Ending run = llampi(train + "gpu --run.device=cuda --run.share_gpu=true", 2);
   ASSERT_EQ(run.status, 0) << run.err;
   expect_same_curve("gpu", "cpu", 1.8e-2);
-  EXPECT_THAT(run.out, HasSubstr(" in bfloat16 with products in FP8 are the CPU's\n"));
+  EXPECT_THAT(run.out, HasSubstr(" tensors match the CPU (bfloat16 with products in FP8)\n"));
   EXPECT_EQ(metrics("gpu").back()["fp8_saturated"], 0);
   EXPECT_THAT(read_file(folder_.path() / "gpu/checkpoints/tuning.json"),
               ::testing::AllOf(HasSubstr("float8_e5m2"), HasSubstr("fast accumulation")));
@@ -228,7 +228,7 @@ TEST_F(OnGpus, ChooseProductsOnce) {
   folder_.write("broken", "{\"gpu\": ");
   const Ending broken = llampi(train + "broken-run --run.tuning=broken");
   EXPECT_EQ(broken.status, 2);
-  EXPECT_THAT(broken.err, HasSubstr("broken is no file of run.tuning: "));
+  EXPECT_THAT(broken.err, HasSubstr("broken is not a tuning file (run.tuning): "));
 
   // What was chosen goes on with the run, whatever the cache says, and another GPU's choices are no use.
   const auto choices = nlohmann::json::parse(read_file(folder_.path() / kept));
@@ -322,8 +322,8 @@ TEST_F(OnGpus, CudaNeedsGpus) {
   const Ending ending = llampi("train --config run.ini --run.device=cuda", 1, "LLAMPI_PLUGIN_DIR=/nowhere");
   EXPECT_EQ(ending.status, 2);
   EXPECT_EQ(ending.err,
-            "llampi: run.device = cuda, but there is no GPU: there is no libllampi_cuda.so in /nowhere; use "
-            "run.device = cpu, or start on a machine with one\n");
+            "llampi: run.device = cuda, but no GPU is usable: there is no libllampi_cuda.so in /nowhere; use "
+            "run.device = cpu, or start on a machine with a GPU\n");
   const Ending evaluation = llampi("evaluate --weights . --data tokens.h5 --seq-len 16 --device gpu");
   EXPECT_EQ(evaluation.status, 2);
   EXPECT_THAT(evaluation.err, HasSubstr("use auto, cpu or cuda"));

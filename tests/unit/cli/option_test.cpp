@@ -115,7 +115,7 @@ TEST(Option, NamesAreTakenInAnyCase) {
       [&] {
         assign(option, {"word", "Three", "X"});
       },
-      "word = Three (X) is not built yet; use one or two");
+      "word = Three (X) is not implemented yet; use one or two");
 }
 
 TEST(Option, TruthIsSpelledOut) {

@@ -82,7 +82,7 @@ TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
   write_file(std::string(kRequired) + "[log]\ntensorboard = true\n");
   EXPECT_FALSE(resolve_config({"--config=" + kFile, "--log.tensorboard=false"}).log.tensorboard);
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "log.tensorboard = true (options_test.ini, line 8) is not built yet; use false");
+                    "log.tensorboard = true (options_test.ini, line 8) is not implemented yet; use false");
 }
 
 TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
@@ -343,7 +343,7 @@ TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
 TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
   const auto refuses = [](const std::string& key, const std::string& value, const std::string& advice) {
     expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
-                      fmt::format("{} = {} (command line) is not built yet; {}", key, value, advice));
+                      fmt::format("{} = {} (command line) is not implemented yet; {}", key, value, advice));
   };
   refuses("log.tensorboard", "true", "use false");
   // What asks for nothing is accepted.
@@ -437,7 +437,7 @@ TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
     if (value.empty()) continue;
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
   }
-  EXPECT_THAT(help, HasSubstr("write event files; not built yet: true\n"));
+  EXPECT_THAT(help, HasSubstr("write event files; not implemented yet: true\n"));
 }
 
 }  // namespace

@@ -87,10 +87,9 @@ TEST(ConversationLine, SaysWhatIsWrong) {
               HasSubstr("message 2: \"content\" is empty"));
   EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "a", "weight": 0.5}])"),
               HasSubstr("message 2: \"weight\" must be 0 or 1"));
-  EXPECT_THAT(messages(R"([{"role": "user", "content": "a"}])"),
-              HasSubstr("no message of the assistant to learn"));
+  EXPECT_THAT(messages(R"([{"role": "user", "content": "a"}])"), HasSubstr("no assistant message to learn"));
   EXPECT_THAT(messages("[" + user + R"({"role": "assistant", "content": "a", "weight": 0}])"),
-              HasSubstr("no message of the assistant to learn"));
+              HasSubstr("no assistant message to learn"));
 }
 
 }  // namespace

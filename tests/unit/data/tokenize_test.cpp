@@ -110,7 +110,7 @@ TEST(Tokenize, LeavesEmptyFilesOutAndSaysSo) {
   EXPECT_EQ(statistics.output.documents, 1);
   EXPECT_THAT(data::TokenFile(folder / "out.h5").documents(), ElementsAre(0, 4));
   EXPECT_EQ(statistics.empty, 1);
-  EXPECT_THAT(lines, ElementsAre("warning: 1 file or line is left out that has no text (the first is " +
+  EXPECT_THAT(lines, ElementsAre("warning: 1 file or line is skipped that has no text (the first is " +
                                  (folder / "empty.txt").string() + ")"));
 }
 
@@ -168,7 +168,7 @@ TEST(Tokenize, RefusesWhatIsNoText) {
   EXPECT_EQ(done.output.documents, 1);
   EXPECT_EQ(done.skipped, 1);
   EXPECT_THAT(warnings, ElementsAre("warning: " + (folder / "gzip").string() +
-                                    " is compressed with gzip: unpack it first; the file is left out"));
+                                    " is compressed with gzip: unpack it first; the file is skipped"));
   given.inputs = {folder / "gzip"};
   EXPECT_THAT(user_error([&] { data::tokenize(tokenizer, given); }), HasSubstr("none of the inputs is text"));
 }
@@ -359,7 +359,7 @@ TEST_F(TokenizeLines, WithoutTextAreLeftOutAndCounted) {
   EXPECT_EQ(done.empty, 4);
   EXPECT_EQ(done.skipped, 0);
   EXPECT_THAT(warnings_,
-              ElementsAre("warning: 4 files or lines are left out that have no text (the first is " +
+              ElementsAre("warning: 4 files or lines are skipped that have no text (the first is " +
                           (folder_ / "a").string() + ":2)"));
 }
 
@@ -405,10 +405,10 @@ TEST_F(TokenizeLines, AreSkippedAndNamed) {
   ASSERT_EQ(warnings_.size(), 11U);
   EXPECT_EQ(warnings_[0], "warning: " + place("a", 2) +
                               "the line breaks off within its JSON, after 13 bytes; the file may be "
-                              "truncated; the line is left out");
+                              "truncated; the line is skipped");
   EXPECT_EQ(warnings_[1],
-            "warning: " + place("b", 1) + "\"text\" is missing; the object is empty; the line is left out");
-  EXPECT_EQ(warnings_[10], "warning: 22 lines are left out, the first 10 of them are named above");
+            "warning: " + place("b", 1) + "\"text\" is missing; the object is empty; the line is skipped");
+  EXPECT_EQ(warnings_[10], "warning: 22 lines were skipped; the first 10 are listed above");
   write_text(folder_ / "a", "{}\n");
   given.inputs = {folder_ / "a"};
   EXPECT_THAT(user_error([&] { run(given); }), HasSubstr("no document is left"));

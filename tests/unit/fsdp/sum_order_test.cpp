@@ -149,7 +149,7 @@ TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
   EXPECT_EQ(refusal(step, {}, comm::Backend::nccl), "");
   EXPECT_EQ(
       refusal(step, {}, comm::Backend::nccl, comm::Reduction::nccl),
-      "sum_order = tree cannot be had where NCCL sums over ranks, in an order of its own; use reduction = tree, or "
+      "sum_order = tree is not possible with NCCL's own reduction, whose order is unspecified; use reduction = tree, or "
       "sum_order = any");
   EXPECT_EQ(refusal({.order = SumOrder::tree}, {}, comm::Backend::nccl, comm::Reduction::nccl), "");
   EXPECT_EQ(

@@ -78,7 +78,7 @@ TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
   EXPECT_THAT(refusal("/normalizer", {{"type", "NFC"}}), HasSubstr("\"NFC\""));
   EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Sequence", "pretokenizers": [
       {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]})")),
-              AllOf(HasSubstr("pre_tokenizer[1]"), HasSubstr("behind ByteLevel")));
+              AllOf(HasSubstr("pre_tokenizer[1]"), HasSubstr("after ByteLevel")));
   EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Split", "pattern": {"Regex": "a"},
       "behavior": "Twisted"})")),
               HasSubstr("\"Twisted\""));
