@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
@@ -24,7 +25,8 @@ The memory that each rank of `llampi train` would plan with this configuration, 
 what a step moves. Runs on one process, without a device, and needs of the configuration only the
 model's config.json: no data, no weights. Keys are those of `llampi train`, taken from the same
 places. Where the memory of the device is known, it says whether the run fits and, with status 2,
-what would make it fit.
+what would make it fit. With --tflops and figures of the network it predicts the seconds of a step,
+with each strategy.
 )";
 
 constexpr const char* kAsConfigured = "auto";
@@ -34,6 +36,7 @@ struct PlanRequest {
   std::string device = kAsConfigured;
   double memory_gib = 0;
   double host_memory_gib = 0;
+  double tflops = 0, in_node_gb_s = 0, network_gb_s = 0, latency_us = 5;
   bool units = false;
   bool actions = false;
   bool json = false;
@@ -73,6 +76,23 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.host_memory_gib,
        "GiB of memory that a node has for all of its ranks, beside its GPUs; what is offloaded must fit "
        "there too; 0: not known",
+       {.range = kAtLeastZero}},
+      {"tflops",
+       &r.tflops,
+       "TFLOP/s that each rank reaches in forward and backward passes, as its peak times the mfu that a run "
+       "reports; 0: no seconds are predicted",
+       {.range = kAtLeastZero}},
+      {"in-node-gb-s",
+       &r.in_node_gb_s,
+       "GB/s that a rank sends to others of its node, while it receives as much",
+       {.range = kAtLeastZero}},
+      {"network-gb-s",
+       &r.network_gb_s,
+       "GB/s that all NICs of a node together send, while they receive as much",
+       {.range = kAtLeastZero}},
+      {"latency-us",
+       &r.latency_us,
+       "microseconds until a small message has reached another node",
        {.range = kAtLeastZero}},
       {"units", &r.units, "list the FSDP units too", {}, true},
       {"actions",
@@ -124,6 +144,43 @@ void share_host_memory(const PlanRequest& r, plan::Machine& machine) {
   }
 }
 
+constexpr double kInNodeLatency = 3e-6;  // seconds
+
+/// None if no seconds are asked for.
+std::optional<plan::Speed> speed_of(const PlanRequest& r, const plan::Machine& machine) {
+  if (r.tflops == 0) return std::nullopt;
+  const int per_node = machine.most_ranks_on_a_node();
+  if (per_node > 1 && r.in_node_gb_s == 0)
+    throw_user_error(
+        "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
+  if (machine.nodes() > 1 && r.network_gb_s == 0)
+    throw_user_error("--tflops with several nodes needs the speed of their network; add --network-gb-s");
+  plan::Speed speed{
+      .flops_per_second = r.tflops * 1e12, .network = {}, .ranks_per_node = machine.ranks_per_node};
+  speed.network.in_node = {r.in_node_gb_s * 1e9, kInNodeLatency};
+  speed.network.between_nodes = {r.network_gb_s * 1e9 / per_node, r.latency_us * 1e-6};
+  return speed;
+}
+
+/// All that `train` would run on these ranks.
+std::vector<plan::StrategyTime> times_of_strategies(train::Config config, const train::RunShape& shape,
+                                                    const plan::Machine& machine, const plan::Speed& speed) {
+  std::vector<plan::StrategyTime> times;
+  for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
+    config.fsdp.strategy = strategy;
+    try {
+      const train::CompiledRun run = train::compile_run(config, shape);
+      const auto report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+      const auto phases = plan::action_phases(*run.model, run.options, run.groups, run.compiled, speed);
+      times.push_back({strategy, report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
+                       plan::time_of_step(run.compiled.step.actions, phases)});
+    } catch (const UserError&) {
+      // These ranks cannot have it: hybrid_shard on one node.
+    }
+  }
+  return times;
+}
+
 }  // namespace
 
 Manual plan_manual() { return with_keys(manual_of<PlanRequest>(kPlanUsage)); }
@@ -151,6 +208,13 @@ int plan_command(const Arguments& arguments) {
   machine.threads = run.shape.threads;
   share_host_memory(request, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  report.speed = speed_of(request, machine);
+  if (report.speed) {
+    report.times = times_of_strategies(config, request.shape, machine, *report.speed);
+    for (const auto& phases :
+         plan::action_phases(*run.model, run.options, run.groups, run.compiled, *report.speed))
+      report.action_seconds.push_back(plan::seconds(phases));
+  }
   const fsdp::FitQuestion question =
       plan::fit_question(report, *run.model, run.options, run.groups, *run.sizes);
   report.max_positions = run.max_positions;
