@@ -11,7 +11,7 @@
 namespace llampi::plan {
 namespace {
 
-constexpr double kNormBytes = 64;  // a few integers
+constexpr double kNormBytes = 64;  // a few integers, which the list does not count
 constexpr std::size_t kResources = 3;
 
 bool is_compute(const fsdp::Action& action) {
@@ -163,8 +163,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
     if (action.op == fsdp::Op::unshard) return all_gather_phases(speed.network, group, bytes, speed.route);
     if (action.op == fsdp::Op::reduce) return reduce_scatter_phases(speed.network, group, bytes, speed.route);
-    return all_reduce_phases(speed.network, group, action.op == fsdp::Op::all_reduce ? bytes : kNormBytes,
-                             speed.route);
+    return all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route);
   };
   std::vector<Phases> all;
   for (const auto& action : compiled.step.actions) all.push_back(phases_of(action));
