@@ -161,8 +161,10 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
       return {{Resource::own, bytes / fsdp::kHostBytesPerSecond}};
     if (action.ranks == fsdp::Ranks::self) return {};
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
-    if (action.op == fsdp::Op::unshard) return all_gather_phases(speed.network, group, bytes, speed.route);
-    if (action.op == fsdp::Op::reduce) return reduce_scatter_phases(speed.network, group, bytes, speed.route);
+    if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)
+      return all_gather_phases(speed.network, group, bytes, speed.route);
+    if (action.op == fsdp::Op::reduce || action.op == fsdp::Op::reduce_scatter)
+      return reduce_scatter_phases(speed.network, group, bytes, speed.route);
     return all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route);
   };
   std::vector<Phases> all;

@@ -130,6 +130,10 @@ TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
   EXPECT_THAT(plan(speeds + "--fsdp.strategy=hybrid_shard").out,
               AllOf(HasSubstr("\nseconds of a step, predicted; * as configured\n"),
                     ContainsRegex("\n  full_shard  .*%"), ContainsRegex("\n\\* hybrid_shard  .*%")));
+  // Keys of strategies with replicas or groups are left out of the others.
+  for (const std::string key :
+       {"no_shard --fsdp.shard_optimizer_over_replicas=true", "hybrid_shard --fsdp.shard_group_size=2"})
+    EXPECT_EQ(json(speeds + "--fsdp.strategy=" + key)["predicted"]["strategies"].size(), 5U) << key;
   // On one node there is no hybrid_shard, and no network.
   EXPECT_EQ(json("--ranks 2 --tflops 1 --in-node-gb-s 1")["predicted"]["strategies"].size(), 3U);
   EXPECT_THAT(plan(speeds + "--device cuda --memory 4").out, Not(HasSubstr("does not fit")));

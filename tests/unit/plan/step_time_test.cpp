@@ -148,6 +148,15 @@ TEST(StepTime, WaitingIsBetweenNothingAndAllCommunication) {
   }
 }
 
+// A reduce-scatter of gradients and a gather of parameters instead of an all-reduce of gradients, all in float32.
+TEST(StepTime, TheOptimizerStateOverReplicasCostsWhatItSaves) {
+  TimedStep c(fsdp::Strategy::hybrid_shard, 8, 4);
+  const double whole = c.communication();
+  c.options.shard_optimizer_over_replicas = true;
+  c.compiled = fsdp::compile_model(*c.model, c.options, c.groups, *device::make_cpu_sizes(1));
+  EXPECT_NEAR(c.communication(), whole, 0.02 * whole);  // but for the norm, now over both groups, and padding
+}
+
 TEST(StepTime, OneRankWaitsForNobody) {
   TimedStep c(fsdp::Strategy::full_shard, 1, 1);
   EXPECT_NEAR(c.time().waiting_seconds(), 0, 1e-6);
