@@ -5,7 +5,8 @@
 #   bench/smpi.sh BUILD FOLDER steps           times of steps, and how far the formula is off
 #   bench/smpi.sh BUILD FOLDER table           what to choose, from 8 to 512 ranks, by the formula
 # Needs Debian's libsimgrid-dev and a built BUILD. Rows are kept in FOLDER as collectives.csv, steps.csv and table.csv. RANKS ("8 16 32 64"; of the
-# table "8 16 32 64 128 512"), NETWORKS and MICRO_BATCHES ("1 4") take others.
+# table "8 16 32 64 128 512"), NETWORKS, MICRO_BATCHES ("1 4") and STRATEGIES ("full_shard shard_grad_op hybrid_shard") take others; FLAGS are more
+# keys of the run.
 set -euo pipefail
 build=$(realpath "$1") folder=$2 what=$3
 repository=$(realpath "$(dirname "$0")/..")
@@ -96,9 +97,10 @@ collectives() {
 list() {
     local per_node nics in_gb_s node_gb_s out_us device tflops
     read -r per_node nics in_gb_s node_gb_s out_us device tflops < <(network "$1")
+    # shellcheck disable=SC2086
     "$build/llampi" plan --config="$repository/input/llama3-8b.ini" --model.config="$repository/input/llama3-8b" --device "$device" \
         --ranks "$2" --per-node "$per_node" --fsdp.strategy="$3" --train.micro_batch=1 --train.global_batch=$(($2 * $4)) \
-        --tflops "$tflops" --in-node-gb-s "$in_gb_s" --network-gb-s "$node_gb_s" --latency-us "$out_us" --json --actions >step.json
+        --tflops "$tflops" --in-node-gb-s "$in_gb_s" --network-gb-s "$node_gb_s" --latency-us "$out_us" ${FLAGS:-} --json --actions >step.json
 }
 
 steps() {
@@ -107,7 +109,7 @@ steps() {
         read -r _ _ _ _ latency _ < <(network "$network")
         for ranks in ${RANKS:-8 16 32 64}; do
             for micro_batches in ${MICRO_BATCHES:-1 4}; do
-                for strategy in full_shard shard_grad_op hybrid_shard; do
+                for strategy in ${STRATEGIES:-full_shard shard_grad_op hybrid_shard}; do
                     [[ $strategy != hybrid_shard || $(nodes_of "$network" "$ranks") -gt 1 ]] || continue
                     list "$network" "$ranks" "$strategy" "$micro_batches"
                     streams=$(grep -o '"stream":"[a-z_]*"' step.json | sort -u | wc -l)
@@ -138,7 +140,7 @@ table() {
         read -r _ _ _ _ latency _ < <(network "$network")
         for ranks in ${RANKS:-8 16 32 64 128 512}; do
             for micro_batches in ${MICRO_BATCHES:-1 4}; do
-                for strategy in full_shard shard_grad_op hybrid_shard; do
+                for strategy in ${STRATEGIES:-full_shard shard_grad_op hybrid_shard}; do
                     [[ $strategy != hybrid_shard || $(nodes_of "$network" "$ranks") -gt 1 ]] || continue
                     list "$network" "$ranks" "$strategy" "$micro_batches"
                     for route in two one; do

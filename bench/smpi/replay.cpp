@@ -169,9 +169,9 @@ void perform(const SimulatedAction& action, Caller& caller, comm::Group& shards,
   }
   comm::Group& group = action.ranks == "shard_group" ? shards : replicas;
   if (group.size() == 1) return;
-  if (action.op == "unshard") {
+  if (action.op == "unshard" || action.op == "all_gather") {
     caller.all_gather(group, action.bytes);
-  } else if (action.op == "reduce") {
+  } else if (action.op == "reduce" || action.op == "reduce_scatter") {
     caller.reduce_scatter(group, action.bytes);
   } else {
     caller.all_reduce(group, action.bytes > 0 ? action.bytes : kNormBytes);
