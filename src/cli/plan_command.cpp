@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "cli/console.hpp"
 #include "cli/launch.hpp"
@@ -20,11 +21,20 @@ namespace {
 constexpr const char* kPlanUsage =
     R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
 
+<<<<<<< HEAD
 Prints how much memory each rank of `llampi train` would use with this configuration, to the byte,
 and how much data a step communicates. Runs in one process, without a device, and reads only the
 model's config.json: no data, no weights. Takes the keys of `llampi train` from the same places. If
 the device's memory is known, it says whether the run fits; if not, it exits with status 2 and says
 what would make it fit.
+=======
+The memory that each rank of `llampi train` would plan with this configuration, to the byte, and
+what a step moves. Runs on one process, without a device, and needs of the configuration only the
+model's config.json: no data, no weights. Keys are those of `llampi train`, taken from the same
+places. Where the memory of the device is known, it says whether the run fits and, with status 2,
+what would make it fit. With --tflops and figures of the network it predicts the seconds of a step,
+with each strategy.
+>>>>>>> c2085354b266565b023beb102676f7710063ff14
 )";
 
 constexpr const char* kAsConfigured = "auto";
@@ -34,6 +44,7 @@ struct PlanRequest {
   std::string device = kAsConfigured;
   double memory_gib = 0;
   double host_memory_gib = 0;
+  double tflops = 0, in_node_gb_s = 0, network_gb_s = 0, latency_us = 5;
   bool units = false;
   bool actions = false;
   bool json = false;
@@ -73,7 +84,28 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.host_memory_gib,
        "host memory per node in GiB, for all its ranks; offloaded state must fit there. 0: unknown",
        {.range = kAtLeastZero}},
+<<<<<<< HEAD
       {"units", &r.units, "also list the FSDP units", {}, true},
+=======
+      {"tflops",
+       &r.tflops,
+       "TFLOP/s that each rank reaches in forward and backward passes, as its peak times the mfu that a run "
+       "reports; 0: no seconds are predicted",
+       {.range = kAtLeastZero}},
+      {"in-node-gb-s",
+       &r.in_node_gb_s,
+       "GB/s that a rank sends to others of its node, while it receives as much",
+       {.range = kAtLeastZero}},
+      {"network-gb-s",
+       &r.network_gb_s,
+       "GB/s that all NICs of a node together send, while they receive as much",
+       {.range = kAtLeastZero}},
+      {"latency-us",
+       &r.latency_us,
+       "microseconds until a small message has reached another node",
+       {.range = kAtLeastZero}},
+      {"units", &r.units, "list the FSDP units too", {}, true},
+>>>>>>> c2085354b266565b023beb102676f7710063ff14
       {"actions",
        &r.actions,
        "also list the actions of a step, with the buffers they read and write",
@@ -123,6 +155,48 @@ void share_host_memory(const PlanRequest& r, plan::Machine& machine) {
   }
 }
 
+constexpr double kInNodeLatency = 3e-6;  // seconds
+
+/// None if no seconds are asked for.
+std::optional<plan::Speed> speed_of(const PlanRequest& r, const plan::Machine& machine) {
+  if (r.tflops == 0) return std::nullopt;
+  const int per_node = machine.most_ranks_on_a_node();
+  if (per_node > 1 && r.in_node_gb_s == 0)
+    throw_user_error(
+        "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
+  if (machine.nodes() > 1 && r.network_gb_s == 0)
+    throw_user_error("--tflops with several nodes needs the speed of their network; add --network-gb-s");
+  plan::Speed speed{
+      .flops_per_second = r.tflops * 1e12, .network = {}, .ranks_per_node = machine.ranks_per_node};
+  speed.network.in_node = {r.in_node_gb_s * 1e9, kInNodeLatency};
+  speed.network.between_nodes = {r.network_gb_s * 1e9 / per_node, r.latency_us * 1e-6};
+  return speed;
+}
+
+/// All that `train` would run on these ranks.
+std::vector<plan::StrategyTime> times_of_strategies(train::Config config, const train::RunShape& shape,
+                                                    const plan::Machine& machine, const plan::Speed& speed) {
+  std::vector<plan::StrategyTime> times;
+  const bool state_over_replicas = config.fsdp.shard_optimizer_over_replicas;
+  const auto shard_group_size = config.fsdp.shard_group_size;
+  for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
+    config.fsdp.strategy = strategy;
+    const bool has_replicas = strategy == fsdp::Strategy::no_shard || fsdp::is_hybrid(strategy);
+    config.fsdp.shard_optimizer_over_replicas = state_over_replicas && has_replicas;
+    config.fsdp.shard_group_size = fsdp::is_hybrid(strategy) ? shard_group_size : std::nullopt;
+    try {
+      const train::CompiledRun run = train::compile_run(config, shape);
+      const auto report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+      const auto phases = plan::action_phases(*run.model, run.options, run.groups, run.compiled, speed);
+      times.push_back({strategy, report.knows_memory() ? std::optional(report.fits()) : std::nullopt,
+                       plan::time_of_step(run.compiled.step.actions, phases)});
+    } catch (const UserError&) {
+      // These ranks cannot have it: hybrid_shard on one node.
+    }
+  }
+  return times;
+}
+
 }  // namespace
 
 Manual plan_manual() { return with_keys(manual_of<PlanRequest>(kPlanUsage)); }
@@ -150,6 +224,13 @@ int plan_command(const Arguments& arguments) {
   machine.threads = run.shape.threads;
   share_host_memory(request, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
+  report.speed = speed_of(request, machine);
+  if (report.speed) {
+    report.times = times_of_strategies(config, request.shape, machine, *report.speed);
+    for (const auto& phases :
+         plan::action_phases(*run.model, run.options, run.groups, run.compiled, *report.speed))
+      report.action_seconds.push_back(plan::seconds(phases));
+  }
   const fsdp::FitQuestion question =
       plan::fit_question(report, *run.model, run.options, run.groups, *run.sizes);
   report.max_positions = run.max_positions;

@@ -313,18 +313,23 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return choice(enough);
 }
 
+double forward_operations(const model::Model& model, const CompiledModel& compiled, int stage,
+                          double tokens) {
+  double elements = 0;
+  for (const auto& use : compiled.specs[static_cast<std::size_t>(stage)].parameters) {
+    const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
+    // What is looked up is a matrix too, but not read in the backward pass.
+    const bool multiplied = parameter.shape.size() == 2 && use.backward;
+    if (multiplied) elements += static_cast<double>(parameter.elements());
+  }
+  return 2 * elements * tokens;
+}
+
 AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
                                  const CompiledModel& compiled) {
   constexpr double kOperationsOfAByte = 16'000;
   const auto forward_of = [&](int stage) {
-    double elements = 0;
-    for (const auto& use : compiled.specs[static_cast<std::size_t>(stage)].parameters) {
-      const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
-      // What is looked up is a matrix too, but not read in the backward pass.
-      const bool multiplied = parameter.shape.size() == 2 && use.backward;
-      if (multiplied) elements += static_cast<double>(parameter.elements());
-    }
-    return 2 * elements * static_cast<double>(options.batch.tokens());
+    return forward_operations(model, compiled, stage, static_cast<double>(options.batch.tokens()));
   };
   AddedOperations sum;
   double copied = 0;  // in one direction

@@ -66,6 +66,23 @@ Json units_json(const std::vector<UnitReport>& units) {
   return list;
 }
 
+Json predicted_json(const PlanReport& r) {
+  if (!r.speed) return {};
+  Json strategies = Json::array();
+  for (const auto& row : r.times) {
+    strategies.push_back({{"strategy", fsdp::to_string(row.strategy)},
+                          {"fits", row.fits ? Json(*row.fits) : Json()},
+                          {"step_seconds", row.time.seconds},
+                          {"compute_seconds", row.time.compute_seconds},
+                          {"waiting_seconds", row.time.waiting_seconds()},
+                          {"tokens_per_second", static_cast<double>(r.tokens()) / row.time.seconds}});
+  }
+  return {{"flops_per_second", r.speed->flops_per_second},
+          {"in_node_bytes_per_second", r.speed->network.in_node.bytes_per_second},
+          {"between_nodes_bytes_per_second", r.speed->network.between_nodes.bytes_per_second},
+          {"strategies", strategies}};
+}
+
 }  // namespace
 
 std::string to_json(const std::vector<UnitReport>& units) { return units_json(units).dump(); }
@@ -162,6 +179,7 @@ Json report_json(const PlanReport& r) {
             {"replica_gathered_bytes", r.traffic.replica_gathered},
             {"host_to_device_bytes", r.traffic.host_to_device},
             {"device_to_host_bytes", r.traffic.device_to_host}}},
+          {"predicted", predicted_json(r)},
           {"step_actions", r.step_actions},
           {"evaluation_actions", r.evaluation_actions},
           {"units", units_json(r.units)}};
@@ -175,6 +193,8 @@ std::string to_json(const PlanReport& report, const fsdp::CompiledModel& compile
   Json json = report_json(report);
   json["actions"] = Json::array();
   for (const auto& action : compiled.step.actions) json["actions"].push_back(action_json(compiled, action));
+  for (std::size_t i = 0; i < report.action_seconds.size(); ++i)
+    json["actions"][i]["seconds"] = report.action_seconds[i];
   json["buffers"] = Json::array();
   for (const auto& buffer : compiled.step.buffers) json["buffers"].push_back(buffer_json(buffer));
   return json.dump();

@@ -138,6 +138,22 @@ std::string format_traffic(const PlanReport& r) {
          line("device to host", r.traffic.device_to_host, "copied");
 }
 
+std::string format_times(const PlanReport& r) {
+  if (!r.speed) return "";
+  std::string text =
+      fmt::format("\nseconds of a step, predicted; * as configured\n  {:<22}{:>10}{:>12}{:>12}{:>8}{:>14}\n",
+                  "strategy", "step", "computing", "waiting", "", "tokens/s");
+  for (const auto& row : r.times) {
+    const double waiting = row.time.waiting_seconds();
+    text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14.0f}{}\n",
+                        row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),
+                        row.time.seconds, row.time.compute_seconds, waiting, 100 * waiting / row.time.seconds,
+                        static_cast<double>(r.tokens()) / row.time.seconds,
+                        row.fits.value_or(true) ? "" : "  does not fit");
+  }
+  return text;
+}
+
 /// What was chosen by what fits, or given.
 std::string describe_choices(const PlanReport& r) {
   std::string text;
@@ -165,7 +181,7 @@ std::string describe_choices(const PlanReport& r) {
 std::string format_report(const PlanReport& report) {
   return describe_job(report) + describe_choices(report) + "\nmemory per rank, planned for a step:\n" +
          indented(report.step_plan) + "\n" + format_arenas(report) + format_fit(report) + "\n" +
-         format_peak(report) + "\n" + format_traffic(report);
+         format_peak(report) + "\n" + format_traffic(report) + format_times(report);
 }
 
 }  // namespace llampi::plan

@@ -78,6 +78,13 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 /// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
 BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
 
+/// Of a link between a GPU and its host, in each direction: measured on one H100.
+inline constexpr double kHostBytesPerSecond = 43e9;
+
+/// Operations of matrices (a multiplication and an addition are two) of a stage's forward pass over so many tokens, on one rank.
+/// Attention is left out.
+double forward_operations(const model::Model& model, const CompiledModel& compiled, int stage, double tokens);
+
 /// What a step does for memory that it need not do for its result, in operations of matrices (a multiplication
 /// and an addition are two), of all micro-batches on one rank. Attention is left out, but for what the copies have
 /// time for.

@@ -45,6 +45,10 @@
 //   traffic {gathered_bytes, reduced_bytes, replica_reduced_bytes, replica_gathered_bytes, host_to_device_bytes,
 //            device_to_host_bytes}
 //       see Traffic
+//   predicted {flops_per_second, in_node_bytes_per_second, between_nodes_bytes_per_second, strategies [{strategy, fits,
+//              step_seconds, compute_seconds, waiting_seconds, tokens_per_second}]}
+//       of each strategy that these ranks can have, all else as it is; the bandwidths are of a rank, in each direction, tokens
+//       of all ranks; fits is null where memory is not known. null where no speeds were given
 //   step_actions, evaluation_actions
 //   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
 //       see UnitReport
@@ -53,8 +57,8 @@
 //
 //   actions [{op, stream, waits, operands [{buffer, slot, access, bytes}], ...}]
 //       in order, their numbers count from 0; `waits` are numbers of actions, `buffer` an index into buffers,
-//       `access` one of read, write, both, reserve. As far as they apply: stage, stage_name, unit, unit_name,
-//       micro_batch, pass, cargo, ranks, bytes
+//       `access` one of read, write, both, reserve. `seconds`, of the action alone, where speeds were given. As far as they
+//       apply: stage, stage_name, unit, unit_name, micro_batch, pass, cargo, ranks, bytes
 //   buffers [{purpose, name, arena, dtype, rows, cols, bytes, kept, offset, live [[first, last]]}]
 //       `live` are actions during which a buffer that is not kept holds something
 #pragma once
@@ -70,6 +74,7 @@
 #include "llampi/fsdp/fit.hpp"
 #include "llampi/fsdp/memory_report.hpp"
 #include "llampi/model/fp8_recipe.hpp"
+#include "llampi/plan/step_time.hpp"
 
 namespace llampi::plan {
 
@@ -175,10 +180,16 @@ struct PlanReport {
   std::int64_t needed_bytes = 0;        ///< of the device's memory
   std::int64_t host_needed_bytes = 0;   ///< of a node's memory beside its GPUs; 0 on CPUs
 
+  std::optional<Speed> speed;          ///< none: no seconds are predicted
+  std::vector<StrategyTime> times;     ///< with `speed`: of `strategy` and others
+  std::vector<double> action_seconds;  ///< with `speed`: of the actions of the step, each by itself
+
   /// 0: not known. See fsdp::fitting_seq_len().
   std::int64_t longest_seq_len = 0;
   std::int64_t max_positions = 0;  ///< of the model
 
+  /// Of a step, over all ranks.
+  std::int64_t tokens() const { return batch.tokens() * micro_batches * machine.ranks; }
   /// Over all arenas.
   ArenaReport total() const;
   bool on_gpu() const { return machine.backend == comm::Backend::nccl; }

@@ -102,6 +102,49 @@ TEST_F(Plan, PutsRanksOnNodes) {
               HasSubstr("\nshards 0 1 2 | 3 4 5; replicas 0 3 | 1 4 | 2 5\n"));
 }
 
+TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
+  const std::string ranks = "--ranks 4 --per-node 2 ",
+                    speeds = ranks + "--tflops 0.001 --in-node-gb-s 1 --network-gb-s 0.1 ";
+  EXPECT_EQ(json(ranks)["predicted"], nullptr);
+  EXPECT_THAT(plan(ranks).out, Not(HasSubstr("predicted")));
+  const auto listed = json(speeds + "--actions");
+  const auto& rows = listed["predicted"]["strategies"];
+  ASSERT_EQ(rows.size(), 5U);
+  EXPECT_EQ(rows[0]["strategy"], "full_shard");
+  EXPECT_EQ(rows[0]["fits"], nullptr);
+  for (const auto& row : rows) {
+    EXPECT_GT(row["waiting_seconds"], 0.0);
+    EXPECT_DOUBLE_EQ(row["step_seconds"].get<double>(),
+                     row["compute_seconds"].get<double>() + row["waiting_seconds"].get<double>());
+    EXPECT_DOUBLE_EQ(row["tokens_per_second"].get<double>() * row["step_seconds"].get<double>(), 24 * 16);
+  }
+  double computed = 0;
+  for (const auto& action : listed["actions"]) {
+    if (action["stream"] == "compute" && !action.contains("ranks"))
+      computed += action["seconds"].get<double>();
+    if (action["op"] == "unshard") {
+      EXPECT_GT(action["seconds"], 0.0);
+    }
+  }
+  EXPECT_NEAR(computed, rows[0]["compute_seconds"].get<double>(), 1e-9);
+  EXPECT_THAT(plan(speeds + "--fsdp.strategy=hybrid_shard").out,
+              AllOf(HasSubstr("\nseconds of a step, predicted; * as configured\n"),
+                    ContainsRegex("\n  full_shard  .*%"), ContainsRegex("\n\\* hybrid_shard  .*%")));
+  // Keys of strategies with replicas or groups are left out of the others.
+  for (const std::string key :
+       {"no_shard --fsdp.shard_optimizer_over_replicas=true", "hybrid_shard --fsdp.shard_group_size=2"})
+    EXPECT_EQ(json(speeds + "--fsdp.strategy=" + key)["predicted"]["strategies"].size(), 5U) << key;
+  // On one node there is no hybrid_shard, and no network.
+  EXPECT_EQ(json("--ranks 2 --tflops 1 --in-node-gb-s 1")["predicted"]["strategies"].size(), 3U);
+  EXPECT_THAT(plan(speeds + "--device cuda --memory 4").out, Not(HasSubstr("does not fit")));
+  EXPECT_THAT(plan(speeds + "--device cuda --memory 0.5").out,
+              ContainsRegex("\n  no_shard .* [0-9]+  does not fit\n"));
+  expect_refused(ranks + "--tflops 1 --network-gb-s 1",
+                 "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
+  expect_refused(ranks + "--tflops 1 --in-node-gb-s 1",
+                 "--tflops with several nodes needs the speed of their network; add --network-gb-s");
+}
+
 TEST_F(Plan, TakesThreadsAsARunDoes) {
   const std::string two = "OMP_NUM_THREADS=2";
   EXPECT_EQ(json("--threads 5 --run.threads=3", two)["threads_per_rank"], 5);

@@ -244,6 +244,7 @@ MISTAKES = [
     ("plan", "llampi plan --model.config=m --ranks 3 --train.global_batch=4", 2, "multiple"),
     ("plan", "llampi plan --model.config=m --device tpu", 2, "not known"),
     ("plan", "llampi plan --model.config=m --data.seq_len=16 --memory 0.00001", 2, "fit"),
+    ("plan", "llampi plan --model.config=m --data.seq_len=16 --ranks 2 --tflops 1", 2, "--in-node-gb-s"),
     ("plan", "llampi inspect", 2, "needs a file"),
     ("plan", "llampi inspect a b", 2, "unexpected argument"),
     ("plan", "llampi inspect --units --verify torn.h5", 2, "--units"),

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/plan/collective_time.hpp"
+
+#include <algorithm>
+#include <set>
+
+namespace llampi::plan {
+namespace {
+
+/// `messages` of `bytes` each, from every rank, while it starts `others` besides.
+Phase exchange(const NetworkSpeed& network, Resource resource, int messages, double bytes, int others = 0) {
+  const LinkSpeed& link = resource == Resource::in_node ? network.in_node : network.between_nodes;
+  return {resource, link.latency_seconds + (messages + others) * network.seconds_per_message,
+          messages * bytes / (link.bytes_per_second * network.bandwidth_reached)};
+}
+
+/// To each other rank its part. Messages inside the node and between nodes are under way at the same time.
+Phase direct_exchange(const NetworkSpeed& network, GroupShape group, double part_bytes) {
+  const int per_node = (group.ranks + group.nodes - 1) / group.nodes;
+  const int peers_inside = per_node - 1, peers_outside = group.ranks - per_node;
+  const Phase inside = exchange(network, Resource::in_node, peers_inside, part_bytes, peers_outside);
+  if (group.nodes == 1) return inside;
+  const Phase between = exchange(network, Resource::between_nodes, peers_outside, part_bytes, peers_inside);
+  return inside.seconds() > between.seconds() ? inside : between;
+}
+
+}  // namespace
+
+double seconds(const Phases& phases) {
+  double sum = 0;
+  for (const Phase& phase : phases) sum += phase.seconds();
+  return sum;
+}
+
+GroupShape shape_of(const std::vector<int>& members, int ranks_per_node) {
+  std::set<int> nodes;
+  for (const int rank : members) nodes.insert(rank / ranks_per_node);
+  return {static_cast<int>(members.size()), static_cast<int>(nodes.size())};
+}
+
+Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
+  if (group.ranks == 1) return {};
+  const double part_bytes = whole_bytes / group.ranks;
+  const int per_node = group.ranks / group.nodes;
+  const bool one_level = group.nodes == 1 || per_node * group.nodes != group.ranks || per_node == 1;
+  if (one_level || route == Route::direct) return {direct_exchange(network, group, part_bytes)};
+  return {exchange(network, Resource::between_nodes, group.nodes - 1, part_bytes),
+          exchange(network, Resource::in_node, per_node - 1, group.nodes * part_bytes)};
+}
+
+Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
+  Phases phases = all_gather_phases(network, group, whole_bytes, route);
+  std::ranges::reverse(phases);
+  return phases;
+}
+
+Phases all_reduce_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
+  Phases phases = reduce_scatter_phases(network, group, whole_bytes, route);
+  const Phases gather = all_gather_phases(network, group, whole_bytes, route);
+  phases.insert(phases.end(), gather.begin(), gather.end());
+  return phases;
+}
+
+}  // namespace llampi::plan

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/plan/step_time.hpp"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include "llampi/core/error.hpp"
+#include "llampi/fsdp/fit.hpp"
+
+namespace llampi::plan {
+namespace {
+
+constexpr double kNormBytes = 64;  // a few integers, which the list does not count
+constexpr std::size_t kResources = 3;
+
+bool is_compute(const fsdp::Action& action) {
+  return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
+         action.op == fsdp::Op::recompute;
+}
+
+/// An action that has started.
+class Running {
+ public:
+  Running(int action, const Phases& phases) : action_(action), phases_(&phases) { enter(0); }
+
+  int action() const { return action_; }
+  bool done() const { return phase_ == phases_->size(); }
+  /// Whether it has the resource's bandwidth now.
+  bool transfers() const { return !done() && latency_ == 0; }
+  Resource resource() const { return (*phases_)[phase_].resource; }
+  /// Until its next change, at this rate.
+  double remaining(double rate) const { return latency_ > 0 ? latency_ : transfer_ / rate; }
+  void advance(double seconds, double rate, bool to_its_change) {
+    if (latency_ > 0) {
+      latency_ = to_its_change ? 0 : latency_ - seconds;
+    } else {
+      transfer_ = to_its_change ? 0 : transfer_ - seconds * rate;
+    }
+    if (latency_ == 0 && transfer_ == 0) enter(phase_ + 1);
+  }
+
+ private:
+  /// Phase `phase`, or the next one that takes any time.
+  void enter(std::size_t phase) {
+    for (phase_ = phase; !done(); ++phase_) {
+      latency_ = (*phases_)[phase_].latency_seconds;
+      transfer_ = (*phases_)[phase_].transfer_seconds;
+      if (latency_ > 0 || transfer_ > 0) return;
+    }
+  }
+
+  int action_;
+  const Phases* phases_;
+  std::size_t phase_ = 0;
+  double latency_ = 0, transfer_ = 0;
+};
+
+/// The streams of one rank.
+class Clock {
+ public:
+  Clock(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases)
+      : actions_(actions), phases_(phases), done_(actions.size(), false) {
+    for (int i = 0; i < static_cast<int>(actions.size()); ++i)
+      queues_[actions[static_cast<std::size_t>(i)].stream.index()].push_back(i);
+  }
+
+  double run() {
+    start_what_can();
+    while (!running_.empty()) {
+      advance_to_next_change();
+      start_what_can();
+    }
+    require(std::ranges::all_of(done_, [](bool done) { return done; }), "actions wait for each other");
+    return now_;
+  }
+
+ private:
+  bool ready(int action) const {
+    return std::ranges::all_of(actions_[static_cast<std::size_t>(action)].waits,
+                               [&](int other) { return done_[static_cast<std::size_t>(other)]; });
+  }
+
+  /// Starts the first action of every stream that has nothing to wait for; what takes no time is done at once, which others may wait for.
+  void start_what_can() {
+    for (bool again = true; again;) {
+      again = false;
+      for (std::size_t s = 0; s < queues_.size(); ++s) {
+        while (!busy_[s] && next_[s] < queues_[s].size() && ready(queues_[s][next_[s]])) {
+          const auto action = static_cast<std::size_t>(queues_[s][next_[s]++]);
+          Running started(static_cast<int>(action), phases_[action]);
+          if (started.done()) {
+            done_[action] = again = true;
+          } else {
+            busy_[s] = true;
+            running_.push_back(started);
+          }
+        }
+      }
+    }
+  }
+
+  double rate_of(const Running& running, const std::array<int, kResources>& users) const {
+    if (!running.transfers() || running.resource() == Resource::own) return 1;
+    return 1.0 / users[static_cast<std::size_t>(running.resource())];
+  }
+
+  void advance_to_next_change() {
+    std::array<int, kResources> users{};
+    for (const Running& running : running_)
+      users[static_cast<std::size_t>(running.resource())] += running.transfers() ? 1 : 0;
+    double step = std::numeric_limits<double>::infinity();
+    for (const Running& running : running_) step = std::min(step, running.remaining(rate_of(running, users)));
+    now_ += step;
+    for (Running& running : running_) {
+      const double rate = rate_of(running, users);
+      running.advance(step, rate, running.remaining(rate) <= step);
+      if (!running.done()) continue;
+      const auto action = static_cast<std::size_t>(running.action());
+      done_[action] = true;
+      busy_[actions_[action].stream.index()] = false;
+    }
+    std::erase_if(running_, [](const Running& running) { return running.done(); });
+  }
+
+  const std::vector<fsdp::Action>& actions_;
+  const std::vector<Phases>& phases_;
+  std::vector<bool> done_;
+  std::array<std::vector<int>, device::kStreams> queues_;
+  std::array<std::size_t, device::kStreams> next_{};
+  std::array<bool, device::kStreams> busy_{};
+  std::vector<Running> running_;
+  double now_ = 0;
+};
+
+}  // namespace
+
+std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
+                                  const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                                  const Speed& speed) {
+  const auto tokens = static_cast<double>(options.batch.tokens());
+  const auto stages = static_cast<int>(compiled.specs.size());
+  double matrices = 0;
+  for (int stage = 0; stage < stages; ++stage)
+    matrices += fsdp::forward_operations(model, compiled, stage, tokens);
+  const double forward_flops = model.flops_per_token(options.batch.seq_len) * tokens / 3;
+  const double seconds_of_an_operation = matrices > 0 ? forward_flops / matrices / speed.flops_per_second : 0;
+  const GroupShape shards = shape_of(groups.shards_of(0), speed.ranks_per_node);
+  const GroupShape replicas = shape_of(groups.replicas_of(0), speed.ranks_per_node);
+
+  const auto phases_of = [&](const fsdp::Action& action) -> Phases {
+    const auto bytes = static_cast<double>(action.bytes);
+    if (is_compute(action)) {
+      const bool ends_forward = action.stage == stages - 1;  // forward and backward at once
+      const double forwards =
+          action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
+      return {{Resource::own, forwards * seconds_of_an_operation *
+                                  fsdp::forward_operations(model, compiled, action.stage, tokens)}};
+    }
+    if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
+      return {{Resource::own, bytes / fsdp::kHostBytesPerSecond}};
+    if (action.ranks == fsdp::Ranks::self) return {};
+    const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
+    if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)
+      return all_gather_phases(speed.network, group, bytes, speed.route);
+    if (action.op == fsdp::Op::reduce || action.op == fsdp::Op::reduce_scatter)
+      return reduce_scatter_phases(speed.network, group, bytes, speed.route);
+    return all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route);
+  };
+  std::vector<Phases> all;
+  for (const auto& action : compiled.step.actions) all.push_back(phases_of(action));
+  return all;
+}
+
+StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases) {
+  require(actions.size() == phases.size(), "time_of_step: phases are not those of the actions");
+  StepTime time{.seconds = Clock(actions, phases).run()};
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    if (is_compute(actions[i])) time.compute_seconds += seconds(phases[i]);
+  }
+  return time;
+}
+
+}  // namespace llampi::plan
