@@ -233,6 +233,9 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "gather parameters with copy engines instead of multiprocessors, where NCCL can (2.28 or newer); needs "
        "fsdp.nccl_window = true"},
+      {"fsdp.all_reduce_stream", &c.fsdp.all_reduce_stream,
+       "hybrid strategies: sums over replicas have a stream and a workspace of their own, so that gradients of the next unit "
+       "are summed inside its shard group meanwhile"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
        "the next unit is gathered before (pre) or after (post) the backward pass of the current one"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,

@@ -177,6 +177,7 @@ struct Config {
     int nccl_ctas = 0;                                  ///< 0: NCCL decides
     bool nccl_window = false, nccl_copy_engines = false;
     bool shard_optimizer_over_replicas = false;
+    bool all_reduce_stream = false;
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;

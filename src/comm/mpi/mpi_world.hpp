@@ -21,6 +21,7 @@ MPI_Comm mpi_communicator(const World& world);
 struct MpiGroupOptions {
   std::vector<int> node_of_rank = {};  ///< of each rank of the world; none: as it is
   std::int64_t max_count = kMaxCount;  ///< largest count to be passed to MPI, to test what long messages take
+  std::vector<device::Stream> streams = {};  ///< see World::group()
 };
 /// World::group() with other options.
 std::unique_ptr<Group> make_mpi_group(World& world, const std::vector<int>& members,

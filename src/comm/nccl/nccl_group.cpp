@@ -66,7 +66,8 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
-                     std::shared_ptr<const Levels> levels, const NcclOptions& options)
+                     std::shared_ptr<const Levels> levels, const std::vector<device::Stream>& streams,
+                     const NcclOptions& options)
     : session_(std::move(session)),
       gpu_(gpu),
       host_(std::move(host)),
@@ -75,7 +76,9 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
       exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
-    communicators_[device::Stream::urgent(i, "").index()] =
+    const device::Stream stream = device::Stream::urgent(i, "");
+    if (!streams.empty() && std::ranges::find(streams, stream) == streams.end()) continue;
+    communicators_[stream.index()] =
         std::make_shared<Communicator>(session_,
                                        Membership{.id = agree_on_id(*host_),
                                                   .ranks = size(),
@@ -88,7 +91,8 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
 
 void NcclGroup::issue(const Operation& operation, Collective collective) {
   if (size() == 1 || collective.elements == 0) return;
-  require(communicator(operation.stream) != nullptr, "collectives between GPUs are on urgent streams");
+  require(communicator(operation.stream) != nullptr,
+          "collectives between GPUs are on urgent streams that the group was made for");
   collective.stream = gpu_.stream(operation.stream);
   communicator(operation.stream)->issue(operation, collective);
 }

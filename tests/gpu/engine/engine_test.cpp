@@ -115,6 +115,7 @@ TEST_F(GpuEngine, SumsInTheOrderOfATreeHaveTheBitsOfOneRank) {
     if (hybrid && test_world().size() != 4) continue;
     options.strategy = strategy;
     options.shard_group_size = hybrid ? 2 : 0;
+    options.all_reduce_stream = hybrid;
     options.wrap.policy = hybrid ? fsdp::WrapPolicy::none : fsdp::WrapPolicy::transformer;
     next_order();
     expect_same_bits(expected, run(fixture, options), fsdp::to_string(strategy));
@@ -136,6 +137,24 @@ TEST_F(GpuEngine, ReplicasThatDivideTheOptimizerStateChangeNoBits) {
     options.state_over_replicas = true;
     next_order();
     expect_same_bits(expected, run(fixture, options), brief ? "in bfloat16" : "in float32");
+  }
+}
+
+// Any bit that differs between two orders is a wait that is missing.
+TEST_F(GpuEngine, SumsOverReplicasBesideOthersHaveTheSameBits) {
+  if (test_world().size() != 4) GTEST_SKIP() << "needs replicas of shards";
+  const auto fixture = oracle::load("one_layer_one_head");
+  TrajectoryOptions options{
+      .strategy = fsdp::Strategy::hybrid_shard, .accumulation = 2, .poison = true, .shard_group_size = 2};
+  const auto base = run(fixture, options);
+  options.all_reduce_stream = true;
+  for (const auto& order : work_orders()) {
+    order.set();
+    options.unsharded = !options.unsharded;
+    options.graph = options.unsharded;
+    auto shared = options;
+    shared.all_reduce_stream = false;
+    expect_same_bits(options.unsharded ? run(fixture, shared) : base, run(fixture, options), order.name);
   }
 }
 
