@@ -233,6 +233,11 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "gather parameters with copy engines instead of multiprocessors, where NCCL can (2.28 or newer); needs "
        "fsdp.nccl_window = true"},
+      {"fsdp.product_sms",
+       &c.fsdp.product_sms,
+       "multiprocessors of a GPU for which cuBLASLt chooses matrix products, so that the others are left to collectives that "
+       "run beside them; 0: all. Another number can mean other algorithms, and then other last bits",
+       {.range = {0, 1024}}},
       {"fsdp.all_reduce_stream", &c.fsdp.all_reduce_stream,
        "hybrid strategies: sums over replicas have a stream and a workspace of their own, so that gradients of the next unit "
        "are summed inside its shard group meanwhile"},

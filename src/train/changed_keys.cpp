@@ -86,6 +86,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.nccl_window", free},
       {"fsdp.nccl_copy_engines", free},
       {"fsdp.all_reduce_stream", free},
+      {"fsdp.product_sms", free},
       {"fsdp.backward_prefetch", free},
       {"fsdp.forward_prefetch", free},
       {"fsdp.limit_all_gathers", free},

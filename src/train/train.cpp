@@ -328,6 +328,7 @@ Outcome Trainer::run_watched() {
                                  .deterministic = config_.run.deterministic,
                                  .tf32 = config_.run.tf32,
                                  .attention = config_.run.attention,
+                                 .product_sms = config_.fsdp.product_sms,
                                  .reduction = config_.fsdp.reduction,
                                  .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
                                           .window = config_.fsdp.nccl_window,

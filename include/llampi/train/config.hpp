@@ -178,6 +178,7 @@ struct Config {
     bool nccl_window = false, nccl_copy_engines = false;
     bool shard_optimizer_over_replicas = false;
     bool all_reduce_stream = false;
+    int product_sms = 0;  ///< 0: all that a GPU has
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;
