@@ -152,6 +152,7 @@ verdict ctas_8 --fsdp.nccl_ctas=8
 verdict ctas_16 --fsdp.nccl_ctas=16
 verdict window --fsdp.nccl_window=true
 verdict copy_engines --fsdp.nccl_window=true --fsdp.nccl_copy_engines=true
+verdict split_share --fsdp.nccl_split_share=true
 verdict product_sms_124 --fsdp.product_sms=124 --fsdp.nccl_ctas=8
 verdict product_sms_116 --fsdp.product_sms=116 --fsdp.nccl_ctas=16
 verdict prefetch_4 --fsdp.limit_all_gathers=4

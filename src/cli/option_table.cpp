@@ -233,6 +233,9 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "gather parameters with copy engines instead of multiprocessors, where NCCL can (2.28 or newer); needs "
        "fsdp.nccl_window = true"},
+      {"fsdp.nccl_split_share", &c.fsdp.nccl_split_share,
+       "the NCCL communicators of a shard group share connections and buffers (ncclCommSplit): less memory and a faster start, but "
+       "NCCL no longer gathers and reduces at the same time"},
       {"fsdp.product_sms",
        &c.fsdp.product_sms,
        "multiprocessors of a GPU for which cuBLASLt chooses matrix products, so that the others are left to collectives that "

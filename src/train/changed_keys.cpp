@@ -85,6 +85,7 @@ const std::map<std::string, Effect>& effects() {
       {"fsdp.nccl_ctas", free},
       {"fsdp.nccl_window", free},
       {"fsdp.nccl_copy_engines", free},
+      {"fsdp.nccl_split_share", free},
       {"fsdp.all_reduce_stream", free},
       {"fsdp.product_sms", free},
       {"fsdp.backward_prefetch", free},

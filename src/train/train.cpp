@@ -332,7 +332,8 @@ Outcome Trainer::run_watched() {
                                  .reduction = config_.fsdp.reduction,
                                  .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
                                           .window = config_.fsdp.nccl_window,
-                                          .copy_engines = config_.fsdp.nccl_copy_engines},
+                                          .copy_engines = config_.fsdp.nccl_copy_engines,
+                                          .split_share = config_.fsdp.nccl_split_share},
                                  .bind = config_.run.bind,
                                  .name_of = texts_.name_of},
                                 log_);

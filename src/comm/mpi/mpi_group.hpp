@@ -10,10 +10,16 @@
 #include "comm/mpi/ends.hpp"
 #include "comm/mpi/handles.hpp"
 #include "comm/mpi/lane.hpp"
-#include "comm/mpi/mpi_world.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
+
+/// How a group is made.
+struct MpiGroupOptions {
+  std::vector<int> node_of_rank = {};  ///< of each rank of the world; none: as it is
+  std::int64_t max_count = kMaxCount;  ///< largest count to be passed to MPI, to test what long messages take
+  std::vector<device::Stream> streams = {};  ///< see World::group()
+};
 
 class MpiGroup final : public Group {
  public:

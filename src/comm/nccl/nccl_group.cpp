@@ -75,17 +75,21 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
       reduction_(options.reduction),
       exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
+  std::shared_ptr<Communicator> first;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
     const device::Stream stream = device::Stream::urgent(i, "");
     if (!streams.empty() && std::ranges::find(streams, stream) == streams.end()) continue;
+    const bool splits = first != nullptr && options.resources.split_share;
     communicators_[stream.index()] =
         std::make_shared<Communicator>(session_,
-                                       Membership{.id = agree_on_id(*host_),
+                                       Membership{.id = splits ? UniqueId() : agree_on_id(*host_),
                                                   .ranks = size(),
                                                   .rank = rank(),
                                                   .max_ctas = options.resources.max_ctas,
+                                                  .shares = options.resources.split_share,
                                                   .copy_engines = options.resources.copy_engines},
-                                       name_of(members()), i);
+                                       name_of(members()), i, splits ? first : nullptr);
+    if (first == nullptr) first = communicators_[stream.index()];
   }
 }
 

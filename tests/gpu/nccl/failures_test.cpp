@@ -33,10 +33,10 @@ class NcclFailures : public ::testing::Test {
     EXPECT_EQ(emulator::communicator_counts().memory, before_.memory);
   }
 
-  void make_world(std::chrono::milliseconds patience) {
+  void make_world(std::chrono::milliseconds patience, const comm::NcclResources& resources = {}) {
     world = std::make_unique<comm::nccl::NcclWorld>(
         mpi, comm::nccl::Gpu{gpu, gpu},
-        comm::NcclOptions{.patience = patience, .reduction = comm::Reduction::nccl});
+        comm::NcclOptions{.patience = patience, .reduction = comm::Reduction::nccl, .resources = resources});
   }
   int aborted() const { return emulator::communicator_counts().aborted - before_.aborted; }
   int destroyed() const { return emulator::communicator_counts().destroyed - before_.destroyed; }
@@ -129,6 +129,39 @@ TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
   emulator::fail_next(emulator::Call::connect);
   expect_names(error_of([&] { world->group(all, streams); }), mpi, {"the communicator of urgent stream 0"});
   EXPECT_EQ(aborted(), 1);
+}
+
+// The one that others are split from is given back last, which the emulated library checks.
+TEST_F(NcclFailures, CommunicatorsThatShareAreSplitFromTheFirst) {
+  for (const bool chained : {true, false}) {
+    const emulator::CommunicatorCounts before = emulator::communicator_counts();
+    make_world(std::chrono::seconds(30), {.split_share = true});
+    const auto group = world->group(all);
+    EXPECT_EQ(emulator::communicator_counts().open, 3);
+    EXPECT_EQ(emulator::communicator_counts().split, before.split + 2);
+    emulator::chain_collectives(chained);
+    const Buffer shard = values(), sums = values(),
+                 whole(gpu, *world, DType::float32, kElements * mpi.size());
+    const auto gathered = group->all_gather(shard.view(), whole.view(), kUnshard);
+    const auto reduced = reduce(*group, sums);
+    gathered->wait(device::Stream::compute);
+    reduced->wait(device::Stream::compute);
+    EXPECT_EQ(sums.get()[17], sum_over(all, 17));
+    EXPECT_EQ(whole.get()[kElements + 17], number(1, 17));
+  }
+  EXPECT_EQ(aborted(), 0);
+  EXPECT_EQ(destroyed(), 6);
+}
+
+TEST_F(NcclFailures, ASplitThatFailsOrNeverEndsIsGivenUp) {
+  for (const bool fails : {true, false}) {
+    make_world(std::chrono::seconds(fails ? 30 : 1), {.split_share = true});
+    fails ? emulator::fail_next(emulator::Call::split) : emulator::stall_next(emulator::Call::split);
+    expect_names(
+        error_of([&] { world->group(all, streams); }), mpi,
+        {"the communicator of urgent stream 1", fails ? "an emulated error" : "did not answer for 1 s"});
+  }
+  EXPECT_EQ(aborted(), 4) << "the first and what was to be split from it";
 }
 
 TEST_F(NcclFailures, ALostRankEndsTheWait) {

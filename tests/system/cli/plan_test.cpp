@@ -117,14 +117,14 @@ TEST_F(Plan, ListsActionsWithTheirOperands) {
   const Ending ending = plan(options + "--actions");
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_THAT(ending.out, ::testing::StartsWith(plan(options).out));
-  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy     h2d inputs mb0\n"
+  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy        h2d inputs mb0\n"
                                     "        write   output             inputs #"));
-  EXPECT_THAT(ending.out, HasSubstr("unshard  unshard mb0 unit 1 (model.layers.0) bwd, after "));
+  EXPECT_THAT(ending.out, HasSubstr("unshard     unshard mb0 unit 1 (model.layers.0) bwd, after "));
   EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));
   EXPECT_THAT(ending.out, HasSubstr("backward mb0 stage 1 (model.layers.0.self_attn)"));
   EXPECT_THAT(ending.out, ::testing::ContainsRegex("write   parameter_gradient unsharded gradient #[0-9]+ "
                                                    "model.layers.0, 5 parts, [0-9.]+ KiB\n"));
-  EXPECT_THAT(ending.out, HasSubstr("  compute  norm, after "));
+  EXPECT_THAT(ending.out, HasSubstr("  compute     norm, after "));
 
   EXPECT_FALSE(json(options).contains("actions"));
   const auto listed = json(options + "--actions");
