@@ -158,13 +158,16 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
           {peer, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
   }
   exchange(operation, elements, std::move(transfers));
-  for (std::int64_t n = 0; n < nodes; ++n) {
-    const Tensor part = parts.row(mine[static_cast<std::size_t>(n)] * stride, elements);
+  for (const EvenRun& run : even_runs(mine)) {
+    const Tensor part = parts.row(run.first * stride, elements);
     gpu_.cuda.sum_parts({.own = part,
                          .rank = levels_->place,
                          .ranks = levels_->per_node(),
-                         .others = others.at(n * received_stride),
-                         .stride = nodes * received_stride},
+                         .others = others.at(run.begin * received_stride),
+                         .stride = nodes * received_stride,
+                         .sums = run.count,
+                         .own_step = run.step * stride,
+                         .others_step = received_stride},
                         part, Accumulate::no, operation.stream);
   }
   transfers = {};
