@@ -201,9 +201,19 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_EQ(cpu["needed_bytes"], cpu["planned_bytes"].get<std::int64_t>() + (64 << 20));
   EXPECT_GT(gpu["communicator_bytes"], 0);
   EXPECT_EQ(json("--device cuda")["communicator_bytes"], 0);  // one rank
-  EXPECT_EQ(json("--ranks 4 --device cuda --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2")
-                ["communicator_bytes"],
-            gpu["communicator_bytes"].get<std::int64_t>() * 3 / 2);  // and one of the replicas
+  const auto communicators = [&](const std::string& options) {
+    return json("--device cuda " + options)["communicator_bytes"].get<std::int64_t>() >> 20;
+  };
+  constexpr std::int64_t kRings = 240, kPeer = 320, kNetwork = 128;  // MiB
+  EXPECT_EQ(communicators("--ranks 2"), 2 * kRings + kPeer);
+  EXPECT_EQ(communicators("--ranks 2 --fsdp.reduction=nccl"), 2 * kRings);
+  EXPECT_EQ(communicators("--ranks 6"), 2 * kRings + 5 * kPeer);
+  EXPECT_EQ(communicators("--ranks 12 --per-node 6"), 2 * kRings + 5 * kPeer / 8 + kNetwork);
+  // And one of the replicas.
+  EXPECT_EQ(communicators("--ranks 4 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2"),
+            3 * kRings + 2 * kPeer);
+  EXPECT_EQ(communicators("--ranks 4 --per-node 2 --fsdp.strategy=hybrid_shard"),
+            3 * kRings + kPeer + kNetwork);
   EXPECT_EQ(cpu["loaded_later_bytes"], 0);
   EXPECT_EQ(gpu["context_bytes"], 543 << 20);  // as measured
   EXPECT_EQ(gpu["loaded_later_bytes"], 180 << 20);
