@@ -131,14 +131,18 @@ printf '%-44s %10s   %s\n' 'published: torchtitan, FSDP2 and compile' 6667 'Llam
 
 # verdict NAME OPTION...: whether these keys gain more than noise
 verdict() {
-    local name=$1 value words
-    shift
+    verdict_against "$base" "$@" || true
+}
+# verdict_against TOKENS_PER_SECOND NAME OPTION...: likewise, beside another run than that without any key
+verdict_against() {
+    local against=$1 name=$2 value words
+    shift 2
     if ! run "$name" "$@"; then
         printf '%-44s %10s   %s\n' "$*" FAILED "$(first_error "$name")"
-        return
+        return 1
     fi
     value=$(speed "$name")
-    words=$(awk -v value="$value" -v base="$base" -v noise="$noise" 'BEGIN {
+    words=$(awk -v value="$value" -v base="$against" -v noise="$noise" 'BEGIN {
         r = value / base; printf "x %.3f: %s", r, (r > 1 + noise ? "GAINS, turn it on" : (r < 1 - noise ? "loses, leave it off" : "no difference")) }')
     printf '%-44s %10.0f   %s; %s\n' "$*" "$value" "$words" "$(overlap "$name")"
 }
@@ -148,5 +152,15 @@ verdict ctas_8 --fsdp.nccl_ctas=8
 verdict ctas_16 --fsdp.nccl_ctas=16
 verdict window --fsdp.nccl_window=true
 verdict copy_engines --fsdp.nccl_window=true --fsdp.nccl_copy_engines=true
+verdict split_share --fsdp.nccl_split_share=true
+verdict product_sms_124 --fsdp.product_sms=124 --fsdp.nccl_ctas=8
+verdict product_sms_116 --fsdp.product_sms=116 --fsdp.nccl_ctas=16
 verdict prefetch_4 --fsdp.limit_all_gathers=4
 verdict fp8 --fsdp.product_dtype=fp8
+# Two groups, as if there were two nodes: what replicas cost, and a stream of their own beside that.
+if ((ranks >= 4 && ranks % 2 == 0)); then
+    hybrid=(--fsdp.strategy=hybrid_shard --fsdp.shard_group_size=$((ranks / 2)))
+    if verdict_against "$base" hybrid "${hybrid[@]}"; then
+        verdict_against "$(speed hybrid)" all_reduce_stream "${hybrid[@]}" --fsdp.all_reduce_stream=true || true
+    fi
+fi

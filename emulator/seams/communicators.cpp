@@ -41,11 +41,11 @@ class EmulatedCommunicator;
 
 struct State {
   int delay = kUsualDelay;
-  Call failing = Call::none;
+  Call failing = Call::none, stalling = Call::none;
   bool misaligned = false;
   bool chained = true;
   std::shared_ptr<Point> last;  ///< collective that was issued
-  std::atomic<int> open = 0, destroyed = 0, aborted = 0, windows = 0;
+  std::atomic<int> open = 0, destroyed = 0, aborted = 0, windows = 0, split = 0;
   int ids = 0, most_ctas = 0;
   std::vector<EmulatedCommunicator*> communicators;
   std::map<void*, void*> memory;  ///< what cudaMalloc gave for it
@@ -60,6 +60,12 @@ State& state() {
 bool fails(Call call) {
   if (state().failing != call) return false;
   state().failing = Call::none;
+  return true;
+}
+
+bool stalls(Call call) {
+  if (call == Call::none || state().stalling != call) return false;
+  state().stalling = Call::none;
   return true;
 }
 
@@ -93,13 +99,29 @@ class EmulatedCommunicator final : public LibraryCommunicator {
     link_->rank = membership.rank;
     link_->ranks = membership.ranks;
     emulator::state().most_ctas = membership.max_ctas;
+    is_parent_ = membership.shares;
+    if (is_parent_) family_ = std::make_shared<Family>();
     Id id{};
     std::memcpy(&id, &membership.id, sizeof id);
     return begin(Call::connect,
                  [id, link = link_] { link->mpi = emulator::connect(id, link->rank, link->ranks); });
   }
 
+  /// NCCL has a handle of this one when the parent is no longer in progress.
+  Result split_from(EmulatedCommunicator& parent, const Membership& membership) {
+    link_->rank = membership.rank;
+    link_->ranks = membership.ranks;
+    emulator::state().most_ctas = membership.max_ctas;
+    if (parent.family_ != nullptr) family_ = parent.family_;
+    parent_ = &parent;
+    return parent.begin(Call::split, [from = parent.link_, link = link_] {
+      check_mpi(MPI_Comm_dup(from->mpi, &link->mpi));
+      ++emulator::state().split;
+    });
+  }
+
   Result issue(const Collective& collective) override {
+    require(parent_ == nullptr, "a collective of a communicator that is not there yet");
     switch (collective.kind) {
       case Collective::Kind::all_gather:
         return all_gather(collective);
@@ -114,6 +136,11 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   }
 
   Result state() override {
+    if (parent_ != nullptr) {
+      const Result splitting = parent_->state();
+      if (!splitting.is_done()) return splitting;
+      parent_ = nullptr;
+    }
     if (pending_ && error_.is_done()) {
       int connected = 0;
       check_mpi(MPI_Test(&connection_, &connected, MPI_STATUS_IGNORE));
@@ -156,6 +183,8 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   Result destroy() override {
     require(finalized_, "a communicator is destroyed before it is finalized");
     require(link_.use_count() == 1, "a communicator is destroyed before a graph that has its collectives");
+    require(family_ == nullptr || !is_parent_ || family_.use_count() == 1,
+            "a communicator is destroyed before what was split from it");
     check_mpi(MPI_Comm_free(&link_->mpi));
     ++emulator::state().destroyed;
     return {};
@@ -177,7 +206,7 @@ class EmulatedCommunicator final : public LibraryCommunicator {
     if (!error_.is_done()) return error_;
     if (call != Call::none && fails(call)) work = [this] { error_ = kFailed; };
     pending_ = std::move(work);
-    polls_ = emulator::state().delay;
+    polls_ = stalls(call) ? -1 : emulator::state().delay;
     return kInProgress;
   }
 
@@ -190,13 +219,16 @@ class EmulatedCommunicator final : public LibraryCommunicator {
   template <class Finish>
   Result collective(const Collective& c, const Sent& sent, Finish finish) {
     if (std::exchange(connects_, false)) check_mpi(MPI_Ibarrier(link_->mpi, &connection_));
-    return begin(Call::issue, [=, link = link_] {
+    return begin(Call::issue, [=, link = link_, family = family_] {
       // A graph has an order of its own.
-      const auto& last = emulator::state().last;
-      if (emulator::state().chained && last && last->capture.get() == capture_of(c.stream))
-        wait_for(c.stream, last);
+      const auto follow = [&c](const std::shared_ptr<Point>& last) {
+        if (last && last->capture.get() == capture_of(c.stream)) wait_for(c.stream, last);
+      };
+      if (emulator::state().chained) follow(emulator::state().last);
+      if (family) follow(family->last);
       exchange(link, sent, c.stream, [=](Received& received) { finish(*link, received); });
       emulator::state().last = mark(c.stream);
+      if (family) family->last = emulator::state().last;
     });
   }
 
@@ -267,9 +299,17 @@ class EmulatedCommunicator final : public LibraryCommunicator {
     });
   }
 
+  /// That share their resources: their collectives run one after another.
+  struct Family {
+    std::shared_ptr<Point> last;
+  };
+
   std::shared_ptr<Link> link_ = std::make_shared<Link>();
-  std::function<void()> pending_;  ///< what the last call has still to do
-  int polls_ = 0;                  ///< until it does it; -1: never
+  std::shared_ptr<Family> family_;
+  bool is_parent_ = false;
+  EmulatedCommunicator* parent_ = nullptr;  ///< from which it is being split
+  std::function<void()> pending_;           ///< what the last call has still to do
+  int polls_ = 0;                           ///< until it does it; -1: never
   Result error_;
   bool finalized_ = false;
   std::set<const void*> windows_;
@@ -294,6 +334,13 @@ class EmulatedLibrary final : public comm::nccl::Library {
   Result connect(const Membership& membership, std::unique_ptr<LibraryCommunicator>& made) override {
     auto communicator = std::make_unique<EmulatedCommunicator>();
     const Result result = communicator->connect(membership);
+    made = std::move(communicator);
+    return result;
+  }
+  Result split(LibraryCommunicator& parent, const Membership& membership,
+               std::unique_ptr<LibraryCommunicator>& made) override {
+    auto communicator = std::make_unique<EmulatedCommunicator>();
+    const Result result = communicator->split_from(static_cast<EmulatedCommunicator&>(parent), membership);
     made = std::move(communicator);
     return result;
   }
@@ -324,10 +371,11 @@ class EmulatedLibrary final : public comm::nccl::Library {
 
 CommunicatorCounts communicator_counts() {
   return {state().open,    state().destroyed, state().aborted, static_cast<int>(state().memory.size()),
-          state().windows, state().most_ctas};
+          state().windows, state().most_ctas, state().split};
 }
 void set_delay(int polls) { state().delay = polls; }
 void fail_next(Call call) { state().failing = call; }
+void stall_next(Call call) { state().stalling = call; }
 void lose_a_rank() {
   for (EmulatedCommunicator* communicator : state().communicators) communicator->lose_a_rank();
 }
@@ -335,7 +383,7 @@ void chain_collectives(bool wanted) { state().chained = wanted; }
 void misalign_memory(bool wanted) { state().misaligned = wanted; }
 void reset_communicators() {
   state().delay = kUsualDelay;
-  state().failing = Call::none;
+  state().failing = state().stalling = Call::none;
   state().misaligned = false;
   state().chained = true;
 }

@@ -20,6 +20,7 @@ struct CommunicatorCounts {
   int memory = 0;     ///< blocks that were allocated for communication
   int windows = 0;    ///< that are open
   int most_ctas = 0;  ///< of the newest communicator; 0: not limited
+  int split = 0;      ///< from others
 };
 CommunicatorCounts communicator_counts();
 
@@ -31,9 +32,11 @@ void set_delay(int polls);
 /// that an event is missing.
 void chain_collectives(bool wanted);
 
-enum class Call : std::uint8_t { none, connect, issue, allocate };
+enum class Call : std::uint8_t { none, connect, split, issue, allocate };
 /// The next call of this kind fails after the delay; there is no memory at once.
 void fail_next(Call call);
+/// The next call of this kind never takes effect.
+void stall_next(Call call);
 /// All communicators that there are have lost a rank: what is in their streams never ends by itself.
 void lose_a_rank();
 /// Memory for communication is aligned to 256 bytes instead of 2 MiB, as NCCL's without cuMem.

@@ -245,6 +245,17 @@ Table fsdp_options(train::Config& c) {
       {"fsdp.nccl_copy_engines", &c.fsdp.nccl_copy_engines,
        "all-gather parameters with copy engines instead of multiprocessors where NCCL supports it (2.28 or "
        "newer); requires fsdp.nccl_window = true"},
+      {"fsdp.nccl_split_share", &c.fsdp.nccl_split_share,
+       "share resources between the NCCL communicators of a shard group (ncclCommSplit): less memory and a faster "
+       "start, but all-gathers and reduce-scatters no longer overlap"},
+      {"fsdp.product_sms",
+       &c.fsdp.product_sms,
+       "number of multiprocessors that cuBLASLt plans matrix products for, which leaves the others to collectives; "
+       "0: all. Another number can select other algorithms, which changes the last bits",
+       {.range = {0, 1024}}},
+      {"fsdp.all_reduce_stream", &c.fsdp.all_reduce_stream,
+       "hybrid strategies: all-reduce over replicas on its own stream, so that it overlaps with the next unit's "
+       "reduce-scatter; uses an additional workspace"},
       {"fsdp.backward_prefetch", one_of(c.fsdp.backward_prefetch),
        "all-gather the next unit before (pre) or after (post) the current unit's backward pass"},
       {"fsdp.forward_prefetch", &c.fsdp.forward_prefetch,

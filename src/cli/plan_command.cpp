@@ -21,20 +21,12 @@ namespace {
 constexpr const char* kPlanUsage =
     R"(Usage: llampi plan [--config FILE] [--ranks N] [--per-node M] [--section.key=value ...]
 
-<<<<<<< HEAD
 Prints how much memory each rank of `llampi train` would use with this configuration, to the byte,
 and how much data a step communicates. Runs in one process, without a device, and reads only the
 model's config.json: no data, no weights. Takes the keys of `llampi train` from the same places. If
 the device's memory is known, it says whether the run fits; if not, it exits with status 2 and says
-what would make it fit.
-=======
-The memory that each rank of `llampi train` would plan with this configuration, to the byte, and
-what a step moves. Runs on one process, without a device, and needs of the configuration only the
-model's config.json: no data, no weights. Keys are those of `llampi train`, taken from the same
-places. Where the memory of the device is known, it says whether the run fits and, with status 2,
-what would make it fit. With --tflops and figures of the network it predicts the seconds of a step,
-with each strategy.
->>>>>>> c2085354b266565b023beb102676f7710063ff14
+what would make it fit. With --tflops and the speed of the network it predicts the time of a step for
+each strategy.
 )";
 
 constexpr const char* kAsConfigured = "auto";
@@ -84,28 +76,24 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.host_memory_gib,
        "host memory per node in GiB, for all its ranks; offloaded state must fit there. 0: unknown",
        {.range = kAtLeastZero}},
-<<<<<<< HEAD
-      {"units", &r.units, "also list the FSDP units", {}, true},
-=======
       {"tflops",
        &r.tflops,
-       "TFLOP/s that each rank reaches in forward and backward passes, as its peak times the mfu that a run "
-       "reports; 0: no seconds are predicted",
+       "TFLOP/s that each rank reaches in forward and backward passes: its peak times the MFU of a run; 0: "
+       "predict no times",
        {.range = kAtLeastZero}},
       {"in-node-gb-s",
        &r.in_node_gb_s,
-       "GB/s that a rank sends to others of its node, while it receives as much",
+       "bandwidth in GB/s of a rank to the others of its node, in each direction",
        {.range = kAtLeastZero}},
       {"network-gb-s",
        &r.network_gb_s,
-       "GB/s that all NICs of a node together send, while they receive as much",
+       "bandwidth in GB/s of all NICs of a node together, in each direction",
        {.range = kAtLeastZero}},
       {"latency-us",
        &r.latency_us,
-       "microseconds until a small message has reached another node",
+       "latency in microseconds of a small message between nodes",
        {.range = kAtLeastZero}},
-      {"units", &r.units, "list the FSDP units too", {}, true},
->>>>>>> c2085354b266565b023beb102676f7710063ff14
+      {"units", &r.units, "also list the FSDP units", {}, true},
       {"actions",
        &r.actions,
        "also list the actions of a step, with the buffers they read and write",

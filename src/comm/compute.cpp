@@ -103,6 +103,7 @@ Compute open_compute(World& world, const ComputeChoice& choice, const Log& log) 
                                         .deterministic = choice.deterministic,
                                         .tf32 = choice.tf32,
                                         .attention = choice.attention,
+                                        .product_sms = choice.product_sms,
                                         .ranks = gpu->ranks});
   });
   compute.gpu_properties = gpus[static_cast<std::size_t>(gpu->index)];

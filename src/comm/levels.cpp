@@ -8,6 +8,21 @@
 
 namespace llampi::comm {
 
+std::vector<EvenRun> even_runs(const std::vector<int>& numbers) {
+  std::vector<EvenRun> runs;
+  for (int i = 0; i < static_cast<int>(numbers.size()); ++i) {
+    const int number = numbers[static_cast<std::size_t>(i)];
+    EvenRun* const last = runs.empty() ? nullptr : &runs.back();
+    if (last != nullptr && last->count == 1) last->step = number - last->first;
+    if (last != nullptr && number == last->first + last->count * last->step) {
+      ++last->count;
+    } else {
+      runs.push_back({.begin = i, .first = number});
+    }
+  }
+  return runs;
+}
+
 std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member, int rank) {
   Levels levels;
   std::vector<int> seen;  // nodes, in the order of levels.nodes

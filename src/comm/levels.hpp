@@ -27,6 +27,14 @@ struct Levels {
   }
 };
 
+/// `count` of `numbers`, from index `begin` on: `first`, `first` + `step`, ...
+struct EvenRun {
+  int begin = 0, count = 1;
+  int first = 0, step = 0;
+};
+/// All of them: of ranks that have one place on nodes with consecutive ranks, a single run.
+std::vector<EvenRun> even_runs(const std::vector<int>& numbers);
+
 /// Null where one level is all there is (one node, or one rank on each), and where nodes have unlike numbers of ranks: each rank
 /// then exchanges with every other.
 /// @param node_of_member the node of each member of the group, in the order of its ranks

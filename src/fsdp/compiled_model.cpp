@@ -72,6 +72,7 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .replicas = groups.replica_count(),
                    .backend = backend,
                    .reduction = options.reduction,
+                   .all_reduce_stream = options.all_reduce_stream,
                    .input_buffers = options.training ? options.micro_batches : 1,
                    .optimizer_state = options.training,
                    .shared_workspace = sizes.shared_workspace(),

@@ -17,9 +17,21 @@
 #include "llampi/comm/comm.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/core/philox.hpp"
+#include "llampi/fsdp/streams.hpp"
 
 namespace llampi::fsdp {
 namespace {
+
+/// Where no unit is sharded, replicas reduce whole gradients, and there is nothing else that would be reduced meanwhile. Those
+/// that divide the optimizer state gather what they updated, and sum their parts of the norm.
+std::vector<device::Stream> streams_of_replicas(const EngineOptions& options, const RankGroups& groups) {
+  std::vector<device::Stream> streams;
+  const bool apart = options.all_reduce_stream && groups.shard_count() > 1;
+  if (apart) streams.push_back(kAllReduceStream);
+  if (!apart || options.shard_optimizer_over_replicas) streams.push_back(kReduceStream);
+  if (options.shard_optimizer_over_replicas) streams.push_back(kUnshardStream);
+  return streams;
+}
 
 CompiledModel compile_what_fits(const Site& site, const model::Model& model, const EngineOptions& options,
                                 const RankGroups& groups) {
@@ -99,8 +111,8 @@ struct Engine::Impl {
         world(site.world),
         options(the_options),
         groups(make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size)),
-        shards(world.group(groups.shards_of(world.rank()))),
-        replicas(world.group(groups.replicas_of(world.rank()))),
+        shards(world.group(groups.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
+        replicas(world.group(groups.replicas_of(world.rank()), streams_of_replicas(options, groups))),
         compiled(compile_what_fits(site, model, options, groups)),
         arenas(world, device, compiled.arena_bytes) {
     if (options.training) step = bound(compiled.step);

@@ -118,10 +118,13 @@ Changes narrower_state(const EngineOptions& options) {
   return changes;
 }
 
-/// The groups that `ranks` ranks would have; hybrid strategies keep the size of theirs.
+/// The groups that `ranks` ranks would have, no more of them on a node; hybrid strategies keep the size of theirs.
 RankGroups groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
-  return make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
-                     is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
+  RankGroups groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
+                                  is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
+  groups.shards_on_node = std::min(groups.shards_on_node, q.groups.shards_on_node);
+  groups.replicas_on_node = std::min(groups.replicas_on_node, q.groups.replicas_on_node);
+  return groups;
 }
 
 /// What several changes are together: the later of two of one option says all.
@@ -249,9 +252,9 @@ std::string largest_items(const CompiledModel& compiled, std::optional<Arena> ar
 }  // namespace
 
 std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
-                          bool one_memory) {
+                          comm::Reduction reduction, bool one_memory) {
   const auto [on_device, on_host] = arena_bytes;
-  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups) +
+  return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups, reduction) +
          loaded_later_bytes(backend);
 }
 

@@ -56,6 +56,13 @@ std::vector<std::vector<int>> groups_of_size(int ranks, int size) {
   return groups;
 }
 
+int most_on_a_node(const std::vector<int>& members, const std::vector<int>& node_of_rank) {
+  std::map<int, int> of_node;
+  int most = 0;
+  for (const int node : comm::nodes_of_members(members, node_of_rank)) most = std::max(most, ++of_node[node]);
+  return most;
+}
+
 bool follow_placement(const RankGroups& groups, const std::vector<int>& node_of_rank) {
   const auto follows = [&](const std::vector<int>& members) {
     return comm::sums_follow_placement(comm::nodes_of_members(members, node_of_rank));
@@ -96,6 +103,12 @@ RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
     std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
   }
   groups.sums_follow_placement = follow_placement(groups, node_of_rank);
+  for (const auto& members : groups.shards)
+    groups.shards_on_node = std::max(groups.shards_on_node, most_on_a_node(members, node_of_rank));
+  for (const int rank : groups.shards.front()) {
+    groups.replicas_on_node =
+        std::max(groups.replicas_on_node, most_on_a_node(groups.replicas_of(rank), node_of_rank));
+  }
   return groups;
 }
 
@@ -119,9 +132,15 @@ std::string format_groups(const RankGroups& groups) {
   return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
 }
 
-std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups) {
-  return 2 * comm::communicator_bytes(backend, groups.shard_count()) +
-         comm::communicator_bytes(backend, groups.replica_count());
+std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups, comm::Reduction reduction) {
+  const int shards = groups.shard_count(), replicas = groups.replica_count();
+  std::int64_t bytes =
+      2 * comm::communicator_bytes(backend, shards) + comm::communicator_bytes(backend, replicas);
+  if (reduction == comm::Reduction::tree) {
+    bytes += comm::exchange_buffer_bytes(backend, shards, groups.shards_on_node) +
+             comm::exchange_buffer_bytes(backend, replicas, groups.replicas_on_node);
+  }
+  return bytes;
 }
 
 }  // namespace llampi::fsdp

@@ -66,9 +66,9 @@ std::string Machine::device_in_words() const {
 }
 
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::RankGroups& groups) {
+                          const fsdp::RankGroups& groups, comm::Reduction reduction) {
   const bool on_cpus = backend == comm::Backend::mpi;
-  return fsdp::needed_bytes(backend, arena_bytes, groups, on_cpus) +
+  return fsdp::needed_bytes(backend, arena_bytes, groups, reduction, on_cpus) +
          (on_cpus ? kProcessBytes : kContextBytes);
 }
 
@@ -81,10 +81,11 @@ std::int64_t host_needed_bytes(const Machine& machine,
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
                                const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
                                const device::OperationSizes& sizes) {
-  const auto fits = [&report](const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                              const fsdp::RankGroups& in_groups) {
+  const auto fits = [&report, reduction = options.reduction](
+                        const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
+                        const fsdp::RankGroups& in_groups) {
     const Machine& machine = report.machine;
-    return needed_bytes(machine.backend, arena_bytes, in_groups) <= machine.memory_bytes &&
+    return needed_bytes(machine.backend, arena_bytes, in_groups, reduction) <= machine.memory_bytes &&
            (!report.knows_host_memory() ||
             host_needed_bytes(machine, arena_bytes) <= machine.host_memory_bytes);
   };
@@ -168,9 +169,9 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   }
   report.context_bytes = report.on_gpu() ? kContextBytes : 0;
   report.later_bytes = fsdp::loaded_later_bytes(machine.backend);
-  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups);
+  report.communicator_bytes = fsdp::communicator_bytes(machine.backend, groups, options.reduction);
   report.host_needed_bytes = host_needed_bytes(machine, compiled.arena_bytes);
-  report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups);
+  report.needed_bytes = needed_bytes(machine.backend, compiled.arena_bytes, groups, options.reduction);
   report.step_plan = fsdp::format_memory(compiled.step);
   describe_peak(report, compiled);
   report.traffic = traffic_of(compiled.step);

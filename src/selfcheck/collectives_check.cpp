@@ -27,7 +27,7 @@ class Collectives {
       : world_(world), device_(device), dtype_(dtype), ranks_(world.size()) {
     std::vector<int> all(static_cast<std::size_t>(ranks_));
     std::iota(all.begin(), all.end(), 0);
-    group_ = world.group(all);
+    group_ = world.group(all, {kGather, kReduce});
   }
 
   std::vector<ComparedTensor> run() {

@@ -35,8 +35,8 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   if (decides_by_memory(config, shape.hardware)) {
     const auto fits = [&](const auto& arena_bytes, const fsdp::RankGroups& groups) {
       const std::int64_t on_host = run.shape.ranks_per_node * (arena_bytes[1] + plan::kProcessBytes);
-      return (shape.memory_bytes == 0 ||
-              plan::needed_bytes(backend, arena_bytes, groups) <= shape.memory_bytes) &&
+      return (shape.memory_bytes == 0 || plan::needed_bytes(backend, arena_bytes, groups,
+                                                            run.options.reduction) <= shape.memory_bytes) &&
              (shape.host_memory_bytes == 0 || on_host <= shape.host_memory_bytes);
     };
     const fsdp::FitQuestion question{.model = *run.model,

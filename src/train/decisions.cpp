@@ -49,7 +49,7 @@ struct LeastMemory {
   fsdp::AvailableMemory available;
   GpuOfRanks gpu;
 };
-LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
+LeastMemory least_memory(comm::World& world, const comm::Compute& compute, comm::Reduction reduction) {
   const int local_ranks = world.topology().local_ranks;
   const auto& gpu = compute.gpu_properties;
   std::int64_t lacking[] = {-compute.device().available_bytes(local_ranks),
@@ -58,6 +58,7 @@ LeastMemory least_memory(comm::World& world, const comm::Compute& compute) {
   return {{.backend = compute.world().backend(),
            .on_device = -lacking[0],
            .on_host = -lacking[1],
+           .reduction = reduction,
            .one_memory = !compute.on_gpu()},
           {-lacking[2], static_cast<int>(-lacking[3])}};
 }
@@ -117,7 +118,7 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   const Log& log = run.log;
   bool decides_room = false;
   if (decides_by_memory(config, hardware_of(run))) {
-    const LeastMemory least = least_memory(run.world, run.compute);
+    const LeastMemory least = least_memory(run.world, run.compute, config.fsdp.reduction);
     decide_options(run, least, options);
     decides_room = decides_dp_room(config, hardware_of(run), least.gpu.major);
   }

@@ -27,6 +27,11 @@ void check_together(const Config& c) {
   }
   if (c.fsdp.nccl_copy_engines && !c.fsdp.nccl_window)
     throw_user_error("fsdp.nccl_copy_engines = true needs fsdp.nccl_window = true");
+  if (c.fsdp.all_reduce_stream && !fsdp::is_hybrid(c.fsdp.strategy)) {
+    throw_user_error(
+        "fsdp.all_reduce_stream = true needs a hybrid strategy, not {}: no other has replicas of shards",
+        word_of(c.fsdp.strategy));
+  }
   if (c.fsdp.shard_group_size && !fsdp::is_hybrid(c.fsdp.strategy)) {
     throw_user_error("fsdp.shard_group_size = {} needs a hybrid strategy, not {}", *c.fsdp.shard_group_size,
                      word_of(c.fsdp.strategy));
@@ -149,6 +154,7 @@ fsdp::EngineOptions engine_options(const Config& c, const model::Model& model, i
   options.shard_optimizer_over_replicas = c.fsdp.shard_optimizer_over_replicas;
   options.sum_order = c.fsdp.sum_order;
   options.reduction = c.fsdp.reduction;
+  options.all_reduce_stream = c.fsdp.all_reduce_stream;
   options.accumulate_unsharded = c.fsdp.accumulate == GradientAccumulation::unsharded;
   if (c.activation.checkpointing) options.checkpointing = *c.activation.checkpointing;
   const bool on_gpu = hardware == Hardware::gpu;

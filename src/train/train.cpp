@@ -328,10 +328,12 @@ Outcome Trainer::run_watched() {
                                  .deterministic = config_.run.deterministic,
                                  .tf32 = config_.run.tf32,
                                  .attention = config_.run.attention,
+                                 .product_sms = config_.fsdp.product_sms,
                                  .reduction = config_.fsdp.reduction,
                                  .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
                                           .window = config_.fsdp.nccl_window,
-                                          .copy_engines = config_.fsdp.nccl_copy_engines},
+                                          .copy_engines = config_.fsdp.nccl_copy_engines,
+                                          .split_share = config_.fsdp.nccl_split_share},
                                  .bind = config_.run.bind,
                                  .name_of = texts_.name_of},
                                 log_);

@@ -141,6 +141,17 @@ TEST_F(GpuDevice, SaysWhenTooMuchIsAskedFor) {
 }
 
 // However many ranks there are on the node: only those that have this GPU share its memory.
+TEST_F(GpuDevice, HasNoMoreMultiprocessorsThanItHas) {
+  std::string why;
+  EXPECT_NE(make_gpu({.product_sms = 1}, why), nullptr);
+  try {
+    make_gpu({.product_sms = 1000}, why);
+    FAIL() << "it was taken";
+  } catch (const UserError& error) {
+    EXPECT_NE(std::string(error.what()).find("fsdp.product_sms = 1000: "), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(GpuDevice, RanksThatHaveItShareWhatIsThere) {
   std::string why;
   const auto shared = make_gpu({.attention = device::GpuAttention::own, .ranks = 2}, why);

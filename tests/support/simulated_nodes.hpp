@@ -35,9 +35,11 @@ class SimulatedNodes final : public WorldOver {
   const std::vector<std::vector<int>>& groups() const { return groups_; }
 
   const comm::Topology& topology() const override { return topology_; }
-  std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
+  std::unique_ptr<comm::Group> group(const std::vector<int>& members,
+                                     const std::vector<device::Stream>& streams) override {
     groups_.push_back(members);
-    return comm::make_mpi_group(world_, members, {.node_of_rank = topology_.node_of_rank});
+    return comm::make_mpi_group(world_, members,
+                                {.node_of_rank = topology_.node_of_rank, .streams = streams});
   }
 
  private:

@@ -106,6 +106,7 @@ EngineOptions engine_options(const oracle::Fixture& fixture, const TrajectoryOpt
   result.accumulate_unsharded = options.unsharded;
   result.sum_order = options.sum_order;
   result.reduction = options.reduction;
+  result.all_reduce_stream = options.all_reduce_stream;
   result.checkpointing = options.checkpointing;
   result.precision = options.precision;
   if (options.float64) {

@@ -33,7 +33,8 @@ struct TrajectoryOptions {
   bool unsharded = false;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
   comm::Reduction reduction = comm::Reduction::tree;  ///< that of the machine's world
-  std::int64_t global_batch = 0;                      ///< instead of the fixture's; 0: that
+  bool all_reduce_stream = false;
+  std::int64_t global_batch = 0;  ///< instead of the fixture's; 0: that
   fsdp::BlockCheckpointing checkpointing = {};
   fsdp::Precision precision = {};
   double loss_scale = 1;

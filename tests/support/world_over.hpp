@@ -21,8 +21,9 @@ class WorldOver : public comm::World {
   const comm::Topology& topology() const override { return world_.topology(); }
   std::string describe() const override { return world_.describe(); }
   comm::Backend backend() const override { return world_.backend(); }
-  std::unique_ptr<comm::Group> group(const std::vector<int>& members) override {
-    return world_.group(members);
+  std::unique_ptr<comm::Group> group(const std::vector<int>& members,
+                                     const std::vector<device::Stream>& streams) override {
+    return world_.group(members, streams);
   }
   std::unique_ptr<comm::Channel> channel() override { return world_.channel(); }
   std::unique_ptr<comm::World> duplicate() override { return world_.duplicate(); }
@@ -72,8 +73,9 @@ class WorldAlone final : public WorldOver {
   int size() const override { return 1; }
   int rank() const override { return 0; }
   const comm::Topology& topology() const override { return topology_; }
-  std::unique_ptr<comm::Group> group(const std::vector<int>&) override {
-    return world_.group({world_.rank()});
+  std::unique_ptr<comm::Group> group(const std::vector<int>&,
+                                     const std::vector<device::Stream>& streams) override {
+    return world_.group({world_.rank()}, streams);
   }
   std::unique_ptr<comm::Channel> channel() override { return nullptr; }
   std::unique_ptr<comm::World> duplicate() override { return nullptr; }

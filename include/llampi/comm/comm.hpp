@@ -24,8 +24,8 @@ class Work {
   /// Advances the collective; true when it is done. MPI moves data only inside calls.
   /// @throws Error if the collective failed, because a rank was lost say
   virtual bool progress() = 0;
-  /// What is issued on `stream` from now on starts after the collective. With MPI the host waits, with NCCL
-  /// only for Stream::host.
+  /// What is issued on `stream` from now on starts after the collective. With NCCL the host waits only for Stream::host; with
+  /// MPI for all but urgent streams, on which only collectives are.
   virtual void wait(device::Stream stream) = 0;
 };
 
@@ -121,7 +121,10 @@ class World {
 
   /// A group of these world ranks, this one among them; collective over the members. On the host's memory
   /// through MPI, or on the GPU's through NCCL.
-  virtual std::unique_ptr<Group> group(const std::vector<int>& members) = 0;
+  /// @param streams on which its collectives will be, each with a communicator of its own, and no others; none: any
+  virtual std::unique_ptr<Group> group(const std::vector<int>& members,
+                                       const std::vector<device::Stream>& streams) = 0;
+  std::unique_ptr<Group> group(const std::vector<int>& members) { return group(members, {}); }
   /// Collective. Null, on all ranks, where MPI does not let several threads call it.
   virtual std::unique_ptr<Channel> channel() = 0;
   /// Memory for buffers that travel. Zero-filled, huge pages where possible.

@@ -30,6 +30,7 @@ struct ComputeChoice {
   bool deterministic = true;
   bool tf32 = false;
   device::GpuAttention attention = device::GpuAttention::automatic;
+  int product_sms = 0;                    ///< device::GpuOptions
   Reduction reduction = Reduction::tree;  ///< between GPUs
   NcclResources nccl = {};
   std::optional<Bind> bind = {};      ///< none: cores are left as they are, and not spoken of

@@ -15,7 +15,7 @@
 //   - Only float32, bfloat16 and float16 can be added to a result.
 //   - They are on urgent streams, for each of which a group of several ranks has a
 //     communicator of NCCL, so that gathers and reductions do not wait for each other's end.
-//   - All ranks issue the collectives of both streams, and of all their groups, in one order, not only those
+//   - All ranks issue the collectives of all streams, and of all their groups, in one order, not only those
 //     of each stream. NCCL starts them in that order (NCCL_LAUNCH_ORDER_IMPLICIT, set unless the user has),
 //     since kernels that wait for other ranks could otherwise keep each other off their GPUs for ever. And it
 //     connects ranks in the first collective of each kind and size class, while the host waits.

@@ -11,6 +11,10 @@ struct NcclResources {
       false;  ///< memory that travels is registered as a symmetric window of each group; NCCL 2.27 or newer
   bool copy_engines =
       false;  ///< gathers without multiprocessors, where NCCL can; needs `window`; NCCL 2.28 or newer
+  /// The communicators of a group are split from its first one and share its connections and buffers (ncclCommSplit, splitShare).
+  /// NCCL then starts each kernel of theirs after the end of the one before it, whatever their streams (ncclLaunchPrepare() waits for
+  /// sharedRes->deviceStream, NCCL 2.30): a gather and a reduction of one group no longer run side by side.
+  bool split_share = false;
 };
 
 }  // namespace llampi::comm

@@ -31,4 +31,11 @@ inline std::int64_t all_reduce_workspace(std::int64_t elements, int ranks, DType
 /// is public about NCCL. A group of several ranks has one for each stream that its collectives use.
 std::int64_t communicator_bytes(Backend backend, int ranks);
 
+/// Besides that, about what it takes for exchanges, with which Reduction::tree reduces (ncclSend and ncclRecv): buffers for each rank of the
+/// node, at most 2.2 GiB on eight GPUs of one node, and for networks 128 MiB. From NCCL's source (communicator_bytes.cpp has the
+/// places), for GPUs with NVLinks and a NIC each, and not measured with several GPUs; what limits channels, as fsdp.nccl_ctas does, makes it
+/// less.
+/// @param ranks_on_node the most that share a node; more than 8 are taken for 8
+std::int64_t exchange_buffer_bytes(Backend backend, int ranks, int ranks_on_node);
+
 }  // namespace llampi::comm

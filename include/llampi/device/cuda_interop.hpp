@@ -12,6 +12,9 @@ struct RankParts {
   int rank = 0, ranks = 1;
   const void* others = nullptr;  ///< in the order of the ranks, of own's dtype
   std::int64_t stride = 0;       ///< from one to the next, in elements
+  /// Several sums alike: elements from the own part of one, and from where its sum goes, to those of the next, and so of the others'.
+  int sums = 1;
+  std::int64_t own_step = 0, others_step = 0;
 };
 
 class CudaInterop {
@@ -26,7 +29,8 @@ class CudaInterop {
   /// Casts and adds in one pass: destination (+)= source, equal numbers of elements.
   virtual void add_cast(Tensor source, Tensor destination, Accumulate accumulate, Stream stream) = 0;
   /// sum (+)= the parts of all ranks, which are added in float32 in the order of comm::tree_left(); rounded once if `sum` is
-  /// narrow. float32, bfloat16 or float16; sum [1, n] is float32 or of the parts' dtype, and may be where the own part is.
+  /// narrow. float32, bfloat16 or float16; sum [1, n] is float32 or of the parts' dtype, and may be where the own part is. Of
+  /// several sums the first; all are formed by one kernel.
   virtual void sum_parts(const RankParts& parts, Tensor sum, Accumulate accumulate, Stream stream) = 0;
 };
 

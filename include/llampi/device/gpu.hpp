@@ -62,6 +62,8 @@ struct GpuOptions {
   bool deterministic = true;  ///< the same bits in repeated runs
   bool tf32 = false;          ///< float32 matrix products in TF32
   GpuAttention attention = GpuAttention::automatic;
+  /// Multiprocessors for which matrix products are chosen, fewer than the GPU has where something runs beside them; 0: all.
+  int product_sms = 0;
   int ranks = 1;  ///< that have this GPU and share its memory
 };
 

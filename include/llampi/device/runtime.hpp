@@ -14,7 +14,7 @@
 
 namespace llampi::device {
 
-inline constexpr int kUrgentStreams = 2;
+inline constexpr int kUrgentStreams = 3;
 inline constexpr int kOtherStreams = 3;
 inline constexpr int kStreams = kUrgentStreams + kOtherStreams + 2;
 
@@ -48,10 +48,14 @@ inline constexpr Stream Stream::compute{0, "compute"};
 inline constexpr Stream Stream::host{kStreams - 1, "host"};
 
 /// Those that a device has: all but the host's.
-inline constexpr std::array kDeviceStreams = {
-    Stream::compute,           Stream::urgent(0, "urgent"), Stream::urgent(1, "urgent"),
-    Stream::other(0, "other"), Stream::other(1, "other"),   Stream::other(2, "other")};
-static_assert(kUrgentStreams == 2 && kOtherStreams == 3 && kDeviceStreams.size() == kStreams - 1);
+inline constexpr std::array kDeviceStreams = {Stream::compute,
+                                              Stream::urgent(0, "urgent"),
+                                              Stream::urgent(1, "urgent"),
+                                              Stream::urgent(2, "urgent"),
+                                              Stream::other(0, "other"),
+                                              Stream::other(1, "other"),
+                                              Stream::other(2, "other")};
+static_assert(kUrgentStreams == 3 && kOtherStreams == 3 && kDeviceStreams.size() == kStreams - 1);
 
 /// A completed point of a stream. Move-only; a device that runs in the caller's thread has nothing to store
 /// in it.

@@ -87,6 +87,8 @@ struct ProgramSpec {
   int replicas = 1;  ///< ranks that hold the same shard
   comm::Backend backend = comm::Backend::mpi;
   comm::Reduction reduction = comm::Reduction::tree;
+  /// Hybrid: replicas join their sharded gradients on a stream of its own, with a workspace of its own.
+  bool all_reduce_stream = false;
 
   int input_buffers = 1;              ///< the most micro-batches of any program that shares the arena
   bool optimizer_state = true;        ///< moments

@@ -33,6 +33,7 @@ struct EngineOptions {
   bool accumulate_unsharded = false;
   SumOrder sum_order = SumOrder::any;  ///< the caller gives ranks micro-batches by micro_batch_number()
   comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs: that of the world
+  bool all_reduce_stream = false;                     ///< hybrid strategies: see ProgramSpec
   BlockCheckpointing checkpointing = {};
   Precision precision;
   Offload offload;

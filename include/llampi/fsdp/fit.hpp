@@ -24,16 +24,17 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
 /// communicators get with their first collectives, kernels that are loaded when they are first used.
 /// @param one_memory the device computes in host memory, where the host's arena is too
 std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
-                          bool one_memory);
+                          comm::Reduction reduction, bool one_memory);
 
 /// What a rank can have.
 struct AvailableMemory {
   comm::Backend backend = comm::Backend::mpi;
-  std::int64_t on_device = 0, on_host = 0;  ///< bytes
-  bool one_memory = false;                  ///< as for needed_bytes()
+  std::int64_t on_device = 0, on_host = 0;            ///< bytes
+  comm::Reduction reduction = comm::Reduction::tree;  ///< as for needed_bytes(), and so below
+  bool one_memory = false;
 
   bool device_holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {
-    return needed_bytes(backend, arena_bytes, groups, one_memory) <= on_device;
+    return needed_bytes(backend, arena_bytes, groups, reduction, one_memory) <= on_device;
   }
   bool host_holds(const ArenaBytes& arena_bytes) const { return one_memory || arena_bytes[1] <= on_host; }
   bool holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {

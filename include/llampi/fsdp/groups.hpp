@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "llampi/comm/forward.hpp"
+#include "llampi/comm/reduction.hpp"
 #include "llampi/core/words.hpp"
 
 namespace llampi::fsdp {
@@ -37,6 +38,8 @@ struct RankGroups {
   std::vector<std::vector<int>> shards;
   /// Whether sums over a group, of shards or of replicas, depend on which ranks share a node: comm::sums_follow_placement().
   bool sums_follow_placement = false;
+  /// The most members of a shard group that share a node, and of the replicas of a shard.
+  int shards_on_node = 1, replicas_on_node = 1;
 
   int shard_count() const { return static_cast<int>(shards.front().size()); }
   int replica_count() const { return static_cast<int>(shards.size()); }
@@ -53,9 +56,9 @@ RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
 /// The node of each rank of the world.
 std::vector<int> nodes_of_ranks(comm::World& world);
 
-/// About what the communicators of a rank take of the device's memory: the shard group's gathers and its
-/// reductions run on streams of their own, the replicas' reductions on the latter.
-std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups);
+/// About what the communicators of a rank take of the device's memory: the shard group's gathers and its reductions, which exchange parts
+/// unless NCCL reduces, have one each, and so have the replicas' reductions.
+std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups, comm::Reduction reduction);
 
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
 std::string format_groups(const RankGroups& groups);

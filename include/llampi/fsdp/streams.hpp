@@ -13,6 +13,9 @@ namespace llampi::fsdp {
 inline constexpr device::Stream kUnshardStream = device::Stream::urgent(0, "unshard");
 /// Reductions of gradients and of the gradient norm.
 inline constexpr device::Stream kReduceStream = device::Stream::urgent(1, "reduce");
+/// All-reduces of sharded gradients over replicas, with ProgramSpec::all_reduce_stream: then the reductions of units that follow
+/// do not wait for them.
+inline constexpr device::Stream kAllReduceStream = device::Stream::urgent(2, "all_reduce");
 /// From the host to the device.
 inline constexpr device::Stream kCopyStream = device::Stream::other(0, "copy");
 /// From the device to the host: a link carries both directions at once.
@@ -23,7 +26,7 @@ inline constexpr device::Stream kBesideStream = device::Stream::other(2, "beside
 
 /// Each at its number.
 inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {
-    device::Stream::compute, kUnshardStream, kReduceStream,       kCopyStream,
+    device::Stream::compute, kUnshardStream, kReduceStream,       kAllReduceStream, kCopyStream,
     kCopyOutStream,          kBesideStream,  device::Stream::host};
 
 }  // namespace llampi::fsdp

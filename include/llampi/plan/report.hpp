@@ -203,7 +203,7 @@ struct PlanReport {
 /// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
 /// later and communicators, or the host's, where both arenas lie with the process itself.
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::RankGroups& groups);
+                          const fsdp::RankGroups& groups, comm::Reduction reduction);
 /// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
 std::int64_t host_needed_bytes(const Machine& machine,
                                const std::array<std::int64_t, fsdp::kArenas>& arena_bytes);

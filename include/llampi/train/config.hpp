@@ -175,8 +175,10 @@ struct Config {
     fsdp::SumOrder sum_order = fsdp::SumOrder::any;
     comm::Reduction reduction = comm::Reduction::tree;  ///< between GPUs
     int nccl_ctas = 0;                                  ///< 0: NCCL decides
-    bool nccl_window = false, nccl_copy_engines = false;
+    bool nccl_window = false, nccl_copy_engines = false, nccl_split_share = false;
     bool shard_optimizer_over_replicas = false;
+    bool all_reduce_stream = false;
+    int product_sms = 0;  ///< 0: all that a GPU has
     GradientAccumulation accumulate = GradientAccumulation::sharded;
     std::optional<int> shard_group_size;  ///< ranks; none: those of a node
     fsdp::Prefetch backward_prefetch = fsdp::Prefetch::pre;

@@ -33,7 +33,11 @@ class LaneWork final : public Work {
     return operation_->done();
   }
 
-  void wait(device::Stream /*stream*/) override { progress_->wait(*operation_); }
+  void wait(device::Stream stream) override {
+    if (stream == stream_) return;  // in order
+    if (!stream.is_urgent()) return progress_->wait(*operation_);
+    progress_->lane(stream).follow(operation_);
+  }
 
  private:
   std::shared_ptr<Progress> progress_;
@@ -74,20 +78,24 @@ bool Operation::advance_step() {
 }
 
 void Lane::issue(const std::shared_ptr<Operation>& operation) {
-  queue_.push_back(operation);
+  queue_.push_back({operation});
   try {
     advance();
-  } catch (...) {
-    std::erase(queue_, operation);  // nobody would keep its buffers
+  } catch (...) {  // nobody would keep its buffers
+    std::erase_if(queue_, [&](const Entry& entry) { return entry.operation == operation; });
     throw;
   }
 }
 
+void Lane::follow(std::shared_ptr<const Operation> operation) {
+  if (!operation->done()) queue_.push_back({nullptr, std::move(operation)});
+}
+
 void Lane::advance() {
   while (!queue_.empty()) {
-    const auto operation = queue_.front();
+    const Entry entry = queue_.front();
     try {
-      if (!operation->advance()) return;
+      if (entry.follows ? !entry.follows->done() : !entry.operation->advance()) return;
     } catch (...) {
       queue_.pop_front();
       throw;

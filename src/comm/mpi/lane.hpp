@@ -51,11 +51,17 @@ class Operation {
 class Lane {
  public:
   void issue(const std::shared_ptr<Operation>& operation);
+  /// What is issued here from now on starts after an operation of another lane, which that one moves on.
+  void follow(std::shared_ptr<const Operation> operation);
   /// Moves the oldest operation on, and starts the next when it is done.
   void advance();
 
  private:
-  std::deque<std::shared_ptr<Operation>> queue_;
+  struct Entry {
+    std::shared_ptr<Operation> operation;        ///< null: of another lane
+    std::shared_ptr<const Operation> follows{};  ///< nothing behind this entry starts before that is done
+  };
+  std::deque<Entry> queue_;
 };
 
 /// The lanes of the process. Whoever waits moves every lane on: a rank that waits for one collective would

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/mpi_group.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/mpi/check.hpp"
@@ -166,14 +167,19 @@ std::vector<Step> reduce_scatter_steps(const Ends& ends, Tensor whole, Tensor sh
 
 MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
                    std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels,
-                   std::int64_t max_count)
+                   const MpiGroupOptions& options)
     : members_(std::move(members)),
       rank_(rank),
-      max_count_(max_count),
+      max_count_(options.max_count),
       progress_(std::move(progress)),
       levels_(std::move(levels)) {
   if (communicator == nullptr) return;
-  for (auto& copy : communicators_) copy = std::make_shared<Communicator>(communicator->duplicate());
+  const auto make_for = [&](device::Stream stream) {
+    if (options.streams.empty() || std::ranges::find(options.streams, stream) != options.streams.end())
+      communicators_[stream.index()] = std::make_shared<Communicator>(communicator->duplicate());
+  };
+  for (const device::Stream stream : device::kDeviceStreams) make_for(stream);
+  make_for(device::Stream::host);
 }
 
 Ends MpiGroup::ends(device::Stream stream) const {
@@ -183,6 +189,8 @@ Ends MpiGroup::ends(device::Stream stream) const {
 
 // Also a group of one waits for its turn on the stream: its buffers may be those of a collective before.
 std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step> steps) {
+  require(size() == 1 || communicators_[stream.index()] != nullptr,
+          "a collective on a stream that the group was not made for");
   return issue(progress_, stream, std::move(steps), communicators_[stream.index()]);
 }
 

@@ -14,15 +14,22 @@
 
 namespace llampi::comm {
 
+/// How a group is made.
+struct MpiGroupOptions {
+  std::vector<int> node_of_rank = {};  ///< of each rank of the world; none: as it is
+  std::int64_t max_count = kMaxCount;  ///< largest count to be passed to MPI, to test what long messages take
+  std::vector<device::Stream> streams = {};  ///< see World::group()
+};
+
 class MpiGroup final : public Group {
  public:
   /// @param members world ranks, in the order of the communicator's
   /// @param communicator of the group; none for a group of one, which makes no call to MPI
   /// @param progress of the world, whose lanes the collectives of all groups share
   /// @param levels see two_levels()
-  /// @param max_count largest count to be passed to MPI; less than kMaxCount only in tests
   MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
-           std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels, std::int64_t max_count);
+           std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels,
+           const MpiGroupOptions& options);
 
   int size() const override { return static_cast<int>(members_.size()); }
   int rank() const override { return rank_; }
@@ -43,7 +50,7 @@ class MpiGroup final : public Group {
   std::int64_t max_count_ = kMaxCount;
   std::shared_ptr<Progress> progress_;
   std::shared_ptr<const Levels> levels_;
-  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  // one each: streams overlap
+  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  // of its streams: they overlap
 };
 
 }  // namespace llampi::comm

@@ -153,10 +153,11 @@ class MpiWorld final : public World {
   int communicator_number() const override { return MPI_Comm_c2f(communicator_.get()); }
   MPI_Comm communicator() const { return communicator_.get(); }
 
-  std::unique_ptr<Group> group(const std::vector<int>& members) override {
-    return group(members, {.node_of_rank = topology_.node_of_rank});
+  std::unique_ptr<Group> group(const std::vector<int>& members,
+                               const std::vector<device::Stream>& streams) override {
+    return make_group(members, {.node_of_rank = topology_.node_of_rank, .streams = streams});
   }
-  std::unique_ptr<Group> group(const std::vector<int>& members, const MpiGroupOptions& options) const;
+  std::unique_ptr<Group> make_group(const std::vector<int>& members, const MpiGroupOptions& options) const;
   std::unique_ptr<Channel> channel() override {
     std::int64_t refusals = session_->threads() == MPI_THREAD_MULTIPLE ? 0 : 1;
     max(std::span(&refusals, 1));
@@ -214,8 +215,8 @@ const MpiWorld& mpi_world(const World& world) {
   return *mpi;
 }
 
-std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members,
-                                       const MpiGroupOptions& options) const {
+std::unique_ptr<Group> MpiWorld::make_group(const std::vector<int>& members,
+                                            const MpiGroupOptions& options) const {
   std::vector<int> sorted = members;
   std::sort(sorted.begin(), sorted.end());
   require(!sorted.empty() && sorted.front() >= 0 && sorted.back() < size_,
@@ -225,7 +226,7 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members,
   require(self != members.end(), "group without this rank");
   const int group_rank = static_cast<int>(self - members.begin());
   if (members.size() == 1)
-    return std::make_unique<MpiGroup>(members, 0, nullptr, progress_, nullptr, options.max_count);
+    return std::make_unique<MpiGroup>(members, 0, nullptr, progress_, nullptr, options);
 
   MPI_Group all = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -238,7 +239,7 @@ std::unique_ptr<Group> MpiWorld::group(const std::vector<int>& members,
   const Communicator communicator(handle);
   return std::make_unique<MpiGroup>(members, group_rank, &communicator, progress_,
                                     two_levels(nodes_of_members(members, options.node_of_rank), group_rank),
-                                    options.max_count);
+                                    options);
 }
 
 void MpiWorld::barrier() {
@@ -342,7 +343,7 @@ std::unique_ptr<Group> make_mpi_group(World& world, const std::vector<int>& memb
                                       const MpiGroupOptions& options) {
   MpiGroupOptions given = options;
   if (given.node_of_rank.empty()) given.node_of_rank = world.topology().node_of_rank;
-  return mpi_world(world).group(members, given);
+  return mpi_world(world).make_group(members, given);
 }
 
 }  // namespace llampi::comm

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/mpi/handles.hpp"
+#include "comm/mpi/mpi_group.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
@@ -17,11 +17,6 @@ namespace llampi::comm {
 /// long as the world.
 MPI_Comm mpi_communicator(const World& world);
 
-/// What tests make of a group.
-struct MpiGroupOptions {
-  std::vector<int> node_of_rank = {};  ///< of each rank of the world; none: as it is
-  std::int64_t max_count = kMaxCount;  ///< largest count to be passed to MPI, to test what long messages take
-};
 /// World::group() with other options.
 std::unique_ptr<Group> make_mpi_group(World& world, const std::vector<int>& members,
                                       const MpiGroupOptions& options);

@@ -11,13 +11,15 @@ std::string Operation::describe() const {
 }
 
 Communicator::Communicator(std::shared_ptr<Session> session, Membership membership, const std::string& group,
-                           int stream)
-    : session_(std::move(session)), exceptions_(std::uncaught_exceptions()) {
+                           int stream, std::shared_ptr<Communicator> parent)
+    : session_(std::move(session)), parent_(std::move(parent)), exceptions_(std::uncaught_exceptions()) {
   handle_->name = group;
   handle_->label = fmt::format("llampi urgent {}", stream);
   membership.label = handle_->label.c_str();
-  const Result result = session_->call(
-      handle_, [&](auto& communicator) { return library().connect(membership, communicator); });
+  const Result result = session_->call(handle_, [&](auto& communicator) {
+    return parent_ ? library().split(*parent_->handle_->communicator, membership, communicator)
+                   : library().connect(membership, communicator);
+  });
   session_->settle(handle_, result, fmt::format("the communicator of urgent stream {}", stream));
 }
 

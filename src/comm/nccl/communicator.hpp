@@ -27,7 +27,9 @@ class Communicator {
   /// Collective over the ranks of `id`.
   /// @param membership its label is set here
   /// @param group "the group of ranks 0, 1"
-  Communicator(std::shared_ptr<Session> session, Membership membership, const std::string& group, int stream);
+  /// @param parent from which it is split, then without an id; null: it is not
+  Communicator(std::shared_ptr<Session> session, Membership membership, const std::string& group, int stream,
+               std::shared_ptr<Communicator> parent = nullptr);
   /// Flushes what is in flight and gives NCCL's resources back, once the other ranks do so too. While an
   /// exception unwinds they may never: then it is aborted.
   ~Communicator();
@@ -44,6 +46,7 @@ class Communicator {
 
  private:
   std::shared_ptr<Session> session_;
+  std::shared_ptr<Communicator> parent_;  ///< given back after this one
   std::shared_ptr<Handle> handle_ = std::make_shared<Handle>();
   int exceptions_;
 };

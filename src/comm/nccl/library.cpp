@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 #include <map>
@@ -43,16 +44,23 @@ ncclDataType_t type_of(DType dtype) {
 class NcclCommunicator final : public LibraryCommunicator {
  public:
   ncclResult_t connect(const Membership& membership) {
-    config_.blocking = 0;
-    config_.commName = membership.label;
-    if (membership.max_ctas > 0) config_.maxCTAs = membership.max_ctas;
-    if (membership.copy_engines) use_copy_engines();
+    configure(membership);
     ncclUniqueId id{};
     static_assert(sizeof(id) == sizeof(membership.id));
     std::memcpy(&id, &membership.id, sizeof(id));
     return ncclCommInitRankConfig(&handle_, membership.ranks, id, membership.rank, &config_);
   }
-  ncclComm_t handle() const { return handle_; }
+  /// NCCL writes the handle from a thread of its own before the parent is no longer in progress, which alone says when that is: the
+  /// call itself may say ncclSuccess before (NCCL's user guide, "Creating more communicators" and the example of an abort;
+  /// ncclCommInitChildComm() in its init.cc).
+  Result split_from(const NcclCommunicator& parent, const Membership& membership) {
+    configure(membership);
+    parent_ = parent.handle();
+    const Result result = result_of(ncclCommSplit(parent_, kOneColor, membership.rank, &handle_, &config_));
+    return result.has_failed() ? result : Result{Result::State::in_progress, ""};
+  }
+  /// Null while it is being split from another one.
+  ncclComm_t handle() const { return std::atomic_ref(handle_).load(std::memory_order_acquire); }
 
   Result issue(const Collective& c) override {
     const auto elements = static_cast<std::size_t>(c.elements);
@@ -71,9 +79,13 @@ class NcclCommunicator final : public LibraryCommunicator {
     throw Error("internal error: a collective that NCCL does not have");
   }
   Result state() override {
-    ncclResult_t state = ncclSuccess;
-    const ncclResult_t result = ncclCommGetAsyncError(handle_, &state);
-    return result_of(result == ncclSuccess ? state : result);
+    if (parent_ != nullptr) {
+      const Result splitting = state_of(parent_);
+      if (!splitting.is_done()) return splitting;
+      parent_ = nullptr;
+    }
+    return handle() == nullptr ? Result{Result::State::failed, "ncclCommSplit left no communicator"}
+                               : state_of(handle());
   }
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   // The window is there when the call is done, which for a communicator that does not block may be later.
@@ -97,6 +109,22 @@ class NcclCommunicator final : public LibraryCommunicator {
   Result destroy() override { return result_of(ncclCommDestroy(handle_)); }
 
  private:
+  static constexpr int kOneColor = 0;  ///< of all ranks
+
+  static Result state_of(ncclComm_t communicator) {
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t result = ncclCommGetAsyncError(communicator, &state);
+    return result_of(result == ncclSuccess ? state : result);
+  }
+
+  void configure(const Membership& membership) {
+    config_.blocking = 0;
+    config_.commName = membership.label;
+    if (membership.max_ctas > 0) config_.maxCTAs = membership.max_ctas;
+    if (membership.shares) config_.splitShare = 1;
+    if (membership.copy_engines) use_copy_engines();
+  }
+
   /// One kernel. Non-blocking, so the end of the group says whether its members are in progress.
   ncclResult_t exchange(const Collective& c, ncclDataType_t type) {
     const auto elements = static_cast<std::size_t>(c.elements);
@@ -122,7 +150,8 @@ class NcclCommunicator final : public LibraryCommunicator {
   }
 
   ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;  ///< which NCCL may read until it is connected
-  ncclComm_t handle_ = nullptr;
+  mutable ncclComm_t handle_ = nullptr;
+  ncclComm_t parent_ = nullptr;  ///< from which it is being split
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
   std::map<void*, ncclWindow_t> windows_;  ///< by what they are on; null: NCCL had no use for one
 #endif
@@ -159,9 +188,20 @@ class Nccl final : public Library {
     if (communicator->handle() != nullptr) made = std::move(communicator);
     return result_of(result);
   }
+  Result split(LibraryCommunicator& parent, const Membership& membership,
+               std::unique_ptr<LibraryCommunicator>& made) override {
+    auto communicator = std::make_unique<NcclCommunicator>();
+    const Result result = communicator->split_from(static_cast<NcclCommunicator&>(parent), membership);
+    made = std::move(communicator);
+    return result;
+  }
+  // The abort of a communicator ends a split that is under way, so that the new one has a handle then or never; those that share
+  // resources count who still has them, so the order in which they are freed is free (commFree() in NCCL's init.cc).
   void abort(std::vector<std::unique_ptr<LibraryCommunicator>> communicators) override {
     ncclGroupStart();
-    for (const auto& communicator : communicators) ncclCommAbort(handle_of(*communicator));
+    for (const auto& communicator : communicators) {
+      if (const ncclComm_t handle = handle_of(*communicator); handle != nullptr) ncclCommAbort(handle);
+    }
     ncclGroupEnd();
   }
   std::string last_error(const LibraryCommunicator* of) override {

@@ -39,6 +39,7 @@ struct Membership {
   /// What the library calls the communicator in its log and to profilers; as long as it exists.
   const char* label = "";
   int max_ctas = 0;           ///< 0: the library decides
+  bool shares = false;        ///< its resources with those that are split from it
   bool copy_engines = false;  ///< no multiprocessors where that can be had
 };
 
@@ -99,8 +100,13 @@ class Library {
   /// Collective over the ranks of the id. `made` stays null if there is no communicator yet that could be
   /// aborted.
   virtual Result connect(const Membership& membership, std::unique_ptr<LibraryCommunicator>& made) = 0;
+  /// Another communicator of all ranks of `parent`, whose resources it shares if that one's Membership::shares says so. Both are in
+  /// progress until it is there: no call of either before that but state() and abort(). `membership` says its label and limits, and has
+  /// no id. `made` is never null, and finalized and destroyed before `parent` is.
+  virtual Result split(LibraryCommunicator& parent, const Membership& membership,
+                       std::unique_ptr<LibraryCommunicator>& made) = 0;
   /// As one group: freeing the memory of one waits for the kernels of the others on this GPU. From any
-  /// thread.
+  /// thread. What was split from others comes after them.
   virtual void abort(std::vector<std::unique_ptr<LibraryCommunicator>> communicators) = 0;
   /// The last words that were written about an error, if any. `of` may be null.
   virtual std::string last_error(const LibraryCommunicator* of) = 0;

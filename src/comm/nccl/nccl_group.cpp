@@ -66,7 +66,8 @@ void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
 }  // namespace
 
 NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
-                     std::shared_ptr<const Levels> levels, const NcclOptions& options)
+                     std::shared_ptr<const Levels> levels, const std::vector<device::Stream>& streams,
+                     const NcclOptions& options)
     : session_(std::move(session)),
       gpu_(gpu),
       host_(std::move(host)),
@@ -74,21 +75,28 @@ NcclGroup::NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<
       reduction_(options.reduction),
       exchange_bytes_(options.exchange_bytes) {
   if (size() == 1) return;
+  std::shared_ptr<Communicator> first;
   for (int i = 0; i < device::kUrgentStreams; ++i) {
-    communicators_[device::Stream::urgent(i, "").index()] =
+    const device::Stream stream = device::Stream::urgent(i, "");
+    if (!streams.empty() && std::ranges::find(streams, stream) == streams.end()) continue;
+    const bool splits = first != nullptr && options.resources.split_share;
+    communicators_[stream.index()] =
         std::make_shared<Communicator>(session_,
-                                       Membership{.id = agree_on_id(*host_),
+                                       Membership{.id = splits ? UniqueId() : agree_on_id(*host_),
                                                   .ranks = size(),
                                                   .rank = rank(),
                                                   .max_ctas = options.resources.max_ctas,
+                                                  .shares = options.resources.split_share,
                                                   .copy_engines = options.resources.copy_engines},
-                                       name_of(members()), i);
+                                       name_of(members()), i, splits ? first : nullptr);
+    if (first == nullptr) first = communicators_[stream.index()];
   }
 }
 
 void NcclGroup::issue(const Operation& operation, Collective collective) {
   if (size() == 1 || collective.elements == 0) return;
-  require(communicator(operation.stream) != nullptr, "collectives between GPUs are on urgent streams");
+  require(communicator(operation.stream) != nullptr,
+          "collectives between GPUs are on urgent streams that the group was made for");
   collective.stream = gpu_.stream(operation.stream);
   communicator(operation.stream)->issue(operation, collective);
 }
@@ -150,13 +158,16 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
           {peer, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
   }
   exchange(operation, elements, std::move(transfers));
-  for (std::int64_t n = 0; n < nodes; ++n) {
-    const Tensor part = parts.row(mine[static_cast<std::size_t>(n)] * stride, elements);
+  for (const EvenRun& run : even_runs(mine)) {
+    const Tensor part = parts.row(run.first * stride, elements);
     gpu_.cuda.sum_parts({.own = part,
                          .rank = levels_->place,
                          .ranks = levels_->per_node(),
-                         .others = others.at(n * received_stride),
-                         .stride = nodes * received_stride},
+                         .others = others.at(run.begin * received_stride),
+                         .stride = nodes * received_stride,
+                         .sums = run.count,
+                         .own_step = run.step * stride,
+                         .others_step = received_stride},
                         part, Accumulate::no, operation.stream);
   }
   transfers = {};

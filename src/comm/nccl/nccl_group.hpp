@@ -19,8 +19,10 @@ class NcclGroup final : public Group {
   /// Makes the communicators: collective, and takes a second or more on many GPUs.
   /// @param host the same ranks over MPI, through which they agree on new communicators
   /// @param levels see two_levels()
+  /// @param streams see World::group()
   NcclGroup(std::shared_ptr<Session> session, Gpu gpu, std::unique_ptr<Group> host,
-            std::shared_ptr<const Levels> levels, const NcclOptions& options);
+            std::shared_ptr<const Levels> levels, const std::vector<device::Stream>& streams,
+            const NcclOptions& options);
 
   int size() const override { return host_->size(); }
   int rank() const override { return host_->rank(); }
@@ -71,7 +73,7 @@ class NcclGroup final : public Group {
   std::shared_ptr<const Levels> levels_;
   Reduction reduction_;
   std::int64_t exchange_bytes_;
-  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of urgent streams
+  std::array<std::shared_ptr<Communicator>, device::kStreams> communicators_;  ///< of its streams
 };
 
 }  // namespace llampi::comm::nccl

@@ -49,12 +49,13 @@ std::string NcclWorld::describe() const {
   return fmt::format("{}, {}{}", mpi_.describe(), library().version(), note_);
 }
 
-std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members) {
-  std::unique_ptr<Group> host = mpi_.group(members);
+std::unique_ptr<Group> NcclWorld::group(const std::vector<int>& members,
+                                        const std::vector<device::Stream>& streams) {
+  std::unique_ptr<Group> host = mpi_.group(members, {device::Stream::host});
   const auto& node_of_rank =
       options_.node_of_rank.empty() ? mpi_.topology().node_of_rank : options_.node_of_rank;
   auto levels = two_levels(nodes_of_members(members, node_of_rank), host->rank());
-  return std::make_unique<NcclGroup>(session_, gpu_, std::move(host), std::move(levels), options_);
+  return std::make_unique<NcclGroup>(session_, gpu_, std::move(host), std::move(levels), streams, options_);
 }
 
 device::Memory NcclWorld::allocate(std::int64_t bytes) {

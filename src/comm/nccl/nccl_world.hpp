@@ -27,7 +27,8 @@ class NcclWorld final : public World {
   std::string describe() const override;
   Backend backend() const override { return Backend::nccl; }
 
-  std::unique_ptr<Group> group(const std::vector<int>& members) override;
+  std::unique_ptr<Group> group(const std::vector<int>& members,
+                               const std::vector<device::Stream>& streams) override;
   std::unique_ptr<Channel> channel() override { return mpi_.channel(); }
   /// ncclMemAlloc, so that it can be registered; where that does not give aligned memory, cudaMalloc, and
   /// describe() says so.

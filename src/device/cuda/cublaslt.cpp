@@ -146,6 +146,8 @@ class CublasProduct final : public LibraryProduct {
     transpose(CUBLASLT_MATMUL_DESC_TRANSA, product.transpose_first);
     transpose(CUBLASLT_MATMUL_DESC_TRANSB, product.transpose_second);
     if (product.fast_accumulation) set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+    if (product.multiprocessors > 0)
+      set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, std::int32_t{product.multiprocessors});
     describe_factors(product.first_scaling, product.second_scaling);
     layout(first_, product.first);
     layout(second_, product.second);

@@ -54,9 +54,13 @@ CudaDevice::CudaDevice(const GpuOptions& options)
   }
   int driver = 0;
   check(cudaDriverGetVersion(&driver), "cudaDriverGetVersion");
+  if (options.product_sms > properties_.multiProcessorCount)
+    throw_user_error("fsdp.product_sms = {}: {} has {} multiprocessors", options.product_sms,
+                     name_of(properties_, options.gpu), properties_.multiProcessorCount);
   gemm_ = std::make_unique<Gemm>(
       options.deterministic, options.tf32,
-      fmt::format("{}, driver {}.{}", properties_.name, driver / 1000, driver % 1000 / 10));
+      fmt::format("{}, driver {}.{}", properties_.name, driver / 1000, driver % 1000 / 10),
+      options.product_sms);
   if (options.attention != GpuAttention::own) cudnn_ = make_cudnn_attention(options.deterministic);
   if (options.attention == GpuAttention::cudnn && !cudnn_)
     throw_user_error(

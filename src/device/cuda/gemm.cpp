@@ -69,14 +69,15 @@ std::string name_of(const ColumnProduct& p) {
     return fmt::format("{} {}x{}/{}{}{}", to_string(m.dtype), m.rows, m.cols, m.stride,
                        transpose == Transpose::yes ? "^T" : "", words_of(scaling));
   };
-  return fmt::format("{} * {} -> {}{}{}{}{}, alignment {} {} {}, workspace {}",
+  return fmt::format("{} * {} -> {}{}{}{}{}, alignment {} {} {}, workspace {}{}",
                      matrix(p.first, p.transpose_first, p.first_scaling),
                      matrix(p.second, p.transpose_second, p.second_scaling),
                      matrix(p.result, Transpose::no, Fp8Scaling::tensor),
                      p.adds ? (p.in_place ? ", added" : ", added elsewhere") : "", p.tf32 ? ", tf32" : "",
                      p.fast_accumulation ? ", fast accumulation" : "",
                      p.partial_sums == PartialSums::any ? ", any order" : "", p.alignment[0], p.alignment[1],
-                     p.alignment[2], p.workspace_bytes);
+                     p.alignment[2], p.workspace_bytes,
+                     p.multiprocessors > 0 ? fmt::format(", {} multiprocessors", p.multiprocessors) : "");
 }
 
 struct NamedWay : LibraryProduct::Way {
@@ -212,8 +213,12 @@ struct Gemm::Plan {
   std::string name;  ///< of the way
 };
 
-Gemm::Gemm(bool deterministic, bool tf32, std::string gpu)
-    : library_(make_product_library()), deterministic_(deterministic), tf32_(tf32), gpu_(std::move(gpu)) {}
+Gemm::Gemm(bool deterministic, bool tf32, std::string gpu, int multiprocessors)
+    : library_(make_product_library()),
+      deterministic_(deterministic),
+      tf32_(tf32),
+      gpu_(std::move(gpu)),
+      multiprocessors_(multiprocessors) {}
 
 Gemm::~Gemm() = default;
 
@@ -285,6 +290,7 @@ void Gemm::run(const GemmShape& shape, const GemmOperands& operands, const Tenso
   product.partial_sums = partial_sums(shape.out, deterministic_);
   product.alignment = {alignment_of(b, b), alignment_of(a, a), alignment_of(c, added)};
   product.workspace_bytes = workspace.bytes();
+  product.multiprocessors = multiprocessors_;
   try {
     const ColumnOperands by_column{b, a, added, c, b_factor, a_factor};
     Plan& plan = plan_of(product, by_column, workspace, stream);

@@ -55,8 +55,9 @@ class Gemm final : public Tuning {
   /// @param gpu of whose products the choices are: its name and driver
   /// @param deterministic no algorithm whose partial sums are added in the order in which blocks finish
   /// @param tf32 float32 products in TF32
+  /// @param multiprocessors see ColumnProduct
   /// @throws Error if the library of products cannot be used on this machine
-  Gemm(bool deterministic, bool tf32, std::string gpu = "");
+  Gemm(bool deterministic, bool tf32, std::string gpu = "", int multiprocessors = 0);
   ~Gemm() override;
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -88,6 +89,7 @@ class Gemm final : public Tuning {
   std::unique_ptr<ProductLibrary> library_;
   bool deterministic_, tf32_, measures_ = false;
   std::string gpu_;
+  int multiprocessors_;
   Choices adopted_;
   std::vector<std::string> warnings_;
   std::map<ColumnProduct, std::unique_ptr<Plan>> plans_;

@@ -52,6 +52,7 @@ struct ColumnProduct {
   /// Bytes that divide the addresses: of first, of second, of the result and what is added.
   std::array<std::uint32_t, 3> alignment{};
   std::int64_t workspace_bytes = 0;  ///< that there are, aligned to 256
+  int multiprocessors = 0;           ///< that the algorithm is to suit, and to use if it can be told; 0: all
 
   auto operator<=>(const ColumnProduct&) const = default;
 };

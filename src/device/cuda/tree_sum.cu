@@ -12,12 +12,13 @@ namespace llampi::device::cuda {
 namespace {
 
 constexpr std::int64_t kSumBlocks = 2048;  // enough to fill any GPU
+constexpr int kMostSums = 65535;           // rows of a grid
 constexpr int kMostLevels = 31;            // of a tree over ranks, whose number is an int
 
 template <class From>
 struct Parts {
   const From *own, *others;
-  std::int64_t stride;
+  std::int64_t stride, own_step, others_step;
   int rank, ranks;
 
   __device__ const From* of(int r) const {
@@ -76,12 +77,15 @@ __device__ void sum_vector(const Parts<From>& parts, To* to, bool adds, std::int
   store_vector(to + at, Vector<To, N>::from(sum));
 }
 
-/// `vectors` of 16 bytes of every part, then the elements that are left.
+/// `vectors` of 16 bytes of every part, then the elements that are left. A row of blocks for each sum.
 template <int kRanks, class From, class To>
 __global__ void sum_in_tree(Parts<From> parts, To* to, bool adds, std::int64_t vectors,
                             std::int64_t elements) {
   const std::int64_t first = std::int64_t{blockIdx.x} * kElementThreads + threadIdx.x;
   const std::int64_t stride = std::int64_t{gridDim.x} * kElementThreads;
+  parts.own += blockIdx.y * parts.own_step;
+  parts.others += blockIdx.y * parts.others_step;
+  to += blockIdx.y * parts.own_step;
   for (std::int64_t v = first; v < vectors; v += stride)
     sum_vector<kRanks, kWidth<From>>(parts, to, adds, v * kWidth<From>);
   for (std::int64_t i = vectors * kWidth<From> + first; i < elements; i += stride)
@@ -91,24 +95,32 @@ __global__ void sum_in_tree(Parts<From> parts, To* to, bool adds, std::int64_t v
 template <class From, class To>
 bool are_aligned(const Parts<From>& parts, const To* to) {
   const auto address = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  const bool fits =
-      (address(parts.own) | address(parts.others)) % 16 == 0 && parts.stride % kWidth<From> == 0;
+  const bool fits = (address(parts.own) | address(parts.others)) % 16 == 0 &&
+                    parts.stride % kWidth<From> == 0 && parts.own_step % kWidth<From> == 0 &&
+                    parts.others_step % kWidth<From> == 0;
   return fits && address(to) % (kWidth<From> * sizeof(To)) == 0;
 }
 
 template <class From, class To>
 void launch_sum(const RankParts& given, const Tensor& sum, Accumulate accumulate, cudaStream_t stream) {
-  const Parts<From> parts{static_cast<const From*>(given.own.data), static_cast<const From*>(given.others),
-                          given.stride, given.rank, given.ranks};
+  const Parts<From> parts{static_cast<const From*>(given.own.data),
+                          static_cast<const From*>(given.others),
+                          given.stride,
+                          given.own_step,
+                          given.others_step,
+                          given.rank,
+                          given.ranks};
   auto* const to = static_cast<To*>(sum.data);
   const std::int64_t elements = sum.elements();
   const bool aligned = are_aligned(parts, to);
   const std::int64_t vectors = aligned ? elements / kWidth<From> : 0;
   const std::int64_t work = aligned ? divide_up(elements, kWidth<From>) : elements;
-  const auto blocks = static_cast<unsigned>(std::min(divide_up(work, kElementThreads), kSumBlocks));
+  const auto sums = static_cast<unsigned>(given.sums);
+  const std::int64_t most = std::max<std::int64_t>(kSumBlocks / given.sums, 1);
+  const auto blocks = static_cast<unsigned>(std::min(divide_up(work, kElementThreads), most));
   const auto launch_for = [&](auto ranks) {
-    launch(sum_in_tree<decltype(ranks)::value, From, To>, dim3(blocks), dim3(kElementThreads), 0, stream,
-           parts, to, accumulate == Accumulate::yes, vectors, elements);
+    launch(sum_in_tree<decltype(ranks)::value, From, To>, dim3(blocks, sums), dim3(kElementThreads), 0,
+           stream, parts, to, accumulate == Accumulate::yes, vectors, elements);
   };
   switch (given.ranks) {
     case 2:
@@ -132,6 +144,7 @@ void CudaDevice::sum_parts(const RankParts& parts, Tensor sum, Accumulate accumu
   require(parts.own.elements() == sum.elements(), "sum over ranks of tensors of unlike sizes");
   require(sum.dtype == dtype || sum.dtype == DType::float32,
           "sum over ranks to a dtype that is neither float32 nor theirs");
+  require(parts.sums >= 1 && parts.sums <= kMostSums, "a number of sums over ranks that no grid has");
   if (sum.elements() == 0) return;
   dispatch(dtype, [&](auto from) {
     using From = typename decltype(from)::type;

@@ -66,6 +66,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
       fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)) {
   const std::size_t units = spec.units.size(), stages = spec.specs.size();
   constexpr std::array kNone = {BufferId::none, BufferId::none};
+  workspace_.fill(BufferId::none);
   unsharded_.assign(units, kNone);
   cast_.assign(units, kNone);
   for (auto* list : {&fp8_shard_, &reduce_buffer_, &host_gradient_, &host_shard_})
@@ -305,12 +306,13 @@ BufferId BufferTable::backward_scratch(int stage, int item) {
   });
 }
 
-BufferId BufferTable::workspace(std::int64_t bytes) {
-  once(workspace_, [&] { return untyped(Purpose::collective_workspace, bytes); });
-  Buffer& buffer = program_[workspace_];
+BufferId BufferTable::workspace(device::Stream stream, std::int64_t bytes) {
+  BufferId& known = workspace_[stream.index()];
+  once(known, [&] { return untyped(Purpose::collective_workspace, bytes); });
+  Buffer& buffer = program_[known];
   buffer.bytes = std::max(buffer.bytes, bytes);
   buffer.cols = buffer.bytes / 4;
-  return workspace_;
+  return known;
 }
 
 StreamedState BufferTable::streamed(int unit) {

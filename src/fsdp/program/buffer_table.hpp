@@ -57,9 +57,9 @@ class BufferTable {
   BufferId recompute_scratch(int stage, int item);
   BufferId backward_scratch(int stage, int item);
 
-  /// One for all collectives, as large as the largest need.
-  BufferId workspace(std::int64_t bytes);
-  bool has_workspace() const { return workspace_ != BufferId::none; }
+  /// One for all collectives of a stream, as large as the largest need.
+  BufferId workspace(device::Stream stream, std::int64_t bytes);
+  bool has_workspace(device::Stream stream) const { return workspace_[stream.index()] != BufferId::none; }
 
   StreamedState streamed(int unit);
   BufferId host_gradient(int unit);
@@ -93,7 +93,8 @@ class BufferTable {
   std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per stage
   std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,
       backward_scratch_;  // per stage and item
-  BufferId residual_gradient_ = BufferId::none, workspace_ = BufferId::none;
+  BufferId residual_gradient_ = BufferId::none;
+  std::array<BufferId, device::kStreams> workspace_;
 };
 
 }  // namespace llampi::fsdp

@@ -70,7 +70,7 @@ class Builder {
     scales.operands.push_back(write_of(lasting.fp8_maxima, Slot::fp8_maxima));
     scales.operands.push_back(write_of(lasting.fp8_scales, Slot::fp8_scales));
     scales.operands.push_back(workspace_operand(
-        list_, comm::all_reduce_workspace(spec_.backend, maxima, spec_.shards, DType::int32)));
+        list_, kReduceStream, comm::all_reduce_workspace(spec_.backend, maxima, spec_.shards, DType::int32)));
     list_.push(std::move(scales));
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (!list_.units[u].gathered) emit_fp8_cast(u);
@@ -501,9 +501,9 @@ class Builder {
 
 }  // namespace
 
-Operand workspace_operand(Emission& list, std::int64_t bytes) {
-  const bool first = !list.buffers.has_workspace();
-  return {list.buffers.workspace(bytes), Slot::workspace, first ? Access::write : Access::both};
+Operand workspace_operand(Emission& list, device::Stream stream, std::int64_t bytes) {
+  const bool first = !list.buffers.has_workspace(stream);
+  return {list.buffers.workspace(stream, bytes), Slot::workspace, first ? Access::write : Access::both};
 }
 
 Program build(const ProgramSpec& spec) {

@@ -65,7 +65,7 @@ std::string format_actions(const Program& program, const std::vector<model::Stag
   std::string text;
   for (int i = 0; i < program.size(); ++i) {
     const Action& action = program.actions[i];
-    text += fmt::format("{:>6}  {:<9}{}", i, action.stream.name(), to_string(action, specs, units));
+    text += fmt::format("{:>6}  {:<12}{}", i, action.stream.name(), to_string(action, specs, units));
     if (!action.waits.empty()) text += fmt::format(", after {}", fmt::join(action.waits, " "));
     text += "\n";
     for (const auto& line : operand_lines(program, action)) text += format_operand(program, line);

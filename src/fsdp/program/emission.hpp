@@ -48,7 +48,7 @@ void emit_largest(Emission& list, int unit, int complete);
 /// What follows the last micro-batch: the norm, and updates with the copies that they need.
 void emit_update(Emission& list);
 
-/// The one workspace of collectives: from its first use on it is theirs.
-Operand workspace_operand(Emission& list, std::int64_t bytes);
+/// The one workspace of a stream's collectives: from its first use on it is theirs.
+Operand workspace_operand(Emission& list, device::Stream stream, std::int64_t bytes);
 
 }  // namespace llampi::fsdp

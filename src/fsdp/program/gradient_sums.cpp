@@ -39,7 +39,7 @@ int push_reduction(Emission& list, const Reduction& r) {
                  .ranks = sharded ? Ranks::shard_group : Ranks::replicate_group,
                  .operands = {both_of(r.gradient, Slot::input),
                               {r.shard, Slot::output, r.adds ? Access::both : Access::write},
-                              workspace_operand(list, workspace)},
+                              workspace_operand(list, kReduceStream, workspace)},
                  .waits = {list.last_compute},
                  .bytes = list.bytes_of(r.gradient)});
   return list.last_reduction;
@@ -49,17 +49,19 @@ int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<in
   const ProgramSpec& spec = list.spec;
   const Unit& of = spec.units[unit];
   const BufferId shard = list.buffers.sharded_gradient(unit, sum);
+  const device::Stream stream = spec.all_reduce_stream ? kAllReduceStream : kReduceStream;
+  if (spec.all_reduce_stream) waits.push_back(list.last_reduction);  // the unit's
   const std::int64_t workspace =
       workspace_over_replicas(spec, of, of.shard_elements, spec.precision.gradient_shard);
   list.last_reduction =
       list.push({.op = over_replicas(of),
-                 .stream = kReduceStream,
+                 .stream = stream,
                  .unit = unit,
                  .micro_batch = micro_batch,
                  .ranks = Ranks::replicate_group,
                  .operands = {{shard, Slot::input, of.state_parts > 1 ? Access::both : Access::read},
                               write_of(list.buffers.joined_gradient(unit, sum)),
-                              workspace_operand(list, workspace)},
+                              workspace_operand(list, stream, workspace)},
                  .waits = std::move(waits),
                  .bytes = list.bytes_of(shard)});
   return list.last_reduction;
@@ -122,11 +124,10 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
     add_pending(unit);
     sums.within.end();
   }
-  const int subtree = sums.between.begin_term();
-  push_join(list_, unit, micro_batch, subtree, {list_.last_compute});
-  sums.reduction = list_.last_reduction;
+  const int subtree = sums.between.begin_term(), reduced = sums.reduction;
+  sums.reduction = push_join(list_, unit, micro_batch, subtree, {list_.last_compute});
   sums.pending = between_subtrees(unit, sums.between.end_term({subtree}));
-  return sums.reduction;
+  return reduced;
 }
 
 void GradientSums::end() {

@@ -37,7 +37,7 @@ class GradientSums {
 
   /// Where the unit's gradient of this micro-batch is written.
   BufferId gradient_of(int unit, int micro_batch);
-  /// The unit's gradient of this micro-batch is complete. The reduction, if one is due; else -1.
+  /// The unit's gradient of this micro-batch is complete. The reduction after which it has left, if one is due; else -1.
   int end_micro_batch(int unit, int micro_batch);
   /// All micro-batches are: then BufferTable::sharded_gradient() is.
   void end();

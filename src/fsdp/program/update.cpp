@@ -48,8 +48,8 @@ class UpdateBuilder {
     norm.operands.push_back(found_beside ? both_of(kept_.norm_scalars, Slot::norm_scalars)
                                          : write_of(kept_.norm_scalars, Slot::norm_scalars));
     const int most_ranks = std::max(spec_.shards, spec_.replicas);
-    norm.operands.push_back(
-        workspace_operand(list_, comm::all_reduce_workspace(spec_.backend, 2, most_ranks, DType::int64)));
+    norm.operands.push_back(workspace_operand(
+        list_, kReduceStream, comm::all_reduce_workspace(spec_.backend, 2, most_ranks, DType::int64)));
     norm.operands.push_back(both_of(kept_.step_scalars, Slot::scalars));
     return list_.push(std::move(norm));
   }

@@ -85,7 +85,7 @@ struct Executor::Running {
     if (observer) observer(action(index), index, Moment::end, steady_seconds());
     return true;
   }
-  /// Collectives of a stream end in order: with this one, those before it have.
+  /// Collectives of a stream end in order: with this one, those before it have, and so have those that it waited for.
   void finished_up_to(int index, bool known) {
     const device::Stream stream = action(index).stream;
     std::erase_if(in_flight, [&](int other) {
@@ -93,6 +93,9 @@ struct Executor::Running {
       if (known && record != nullptr) record->complete(sequences[static_cast<std::size_t>(other)]);
       return finished(other);
     });
+    for (const int waited : action(index).waits) {
+      if (works[static_cast<std::size_t>(waited)]) finished_up_to(waited, known);
+    }
   }
   /// What is captured is not under way, and may not be asked.
   void progress() {

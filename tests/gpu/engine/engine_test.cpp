@@ -115,6 +115,7 @@ TEST_F(GpuEngine, SumsInTheOrderOfATreeHaveTheBitsOfOneRank) {
     if (hybrid && test_world().size() != 4) continue;
     options.strategy = strategy;
     options.shard_group_size = hybrid ? 2 : 0;
+    options.all_reduce_stream = hybrid;
     options.wrap.policy = hybrid ? fsdp::WrapPolicy::none : fsdp::WrapPolicy::transformer;
     next_order();
     expect_same_bits(expected, run(fixture, options), fsdp::to_string(strategy));
@@ -134,8 +135,51 @@ TEST_F(GpuEngine, ReplicasThatDivideTheOptimizerStateChangeNoBits) {
     if (brief) options.precision = {DType::bfloat16, DType::bfloat16, DType::bfloat16};
     const auto expected = run(fixture, options);
     options.state_over_replicas = true;
+    options.all_reduce_stream = hybrid;
     next_order();
     expect_same_bits(expected, run(fixture, options), brief ? "in bfloat16" : "in float32");
+  }
+}
+
+// Two nodes of two ranks, which only the world says that there are.
+TEST_F(GpuEngine, SumsOverNodesHaveTheSameBitsWithEveryKey) {
+  if (test_world().size() != 4) GTEST_SKIP() << "needs two nodes of two ranks";
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.training.steps = 2;
+  const auto run_with = [&](fsdp::Strategy strategy, const comm::NcclResources& resources, bool stream) {
+    std::string why;
+    const GpuRank on_nodes = make_gpu_rank(
+        test_world(), why,
+        {.patience = std::chrono::minutes(1), .resources = resources, .node_of_rank = {0, 0, 1, 1}});
+    Machine machine{*on_nodes.device, *host_, *on_nodes.world};
+    next_order();
+    return run_trajectory(test_world(), fixture,
+                          {.strategy = strategy,
+                           .accumulation = 2,
+                           .poison = true,
+                           .shard_group_size = fsdp::is_hybrid(strategy) ? 2 : 0,
+                           .all_reduce_stream = stream,
+                           .machine = &machine});
+  };
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::hybrid_shard}) {
+    const auto base = run_with(strategy, {}, false);
+    const comm::NcclResources all{.max_ctas = 4, .window = true, .split_share = true};
+    expect_same_bits(base, run_with(strategy, all, fsdp::is_hybrid(strategy)), to_string(strategy));
+  }
+}
+
+// Any bit that differs between two orders is a wait that is missing.
+TEST_F(GpuEngine, SumsOverReplicasBesideOthersHaveTheSameBits) {
+  if (test_world().size() != 4) GTEST_SKIP() << "needs replicas of shards";
+  auto fixture = oracle::load("one_layer_one_head");
+  fixture.training.steps = 3;  // issued, captured, replayed
+  TrajectoryOptions options{
+      .strategy = fsdp::Strategy::hybrid_shard, .accumulation = 2, .poison = true, .shard_group_size = 2};
+  const auto base = run(fixture, options);
+  options.all_reduce_stream = options.graph = true;
+  for (const auto& order : work_orders()) {
+    order.set();
+    expect_same_bits(base, run(fixture, options), order.name);
   }
 }
 

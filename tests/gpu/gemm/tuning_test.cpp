@@ -156,6 +156,23 @@ TEST_F(ProductTuning, RemembersWhatItChose) {
   EXPECT_EQ(seconds_of(elsewhere), 1);
 }
 
+// A choice for all multiprocessors is none for fewer.
+TEST_F(ProductTuning, ChoosesForTheMultiprocessorsThatThereAre) {
+  emulator::set_algorithms({{.seconds = 3}, {.seconds = 2}});
+  Gemm all(true, false);
+  all.measure(true);
+  EXPECT_EQ(seconds_of(all), 2);
+  Gemm some(true, false, "", 100);
+  some.adopt(all.choices());
+  EXPECT_EQ(seconds_of(some), 3) << "the library's first";
+  EXPECT_THAT(some.warnings(), IsEmpty());
+  EXPECT_THAT(some.choices(), ElementsAre(Pair(HasSubstr(", 100 multiprocessors"), HasSubstr("seconds 3"))));
+  for (const int multiprocessors : {0, 100}) {
+    Gemm gemm(true, false, "", multiprocessors);
+    EXPECT_EQ(adding_elsewhere(gemm).asked.multiprocessors, multiprocessors);
+  }
+}
+
 TEST_F(ProductTuning, CopiesWhatIsAddedWhereThatIsFaster) {
   using emulator::kCopySeconds;
   for (const double spared : {0.5 * kCopySeconds, 1.5 * kCopySeconds}) {

@@ -144,12 +144,62 @@ TEST_F(TreeSum, MayBeWhereTheOwnPartIs) {
   for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(values[i], other[i] + own[i]) << i;
 }
 
+// Those of one kernel, where their own parts are or in float32 elsewhere, aligned and not.
+TEST_F(TreeSum, MayBeSeveral) {
+  constexpr int kRanks = 3, kRank = 1, kSums = 5;
+  for (const std::int64_t elements : {16, 19}) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      for (const bool in_place : {true, false}) {
+        const std::int64_t own_step = elements + 8, others_step = elements + 16, stride = kSums * others_step;
+        std::vector<float> own, others;
+        const auto number = [&](int rank, int sum, std::int64_t i) { return part(dtype, rank + 7 * sum, i); };
+        for (int s = 0; s < kSums; ++s) {
+          for (std::int64_t i = 0; i < own_step; ++i)
+            own.push_back(i < elements ? number(kRank, s, i) : kBehind);
+        }
+        for (const int rank : {0, 2}) {
+          for (int s = 0; s < kSums; ++s) {
+            for (std::int64_t i = 0; i < others_step; ++i)
+              others.push_back(i < elements ? number(rank, s, i) : NAN);
+          }
+        }
+        const DType result = in_place ? dtype : DType::float32;
+        const Row own_row(gpu, dtype, own), other_row(gpu, dtype, others),
+            elsewhere(gpu, result, std::vector<float>(own.size(), kBehind));
+        const Row& sums = in_place ? own_row : elsewhere;
+        gpu.sum_parts({.own = own_row.tensor(elements),
+                       .rank = kRank,
+                       .ranks = kRanks,
+                       .others = other_row.tensor(0).data,
+                       .stride = stride,
+                       .sums = kSums,
+                       .own_step = own_step,
+                       .others_step = others_step},
+                      sums.tensor(elements), Accumulate::no, device::Stream::compute);
+        const auto values = download(sums.tensor(std::ssize(own) + 1));
+        for (int s = 0; s < kSums; ++s) {
+          for (std::int64_t i = 0; i < own_step; ++i) {
+            const float expected = (number(0, s, i) + number(1, s, i)) + number(2, s, i);
+            ASSERT_EQ(values[static_cast<std::size_t>(s * own_step + i)],
+                      i < elements ? rounded(result, expected) : kBehind)
+                << s << " " << i;
+          }
+        }
+        EXPECT_EQ(values.back(), kBehind);
+      }
+    }
+  }
+}
+
 TEST_F(TreeSum, RefusesOtherDtypes) {
   const Row row(gpu, DType::float32, {1, 2}), narrow(gpu, DType::float16, {1, 2});
   const device::RankParts parts{
       .own = row.tensor(2), .rank = 0, .ranks = 2, .others = row.tensor(2).data, .stride = 2};
   EXPECT_THROW(gpu.sum_parts(parts, narrow.tensor(2), Accumulate::no, device::Stream::compute), Error);
   EXPECT_THROW(gpu.sum_parts(parts, row.tensor(1), Accumulate::no, device::Stream::compute), Error);
+  auto none = parts;
+  none.sums = 0;
+  EXPECT_THROW(gpu.sum_parts(none, row.tensor(2), Accumulate::no, device::Stream::compute), Error);
 }
 
 }  // namespace

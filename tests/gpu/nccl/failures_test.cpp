@@ -33,10 +33,10 @@ class NcclFailures : public ::testing::Test {
     EXPECT_EQ(emulator::communicator_counts().memory, before_.memory);
   }
 
-  void make_world(std::chrono::milliseconds patience) {
+  void make_world(std::chrono::milliseconds patience, const comm::NcclResources& resources = {}) {
     world = std::make_unique<comm::nccl::NcclWorld>(
         mpi, comm::nccl::Gpu{gpu, gpu},
-        comm::NcclOptions{.patience = patience, .reduction = comm::Reduction::nccl});
+        comm::NcclOptions{.patience = patience, .reduction = comm::Reduction::nccl, .resources = resources});
   }
   int aborted() const { return emulator::communicator_counts().aborted - before_.aborted; }
   int destroyed() const { return emulator::communicator_counts().destroyed - before_.destroyed; }
@@ -59,6 +59,7 @@ class NcclFailures : public ::testing::Test {
     for (int rank = 0; rank < mpi.size(); ++rank) ranks.push_back(rank);
     return ranks;
   }();
+  const std::vector<device::Stream> streams = {kUnshard, kReduce};
 
  private:
   emulator::CommunicatorCounts before_;
@@ -85,7 +86,7 @@ void expect_names(const std::string& message, const comm::World& mpi, const std:
 
 TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
   {
-    const auto group = world->group(all);
+    const auto group = world->group(all, streams);
     EXPECT_EQ(emulator::communicator_counts().open, 2);
     const Buffer buffer = values();
     reduce(*group, buffer)->wait(device::Stream::compute);
@@ -95,7 +96,7 @@ TEST_F(NcclFailures, CommunicatorsAreGivenBackInOrder) {
 }
 
 TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::compute);  // and the work is destroyed
   EXPECT_FALSE(emulator::is_empty(gpu.stream(kReduce))) << "the host waited";
@@ -104,7 +105,7 @@ TEST_F(NcclFailures, AStreamThatWaitsIsEnough) {
 
 TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
   emulator::set_delay(100);
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values(), copy = values();
   reduce(*group, buffer)->wait(device::Stream::compute);
   gpu.run(device::op::Copy{.source = buffer.view(), .destination = copy.view()});
@@ -112,7 +113,7 @@ TEST_F(NcclFailures, ALateCallOfNcclIsStillInItsPlaceOfTheStream) {
 }
 
 TEST_F(NcclFailures, ACallThatFailsNamesItself) {
-  const auto group = world->group(all), other = world->group(all);
+  const auto group = world->group(all, streams), other = world->group(all, streams);
   const Buffer buffer = values();
   emulator::fail_next(emulator::Call::issue);
   const std::string message = error_of([&] { reduce(*group, buffer); });
@@ -126,12 +127,45 @@ TEST_F(NcclFailures, ACallThatFailsNamesItself) {
 
 TEST_F(NcclFailures, ACommunicatorThatCannotBeMade) {
   emulator::fail_next(emulator::Call::connect);
-  expect_names(error_of([&] { world->group(all); }), mpi, {"the communicator of urgent stream 0"});
+  expect_names(error_of([&] { world->group(all, streams); }), mpi, {"the communicator of urgent stream 0"});
   EXPECT_EQ(aborted(), 1);
 }
 
+// The one that others are split from is given back last, which the emulated library checks.
+TEST_F(NcclFailures, CommunicatorsThatShareAreSplitFromTheFirst) {
+  for (const bool chained : {true, false}) {
+    const emulator::CommunicatorCounts before = emulator::communicator_counts();
+    make_world(std::chrono::seconds(30), {.split_share = true});
+    const auto group = world->group(all);
+    EXPECT_EQ(emulator::communicator_counts().open, 3);
+    EXPECT_EQ(emulator::communicator_counts().split, before.split + 2);
+    emulator::chain_collectives(chained);
+    const Buffer shard = values(), sums = values(),
+                 whole(gpu, *world, DType::float32, kElements * mpi.size());
+    const auto gathered = group->all_gather(shard.view(), whole.view(), kUnshard);
+    const auto reduced = reduce(*group, sums);
+    gathered->wait(device::Stream::compute);
+    reduced->wait(device::Stream::compute);
+    EXPECT_EQ(sums.get()[17], sum_over(all, 17));
+    EXPECT_EQ(whole.get()[kElements + 17], number(1, 17));
+  }
+  EXPECT_EQ(aborted(), 0);
+  EXPECT_EQ(destroyed(), 6);
+}
+
+TEST_F(NcclFailures, ASplitThatFailsOrNeverEndsIsGivenUp) {
+  for (const bool fails : {true, false}) {
+    make_world(std::chrono::seconds(fails ? 30 : 1), {.split_share = true});
+    fails ? emulator::fail_next(emulator::Call::split) : emulator::stall_next(emulator::Call::split);
+    expect_names(
+        error_of([&] { world->group(all, streams); }), mpi,
+        {"the communicator of urgent stream 1", fails ? "an emulated error" : "did not answer for 1 s"});
+  }
+  EXPECT_EQ(aborted(), 4) << "the first and what was to be split from it";
+}
+
 TEST_F(NcclFailures, ALostRankEndsTheWait) {
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values(), more = values();
   for (const bool host : {false, true}) {
     const auto work = reduce(*group, buffer);
@@ -147,7 +181,7 @@ TEST_F(NcclFailures, ALostRankEndsTheWait) {
 }
 
 TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values();
   reduce(*group, buffer)->wait(device::Stream::compute);
   EXPECT_NO_THROW(world->check());
@@ -158,7 +192,7 @@ TEST_F(NcclFailures, ALostRankIsSeenByTheWorld) {
 
 TEST_F(NcclFailures, NcclThatDoesNotAnswerIsGivenUp) {
   make_world(std::chrono::seconds(1));
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values();
   emulator::set_delay(-1);
   const auto begin = std::chrono::steady_clock::now();
@@ -169,7 +203,7 @@ TEST_F(NcclFailures, NcclThatDoesNotAnswerIsGivenUp) {
 
 TEST_F(NcclFailures, RanksThatConnectInAnotherOrderAreGivenUp) {
   make_world(std::chrono::seconds(1));
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer shard = values(), whole(gpu, *world, DType::float32, kElements * mpi.size());
   const bool gathers = mpi.rank() > 0;
   const std::string message = error_of([&] {
@@ -184,7 +218,7 @@ TEST_F(NcclFailures, RanksThatConnectInAnotherOrderAreGivenUp) {
 }
 
 TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   const Buffer buffer = values();
   EXPECT_NE(error_of([&] {
               group->all_reduce(buffer.view(), buffer.view(), comm::ReduceOp::sum, Accumulate::no, Tensor(),
@@ -197,7 +231,7 @@ TEST_F(NcclFailures, CollectivesAreOnTheirOwnStreams) {
 TEST_F(NcclFailures, NobodyIsWaitedForWhileAnExceptionUnwinds) {
   // No other rank takes part in the end of the communicator: it is aborted.
   try {
-    const auto group = world->group(all);
+    const auto group = world->group(all, streams);
     const Buffer buffer = values();
     const auto work = reduce(*group, buffer);
     work->wait(device::Stream::compute);
@@ -244,7 +278,7 @@ TEST_F(NcclFailures, WindowsAreOpenAsLongAsTheMemory) {
       mpi, comm::nccl::Gpu{gpu, gpu},
       comm::NcclOptions{.patience = std::chrono::seconds(30), .resources = {.max_ctas = 4, .window = true}});
   const Buffer before = values();
-  const auto group = world->group(all);
+  const auto group = world->group(all, streams);
   EXPECT_EQ(emulator::communicator_counts().windows, 0);
   {
     const Buffer buffer = values(), room(gpu, *world, DType::float32, kElements * mpi.size());

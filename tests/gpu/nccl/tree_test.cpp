@@ -57,7 +57,8 @@ HostRow random_row(DType dtype, std::int64_t elements, int rank, std::uint64_t s
 struct TreeWay {
   const char* name;
   std::int64_t exchange_bytes;
-  int per_node;  ///< ranks of a node; 0: all on one
+  int per_node;          ///< ranks of a node; 0: all on one
+  bool crossed = false;  ///< the first and the last rank have a node
 };
 
 class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> {
@@ -75,7 +76,12 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
   }
   std::vector<int> node_of_rank() const {
     std::vector<int> nodes;
-    for (const int rank : all) nodes.push_back(GetParam().per_node == 0 ? 0 : rank / GetParam().per_node);
+    for (const int rank : all) {
+      const bool outer = rank == 0 || rank + 1 == mpi.size();
+      nodes.push_back(GetParam().crossed         ? (outer ? 0 : 1)
+                      : GetParam().per_node == 0 ? 0
+                                                 : rank / GetParam().per_node);
+    }
     return nodes;
   }
   std::unique_ptr<comm::Group> group_over_mpi(const std::vector<int>& members) {
@@ -157,7 +163,7 @@ INSTANTIATE_TEST_SUITE_P(All, NcclTree,
                          ::testing::Values(TreeWay{"AtOnce", comm::kExchangeBytes, 0},
                                            TreeWay{"InPieces", 2048, 0},
                                            TreeWay{"OverLevelsAtOnce", comm::kExchangeBytes, 2},
-                                           TreeWay{"OverLevelsInPieces", 2048, 2}),
+                                           TreeWay{"OverCrossedLevelsInPieces", 2048, 2, true}),
                          [](const auto& way) { return std::string(way.param.name); });
 
 TEST_P(NcclTree, ReduceScatterHasTheBitsOfMpi) {

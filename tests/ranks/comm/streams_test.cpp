@@ -90,6 +90,44 @@ TEST_F(Streams, OverlapInAnyOrder) {
   }
 }
 
+// What one stream writes another sums up. Hosts do not wait: where one did, the others would never come.
+TEST_F(Streams, MayWaitForEachOther) {
+  constexpr device::Stream kThird = device::Stream::urgent(2, "third");
+  const std::int64_t elements = kStreamElements;
+  std::vector<double> numbers = values<double>(world.rank(), elements);
+  std::vector<double> sums(numbers.size()), twice(numbers.size());
+  std::vector<std::int64_t> storage[2];
+  const auto room = [&](int i) {
+    return workspace_row(storage[i], all_reduce_workspace(elements, world.size(), DType::float64));
+  };
+  const Tensor rooms[2] = {room(0), room(1)};
+  if (odd) world.barrier();
+  const auto first =
+      group->all_reduce(row(numbers), row(sums), ReduceOp::sum, Accumulate::no, rooms[0], test::kReduce);
+  first->wait(kThird);
+  const auto second =
+      group->all_reduce(row(sums), row(twice), ReduceOp::sum, Accumulate::no, rooms[1], kThird);
+  if (!odd) {
+    EXPECT_EQ(second->progress(), world.size() == 1);
+    world.barrier();
+  }
+  second->wait(device::Stream::compute);
+  EXPECT_TRUE(first->progress());
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const double sum = tree_sum<double>(group->members(), i);
+    const double expected = tree_sum(std::vector<double>(static_cast<std::size_t>(world.size()), sum));
+    ASSERT_EQ(twice[static_cast<std::size_t>(i)], expected) << i;
+  }
+}
+
+TEST_F(Streams, AreThoseThatAGroupIsMadeFor) {
+  const auto few = world.group(first_ranks(world.size()), {test::kReduce});
+  std::vector<float> shard(1), whole(static_cast<std::size_t>(world.size()));
+  few->all_gather(row(shard), row(whole), test::kReduce)->wait(device::Stream::host);
+  if (world.size() == 1) return;
+  EXPECT_THROW(few->all_gather(row(shard), row(whole), test::kUnshard), Error);
+}
+
 TEST_F(Streams, WaitingForOneMovesTheOthers) {
   // Three all-reduces queued on each of two streams; even ranks wait for one stream first, odd ranks for the
   // other. The second halves of the collectives start only if whoever waits moves everything on.

@@ -86,6 +86,16 @@ TEST_F(Nodes, AreTheSameAsANumberOfRanks) {
                    run(world_, Strategy::hybrid_shard, world_.size() / 2), "shard_group_size");
 }
 
+TEST_F(Nodes, MayJoinTheirSumsBesideOthers) {
+  TrajectoryOptions options{.strategy = Strategy::hybrid_shard,
+                            .accumulation = 2,
+                            .poison = true,
+                            .shard_group_size = world_.size() / 2};
+  const auto base = run_trajectory(world_, fixture_, options);
+  options.all_reduce_stream = true;
+  expect_same_bits(base, run_trajectory(world_, fixture_, options), "all_reduce_stream");
+}
+
 TEST_F(Nodes, OfDifferentSizeAreRefused) {
   SimulatedNodes world(world_, dealt([](int rank) { return rank == 0 ? 0 : 1; }));
   try {

@@ -131,12 +131,12 @@ TEST(AnotherOperation, IsReportedAndPrinted) {
   EXPECT_EQ(row->buffers, 3);
   EXPECT_EQ(row->bytes, 3 * 4 * kElements);
   const std::string text = format_actions(doubling.program, {}, {});
-  EXPECT_NE(text.find("     1  compute  double\n"
+  EXPECT_NE(text.find("     1  compute     double\n"
                       "        read    input              doubled values #2 first, 400 B\n"
                       "        write   output             doubled values #3 second, 400 B\n"),
             std::string::npos)
       << text;
-  EXPECT_NE(text.find("     3  reduce   rank_sum, after 2\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("     3  reduce      rank_sum, after 2\n"), std::string::npos) << text;
 }
 
 TEST(AnotherOperation, NeedsAHandler) {

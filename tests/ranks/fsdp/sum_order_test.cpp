@@ -74,6 +74,7 @@ TEST_P(InTree, BitsAreThoseOfOneRank) {
         options.unsharded = unsharded;
         options.wrap = wraps.at(static_cast<std::size_t>(number) % wraps.size());
         options.limit = 1 + number % 2;
+        options.all_reduce_stream = is_hybrid(options.strategy) && number % 4 < 2;
         options.checkpointing = checkpointing.at(static_cast<std::size_t>(number) % checkpointing.size());
         options.offload = offloads.at(static_cast<std::size_t>(number) % offloads.size());
         options.poison = true;

@@ -88,6 +88,7 @@ const std::vector<Case>& cases() {
          c.fsdp.strategy = fsdp::Strategy::hybrid_shard_zero2, c.fsdp.shard_group_size = 2;
          c.fsdp.accumulate = GradientAccumulation::unsharded,
          c.fsdp.reduce_dtype = c.optimizer.gradient_dtype = DType::bfloat16;
+         c.fsdp.all_reduce_stream = true;
        },
        kBlocks,
        {4}},
@@ -209,7 +210,8 @@ int count(const Events& events, int begin, int end, const Condition& condition) 
 }
 
 TEST_F(Traces, StreamsAreRowsAndEventsStandInOrder) {
-  for_each_trace([](const Recorded&, const Events& events, int) {
+  for_each_trace([](const Recorded& recorded, const Events& events, int) {
+    const bool apart = recorded.config.fsdp.all_reduce_stream;
     for (std::size_t i = 0; i < events.size(); ++i) {
       EXPECT_GE(events[i].end, events[i].begin) << events[i].name;
       if (i > 0) {
@@ -219,7 +221,8 @@ TEST_F(Traces, StreamsAreRowsAndEventsStandInOrder) {
         EXPECT_EQ(events[i].stream, fsdp::kUnshardStream.number());
       }
       if (events[i].reduces()) {
-        EXPECT_EQ(events[i].stream, fsdp::kReduceStream.number());
+        const bool joins = apart && events[i].op == "all_reduce";
+        EXPECT_EQ(events[i].stream, (joins ? fsdp::kAllReduceStream : fsdp::kReduceStream).number());
       }
       if (events[i].computes()) {
         EXPECT_EQ(events[i].stream, device::Stream::compute.number());

@@ -160,14 +160,14 @@ TEST_F(Plan, ListsActionsWithTheirOperands) {
   const Ending ending = plan(options + "--actions");
   ASSERT_EQ(ending.status, 0) << ending.err;
   EXPECT_THAT(ending.out, ::testing::StartsWith(plan(options).out));
-  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy     h2d inputs mb0\n"
+  EXPECT_THAT(ending.out, HasSubstr("\n     0  copy        h2d inputs mb0\n"
                                     "        write   output             inputs #"));
-  EXPECT_THAT(ending.out, HasSubstr("unshard  unshard mb0 unit 1 (model.layers.0) bwd, after "));
+  EXPECT_THAT(ending.out, HasSubstr("unshard     unshard mb0 unit 1 (model.layers.0) bwd, after "));
   EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));
   EXPECT_THAT(ending.out, HasSubstr("backward mb0 stage 1 (model.layers.0.self_attn)"));
   EXPECT_THAT(ending.out, ::testing::ContainsRegex("write   parameter_gradient unsharded gradient #[0-9]+ "
                                                    "model.layers.0, 5 parts, [0-9.]+ KiB\n"));
-  EXPECT_THAT(ending.out, HasSubstr("  compute  norm, after "));
+  EXPECT_THAT(ending.out, HasSubstr("  compute     norm, after "));
 
   EXPECT_FALSE(json(options).contains("actions"));
   const auto listed = json(options + "--actions");
@@ -244,9 +244,19 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_EQ(cpu["needed_bytes"], cpu["planned_bytes"].get<std::int64_t>() + (64 << 20));
   EXPECT_GT(gpu["communicator_bytes"], 0);
   EXPECT_EQ(json("--device cuda")["communicator_bytes"], 0);  // one rank
-  EXPECT_EQ(json("--ranks 4 --device cuda --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2")
-                ["communicator_bytes"],
-            gpu["communicator_bytes"].get<std::int64_t>() * 3 / 2);  // and one of the replicas
+  const auto communicators = [&](const std::string& options) {
+    return json("--device cuda " + options)["communicator_bytes"].get<std::int64_t>() >> 20;
+  };
+  constexpr std::int64_t kRings = 240, kPeer = 320, kNetwork = 128;  // MiB
+  EXPECT_EQ(communicators("--ranks 2"), 2 * kRings + kPeer);
+  EXPECT_EQ(communicators("--ranks 2 --fsdp.reduction=nccl"), 2 * kRings);
+  EXPECT_EQ(communicators("--ranks 6"), 2 * kRings + 5 * kPeer);
+  EXPECT_EQ(communicators("--ranks 12 --per-node 6"), 2 * kRings + 5 * kPeer / 8 + kNetwork);
+  // And one of the replicas.
+  EXPECT_EQ(communicators("--ranks 4 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2"),
+            3 * kRings + 2 * kPeer);
+  EXPECT_EQ(communicators("--ranks 4 --per-node 2 --fsdp.strategy=hybrid_shard"),
+            3 * kRings + kPeer + kNetwork);
   EXPECT_EQ(cpu["loaded_later_bytes"], 0);
   EXPECT_EQ(gpu["context_bytes"], 543 << 20);  // as measured
   EXPECT_EQ(gpu["loaded_later_bytes"], 180 << 20);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "llampi/comm/placement.hpp"
 
 namespace llampi::test {
@@ -45,6 +47,24 @@ TEST(Placement, MattersWhereNodesAreNoPartsOfTheTree) {
   EXPECT_FALSE(sums_follow_placement({0, 0, 0, 1}));  // one level
   EXPECT_TRUE(sums_follow_placement({0, 1, 0, 1}));
   EXPECT_TRUE(sums_follow_placement({0, 0, 0, 1, 1, 1}));
+}
+
+TEST(EvenRuns, HaveAllNumbersInOrder) {
+  EXPECT_TRUE(even_runs({}).empty());
+  const auto one = even_runs({3, 11, 19, 27});
+  ASSERT_EQ(one.size(), 1U);
+  EXPECT_EQ(std::tuple(one[0].begin, one[0].count, one[0].first, one[0].step), std::tuple(0, 4, 3, 8));
+  const auto falling = even_runs({5, 2});
+  ASSERT_EQ(falling.size(), 1U);
+  EXPECT_EQ(falling[0].step, -3);
+  for (const std::vector<int>& numbers : {std::vector{7}, {0, 1, 3, 5, 4}, {0, 5, 6, 7, 1}, {0, 1, 0, 1}}) {
+    std::vector<int> all;
+    for (const EvenRun& run : even_runs(numbers)) {
+      EXPECT_EQ(run.begin, std::ssize(all));
+      for (int i = 0; i < run.count; ++i) all.push_back(run.first + i * run.step);
+    }
+    EXPECT_EQ(all, numbers);
+  }
 }
 
 }  // namespace

@@ -16,13 +16,14 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={} state_over_replicas={}",
+      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={} state_over_replicas={} "
+      "all_reduce_stream={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
       static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block,
-      word_of(fp8_scales), word_of(sum_order), state_over_replicas);
+      word_of(fp8_scales), word_of(sum_order), state_over_replicas, all_reduce_stream);
 }
 
 void PrintTo(const ListCase& options, std::ostream* out) { *out << options.name(); }
@@ -232,6 +233,23 @@ std::vector<ListCase> list_cases() {
                            .offload = {.residuals = true},
                            .stages_of_block = 4});
         }
+        for (const auto order : {SumOrder::any, SumOrder::tree}) {
+          for (const bool unsharded : {false, true}) {
+            for (const bool on_gpus : {false, true}) {
+              if (layers != 3) continue;
+              cases.push_back(
+                  {.layers = layers,
+                   .tied = tied,
+                   .ranks = 4,
+                   .micro_batches = micro_batches == 3 && order == SumOrder::tree ? 4 : micro_batches,
+                   .shards = 2,
+                   .unsharded = unsharded,
+                   .on_gpus = on_gpus,
+                   .sum_order = order,
+                   .all_reduce_stream = true});
+            }
+          }
+        }
         cases.push_back({.layers = layers, .tied = tied, .ranks = 3, .micro_batches = micro_batches});
         cases.push_back({.layers = layers, .tied = tied, .ranks = 1, .micro_batches = micro_batches});
         cases.push_back(
@@ -300,6 +318,7 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .shards = shards,
                    .replicas = options.ranks / shards,
                    .backend = options.on_gpus ? comm::Backend::nccl : comm::Backend::mpi,
+                   .all_reduce_stream = options.all_reduce_stream,
                    .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
     const bool block = s > 0 && !lists.last_stage(s);

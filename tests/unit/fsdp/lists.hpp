@@ -41,6 +41,7 @@ struct ListCase {
   model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
   bool state_over_replicas = false;
+  bool all_reduce_stream = false;
 
   fsdp::Precision precision() const {
     fsdp::Precision precision;

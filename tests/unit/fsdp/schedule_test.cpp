@@ -282,7 +282,39 @@ TEST_P(EveryList, GradientsAreReducedOnceAfterTheirLastWrite) {
       EXPECT_EQ(lists_.step[join.find(Slot::output)->buffer].elements(), unit(u).part_elements());
       EXPECT_EQ(join.find(Slot::output)->access, Access::write);
       EXPECT_TRUE(happens_before_(reductions.front(), reductions.back()));
+      EXPECT_EQ(join.stream, GetParam().all_reduce_stream ? kAllReduceStream : kReduceStream);
     }
+  }
+}
+
+// But for sums of a tree, which are added when the next of their unit is there.
+TEST_P(EveryList, ReductionsInsideAGroupDoNotWaitForReplicasThatHaveAStream) {
+  if (!GetParam().all_reduce_stream) return;
+  int joins = 0;
+  std::set<BufferId> workspaces;
+  for (int i = 0; i < size(); ++i) {
+    if (at(i).op != Op::all_reduce) continue;
+    ++joins;
+    EXPECT_EQ(at(i).stream, kAllReduceStream);
+    workspaces.insert(at(i).find(Slot::workspace)->buffer);
+    for (int r = 0; r < size(); ++r) {
+      if (at(r).op == Op::norm) {
+        EXPECT_TRUE(happens_before_(i, r));
+      }
+      if (at(r).op != Op::reduce) continue;
+      if (at(r).unit == at(i).unit && r < i) {
+        EXPECT_TRUE(happens_before_(r, i));
+      }
+      if (r > i && (!GetParam().in_tree() || at(r).micro_batch == at(i).micro_batch)) {
+        EXPECT_FALSE(happens_before_(i, r)) << "the reduction of unit " << at(r).unit;
+      }
+    }
+  }
+  EXPECT_GE(joins, std::ssize(lists_.units));
+  ASSERT_EQ(workspaces.size(), 1U);
+  for (const auto& action : step()) {
+    if (action.op == Op::all_reduce || action.find(Slot::workspace) == nullptr) continue;
+    EXPECT_NE(action.find(Slot::workspace)->buffer, *workspaces.begin());
   }
 }
 
@@ -602,7 +634,9 @@ TEST(Streams, StandAtTheirNumbersAndHaveDifferentNames) {
 
 TEST(Streams, OnlyThoseOfCollectivesAreUrgent) {
   for (const device::Stream stream : kAllStreams)
-    EXPECT_EQ(stream.is_urgent(), stream == kUnshardStream || stream == kReduceStream) << stream.name();
+    EXPECT_EQ(stream.is_urgent(),
+              stream == kUnshardStream || stream == kReduceStream || stream == kAllReduceStream)
+        << stream.name();
 }
 
 }  // namespace
