@@ -97,8 +97,10 @@ class Watchdog::Thread {
   void stop();
 
   std::string folder() const { return flight_folder(options_.run_dir).string(); }
-  double longest_delay(bool haste) const { return haste ? kHasteSeconds : kAnswerSeconds; }
-  double delay_of(int rank, bool haste) const { return report_delay(rank, ranks_, longest_delay(haste)); }
+  /// Between a question and the answer of `rank`.
+  double delay_of(int rank, bool haste) const {
+    return report_delay(rank, ranks_, haste ? kHasteSeconds : std::numeric_limits<double>::infinity());
+  }
 
   comm::World& world_;
   const FlightRecord& record_;
@@ -364,8 +366,8 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
   trouble_ = trouble;
   found_in_ = of_all;
   const bool haste = trouble == Trouble::gone;
-  alarm_ends_ =
-      now + longest_delay(haste) + delay_of(ranks_ - 1, haste) + kPassingOnSeconds * relay_.tree().depth();
+  alarm_ends_ = now + (haste ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, haste) +
+                kPassingOnSeconds * relay_.tree().depth();
   const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
                              : trouble == Trouble::silent    ? "a rank is silent"
                              : trouble == Trouble::diverged  ? "ranks do different things"
