@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # What a run of more and more ranks costs each of them, on this machine, with a tiny model: docs/scaling.md.
 #   bench/scaling.sh BUILD FOLDER RANKS...
-# Prints, for each number of ranks: seconds of the whole run, to its first step, and after its last; MiB of a rank (PSS: shared
+# Prints, for each number of ranks: seconds of the whole run, to its first step, and after its last; seconds of processors (user and
+# system) of all ranks, on which other programs have less influence; MiB of a rank (PSS: shared
 # pages are divided among those who share them; and private); messages, bytes and peers per rank, the most of any rank, as Open
 # MPI's monitoring counts what travels point to point, also for its collectives. STEPS (3) steps.
 set -euo pipefail
@@ -23,17 +24,18 @@ JSON
 
 seconds_between() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
 
-printf '%6s %7s %7s %7s %8s %8s %9s %9s %6s\n' ranks whole start end pss private messages MB peers
+TIMEFORMAT='%U %S'
+printf '%6s %7s %7s %7s %7s %8s %8s %9s %9s %6s\n' ranks whole start end cpu pss private messages MB peers
 for ranks in "$@"; do
     rm -rf run monitor
     mkdir monitor
     begin=$(date +%s.%N)
     # shellcheck disable=SC2086
-    mpirun -n "$ranks" ${MONITOR:+--mca pml_monitoring_enable 1 --mca pml_monitoring_enable_output 3
+    { time mpirun -n "$ranks" ${MONITOR:+--mca pml_monitoring_enable 1 --mca pml_monitoring_enable_output 3
         --mca pml_monitoring_filename monitor/m} ${MPIRUN_FLAGS:-} \
         "$build/llampi" train --run.dir=run --model.config=config.json --model.weights=random --data.train=data.h5 \
         --data.seq_len=32 --train.steps="${STEPS:-3}" --train.micro_batch=1 --train.global_batch="$ranks" --run.threads=1 \
-        ${FLAGS:-} 2>&1 | while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done >log &
+        ${FLAGS:-} 2>&1 | while IFS= read -r line; do printf '%s %s\n' "$(date +%s.%N)" "$line"; done >log; } 2>cpu &
     pipeline=$!
     pss=0 private=0
     while kill -0 "$pipeline" 2>/dev/null; do
@@ -55,6 +57,6 @@ for ranks in "$@"; do
         END { for (r in m) { if (m[r] > mm) mm = m[r]; if (b[r] > bb) bb = b[r]; if (p[r] > pp) pp = p[r] }
               printf "%d %.2f %d", mm, bb / 1e6, pp }')
     # shellcheck disable=SC2086
-    printf '%6s %7s %7s %7s %8s %8s %9s %9s %6s\n' "$ranks" "$(seconds_between "$begin" "$end")" \
-        "$(seconds_between "$begin" "${first:-0}")" "$(seconds_between "${last:-0}" "$end")" "${pss:-}" "${private:-}" ${traffic:-0 0 0}
+    printf '%6s %7s %7s %7s %7s %8s %8s %9s %9s %6s\n' "$ranks" "$(seconds_between "$begin" "$end")" \
+        "$(seconds_between "$begin" "${first:-0}")" "$(seconds_between "${last:-0}" "$end")" "$(awk 'END { printf "%.1f", $1 + $2 }' cpu)" "${pss:-}" "${private:-}" ${traffic:-0 0 0}
 done

@@ -7,28 +7,24 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <random>
-#include <thread>
+#include <utility>
 
-#include "llampi/comm/comm.hpp"
-#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 
 namespace llampi::health {
 namespace {
 
-constexpr double kSetUpSeconds = 2;  // that a job waits at its start for what usually takes milliseconds
 constexpr double kConnectSeconds = 3;
 constexpr double kGreetingSeconds = 10;  // of a thread that may wait for a processor
 constexpr int kIdleSeconds = 60;  // then the kernel looks whether the other end is there: firewalls forget
+constexpr std::size_t kStrangers = 16;  // that are not of this job, and who they are is not known yet
 constexpr char kGoodbye = 'b';
 
 template <class T>
@@ -66,57 +62,18 @@ int new_socket() {
   return socket;
 }
 
-/// Of files and sockets that this process may have open, after asking for more: a monitor has a connection
-/// with every node, and 1024 are usual.
-std::size_t raised_descriptor_limit() {
-  constexpr rlim_t kEnough = 65536;  // not all: there are libraries that go through each one that may be open
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
-  rlimit raised = limit;
-  raised.rlim_cur = std::min(limit.rlim_max, kEnough);
-  if (raised.rlim_cur > limit.rlim_cur && ::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
-  return limit.rlim_cur;
-}
-
 }  // namespace
 
-std::vector<std::pair<int, int>> pairs_to_link(const std::vector<RankProcess>& ranks,
-                                               const std::vector<int>& monitors) {
-  std::vector<std::pair<int, int>> pairs;
-  std::set<std::string> seen;
-  for (int rank = 0; rank < std::ssize(ranks); ++rank) {
-    const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
-    if (!machine.empty() && !seen.insert(machine).second) continue;
-    for (const int monitor : monitors) {
-      const bool same = !machine.empty() && ranks[static_cast<std::size_t>(monitor)].machine == machine;
-      if (monitor != rank && !same) pairs.emplace_back(rank, monitor);
-    }
-  }
-  return pairs;
+ProcessLinks::ProcessLinks(int rank, std::set<int> below, int above)
+    : rank_(rank), above_(above), missing_(std::move(below)) {
+  if (!missing_.empty()) listen_for_links();
+  most_links_ = 2 * missing_.size() + kStrangers;
+  if (above_ >= 0) missing_.insert(above_);
 }
 
-ProcessLinks::ProcessLinks(comm::World& world, const std::vector<RankProcess>& ranks,
-                           const std::vector<int>& monitors)
-    : rank_(world.rank()) {
-  const auto pairs = pairs_to_link(ranks, monitors);  // the same on all ranks
-  if (pairs.empty()) return;
-  for (const auto& [rank, monitor] : pairs) {
-    if (monitor != rank_) continue;
-    missing_.insert(rank);
-    if (listener_ < 0) listen_for_links();
-  }
-  const auto all = comm::all_gather_value<Monitor>(world, {token_, port_, own_addresses()});
-  for (const auto& [rank, monitor] : pairs) {
-    if (rank != rank_) continue;
-    missing_.insert(monitor);
-    monitors_[monitor] = all[static_cast<std::size_t>(monitor)];
-    connect_to_next(monitor);
-  }
-  const double latest = steady_seconds() + kSetUpSeconds;
-  while (!missing_.empty() && steady_seconds() < latest) {
-    advance_all();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+void ProcessLinks::connect(const ListeningPort& above) {
+  port_above_ = above;
+  connect_to_next();
 }
 
 ProcessLinks::~ProcessLinks() {
@@ -125,7 +82,6 @@ ProcessLinks::~ProcessLinks() {
 }
 
 void ProcessLinks::listen_for_links() {
-  most_links_ = raised_descriptor_limit() / 2;  // the others are for MPI and files
   listener_ = new_socket();
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -135,13 +91,13 @@ void ProcessLinks::listen_for_links() {
   const bool listens = listener_ >= 0 && ::bind(listener_, any, length) == 0 &&
                        ::listen(listener_, SOMAXCONN) == 0 && ::getsockname(listener_, any, &length) == 0;
   if (!listens) return;  // nobody will be linked: missing() tells
-  port_ = ntohs(address.sin_port);
-  token_ = random_token();
+  own_ = {random_token(), ntohs(address.sin_port), own_addresses()};
 }
 
-/// False if no address is left. What goes wrong later is found by advance().
-bool ProcessLinks::connect_to_next(int monitor) {
-  auto& [token, port, addresses] = monitors_.at(monitor);
+/// If an address is left. What goes wrong later is found by advance().
+void ProcessLinks::connect_to_next() {
+  if (!port_above_) return;
+  auto& [token, port, addresses] = *port_above_;
   while (port != 0 && !addresses.empty()) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -149,15 +105,14 @@ bool ProcessLinks::connect_to_next(int monitor) {
     address.sin_port = htons(port);
     addresses.pop_back();
     const int socket = new_socket();
-    if (socket < 0) return false;
+    if (socket < 0) return;
     if (::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ||
         errno == EINPROGRESS) {
-      links_.push_back({socket, monitor, State::connecting, steady_seconds(), {}});
-      return true;
+      links_.push_back({socket, above_, State::connecting, steady_seconds(), {}});
+      return;
     }
     ::close(socket);
   }
-  return false;
 }
 
 /// Those beyond most_links_ stay missing().
@@ -178,12 +133,12 @@ std::vector<int> ProcessLinks::look() {
 void ProcessLinks::advance_all() {
   if (listener_ >= 0) accept_links();
   for (auto& link : links_) advance(link);
-  std::vector<int> again;
-  for (const auto& link : links_) {
-    if (link.state == State::closed && missing_.count(link.rank) > 0) again.push_back(link.rank);
-  }
-  std::erase_if(links_, [](const Link& link) { return link.state == State::closed; });
-  for (const int monitor : again) connect_to_next(monitor);
+  bool again = false;
+  std::erase_if(links_, [&](const Link& link) {
+    again = again || (link.state == State::closed && link.rank == above_);
+    return link.state == State::closed;
+  });
+  if (again && missing_.contains(above_)) connect_to_next();
 }
 
 void ProcessLinks::advance(Link& link) {
@@ -197,7 +152,7 @@ void ProcessLinks::advance(Link& link) {
     }
     if (::getsockopt(link.socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0)
       return close_link(link);
-    greet(link, monitors_.at(link.rank).token);
+    greet(link, port_above_->token);
     link.state = State::greeting;
     link.since = steady_seconds();
   }
@@ -233,10 +188,10 @@ void ProcessLinks::receive(Link& link) {
 void ProcessLinks::take_greeting(Link& link) {
   Greeting greeting;
   std::memcpy(&greeting, link.received.data(), sizeof greeting);
-  const bool is_monitor = link.rank >= 0;
-  const std::uint64_t expected = is_monitor ? monitors_.at(link.rank).token : token_;
-  if (greeting.token != expected || (is_monitor && greeting.rank != link.rank)) return close_link(link);
-  if (!is_monitor) greet(link, token_);
+  const bool is_above = link.rank >= 0;
+  const std::uint64_t expected = is_above ? port_above_->token : own_.token;
+  if (greeting.token != expected || (is_above && greeting.rank != link.rank)) return close_link(link);
+  if (!is_above) greet(link, own_.token);
   link.rank = greeting.rank;
   link.state = State::linked;
   missing_.erase(link.rank);

@@ -128,7 +128,8 @@ std::string operation_at(const WatchedRank& rank, std::uint64_t sequence) {
 }
 
 std::string with_host(std::span<const WatchedRank> ranks, int rank) {
-  return fmt::format("rank {} on {}", rank, ranks[static_cast<std::size_t>(rank)].host);
+  const std::string& host = ranks[static_cast<std::size_t>(rank)].host;
+  return host.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} on {}", rank, host);
 }
 
 std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int>& some) {
@@ -223,7 +224,9 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const int rank = static_cast<int>(r);
     if (std::find(blamed.begin(), blamed.end(), rank) != blamed.end()) continue;
-    std::string place = describe(ranks[r].heartbeat) + (ranks[r].report ? "" : " (does not answer)");
+    const bool known = ranks[r].report || ranks[r].heartbeat.movement > 0;
+    std::string place = known ? describe(ranks[r].heartbeat) : "nothing is known";
+    if (known && !ranks[r].report) place += " (does not answer)";
     if (const auto state = state_of(ranks[r]); !state.empty()) place += "; " + state;
     by_place[place].push_back(rank);
   }
@@ -237,22 +240,10 @@ std::string others(std::span<const WatchedRank> ranks, const std::vector<int>& b
   return text;
 }
 
-bool marks_differ(std::span<const WatchedRank> ranks) {
-  std::map<std::uint64_t, std::uint64_t> hash_at;
-  for (const auto& rank : ranks) {
-    for (const auto& mark : rank.heartbeat.marks) {
-      if (mark.sequence > 0 && hash_at.emplace(mark.sequence, mark.hash).first->second != mark.hash)
-        return true;
-    }
-  }
-  return false;
-}
-
 /// All have told of one operation, and it is not the same: then it can be told who is not like the others.
-bool have_diverged(std::span<const WatchedRank> ranks) {
-  if (!marks_differ(ranks)) return false;
-  const auto difference = find_difference(ranks);
-  return difference && difference->ranks() == ranks.size();
+bool have_diverged(const Overview& of_all) {
+  return std::any_of(of_all.marks.begin(), of_all.marks.end(),
+                     [](const CommonMark& mark) { return mark.parts.size() > 1; });
 }
 
 }  // namespace
@@ -272,21 +263,30 @@ std::string describe(const Heartbeat& beat) {
   return text + ", after " + after;
 }
 
-Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
-  bool phase = false;
-  for (const auto& rank : ranks) {
-    if (rank.gone && !rank.left) return Trouble::gone;
-    phase = phase || !rank.heartbeat.phase.view().empty();
+Trouble judge(const Overview& of_all, const Limits& limits) {
+  double silent = 0;
+  for (const auto& absence : of_all.absent) {
+    if (absence.gone && !absence.left) return Trouble::gone;
+    silent = std::max(silent, absence.silent_seconds);
   }
-  const double silent = longest(ranks, &WatchedRank::silent_seconds);
-  const bool still =
-      shortest(ranks, &WatchedRank::still_seconds) > (phase ? limits.phase_seconds : limits.seconds);
+  const bool still = of_all.still_seconds > (of_all.phase ? limits.phase_seconds : limits.seconds);
   // Who is silent had stopped moving a little before that.
   if (silent > limits.seconds || (still && silent > limits.seconds / 2)) return Trouble::silent;
-  if (std::any_of(ranks.begin(), ranks.end(), [&](const auto& r) { return side_work_hangs(r, limits); }))
-    return Trouble::side_work;
+  if (of_all.side_seconds > limits.phase_seconds) return Trouble::side_work;
   if (still) return Trouble::still;
-  return have_diverged(ranks) ? Trouble::diverged : Trouble::none;
+  return have_diverged(of_all) ? Trouble::diverged : Trouble::none;
+}
+
+Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits) {
+  std::vector<OverviewPart> parts;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    const auto& rank = ranks[r];
+    const int number = static_cast<int>(r);
+    auto overview = overview_of(rank.heartbeat, rank.still_seconds, rank.beside_still_seconds);
+    overview.absent.push_back({number, rank.gone, rank.left, rank.silent_seconds});
+    parts.push_back({std::move(overview), [number] { return std::vector<int>{number}; }});
+  }
+  return judge(combine(parts), limits);
 }
 
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,

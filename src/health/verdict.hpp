@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "health/heartbeat.hpp"
+#include "health/overview.hpp"
 #include "llampi/comm/format_ranks.hpp"
 
 namespace llampi::health {
@@ -45,10 +46,11 @@ struct Limits {
 
 /// The first that applies, of a job with at least one rank. A job is still when no rank moves: one that waits
 /// for a rank that reads weights, say, is not.
+Trouble judge(const Overview& of_all, const Limits& limits);
 Trouble judge(std::span<const WatchedRank> ranks, const Limits& limits);
 
 /// The ranks that are to blame, and why, one line; then where they and the others stand. Whoever has not
-/// sent a report was asked for one in vain. `folder`: of the records.
+/// sent a report was asked for one in vain; of a rank without a host nothing is known. `folder`: of the records.
 std::string summary(std::span<const WatchedRank> ranks, Trouble trouble, const Limits& limits,
                     const std::string& folder);
 

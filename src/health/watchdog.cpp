@@ -3,19 +3,21 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstring>
+#include <limits>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <thread>
-#include <type_traits>
 #include <utility>
 
 #include "health/flight_file.hpp"
 #include "health/process_links.hpp"
+#include "health/relay.hpp"
 #include "health/verdict.hpp"
 #include "health/watchers.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/process.hpp"
@@ -25,44 +27,23 @@
 namespace llampi::health {
 namespace {
 
-constexpr double kLongestInterval = 1;    // between heartbeats
-constexpr double kLongestPause = 0.1;     // between looks at what has come
-constexpr double kAnswerSeconds = 2;      // for reports
-constexpr double kHasteSeconds = 0.7;     // likewise when a process has ended: mpirun kills the others soon
-constexpr double kFileSeconds = 1;        // for a file, which may be what hangs
-constexpr double kLeaveSeconds = 1;       // after an error: the others leave as well, or never
-constexpr double kAbortSeconds = 5;       // for MPI to end the job
+constexpr double kLongestInterval = 1;  // between heartbeats
+constexpr double kLongestPause = 0.1;   // between looks at what has come
+constexpr double kRelayPause =
+    0.02;  // likewise of a rank with others below it, which wait for what it passes on
+constexpr double kLongestQuiet = 10;   // of a rank, until those below it turn to another
+constexpr double kAnswerSeconds = 2;   // for reports
+constexpr double kHasteSeconds = 0.7;  // likewise when a process has ended: mpirun kills the others soon
+constexpr double kPassingOnSeconds =
+    0.05;                            // besides, of a level of the tree: for the question and what is answered
+constexpr double kFileSeconds = 1;   // for a file, which may be what hangs
+constexpr double kLeaveSeconds = 1;  // after an error: the others leave as well, or never
+constexpr double kAbortSeconds = 5;  // for MPI to end the job
 constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
 constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
-constexpr double kTurnSeconds = 0.05;     // of rank after rank, where any of them could say what is wrong
 constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
-constexpr double kLinkSeconds = 60;  // for connections between nodes, until it is said that there are none
-
-enum class Kind : char {
-  heartbeat = 'h',
-  report = 'r',
-  ask = 'a',   ///< for a report; the job is about to end
-  gone = 'g',  ///< the process of a rank has ended
-  left = 'x',  ///< the sender ends its training after an error
-  last = 'l',  ///< nothing comes after this
-};
-
-/// What a message carries, as it lies in memory: all ranks run one program on one kind of machine.
-template <class T>
-std::string pack(Kind kind, const T& content) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  std::string text(1 + sizeof(T), static_cast<char>(kind));
-  std::memcpy(text.data() + 1, &content, sizeof(T));
-  return text;
-}
-
-template <class T>
-std::optional<T> unpack(const std::string& text) {
-  if (text.size() != 1 + sizeof(T)) return std::nullopt;
-  T content;
-  std::memcpy(&content, text.data() + 1, sizeof(T));
-  return content;
-}
+constexpr double kSetUpSeconds = 2;  // that a job waits at its start for connections, usually milliseconds
+constexpr double kLinkSeconds = 60;  // for them, until it is said that there are none
 
 /// Does what may hang in a thread that is left behind if it does. True if it was done in time.
 bool done_within(double seconds, std::function<void()> work) {
@@ -95,77 +76,57 @@ class Watchdog::Thread {
   void leave();
 
  private:
-  /// What this rank knows of another, in times of steady_seconds().
-  struct Known {
-    double heard = 0, moved = 0;
-    double beside_moved =
-        0;  ///< its second thread; also when that had nothing to do, or waited for other ranks
-    WatchedRank rank;
-  };
-
+  void link_processes();
   void run();
   double look();
-  void take(const comm::Channel::Message& message);
+  void look_at_processes();
+  void speak(double now);
   void answer_if_due(double now);
-  void hear(int rank, const Heartbeat& heartbeat);
-  void send_heartbeats(double now);
-  void watch_neighbour();
-  void watch_other_nodes(double now);
-  void tell_who_is_gone();
   void judge_the_others(double now);
   void judge_alone(double now);
-  void raise_alarm(Trouble trouble, double now);
+  bool judges(double now) const;
+  Overview overview(double now) const;
+  void warn_of_missing_links(const Overview& of_all, double now);
+  void raise_alarm(Trouble trouble, const Overview& of_all, double now);
   [[noreturn]] void end_job(const std::string& summary);
-  bool answered(double now) const;
-  bool has_passed(double now) const;
-  bool all_report() const;
+  bool has_passed(const std::vector<WatchedRank>& ranks) const;
   std::vector<WatchedRank> view(double now) const;
   void write_record(const std::string& reason);
-  Heartbeat own_heartbeat() const {
-    const auto beside = options_.beside ? options_.beside->position() : SideWork::Position{};
-    return heartbeat_of(record_, io_bytes(), peers(), world_.waits(), beside);
-  }
-  FlightReport own_report(const std::string& reason);
-  void say_goodbye(Kind kind, double seconds);
-  void tell(int rank, const std::string& text);
-  std::optional<comm::Channel::Message> next_message();
+  Standing own_standing(double now);
+  FlightReport own_report(const std::string& reason, const Standing& own);
   void stop();
 
   std::string folder() const { return flight_folder(options_.run_dir).string(); }
-  bool is_monitor() const { return std::find(monitors_.begin(), monitors_.end(), rank_) != monitors_.end(); }
-  std::int64_t pid_of(int rank) const { return processes_[static_cast<std::size_t>(rank)].pid; }
-  int peers() const { return static_cast<int>(peers_.size()); }
-  Known& known(int rank) { return known_[static_cast<std::size_t>(rank)]; }
+  /// Between a question and the answer of `rank`.
+  double delay_of(int rank, bool haste) const {
+    return report_delay(rank, ranks_, haste ? kHasteSeconds : std::numeric_limits<double>::infinity());
+  }
 
   comm::World& world_;
   const FlightRecord& record_;
   const WatchdogOptions options_;
   const Limits limits_;
   const double interval_;
-  const int rank_;
+  const int rank_, ranks_;
   const std::string host_;
-  std::unique_ptr<comm::Channel> channel_;  ///< null: this rank watches itself
-  std::vector<int> monitors_;
-  std::vector<int> peers_;  ///< who is told, and tells: all of a monitor, the monitors of the others
-  std::vector<RankProcess> processes_;
-  int neighbour_ = -1;
+  const std::vector<int> monitors_;
+  Relay relay_;
+  const std::vector<RankProcess> node_;
+  const RankProcess* neighbour_ = nullptr;  ///< in node_
   std::unique_ptr<ProcessLinks> links_;
   Log log_;
 
-  std::vector<Known> known_;  ///< per rank
-  std::set<int> finished_;    ///< ranks from which nothing comes any more
-  double started_ = 0, last_look_ = 0, last_heartbeat_ = 0, last_judgement_ = 0;
+  Heartbeat last_;                       ///< of this rank
+  double moved_ = 0, beside_moved_ = 0;  ///< this rank, and its second thread
+  double started_ = 0, last_look_ = 0, last_spoke_ = 0, last_judgement_ = 0;
   Trouble trouble_ = Trouble::none;  ///< that this rank has found
+  Overview found_in_;                ///< in which
   double alarm_ends_ = 0;
   double quiet_until_ = 0;                ///< until then another rank that has found trouble says so
   double asked_at_ = -kSpokenForSeconds;  ///< for a report
-  struct Question {
-    int from = 0;
-    std::string reason;
-  };
-  std::optional<Question> asked_;  ///< for a report that is not due yet
+  std::optional<Question> question_;      ///< for which it is not due yet
   bool record_written_ = false;
-  bool links_told_ = false;  ///< whether there are connections to other nodes
+  bool links_told_ = false;  ///< which connections to other nodes are missing
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -179,42 +140,64 @@ Watchdog::Thread::Thread(comm::World& world, const FlightRecord& record, Watchdo
       record_(record),
       options_(std::move(options)),
       limits_{options_.seconds, std::max(options_.seconds, options_.least_phase_seconds)},
-      interval_(heartbeat_interval(world.size(), std::min(kLongestInterval, options_.seconds / 10),
-                                   options_.seconds / 10)),
+      interval_(std::min(kLongestInterval, options_.seconds / 10)),
       rank_(world.rank()),
+      ranks_(world.size()),
       host_(world.topology().host),
-      channel_(world.channel()),
+      monitors_(WatchTree(world.topology().node_of_rank).monitors()),
+      relay_({rank_, world.topology(), world.channel(), exchange_hosts(world, monitors_),
+              std::min(kLongestQuiet, options_.seconds / 4), steady_seconds()}),
+      node_(exchange_processes(world)),
+      neighbour_(neighbour_of(node_, rank_)),
       log_(log) {
-  processes_ = exchange_processes(world);
-  monitors_ = choose_monitors(processes_);
-  if (!channel_ && world.size() > 1) {
+  if (!relay_.can_speak() && ranks_ > 1) {
     log.warning("MPI does not let a second thread call it: each rank watches only itself");
   }
-  for (int rank = 0; rank < world.size(); ++rank) {
-    const bool monitor = std::find(monitors_.begin(), monitors_.end(), rank) != monitors_.end();
-    if (rank != rank_ && (monitor || is_monitor())) peers_.push_back(rank);
-  }
-  neighbour_ = neighbour_of(processes_, rank_);
-  links_ = std::make_unique<ProcessLinks>(world, processes_, monitors_);
+  moved_ = beside_moved_ = steady_seconds();
+  link_processes();
   last_look_ = started_ = steady_seconds();
-  last_heartbeat_ = started_ - interval_ + heartbeat_delay(rank_, world.size(), interval_);
-  for (const auto& process : processes_) {
-    known_.push_back({last_look_, last_look_, last_look_, {}});
-    known_.back().rank.host = process.host;
-  }
+  last_spoke_ = started_ - interval_ +
+                speaking_delay(world.topology().local_rank, world.topology().local_ranks, interval_);
   thread_ = std::thread([this] { run(); });
+}
+
+/// With ranks above and below this one whose processes no rank on this machine sees.
+void Watchdog::Thread::link_processes() {
+  const auto& node_of_rank = world_.topology().node_of_rank;
+  const auto unseen = unseen_from_first(node_);
+  const bool is_first = node_.front().rank == rank_;
+  std::set<int> below;
+  for (const int child : relay_.tree().children(rank_)) {
+    const bool here = node_of_rank[static_cast<std::size_t>(child)] == world_.topology().node;
+    if (!here || std::find(unseen.begin(), unseen.end(), child) != unseen.end()) below.insert(child);
+  }
+  const bool is_linked = is_first || std::find(unseen.begin(), unseen.end(), rank_) != unseen.end();
+  const int above = is_linked ? relay_.tree().parent(rank_) : -1;
+  links_ = std::make_unique<ProcessLinks>(rank_, below, above);
+  if (relay_.can_speak()) {
+    for (const int child : below) relay_.send_port(child, comm::packed(links_->port()));
+  } else if (const auto ports = comm::all_gather_value(world_, links_->port()); above >= 0) {
+    links_->connect(ports[static_cast<std::size_t>(above)]);
+  }
+  if (links_->missing().empty()) return;
+  speak(steady_seconds());  // so that they know the host
+  const double latest = steady_seconds() + kSetUpSeconds;
+  while (!links_->missing().empty() && steady_seconds() < latest) {
+    relay_.receive(steady_seconds());
+    look_at_processes();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Watchdog::Thread::~Thread() {
   if (!thread_.joinable()) return;
   stop();
-  if (!channel_) return;
-  for (const int peer : peers_) tell(peer, {static_cast<char>(Kind::left)});
+  relay_.tell_of_leaving();
 }
 
 void Watchdog::Thread::leave() {
   stop();
-  if (channel_) say_goodbye(Kind::left, kLeaveSeconds);
+  relay_.say_goodbye(true, kLeaveSeconds);
 }
 
 void Watchdog::Thread::stop() {
@@ -228,18 +211,17 @@ void Watchdog::Thread::stop() {
 }
 
 void Watchdog::Thread::run() {
-  const auto pause = std::chrono::duration<double>(std::min(kLongestPause, interval_));
+  const double longest = relay_.tree().children(rank_).empty() ? kLongestPause : kRelayPause;
+  const auto pause = std::chrono::duration<double>(std::min(longest, interval_));
   std::unique_lock lock(mutex_);
   while (!wake_.wait_for(lock, pause, [&] { return stopped_; })) {
     lock.unlock();
     try {
       if (health::take_flight_record_request()) write_record("the process was told to terminate");
       const double now = look();  // no later time: this process may be suspended anywhere
-      watch_neighbour();
-      watch_other_nodes(now);
       // Suspended meanwhile: what it sees may be the end of a job of which the next look tells.
       const bool suspended = steady_seconds() - now > kFarApart;
-      if (!suspended) channel_ ? judge_the_others(now) : judge_alone(now);
+      if (!suspended) relay_.can_speak() ? judge_the_others(now) : judge_alone(now);
     } catch (const std::exception&) {  // short of memory or of threads: it looks again
     }
     lock.lock();
@@ -251,229 +233,205 @@ double Watchdog::Thread::look() {
   const double now = steady_seconds();
   // Suspended as a whole, as jobs are that give way to others: nobody was silent in that time.
   if (const double pause = now - last_look_; pause > kFarApart) {
-    const auto shift = [&](double& time) { time = std::min(time + pause, now); };  // some came meanwhile
-    for (auto& known : known_) shift(known.heard), shift(known.moved), shift(known.beside_moved);
+    relay_.forget(pause, now);
+    moved_ = std::min(moved_ + pause, now), beside_moved_ = std::min(beside_moved_ + pause, now);
     quiet_until_ = std::max(quiet_until_, now + kAnswerSeconds);  // first hear what the others know
   }
   last_look_ = now;
-  if (channel_) {
-    while (const auto message = next_message()) take(*message);
-  }
+  relay_.receive(now);
+  look_at_processes();
+  if (relay_.has_news() || now - last_spoke_ >= interval_) speak(now);
   answer_if_due(now);
-  if (now - last_heartbeat_ >= interval_) send_heartbeats(now);
   return now;
 }
 
-void Watchdog::Thread::send_heartbeats(double now) {
-  last_heartbeat_ = now;
-  const Heartbeat heartbeat = own_heartbeat();
-  hear(rank_, heartbeat);
-  const std::string text = pack(Kind::heartbeat, heartbeat);
-  if (!channel_) return;
-  for (const int peer : peers_) tell(peer, text);
-  tell_who_is_gone();
-}
-
-/// One that fails is of a rank that is lost; its silence will tell.
-std::optional<comm::Channel::Message> Watchdog::Thread::next_message() {
-  try {
-    return channel_->receive();
-  } catch (const Error&) {
-    return std::nullopt;
+/// Of the neighbour, then the one after it: whoever is left in the end knows of all. And of those on other machines.
+void Watchdog::Thread::look_at_processes() {
+  while (neighbour_ != nullptr && process_state(neighbour_->pid) == 0) {
+    relay_.set_gone(neighbour_->rank);
+    neighbour_ = neighbour_after(node_, rank_, neighbour_->rank);
   }
+  for (const int rank : links_->look()) relay_.set_gone(rank);
+  if (auto port = relay_.take_port()) links_->connect(comm::unpacked<ListeningPort>(*port));
 }
 
-/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell. One
-/// to a process that has ended may wait in MPI, which has its own words to say about it.
-void Watchdog::Thread::tell(int rank, const std::string& text) {
-  if (known(rank).rank.gone) return;
-  try {
-    channel_->send(rank, text);
-  } catch (const Error&) {
-  }
+void Watchdog::Thread::speak(double now) {
+  last_spoke_ = now;
+  relay_.speak(own_standing(now), {links_->missing().begin(), links_->missing().end()}, now);
 }
 
-void Watchdog::Thread::hear(int rank, const Heartbeat& heartbeat) {
-  auto& sender = known(rank);
-  sender.heard = steady_seconds();
-  const auto& before = sender.rank.heartbeat;
-  if (heartbeat.movement != before.movement) sender.moved = sender.heard;
-  if (heartbeat.beside_movement != before.beside_movement || heartbeat.beside.view().empty() ||
+Standing Watchdog::Thread::own_standing(double now) {
+  const auto beside = options_.beside ? options_.beside->position() : SideWork::Position{};
+  const auto heartbeat = heartbeat_of(record_, io_bytes(), relay_.peers(), world_.waits(), beside);
+  if (heartbeat.movement != last_.movement) moved_ = now;
+  if (heartbeat.beside_movement != last_.beside_movement || heartbeat.beside.view().empty() ||
       heartbeat.beside_waits)
-    sender.beside_moved = sender.heard;
-  sender.rank.heartbeat = heartbeat;
+    beside_moved_ = now;
+  last_ = heartbeat;
+  return {heartbeat, std::max(0.0, now - moved_), std::max(0.0, now - beside_moved_)};
 }
 
-void Watchdog::Thread::take(const comm::Channel::Message& message) {
-  const auto kind = static_cast<Kind>(message.text.empty() ? '\0' : message.text.front());
-  switch (kind) {
-    case Kind::heartbeat:
-      if (const auto heartbeat = unpack<Heartbeat>(message.text)) hear(message.from, *heartbeat);
-      break;
-    case Kind::report:
-      if (const auto report = unpack<FlightReport>(message.text)) {
-        hear(message.from, report->heartbeat);
-        known(message.from).rank.report = std::make_shared<FlightReport>(*report);
-        if (report->neighbour >= 0) known(report->neighbour).rank.state = report->neighbour_state;
-      }
-      break;
-    case Kind::ask:
-      asked_at_ = steady_seconds();
-      quiet_until_ = asked_at_ + kQuietSeconds + report_delay(rank_);
-      asked_ = {message.from, message.text.substr(1)};
-      answer_if_due(asked_at_);
-      break;
-    case Kind::gone:
-      if (const auto rank = unpack<std::int32_t>(message.text)) known(*rank).rank.gone = true;
-      break;
-    case Kind::left:
-      known(message.from).rank.left = true;
-      finished_.insert(message.from);
-      break;
-    case Kind::last:
-      finished_.insert(message.from);
-      break;
-  }
-}
-
-/// A thousand ranks that write their records and answer at once would hold up each other, and whoever asked.
+/// A thousand ranks that write their records at once would hold up each other.
 void Watchdog::Thread::answer_if_due(double now) {
-  if (!asked_ || now - asked_at_ < report_delay(rank_)) return;
-  const auto [from, reason] = *std::exchange(asked_, std::nullopt);
-  tell(from, pack(Kind::report, own_report(reason)));
-}
-
-/// Then the one after it: whoever is left in the end knows of all.
-void Watchdog::Thread::watch_neighbour() {
-  const int before = neighbour_;
-  while (neighbour_ >= 0 && process_state(pid_of(neighbour_)) == 0) {
-    known(neighbour_).rank.gone = true;
-    neighbour_ = neighbour_after(processes_, rank_, neighbour_);
+  if (auto question = relay_.take_question()) {
+    asked_at_ = now;
+    quiet_until_ = now + kQuietSeconds + delay_of(rank_, question->haste);
+    question_ = std::move(question);
   }
-  if (neighbour_ != before) tell_who_is_gone();
+  if (!question_ || now - asked_at_ < delay_of(rank_, question_->haste)) return;
+  const auto question = *std::exchange(question_, std::nullopt);
+  const Standing own = own_standing(now);
+  relay_.answer(own, own_report(question.reason, own), now);
 }
 
-void Watchdog::Thread::watch_other_nodes(double now) {
-  const auto ended = links_->look();
-  for (const int rank : ended) known(rank).rank.gone = true;
-  if (!ended.empty()) tell_who_is_gone();
-  if (now - started_ < kLinkSeconds || links_told_) return;
-  links_told_ = true;
-  if (links_->missing().empty()) return;
-  log_.warning("rank 0 has no connection to {}: should that process end, only its silence will tell",
-               comm::format_ranks({links_->missing().begin(), links_->missing().end()}));
+/// The one that is to be heard: rank 0, or the deputy in its place.
+bool Watchdog::Thread::judges(double now) const {
+  const bool root_is_lost = relay_.gone().contains(0) || relay_.silent_seconds(0, now) > limits_.seconds;
+  return rank_ == 0 || (rank_ == monitors_.back() && root_is_lost);
 }
 
-/// Again and again: one that does not read misses some.
-void Watchdog::Thread::tell_who_is_gone() {
-  if (!channel_) return;
-  for (int rank = 0; rank < std::ssize(known_); ++rank) {
-    if (!known(rank).rank.gone) continue;
-    for (const int monitor : monitors_) {
-      if (monitor != rank_) tell(monitor, pack(Kind::gone, static_cast<std::int32_t>(rank)));
-    }
-  }
-}
-
-std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
-  std::vector<WatchedRank> ranks;
-  for (const auto& known : known_) {
-    ranks.push_back(known.rank);
-    ranks.back().silent_seconds = std::max(0.0, now - known.heard);  // messages came after it was `now`
-    ranks.back().still_seconds = std::max(0.0, now - known.moved);
-    ranks.back().beside_still_seconds = std::max(0.0, now - known.beside_moved);
-  }
-  return ranks;
+/// Each level of the tree but one tells of what has moved up to an interval later.
+Overview Watchdog::Thread::overview(double now) const {
+  Overview of_all = relay_.overview(now);
+  of_all.still_seconds -= std::max(0, relay_.tree().depth() - 1) * interval_;
+  return of_all;
 }
 
 void Watchdog::Thread::judge_the_others(double now) {
   if (trouble_ != Trouble::none) {
-    if (!answered(now) && now <= alarm_ends_) return;
-    if (!has_passed(now)) end_job(summary(view(now), trouble_, limits_, folder()));
+    const auto ranks = view(now);
+    const bool answered =
+        std::all_of(ranks.begin(), ranks.end(), [&](const auto& rank) {  // whoever can be expected to
+          return rank.report || rank.gone || rank.left || rank.silent_seconds > limits_.seconds;
+        });
+    if (!answered && now <= alarm_ends_) return;
+    if (!has_passed(ranks)) end_job(summary(ranks, trouble_, limits_, folder()));
     trouble_ = Trouble::none;
-    for (auto& known : known_) known.rank.report.reset();
+    relay_.end_question();
     return;
   }
   if (now < quiet_until_) return;  // its end, and mpirun's, of one rank after another are no news
-  const auto silent = [&](int rank, double seconds) {
-    return known(rank).rank.gone || now - known(rank).heard > seconds;
-  };
-  if (is_monitor()) {
-    const bool dead = std::any_of(known_.begin(), known_.end(), [](const auto& k) { return k.rank.gone; });
-    if (now - last_judgement_ < interval_ && !dead) return;
+  if (judges(now)) {
+    if (now - last_judgement_ < interval_ && relay_.gone().empty()) return;
     last_judgement_ = now;
-    if (rank_ == 0 || silent(0, limits_.seconds)) raise_alarm(judge(view(now), limits_), now);
-    return;
+    const Overview of_all = overview(now);
+    warn_of_missing_links(of_all, now);
+    return raise_alarm(judge(of_all, limits_), of_all, now);
   }
-  // The monitors have had time to do it; one rank after another, so that one speaks.
-  const double patience = 1.25 * limits_.seconds + 1 + kTurnSeconds * rank_;
-  if (!std::all_of(monitors_.begin(), monitors_.end(), [&](int m) { return silent(m, patience); })) return;
-  if (now - asked_at_ < kSpokenForSeconds) end_job("");
-  take({rank_, pack(Kind::report, own_report("no rank that watches has been heard of"))});
+  if (rank_ == monitors_.back()) return;
+  // The monitors have had time to do it; one rank after another, so that one speaks. When they have found why the job ends, and
+  // one of them has ended with it, little is waited for the other.
+  const bool spoken_for = now - asked_at_ < kSpokenForSeconds;
+  const auto ended = [&](int monitor) { return relay_.gone().contains(monitor); };
+  const bool ends = spoken_for && std::any_of(monitors_.begin(), monitors_.end(), ended);
+  const double patience = ends ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
+  const auto lost = [&](int monitor) {
+    return ended(monitor) || relay_.silent_seconds(monitor, now) > patience;
+  };
+  if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
+  if (spoken_for) end_job("");
+  relay_.ask("no rank that watches has been heard of", true, now);
+  const Standing own = own_standing(now);
+  relay_.answer(own, own_report("no rank that watches has been heard of", own), now);
   end_job(summary(view(now), Trouble::silent, limits_, folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
-  for (int rank = 0; rank < std::ssize(known_); ++rank) {
-    if (!known(rank).rank.gone) continue;
-    own_report("a rank has ended");
-    end_job(fmt::format("rank {} on {} has ended; the record of rank {} is in {}", rank,
-                        known(rank).rank.host, rank_, folder()));
+  for (const int rank : relay_.gone()) {
+    own_report("a rank has ended", own_standing(now));
+    const std::string host = relay_.host_of(rank);
+    end_job(fmt::format("rank {}{}{} has ended; the record of rank {} is in {}", rank,
+                        host.empty() ? "" : " on ", host, rank_, folder()));
   }
-  auto& self = known(rank_);
-  const bool phase = !self.rank.heartbeat.phase.view().empty();
-  const double patience = (phase ? limits_.phase_seconds : limits_.seconds) + kTurnSeconds * rank_;
-  if (now - self.moved <= patience) return;
-  own_report("nothing moves");
+  const double patience =
+      (last_.phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
+  if (now - moved_ <= patience) return;
+  own_report("nothing moves", own_standing(now));
   end_job(fmt::format("nothing has moved for {:g} s on rank {} on {}: {}\n  its record is in {}",
-                      now - self.moved, rank_, host_, describe(self.rank.heartbeat), folder()));
+                      now - moved_, rank_, host_, describe(last_), folder()));
 }
 
-void Watchdog::Thread::raise_alarm(Trouble trouble, double now) {
+void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now) {
+  if (now - started_ < kLinkSeconds || links_told_) return;
+  links_told_ = true;
+  if (of_all.unlinked.empty()) return;
+  const std::set<int> ranks(of_all.unlinked.begin(), of_all.unlinked.end());
+  log_.warning(
+      "there is no connection between nodes to {}: should such a process end, only its silence will tell",
+      comm::format_ranks({ranks.begin(), ranks.end()}));
+}
+
+void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, double now) {
   if (trouble == Trouble::none) return;
   trouble_ = trouble;
-  // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
-  for (auto& known : known_) known.rank.marks_at_alarm = known.rank.heartbeat.marks;
-  alarm_ends_ = now + (trouble == Trouble::gone ? kHasteSeconds : kAnswerSeconds) +
-                report_delay(static_cast<int>(known_.size()) - 1);
+  found_in_ = of_all;
+  const bool haste = trouble == Trouble::gone;
+  alarm_ends_ = now + (haste ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, haste) +
+                kPassingOnSeconds * relay_.tree().depth();
   const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
                              : trouble == Trouble::silent    ? "a rank is silent"
                              : trouble == Trouble::diverged  ? "ranks do different things"
                              : trouble == Trouble::side_work ? "work beside training hangs"
                                                              : "nothing moves";
-  for (const int peer : peers_) tell(peer, static_cast<char>(Kind::ask) + std::string(reason));
-  take({rank_, pack(Kind::report, own_report(reason))});
+  relay_.ask(reason, haste, now);
+  const Standing own = own_standing(now);
+  relay_.answer(own, own_report(reason, own), now);
 }
 
-/// Whoever can be expected to.
-bool Watchdog::Thread::answered(double now) const {
-  return std::all_of(known_.begin(), known_.end(), [&](const Known& known) {
-    return known.rank.report || known.rank.gone || known.rank.left || now - known.heard > limits_.seconds;
-  });
+/// What is known of all ranks, while they are asked.
+std::vector<WatchedRank> Watchdog::Thread::view(double now) const {
+  WatchedRank unknown;
+  unknown.still_seconds = std::numeric_limits<double>::infinity();
+  std::vector<WatchedRank> ranks(static_cast<std::size_t>(ranks_), unknown);
+  const auto at = [&](int rank) -> WatchedRank& { return ranks[static_cast<std::size_t>(rank)]; };
+  for (int rank = 0; rank < ranks_; ++rank) at(rank).host = relay_.host_of(rank);
+  for (const auto& [number, account] : relay_.accounts(now)) {
+    auto& rank = at(number);
+    if (!account.host.empty()) rank.host = account.host;
+    rank.heartbeat = account.standing.heartbeat;
+    rank.silent_seconds = account.silent_seconds;
+    rank.still_seconds = account.standing.still_seconds;
+    rank.beside_still_seconds = account.standing.side_seconds;
+    if (account.report.empty()) continue;
+    rank.report = std::make_shared<FlightReport>(account.report.front());
+    if (rank.report->neighbour >= 0) at(rank.report->neighbour).state = rank.report->neighbour_state;
+  }
+  for (const int rank : relay_.gone()) at(rank).gone = true;
+  for (const int rank : relay_.left()) at(rank).left = true;
+  // Ranks that differ go on meanwhile, and what showed it is no longer among their latest marks.
+  std::map<int, std::size_t> marks;
+  for (const auto& mark : found_in_.marks) {
+    for (const auto& part : mark.parts) {
+      for (const int rank : part.ranks) {
+        auto& kept = at(rank).marks_at_alarm;
+        if (marks[rank] < kept.size()) kept[marks[rank]++] = {mark.sequence, part.hash};
+      }
+    }
+  }
+  return ranks;
 }
 
-/// One was late: now nobody is silent, or the disk for which a second thread waited does its work again.
-bool Watchdog::Thread::has_passed(double now) const {
-  if (trouble_ == Trouble::silent) return all_report();
-  return trouble_ == Trouble::side_work && judge(view(now), limits_) != Trouble::side_work;
+/// One was late: now nobody is silent, or the disk for which a second thread waited does its work again, or whoever has ended
+/// had said why.
+bool Watchdog::Thread::has_passed(const std::vector<WatchedRank>& ranks) const {
+  if (trouble_ == Trouble::silent)
+    return std::all_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.report != nullptr; });
+  const bool may_pass = trouble_ == Trouble::side_work || trouble_ == Trouble::gone;
+  return may_pass && judge(ranks, limits_) != trouble_;
 }
 
-bool Watchdog::Thread::all_report() const {
-  return std::all_of(known_.begin(), known_.end(), [](const Known& k) { return k.rank.report != nullptr; });
-}
-
-FlightReport Watchdog::Thread::own_report(const std::string& reason) {
+FlightReport Watchdog::Thread::own_report(const std::string& reason, const Standing& own) {
   write_record(reason);
-  FlightReport report = report_of(record_, own_heartbeat());
-  report.neighbour = neighbour_;
-  if (neighbour_ >= 0) report.neighbour_state = process_state(pid_of(neighbour_));
+  FlightReport report = report_of(record_, own.heartbeat);
+  if (neighbour_ == nullptr) return report;
+  report.neighbour = neighbour_->rank;
+  report.neighbour_state = process_state(neighbour_->pid);
   return report;
 }
 
 void Watchdog::Thread::write_record(const std::string& reason) {
   const auto file = flight_file(options_.run_dir, rank_);
-  const auto ranks = static_cast<int>(known_.size());
-  const std::string text = flight_json(record_, {rank_, ranks, host_, reason});
+  const std::string text = flight_json(record_, {rank_, ranks_, host_, reason});
   record_written_ = true;
   done_within(kFileSeconds, [file, text] {
     std::filesystem::create_directories(file.parent_path());
@@ -486,34 +444,14 @@ void Watchdog::Thread::end_job(const std::string& summary) {
     if (complain && !summary.empty()) complain(summary);
   });
   // Without a channel MPI is not to be called from here, and mpirun ends the others.
-  if (channel_) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
+  if (relay_.can_speak()) done_within(kAbortSeconds, [&world = world_] { world.abort(1); });
   std::_Exit(1);
-}
-
-/// Nothing that was sent stays behind in MPI, where it could meet a communicator that is made later or the
-/// end of MPI; unless somebody does not answer, whom nobody watches any more.
-void Watchdog::Thread::say_goodbye(Kind kind, double seconds) {
-  const std::string text(1, static_cast<char>(kind));
-  std::vector<int> left = peers_;
-  const double latest = steady_seconds() + seconds;
-  try {
-    while (!left.empty() || finished_.size() < peers_.size() || !channel_->sent()) {
-      if (steady_seconds() > latest) return;
-      std::erase_if(left, [&](int peer) { return channel_->send(peer, text); });
-      while (const auto message = channel_->receive()) {
-        const auto heard = static_cast<Kind>(message->text.front());
-        if (heard == Kind::left || heard == Kind::last) finished_.insert(message->from);
-      }
-      std::this_thread::yield();
-    }
-  } catch (const std::exception&) {  // of a rank that is lost, say
-  }
 }
 
 void Watchdog::Thread::finish() {
   world_.barrier();
   stop();
-  if (channel_) say_goodbye(Kind::last, options_.seconds);
+  relay_.say_goodbye(false, options_.seconds);
   if (!record_written_) return;
   std::error_code ignored;  // it was told to terminate, and had the time to end well
   std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "health/watchers.hpp"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <tuple>
 
 #include "llampi/comm/comm.hpp"
@@ -15,58 +15,74 @@ namespace llampi::health {
 
 namespace {
 
+constexpr double kTurnSeconds = 0.05;
+constexpr int kMostTurns = 100;  // nobody waits longer than for so many
+
 /// What the ranks tell each other.
 struct Introduction {
-  std::string host, process_namespace;
+  std::int32_t rank = 0;
+  std::string process_namespace;
   std::int64_t pid = 0;
-  int node = 0;
 
-  auto members() { return std::tie(host, process_namespace, pid, node); }
+  auto members() { return std::tie(rank, process_namespace, pid); }
 };
 
 }  // namespace
 
 std::vector<RankProcess> exchange_processes(comm::World& world) {
-  const Introduction own{world.topology().host, process_namespace(), ::getpid(), world.topology().node};
   std::vector<RankProcess> processes;
-  for (const auto& [host, space, pid, node] : comm::all_gather_value(world, own))
-    processes.push_back({host, space.empty() ? "" : fmt::format("{} {} {}", host, node, space), pid, node});
+  const Introduction own{world.rank(), process_namespace(), ::getpid()};
+  for (const auto& text : world.all_gather_on_node(comm::packed(own))) {
+    const auto [rank, space, pid] = comm::unpacked<Introduction>(text);
+    processes.push_back({rank, space, pid});
+  }
   return processes;
 }
 
-std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks) {
-  if (ranks.size() == 1) return {0};
-  const auto other =
-      std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) { return rank.node != ranks[0].node; });
-  return {0, other == ranks.end() ? 1 : static_cast<int>(other - ranks.begin())};
+std::vector<std::string> exchange_hosts(comm::World& world, const std::vector<int>& ranks) {
+  const auto& topology = world.topology();
+  std::vector<std::string> hosts;
+  for (const int rank : ranks)
+    hosts.push_back(topology.nodes == 1 ? topology.host : world.broadcast(topology.host, rank));
+  return hosts;
 }
 
-double heartbeat_interval(int ranks, double seconds, double longest) {
-  return std::min(std::max(seconds, kSpeakingSeconds * ranks / kSpeakers), std::max(seconds, longest));
-}
-
-double heartbeat_delay(int rank, int ranks, double interval) {
-  return ranks > kSpeakers ? interval * rank / ranks : 0;
-}
-
-double report_delay(int rank) {
-  const int turn = rank / kSpeakers;
-  return kSpeakingSeconds * turn;
-}
-
-int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour) {
-  const auto count = static_cast<int>(ranks.size());
-  const std::string& machine = ranks[static_cast<std::size_t>(rank)].machine;
-  if (machine.empty()) return -1;
-  for (int other = (neighbour + 1) % count; other != rank; other = (other + 1) % count) {
-    if (ranks[static_cast<std::size_t>(other)].machine == machine) return other;
+const RankProcess* neighbour_after(const std::vector<RankProcess>& node, int rank, int neighbour) {
+  const auto at = [&](int wanted) {
+    return std::find_if(node.begin(), node.end(), [&](const auto& one) { return one.rank == wanted; });
+  };
+  const auto own = at(rank);
+  if (own->machine.empty()) return nullptr;
+  for (auto other = std::next(at(neighbour)); other != own; ++other) {
+    if (other == node.end()) other = node.begin();
+    if (other == own) break;
+    if (other->machine == own->machine) return &*other;
   }
-  return -1;
+  return nullptr;
 }
 
-int neighbour_of(const std::vector<RankProcess>& ranks, int rank) {
-  const int other = neighbour_after(ranks, rank, rank);
-  return other < 0 || process_state(ranks[static_cast<std::size_t>(other)].pid) == 0 ? -1 : other;
+const RankProcess* neighbour_of(const std::vector<RankProcess>& node, int rank) {
+  const RankProcess* const other = neighbour_after(node, rank, rank);
+  return other == nullptr || process_state(other->pid) == 0 ? nullptr : other;
 }
+
+std::vector<int> unseen_from_first(const std::vector<RankProcess>& node) {
+  std::vector<int> ranks;
+  std::set<std::string> seen = {node.front().machine};
+  for (auto other = std::next(node.begin()); other != node.end(); ++other) {
+    if (other->machine.empty() || seen.insert(other->machine).second) ranks.push_back(other->rank);
+  }
+  return ranks;
+}
+
+double speaking_delay(int local_rank, int local_ranks, double interval) {
+  return std::min(static_cast<double>(local_ranks) / kSpeakersPerSecond, interval) * local_rank / local_ranks;
+}
+
+double report_delay(int rank, int ranks, double longest) {
+  return std::min(static_cast<double>(ranks) / kWritersPerSecond, longest) * rank / ranks;
+}
+
+double turn_of(int rank) { return kTurnSeconds * std::min(rank, kMostTurns); }
 
 }  // namespace llampi::health

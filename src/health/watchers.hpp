@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks watch which.
+// Which ranks watch which processes, and when ranks speak.
 #pragma once
 
 #include <cstdint>
@@ -10,35 +10,40 @@
 
 namespace llampi::health {
 
-/// A rank, as others need to know it to watch it.
+/// A rank of this node, as others need to know it to watch it.
 struct RankProcess {
-  std::string host;
+  int rank = 0;
   std::string machine;  ///< whose processes see each other; empty: not known
   std::int64_t pid = 0;
-  int node = 0;
 };
 
-/// By rank. Collective.
+/// Of the ranks of this rank's node, by local rank. Collective.
 std::vector<RankProcess> exchange_processes(comm::World& world);
 
-/// Who is told by all ranks: rank 0 and, with more ranks, the first one of another node, or rank 1.
-std::vector<int> choose_monitors(const std::vector<RankProcess>& ranks);
+/// Their hosts. Collective.
+std::vector<std::string> exchange_hosts(comm::World& world, const std::vector<int>& ranks);
 
-/// Who speaks to a monitor when, so that it hears no more than kSpeakers ranks within kSpeakingSeconds, however many
-/// there are.
-inline constexpr int kSpeakers = 256;
-inline constexpr double kSpeakingSeconds = 1;
-/// Between two heartbeats of a rank: `seconds` or, with more ranks, longer, but no longer than `longest`.
-double heartbeat_interval(int ranks, double seconds, double longest);
-/// By which the heartbeats of this rank come after those of rank 0: spread over the interval where there are many.
-double heartbeat_delay(int rank, int ranks, double interval);
-/// Between being asked for a report and giving it, as a file and as a message: kSpeakers ranks at a time.
-double report_delay(int rank);
+/// Whose process `rank` watches: the next rank on its machine, around; none if there is none that can be seen.
+/// A pointer into `node`.
+const RankProcess* neighbour_of(const std::vector<RankProcess>& node, int rank);
+/// Whom it watches when `neighbour` has ended: the next one after that, whether it has ended or not; null: none.
+const RankProcess* neighbour_after(const std::vector<RankProcess>& node, int rank, int neighbour);
 
-/// Whose process `rank` watches: the next rank on its machine, around; -1 if there is none that can be seen.
-int neighbour_of(const std::vector<RankProcess>& ranks, int rank);
-/// Whom it watches when `neighbour` has ended: the next one after that, whether it has ended or not; -1:
-/// none.
-int neighbour_after(const std::vector<RankProcess>& ranks, int rank, int neighbour);
+/// The ranks of a node of which no process that is watched from the node's first rank on sees the end: the first of each other
+/// machine.
+std::vector<int> unseen_from_first(const std::vector<RankProcess>& node);
+
+/// By which the heartbeats of a rank come after those of the first of its node, which hears so many a second.
+inline constexpr int kSpeakersPerSecond = 256;
+/// @param interval between two heartbeats of a rank
+double speaking_delay(int local_rank, int local_ranks, double interval);
+
+/// Between being asked for a report and giving it, as a file and as a message: so many ranks a second write files.
+inline constexpr int kWritersPerSecond = 1024;
+/// @param longest that a rank may wait, whatever their number
+double report_delay(int rank, int ranks, double longest);
+
+/// By which a rank that could say what is wrong waits for those before it, so that one of them says it.
+double turn_of(int rank);
 
 }  // namespace llampi::health

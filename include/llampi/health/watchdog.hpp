@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends a job in which a rank has died, has stopped, or does something else than the others, and says which.
 //
-// A thread on every rank. Rank 0 and a deputy, on another node if there is one, are told by all ranks every
-// second where they stand, and tell all ranks that they are there. Rank 0 judges, and the deputy if rank 0
+// A thread on every rank. Ranks tell every second where they stand along a tree (docs/scaling.md), up to rank 0, and
+// down it that rank 0 and a deputy, on another node if there is one, are there. Rank 0 judges, and the deputy if rank 0
 // has fallen silent. Then every rank that still answers writes its flight record to the run folder, whoever
 // judged says what is wrong, and the job is aborted. A rank that hears neither of the two ends the job
 // itself. Ranks of one machine watch each other's processes, and connections between machines show the end of

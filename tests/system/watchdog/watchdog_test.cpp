@@ -175,6 +175,18 @@ TEST_F(Watchdogs, NameARankThatHasEndedAloneOnItsNode) {
   }
 }
 
+// Of twelve nodes that of rank 3 has another below it, which rank 3 tells of, and whose questions it passes on.
+TEST_F(Watchdogs, NameARankOnWhichOthersRely) {
+  const Ending ending = job(12, "1 stop 3 100 apart");
+  EXPECT_EQ(ending.status, 1) << ending.err;
+  EXPECT_LT(took_, kSoon);
+  ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
+  EXPECT_THAT(ending.complaints()[0],
+              ContainsRegex("llampi: watchdog: rank 3 on .+ has not been heard of for [0-9.]+ s"));
+  EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-2, 4-11: step 3, micro-batch 0: waits for other ranks"));
+  EXPECT_THAT(ending.err, HasSubstr("the record of ranks 0-2, 4-11 is in "));
+}
+
 TEST_F(Watchdogs, TakeNoOrdinaryEndOnAnotherNodeForAFailure) {
   Ending ending = job(3, "600 slow 1 2 apart");
   EXPECT_EQ(ending.status, 0);

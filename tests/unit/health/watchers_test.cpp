@@ -6,7 +6,6 @@
 
 #include <map>
 
-#include "health/process_links.hpp"
 #include "health/watchers.hpp"
 #include "llampi/core/process.hpp"
 
@@ -16,17 +15,17 @@ namespace {
 using namespace health;
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
-/// So many ranks on each node, all of them this process.
-std::vector<RankProcess> ranks_on(const std::vector<int>& per_node) {
-  std::vector<RankProcess> ranks;
-  for (int node = 0; node < std::ssize(per_node); ++node) {
-    const std::string host = "node" + std::to_string(node);
-    for (int i = 0; i < per_node[static_cast<std::size_t>(node)]; ++i)
-      ranks.push_back({host, host, ::getpid(), node});
-  }
-  return ranks;
+/// Every third rank of a world, on one node; all of them this process.
+std::vector<RankProcess> node_of(const std::vector<std::string>& machines) {
+  std::vector<RankProcess> node;
+  for (int i = 0; i < std::ssize(machines); ++i)
+    node.push_back({3 * i, machines[static_cast<std::size_t>(i)], ::getpid()});
+  return node;
 }
+
+int rank_of(const RankProcess* process) { return process == nullptr ? -1 : process->rank; }
 
 /// A process that has ended, and whose number nobody else can have until wait().
 class Ended {
@@ -45,67 +44,56 @@ class Ended {
   pid_t pid_;
 };
 
-TEST(Watchers, MonitorsAreOnTwoNodesWhereThereAreTwo) {
-  EXPECT_THAT(choose_monitors(ranks_on({1})), ElementsAre(0));
-  EXPECT_THAT(choose_monitors(ranks_on({4})), ElementsAre(0, 1));
-  EXPECT_THAT(choose_monitors(ranks_on({3, 3, 2})), ElementsAre(0, 3));
-}
-
 TEST(Watchers, EveryProcessOfAMachineIsWatchedByTheOneBefore) {
-  const auto ranks = ranks_on({3, 2, 1});
+  const auto node = node_of({"a", "b", "a", "b", "a", "c"});
   std::vector<int> neighbours;
-  for (int rank = 0; rank < std::ssize(ranks); ++rank) neighbours.push_back(neighbour_of(ranks, rank));
-  EXPECT_THAT(neighbours, ElementsAre(1, 2, 0, 4, 3, -1));
+  for (const auto& process : node) neighbours.push_back(rank_of(neighbour_of(node, process.rank)));
+  EXPECT_THAT(neighbours, ElementsAre(6, 9, 12, 3, 0, -1));
 }
 
 TEST(Watchers, WhoIsLeftWatchesAllTheOthersInTheEnd) {
-  const auto ranks = ranks_on({3, 2});
-  EXPECT_EQ(neighbour_after(ranks, 1, 2), 0);
-  EXPECT_EQ(neighbour_after(ranks, 1, 0), -1);
-  EXPECT_EQ(neighbour_after(ranks, 3, 4), -1);
+  const auto node = node_of({"a", "a", "a", "b"});
+  EXPECT_EQ(rank_of(neighbour_after(node, 3, 6)), 0);
+  EXPECT_EQ(rank_of(neighbour_after(node, 3, 0)), -1);
+  EXPECT_EQ(rank_of(neighbour_after(node, 0, 6)), -1);
 }
 
-TEST(Watchers, TheFirstRankOfEachNodeIsLinkedWithTheMonitorsOnOthers) {
-  using Pairs = std::vector<std::pair<int, int>>;
-  EXPECT_EQ(pairs_to_link(ranks_on({4}), {0, 1}), Pairs{});
-  EXPECT_EQ(pairs_to_link(ranks_on({1, 1, 1}), {0, 1}), (Pairs{{0, 1}, {1, 0}, {2, 0}, {2, 1}}));
-  EXPECT_EQ(pairs_to_link(ranks_on({3, 2, 2}), {0, 3}), (Pairs{{0, 3}, {3, 0}, {5, 0}, {5, 3}}));
-  auto unknown = ranks_on({3});
-  for (auto& rank : unknown) rank.machine.clear();
-  EXPECT_EQ(pairs_to_link(unknown, {0, 1}), (Pairs{{0, 1}, {1, 0}, {2, 0}, {2, 1}}));
+TEST(Watchers, TheFirstOfEachOtherMachineIsNotSeenFromTheFirstRank) {
+  EXPECT_THAT(unseen_from_first(node_of({"a", "a", "a"})), IsEmpty());
+  EXPECT_THAT(unseen_from_first(node_of({"a", "b", "a", "b", "c"})), ElementsAre(3, 12));
+  EXPECT_THAT(unseen_from_first(node_of({"", "", ""})), ElementsAre(3, 6)) << "each may be on its own";
+  EXPECT_THAT(unseen_from_first(node_of({"a", "", "a", ""})), ElementsAre(3, 9));
 }
 
-// However many ranks there are, a monitor hears a few hundred in a second at most, whatever happens.
+// However many ranks there are, the first of a node hears a few hundred in a second at most, and no thousand of them write
+// files at once.
 TEST(Watchers, AThousandRanksNeverSpeakAtOnce) {
   for (const int ranks : {1, 2, 64, 256, 257, 1024, 4096}) {
     SCOPED_TRACE(ranks);
-    const double interval = heartbeat_interval(ranks, 1, 60);
-    EXPECT_GE(interval, 1);
-    EXPECT_LE(ranks / interval, kSpeakers);
-    std::map<int, int> beats_in, reports_in;  // in each second
+    std::map<int, int> beats_in, reports_in;  // in each tenth of a second
     for (int rank = 0; rank < ranks; ++rank) {
-      const double delay = heartbeat_delay(rank, ranks, interval);
-      EXPECT_LE(delay, interval);
-      ++beats_in[static_cast<int>(delay)];
-      ++reports_in[static_cast<int>(report_delay(rank))];
+      EXPECT_LT(speaking_delay(rank, ranks, 0.2), 0.2);
+      ++beats_in[static_cast<int>(10 * speaking_delay(rank, ranks, 60))];
+      ++reports_in[static_cast<int>(10 * report_delay(rank, ranks, 60))];
     }
-    for (const auto& [second, count] : beats_in) EXPECT_LE(count, kSpeakers + 1) << second;
-    for (const auto& [second, count] : reports_in) EXPECT_LE(count, kSpeakers) << second;
+    for (const auto& [tenth, count] : beats_in) EXPECT_LE(count, kSpeakersPerSecond / 10 + 1) << tenth;
+    for (const auto& [tenth, count] : reports_in) EXPECT_LE(count, kWritersPerSecond / 10 + 1) << tenth;
+    EXPECT_LT(report_delay(ranks - 1, ranks, 0.7), 0.7) << "when mpirun is about to kill them";
   }
-  EXPECT_EQ(heartbeat_interval(256, 0.2, 0.2), 0.2);  // a watchdog with little patience goes first
-  EXPECT_EQ(heartbeat_interval(4096, 1, 10), 10);
-  EXPECT_EQ(report_delay(255), 0);
+}
+
+TEST(Watchers, RanksThatAllKnowWhatIsWrongSpeakInTurnButNotForEver) {
+  EXPECT_LT(turn_of(1), turn_of(2));
+  EXPECT_LE(turn_of(4095), 5);
 }
 
 TEST(Watchers, WhatCannotBeSeenIsNotWatched) {
-  auto ranks = ranks_on({2});
-  for (auto& rank : ranks) rank.machine.clear();
-  EXPECT_EQ(neighbour_of(ranks, 0), -1);
+  EXPECT_EQ(neighbour_of(node_of({"", ""}), 0), nullptr);
   const Ended ended;
-  ranks = ranks_on({2});
-  ranks[1].pid = ended.pid();
-  EXPECT_EQ(neighbour_of(ranks, 0), -1);
-  EXPECT_EQ(neighbour_of(ranks, 1), 0);
+  auto node = node_of({"a", "a"});
+  node[1].pid = ended.pid();
+  EXPECT_EQ(neighbour_of(node, 0), nullptr);
+  EXPECT_EQ(rank_of(neighbour_of(node, 3)), 0);
 }
 
 TEST(Processes, HaveAState) {

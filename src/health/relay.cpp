@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "health/relay.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <thread>
+#include <utility>
+
+#include "llampi/comm/exchange.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/error.hpp"
+
+namespace llampi::health {
+namespace {
+
+constexpr double kShareForRanksBelow = 0.5;            // of the time that there is at the end
+constexpr std::chrono::milliseconds kGoodbyePause{1};  // between looks at what has come
+
+template <class T>
+T content_of(const std::string& message) {
+  return comm::unpacked<T>(message.substr(1));
+}
+
+}  // namespace
+
+Relay::Relay(Setup setup)
+    : rank_(setup.rank),
+      topology_(setup.topology),
+      channel_(std::move(setup.channel)),
+      quiet_seconds_(setup.quiet_seconds),
+      tree_(topology_.node_of_rank),
+      monitors_(tree_.monitors()),
+      superiors_(tree_.superiors(rank_)),
+      monitor_hosts_(std::move(setup.monitor_hosts)),
+      charges_(tree_.children(rank_)),
+      spoken_to_(std::min<std::size_t>(1, superiors_.size())) {
+  monitor_heard_.fill(setup.now);
+  if (!superiors_.empty()) contact(superiors_.front(), setup.now);
+  for (const int child : charges_) contact(child, setup.now);
+}
+
+Relay::Contact& Relay::contact(int rank, double now) {
+  const auto [found, is_new] = contacts_.try_emplace(rank);
+  if (is_new) found->second.heard = now;
+  peers_.insert(rank);
+  return found->second;
+}
+
+std::string Relay::host_of(int rank) const {
+  if (topology_.node_of_rank[static_cast<std::size_t>(rank)] == topology_.node) return topology_.host;
+  const auto monitor = std::find(monitors_.begin(), monitors_.end(), rank);
+  if (monitor != monitors_.end())
+    return monitor_hosts_[static_cast<std::size_t>(monitor - monitors_.begin())];
+  const auto found = contacts_.find(rank);
+  return found == contacts_.end() ? "" : found->second.host;
+}
+
+/// One that does not read misses some. A message to a rank that is lost may fail; its silence will tell. One
+/// to a process that has ended may wait in MPI, which has its own words to say about it.
+bool Relay::tell(int rank, const std::string& text) {
+  if (!channel_ || gone_.contains(rank)) return true;
+  try {
+    return channel_->send(rank, text);
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+/// One that fails is of a rank that is lost; its silence will tell.
+std::optional<comm::Channel::Message> Relay::next_message() {
+  try {
+    return channel_->receive();
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void Relay::send_port(int rank, const std::string& port) { tell(rank, static_cast<char>(Kind::port) + port); }
+
+void Relay::receive(double now) {
+  if (!channel_) return;
+  while (const auto message = next_message()) take(*message, now);
+  pass_on();
+}
+
+void Relay::take(const comm::Channel::Message& message, double now) {
+  const auto& [from, text] = message;
+  if (text.empty()) return;
+  peers_.insert(from);
+  const auto kind = static_cast<Kind>(text.front());
+  switch (kind) {
+    case Kind::up:
+    case Kind::down:
+      take_beat(from, content_of<Beat>(text), kind == Kind::up, now);
+      break;
+    case Kind::ask:
+      take_question(from, text, now);
+      break;
+    case Kind::report:
+      deliver(content_of<std::vector<Account>>(text), now);
+      break;
+    case Kind::left:
+      finished_.insert(from);
+      note_left(content_of<std::vector<std::int32_t>>(text));
+      break;
+    case Kind::last:
+      finished_.insert(from);
+      break;
+    case Kind::port:
+      port_ = text.substr(1);
+      break;
+  }
+}
+
+/// A time that is passed on becomes a little younger with each message, so it goes down only, never around.
+void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
+  auto& sender = contact(from, now);
+  sender.heard = now;
+  sender.host = beat.host;
+  sender.standing = beat.standing;
+  if (up) {
+    sender.below = true;
+    sender.overview = beat.overview;
+    for (const auto& absence : beat.overview.absent) {
+      if (absence.gone) set_gone(absence.rank);
+      if (absence.left) note_left({absence.rank});
+    }
+  } else {
+    for (std::size_t i = 0; i < monitors_.size(); ++i)
+      monitor_heard_[i] = std::max(monitor_heard_[i], now - beat.monitor_seconds[i]);
+  }
+}
+
+void Relay::set_gone(int rank) { has_news_ = gone_.insert(rank).second || has_news_; }
+
+void Relay::note_left(const std::vector<std::int32_t>& ranks) {
+  for (const int rank : ranks) has_news_ = left_.insert(rank).second || has_news_;
+}
+
+bool Relay::is_silent(int rank, double now) const {
+  const auto found = contacts_.find(rank);
+  return found != contacts_.end() && now - found->second.heard > quiet_seconds_;
+}
+
+/// As far as this rank knows: those of which it has heard that they are, and those that should speak with it and do not.
+std::set<int> Relay::lost(double now) const {
+  std::set<int> ranks = gone_;
+  ranks.insert(left_.begin(), left_.end());
+  for (const int charge : charges_) {
+    if (is_silent(charge, now)) {
+      ranks.insert(charge);
+    } else if (const auto found = contacts_.find(charge); found != contacts_.end()) {
+      for (const auto& absence : found->second.overview.absent) {
+        if (!contacts_.contains(absence.rank)) ranks.insert(absence.rank);
+      }
+    }
+  }
+  for (std::size_t i = 0; i < spoken_to_; ++i) {
+    if (is_silent(superiors_[i], now)) ranks.insert(superiors_[i]);
+  }
+  return ranks;
+}
+
+/// With whom it speaks, now that some are lost or there again.
+void Relay::refresh(double now) {
+  const auto lost_now = lost(now);
+  auto charges = tree_.charges(rank_, [&](int rank) { return lost_now.contains(rank); });
+  for (const int charge : charges) {
+    // A new one may not have been asked by the rank that was above it.
+    if (asks_ && !is_charge(charge)) tell(charge, static_cast<char>(Kind::ask) + comm::packed(*asks_));
+    contact(charge, now);
+  }
+  charges_ = std::move(charges);
+
+  const std::size_t before = spoken_to_;
+  spoken_to_ = std::min<std::size_t>(1, superiors_.size());
+  while (spoken_to_ < superiors_.size() && lost_now.contains(superiors_[spoken_to_ - 1])) ++spoken_to_;
+  for (std::size_t i = before; i < spoken_to_; ++i) contact(superiors_[i], now).heard = now;
+
+  std::erase_if(contacts_, [&](const auto& entry) {  // who had turned to this rank, and no longer does
+    const auto end = superiors_.begin() + static_cast<std::ptrdiff_t>(spoken_to_);
+    return now - entry.second.heard > 2 * quiet_seconds_ && !is_charge(entry.first) &&
+           std::find(superiors_.begin(), end, entry.first) == end;
+  });
+}
+
+bool Relay::is_charge(int rank) const {
+  return std::find(charges_.begin(), charges_.end(), rank) != charges_.end();
+}
+
+/// Its charges, and those that have turned to it.
+std::vector<int> Relay::below() const {
+  std::vector<int> ranks = charges_;
+  for (const auto& [rank, contact] : contacts_) {
+    if (contact.below && !is_charge(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void Relay::speak(const Standing& own, const std::vector<int>& unlinked, double now) {
+  own_ = own;
+  unlinked_ = unlinked;
+  spoke_ = now;
+  has_news_ = false;
+  if (!channel_) return;
+  refresh(now);
+  Beat beat{topology_.host, own, {}, {}};
+  for (std::size_t i = 0; i < monitors_.size(); ++i)
+    beat.monitor_seconds[i] = silent_seconds(monitors_[i], now);
+  const std::string down = static_cast<char>(Kind::down) + comm::packed(beat);
+  for (const int rank : below()) tell(rank, down);
+  if (superiors_.empty()) return;
+  beat.overview = overview(now);
+  const std::string up = static_cast<char>(Kind::up) + comm::packed(beat);
+  for (std::size_t i = 0; i < spoken_to_; ++i) tell(superiors_[i], up);
+}
+
+double Relay::silent_seconds(int monitor, double now) const {
+  if (monitor == rank_) return 0;
+  const auto at = std::find(monitors_.begin(), monitors_.end(), monitor) - monitors_.begin();
+  return std::max(0.0, now - monitor_heard_[static_cast<std::size_t>(at)]);
+}
+
+Overview Relay::overview(double now) const {
+  const auto silence = [&](int rank) {
+    const auto found = contacts_.find(rank);
+    return found == contacts_.end() ? 0 : std::max(0.0, now - found->second.heard);
+  };
+  std::vector<OverviewPart> parts;
+  parts.push_back({aged(overview_of(own_.heartbeat, own_.still_seconds, own_.side_seconds), now - spoke_),
+                   [this] { return std::vector<int>{rank_}; }});
+  std::map<int, double> absent;
+  for (const int rank : below()) {
+    const auto found = contacts_.find(rank);
+    if (found == contacts_.end()) continue;
+    if (is_silent(rank, now)) {
+      if (!is_charge(rank)) continue;  // it has gone back to its superior
+      absent[rank] = silence(rank);
+    }
+    if (!found->second.below) continue;  // nothing was heard yet
+    parts.push_back(
+        {aged(found->second.overview, silence(rank)), [this, rank] { return tree_.subtree(rank); }});
+  }
+  Overview all = combine(parts);
+  for (const auto& absence : all.absent) {
+    if (!contacts_.contains(absence.rank)) absent.try_emplace(absence.rank, absence.silent_seconds);
+  }
+  for (const int rank : gone_) absent.try_emplace(rank, silence(rank));
+  for (const int rank : left_) absent.try_emplace(rank, silence(rank));
+  all.absent.clear();
+  for (const auto& [rank, seconds] : absent)
+    all.absent.push_back({rank, gone_.contains(rank), left_.contains(rank), seconds});
+  all.unlinked.insert(all.unlinked.end(), unlinked_.begin(), unlinked_.end());
+  return all;
+}
+
+void Relay::forget(double pause, double now) {
+  const auto shift = [&](double& time) { time = std::min(time + pause, now); };  // some came meanwhile
+  for (auto& [rank, contact] : contacts_) shift(contact.heard);
+  for (double& heard : monitor_heard_) shift(heard);
+  shift(spoke_);
+}
+
+void Relay::ask(const std::string& reason, bool haste, double now) {
+  asks_ = last_question_ = {rank_, last_question_.number + 1, haste, reason, {gone_.begin(), gone_.end()}};
+  told_.clear();
+  const std::string text = static_cast<char>(Kind::ask) + comm::packed(*asks_);
+  for (const int rank : below()) tell(rank, text);
+  for (const auto& [rank, known] : contacts_) deliver({account_of(rank, known, now)}, now);
+}
+
+void Relay::end_question() {
+  asks_.reset();
+  told_.clear();
+}
+
+/// It may come on a second path, when the first has ended: then what was answered on that was lost.
+void Relay::take_question(int from, const std::string& text, double now) {
+  const auto question = content_of<Question>(text);
+  const bool is_known = question.monitor == last_question_.monitor &&
+                        question.number == last_question_.number && from == asked_by_;
+  if (is_known || question.monitor == rank_) return;
+  asked_by_ = from;
+  unanswered_ = last_question_ = question;
+  for (const int rank : question.gone) set_gone(rank);
+  answers_.clear();
+  for (const int rank : below()) {
+    if (rank != from) tell(rank, text);
+    answers_.push_back(account_of(rank, contact(rank, now), now));
+  }
+}
+
+Account Relay::account_of(int rank, const Contact& known, double now) const {
+  return {rank, host_of(rank), known.standing, std::max(0.0, now - known.heard), {}};
+}
+
+void Relay::answer(const Standing& own, const FlightReport& report, double now) {
+  deliver({{rank_, topology_.host, own, 0, {report}}}, now);
+  pass_on();
+}
+
+/// To this rank, if it asks, and to the one by which it was asked.
+void Relay::deliver(std::vector<Account> accounts, double now) {
+  for (const auto& account : accounts) {
+    if (!asks_) break;
+    auto& told = told_[account.rank];
+    if (!account.report.empty() || told.account.report.empty()) told = {now, account};
+  }
+  if (last_question_.monitor == rank_) return;
+  std::move(accounts.begin(), accounts.end(), std::back_inserter(answers_));
+}
+
+/// All that has come since, in one message.
+void Relay::pass_on() {
+  if (answers_.empty() || asked_by_ < 0) return;
+  if (tell(asked_by_, static_cast<char>(Kind::report) + comm::packed(answers_))) answers_.clear();
+}
+
+std::map<int, Account> Relay::accounts(double now) const {
+  std::map<int, Account> result;
+  for (const auto& [rank, told] : told_) {
+    auto& account = result[rank] = told.account;
+    const double since = std::max(0.0, now - told.at);
+    account.silent_seconds += since;
+    account.standing.still_seconds += since;
+    account.standing.side_seconds += since;
+  }
+  return result;
+}
+
+void Relay::tell_of_leaving() {
+  const std::string text = static_cast<char>(Kind::left) + comm::packed(std::vector<std::int32_t>{rank_});
+  std::set<int> all = peers_;
+  all.insert(superiors_.begin(), superiors_.end());
+  for (const int peer : all) tell(peer, text);
+}
+
+/// Those below come first, so that what is told above is of all of them.
+void Relay::say_goodbye(bool after_error, double seconds) {
+  if (!channel_) return;
+  if (after_error) left_.insert(rank_);
+  finished_.insert(gone_.begin(), gone_.end());
+  std::set<int> told = gone_;
+  const auto say_to = [&](int peer) {
+    const std::string text = after_error
+                                 ? static_cast<char>(Kind::left) +
+                                       comm::packed(std::vector<std::int32_t>(left_.begin(), left_.end()))
+                                 : std::string(1, static_cast<char>(Kind::last));
+    if (channel_->send(peer, text)) told.insert(peer);
+  };
+  const auto includes = [](const auto& all, const auto& some) {
+    return std::includes(all.begin(), all.end(), some.begin(), some.end());
+  };
+  const auto children = tree_.children(rank_);
+  const double begin = steady_seconds();
+  try {
+    while (!includes(told, peers_) || !includes(finished_, peers_) || !channel_->sent()) {
+      const double waited = steady_seconds() - begin;
+      if (waited > seconds) return;
+      const bool tells_above = includes(finished_, children) || waited > seconds * kShareForRanksBelow;
+      for (const int peer : peers_) {
+        const bool above = std::find(superiors_.begin(), superiors_.end(), peer) != superiors_.end();
+        if (!told.contains(peer) && (tells_above || !above)) say_to(peer);
+      }
+      while (const auto message = channel_->receive()) {
+        const auto kind = static_cast<Kind>(message->text.front());
+        peers_.insert(message->from);
+        if (kind == Kind::left || kind == Kind::last) take(*message, 0);
+      }
+      std::this_thread::sleep_for(kGoodbyePause);
+    }
+  } catch (const std::exception&) {  // of a rank that is lost, say
+  }
+}
+
+}  // namespace llampi::health

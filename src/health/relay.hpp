@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What ranks tell each other about themselves and how it travels: along the tree of ranks (watch_tree.hpp). Each rank tells
+// the one above it where it and those below it stand, and those below it that it and the monitors are there. A question of
+// a monitor goes down the tree, and what ranks answer goes up again. Nothing here judges.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "health/heartbeat.hpp"
+#include "health/overview.hpp"
+#include "health/watch_tree.hpp"
+#include "llampi/comm/comm.hpp"
+
+namespace llampi::health {
+
+/// What a rank knows of itself.
+struct Standing {
+  Heartbeat heartbeat;
+  double still_seconds = 0;  ///< since it moved
+  double side_seconds = 0;   ///< since its second thread moved, had nothing to do, or waited for other ranks
+};
+
+/// What a monitor learns of one rank that it asks about, from the rank itself or, without a report, from the one above it.
+struct Account {
+  std::int32_t rank = 0;
+  std::string host;
+  Standing standing;
+  double silent_seconds = 0;         ///< since it was like this
+  std::vector<FlightReport> report;  ///< one, or none
+
+  auto members() { return std::tie(rank, host, standing, silent_seconds, report); }
+};
+
+/// Of a monitor, to all.
+struct Question {
+  std::int32_t monitor = 0, number = 0;
+  bool haste = false;
+  std::string reason;
+  std::vector<std::int32_t> gone;  ///< ranks whose processes have ended
+
+  auto members() { return std::tie(monitor, number, haste, reason, gone); }
+};
+
+/// Not to be used by two threads at once.
+class Relay {
+ public:
+  struct Setup {
+    int rank = 0;
+    const comm::Topology& topology;          ///< outlives the relay
+    std::unique_ptr<comm::Channel> channel;  ///< null: MPI lets no second thread call it
+    std::vector<std::string> monitor_hosts;  ///< in the order of WatchTree::monitors()
+    double quiet_seconds = 10;               ///< without a word, until a rank counts as lost
+    double now = 0;                          ///< all times are of one clock
+  };
+  explicit Relay(Setup setup);
+
+  /// Whether MPI lets a second thread call it.
+  bool can_speak() const { return channel_ != nullptr; }
+  const WatchTree& tree() const { return tree_; }
+  /// Other ranks with which this one speaks.
+  int peers() const { return static_cast<int>(contacts_.size()); }
+
+  /// Takes what has come, and passes on what is for others.
+  void receive(double now);
+  /// Tells those above and below.
+  void speak(const Standing& own, const std::vector<int>& unlinked, double now);
+  /// Something has become known since speak() that the monitors should know at once.
+  bool has_news() const { return has_news_; }
+  /// Of a rank on this node, a monitor, or one that was heard of; else empty.
+  std::string host_of(int rank) const;
+  /// The process of this rank has ended.
+  void set_gone(int rank);
+  /// That this process was suspended: nobody was silent in that time.
+  void forget(double pause, double now);
+
+  // ---- what it has heard ----
+  const std::set<int>& gone() const { return gone_; }
+  /// That ended their training after an error.
+  const std::set<int>& left() const { return left_; }
+  /// Of this rank, and all of which those below it have told.
+  Overview overview(double now) const;
+  /// Since anybody heard of it, as far as this rank was told.
+  double silent_seconds(int monitor, double now) const;
+  /// Where a rank listens, of the one above this one.
+  std::optional<std::string> take_port() { return std::exchange(port_, std::nullopt); }
+  void send_port(int rank, const std::string& port);
+
+  // ---- questions ----
+  /// Asks all, until end_question().
+  void ask(const std::string& reason, bool haste, double now);
+  void end_question();
+  /// What it was asked, if answer() has not been called since.
+  std::optional<Question> take_question() { return std::exchange(unanswered_, std::nullopt); }
+  void answer(const Standing& own, const FlightReport& report, double now);
+  /// Of all that have been asked, by rank, with all times as of `now`.
+  std::map<int, Account> accounts(double now) const;
+
+  // ---- the end ----
+  /// This rank ends its training after an error, which the others need not; they go on watching.
+  void tell_of_leaving();
+  /// All ranks end, after an error or not. Nothing that was sent stays behind in MPI, where it could meet a communicator that is
+  /// made later or the end of MPI; unless a rank does not answer for so long.
+  void say_goodbye(bool after_error, double seconds);
+
+ private:
+  enum class Kind : char {
+    up = 'u',      ///< a Beat of a rank below this one
+    down = 'd',    ///< and of one above it
+    ask = 'a',     ///< a Question
+    report = 'r',  ///< Accounts
+    left =
+        'x',  ///< ranks that end their training after an error, the sender among them, from which nothing comes after this
+    last = 'l',  ///< likewise, without an error
+    port = 'p',
+  };
+  struct Beat {
+    std::string host;
+    Standing standing;
+    std::array<double, 2> monitor_seconds{};  ///< down only: since they were heard of
+    Overview overview;                        ///< up only
+
+    auto members() { return std::tie(host, standing, monitor_seconds, overview); }
+  };
+  /// A rank with which this one speaks.
+  struct Contact {
+    double heard = 0;
+    bool below = false;  ///< it tells this one of itself
+    std::string host;
+    Standing standing;  ///< with the overview, as of `heard`
+    Overview overview;
+  };
+  struct Told {
+    double at = 0;
+    Account account;
+  };
+
+  void take(const comm::Channel::Message& message, double now);
+  void take_beat(int from, const Beat& beat, bool up, double now);
+  void take_question(int from, const std::string& text, double now);
+  Account account_of(int rank, const Contact& known, double now) const;
+  void deliver(std::vector<Account> accounts, double now);
+  void note_left(const std::vector<std::int32_t>& ranks);
+  void refresh(double now);
+  std::set<int> lost(double now) const;
+  bool is_silent(int rank, double now) const;
+  bool is_charge(int rank) const;
+  std::vector<int> below() const;
+  Contact& contact(int rank, double now);
+  std::optional<comm::Channel::Message> next_message();
+  bool tell(int rank, const std::string& text);
+  void pass_on();
+
+  const int rank_;
+  const comm::Topology& topology_;
+  const std::unique_ptr<comm::Channel> channel_;
+  const double quiet_seconds_;
+  const WatchTree tree_;
+  const std::vector<int> monitors_, superiors_;
+  const std::vector<std::string> monitor_hosts_;
+  std::vector<int> charges_;
+  std::size_t spoken_to_;  ///< of superiors_, the first so many
+  std::map<int, Contact> contacts_;
+  std::array<double, 2> monitor_heard_{};
+  std::set<int> gone_, left_;
+  bool has_news_ = false;
+  Standing own_;
+  std::vector<int> unlinked_;
+  double spoke_ = 0;
+  std::optional<std::string> port_;
+
+  std::optional<Question> asks_;  ///< this rank, all others
+  std::optional<Question> unanswered_;
+  Question last_question_;
+  int asked_by_ = -1;             ///< the rank from which the question came
+  std::vector<Account> answers_;  ///< not passed on yet
+  std::map<int, Told> told_;      ///< to this rank, which asks
+
+  std::set<int> peers_;     ///< with whom something was exchanged, ever
+  std::set<int> finished_;  ///< from whom nothing comes any more
+};
+
+}  // namespace llampi::health
