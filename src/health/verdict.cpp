@@ -143,7 +143,7 @@ std::string with_hosts(std::span<const WatchedRank> ranks, const std::vector<int
 }
 
 std::string state_of(const WatchedRank& rank) {
-  if (rank.gone) return "its process has ended";
+  if (rank.gone) return "its process has exited";
   if (rank.state == 'T' || rank.state == 't') return "its process is stopped (SIGSTOP or a debugger)";
   if (rank.state == 'D') return "its process waits for a disk or a file system";
   return "";
@@ -154,11 +154,11 @@ std::string line_of(std::span<const WatchedRank> ranks, int number) {
   const auto& rank = ranks[static_cast<std::size_t>(number)];
   std::string line =
       fmt::format("{}: {}", with_host(ranks, number),
-                  rank.heartbeat.movement == 0 ? "nothing was ever heard of it" : describe(rank.heartbeat));
+                  rank.heartbeat.movement == 0 ? "no heartbeat yet" : describe(rank.heartbeat));
   if (rank.report || rank.heartbeat.movement == 0) {
     if (rank.heartbeat.movement > 0) line += fmt::format(", for {:.1f} s", rank.heartbeat.seconds);
   } else {
-    line += fmt::format(", when it was last heard of {:.1f} s ago", rank.silent_seconds);
+    line += fmt::format(", last heartbeat {:.1f} s ago", rank.silent_seconds);
   }
   if (const auto state = state_of(rank); !state.empty()) line += "; " + state;
   return line;
@@ -197,9 +197,9 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
   const bool many = blamed.size() > 1;
   switch (trouble) {
     case Trouble::gone:
-      return fmt::format("{} {} ended without a word", who, many ? "have" : "has");
+      return fmt::format("{} exited without reporting an error", who);
     case Trouble::silent:
-      return fmt::format("{} {} not been heard of for {:.1f} s", who, many ? "have" : "has",
+      return fmt::format("{} sent no heartbeat for {:.1f} s", who,
                          longest(ranks, &WatchedRank::silent_seconds));
     case Trouble::side_work:
       return fmt::format(
@@ -208,12 +208,12 @@ std::string headline(std::span<const WatchedRank> ranks, Trouble trouble, const 
           longest(ranks, &WatchedRank::beside_still_seconds));
     case Trouble::diverged:
       return fmt::format(
-          "the ranks do different things {} operation #{}{}", difference->exact ? "at" : "before",
+          "the ranks are desynchronised {} operation #{}{}", difference->exact ? "at" : "before",
           difference->sequence,
-          blamed.empty() ? "" : fmt::format(": {} {} not like the others", who, many ? "are" : "is"));
+          blamed.empty() ? "" : fmt::format(": {} {} from the others", who, many ? "differ" : "differs"));
     default:
       return fmt::format(
-          "nothing has moved for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
+          "no progress for {:.1f} s{}", shortest(ranks, &WatchedRank::still_seconds),
           blamed.empty() ? no_one_behind(ranks) : fmt::format("; {} {} behind", who, many ? "are" : "is"));
   }
 }
@@ -250,14 +250,13 @@ bool have_diverged(const Overview& of_all) {
 
 std::string describe(const Heartbeat& beat) {
   std::string text = place_of(beat) + ": ";
-  if (beat.waiting == Waiting::operation) return text + "waits for other ranks in " + describe(beat.at);
-  if (beat.waiting == Waiting::ranks) return text + "waits for other ranks";
+  if (beat.waiting == Waiting::operation) return text + "waiting for other ranks in " + describe(beat.at);
+  if (beat.waiting == Waiting::ranks) return text + "waiting for other ranks";
   const std::string after = beat.at.sequence > 0 ? describe(beat.at) : "the start";
   if (beat.waiting == Waiting::no && beat.doing.view().empty() && !beat.phase.view().empty())
     return place_of(beat);
-  if (beat.waiting == Waiting::device)
-    return text + "waits for the device, which was given all up to " + after;
-  if (beat.doing.view().empty()) return text + "on its own after " + after;
+  if (beat.waiting == Waiting::device) return text + "waiting for the device; last work submitted: " + after;
+  if (beat.doing.view().empty()) return text + "between operations, after " + after;
   text += beat.doing.view();
   if (!beat.doing_name.view().empty()) text += fmt::format(" of {}", beat.doing_name.view());
   return text + ", after " + after;

@@ -330,25 +330,25 @@ void Watchdog::Thread::judge_the_others(double now) {
   };
   if (!std::all_of(monitors_.begin(), monitors_.end(), lost)) return;
   if (spoken_for) end_job("");
-  relay_.ask("no rank that watches has been heard of", true, now);
+  relay_.ask("no heartbeat from a monitor", true, now);
   const Standing own = own_standing(now);
-  relay_.answer(own, own_report("no rank that watches has been heard of", own), now);
+  relay_.answer(own, own_report("no heartbeat from a monitor", own), now);
   end_job(summary(view(now), Trouble::silent, limits_, folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
   for (const int rank : relay_.gone()) {
-    own_report("a rank has ended", own_standing(now));
+    own_report("a rank exited", own_standing(now));
     const std::string host = relay_.host_of(rank);
-    end_job(fmt::format("rank {}{}{} has ended; the record of rank {} is in {}", rank,
+    end_job(fmt::format("rank {}{}{} exited; the record of rank {} is in {}", rank,
                         host.empty() ? "" : " on ", host, rank_, folder()));
   }
   const double patience =
       (last_.phase.view().empty() ? limits_.seconds : limits_.phase_seconds) + turn_of(rank_);
   if (now - moved_ <= patience) return;
-  own_report("nothing moves", own_standing(now));
-  end_job(fmt::format("nothing has moved for {:g} s on rank {} on {}: {}\n  its record is in {}",
-                      now - moved_, rank_, host_, describe(last_), folder()));
+  own_report("no progress", own_standing(now));
+  end_job(fmt::format("no progress for {:g} s on rank {} on {}: {}\n  its record is in {}", now - moved_,
+                      rank_, host_, describe(last_), folder()));
 }
 
 void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now) {
@@ -357,7 +357,7 @@ void Watchdog::Thread::warn_of_missing_links(const Overview& of_all, double now)
   if (of_all.unlinked.empty()) return;
   const std::set<int> ranks(of_all.unlinked.begin(), of_all.unlinked.end());
   log_.warning(
-      "there is no connection between nodes to {}: should such a process end, only its silence will tell",
+      "there is no connection between nodes to {}: if such a process exits, only its missing heartbeats show it",
       comm::format_ranks({ranks.begin(), ranks.end()}));
 }
 
@@ -368,11 +368,11 @@ void Watchdog::Thread::raise_alarm(Trouble trouble, const Overview& of_all, doub
   const bool haste = trouble == Trouble::gone;
   alarm_ends_ = now + (haste ? kHasteSeconds : kAnswerSeconds) + delay_of(ranks_ - 1, haste) +
                 kPassingOnSeconds * relay_.tree().depth();
-  const char* const reason = trouble == Trouble::gone        ? "a rank has ended"
-                             : trouble == Trouble::silent    ? "a rank is silent"
-                             : trouble == Trouble::diverged  ? "ranks do different things"
-                             : trouble == Trouble::side_work ? "work beside training hangs"
-                                                             : "nothing moves";
+  const char* const reason = trouble == Trouble::gone        ? "a rank exited"
+                             : trouble == Trouble::silent    ? "a rank is unresponsive"
+                             : trouble == Trouble::diverged  ? "ranks are desynchronised"
+                             : trouble == Trouble::side_work ? "background work hangs"
+                                                             : "no progress";
   relay_.ask(reason, haste, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report(reason, own), now);

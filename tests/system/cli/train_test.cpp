@@ -244,11 +244,11 @@ TEST_F(TrainWatched, NamesARankThatIsStopped) {
   EXPECT_EQ(ending.status, 1) << ending.err;
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(ending.complaints()[0],
-              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ has not been heard of for [0-9.]+ s"));
+              ::testing::ContainsRegex("llampi: watchdog: rank 1 on .+ sent no heartbeat for [0-9.]+ s"));
   EXPECT_THAT(ending.err,
               ::testing::ContainsRegex("\n  rank 1 on .+: .*step [0-9]+.*; its process is stopped"));
   EXPECT_THAT(ending.err,
-              ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waits for other ranks in "));
+              ::testing::ContainsRegex("\n  ranks? [02].*: step [0-9]+.*: waiting for other ranks in "));
   for (const char* record : {"run/flight/rank-00000.json", "run/flight/rank-00002.json"})
     EXPECT_THAT(read_file(folder_.path() / record), HasSubstr("\"operations\""));
 }

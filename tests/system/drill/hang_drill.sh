@@ -24,7 +24,7 @@ for async in false true; do
     status=0
     wait "${jobs[$async]}" || status=$?
     ((status != 0)) || fail "a write that hangs was not noticed"
-    report='watchdog: nothing has moved for 6.*; rank 1 on [^ ]+ is behind'
+    report='watchdog: no progress for 6.*; rank 1 on [^ ]+ is behind'
     [[ $async == false ]] || report='watchdog: rank 1 on [^ ]+ is stuck while saving a checkpoint in the background: no progress for 6'
     grep -qE "$report" "$run.log" || fail "the watchdog does not name rank 1"
     [[ $async == true ]] || grep -q 'saves a checkpoint' "$run.log" || fail "the watchdog does not say that the run saves a checkpoint"

@@ -64,14 +64,13 @@ TEST_F(Watchdogs, NameARankThatIsStopped) {
     EXPECT_LT(took_, kSoon);
     ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
     EXPECT_THAT(ending.complaints()[0],
-                ContainsRegex("llampi: watchdog: " + name + ".+ has not been heard of for [0-9.]+ s"));
-    EXPECT_THAT(ending.err,
-                ContainsRegex("\n  " + name +
-                              ".+: step 3, micro-batch 0: thinking of model.layers.0, after "
-                              "unshard #4 of model.layers.1 \\(4.00 KiB\\), when it was last heard of"));
+                ContainsRegex("llampi: watchdog: " + name + ".+ sent no heartbeat for [0-9.]+ s"));
+    EXPECT_THAT(ending.err, ContainsRegex("\n  " + name +
+                                          ".+: step 3, micro-batch 0: thinking of model.layers.0, after "
+                                          "unshard #4 of model.layers.1 \\(4.00 KiB\\), last heartbeat"));
     EXPECT_THAT(ending.err, HasSubstr("its process is stopped"));
     EXPECT_THAT(ending.err, ContainsRegex(std::string("\n  ranks ") + (rank == 0 ? "1-2" : "0-1") +
-                                          ": step 3, micro-batch 0: waits for other ranks in unshard #5 of "
+                                          ": step 3, micro-batch 0: waiting for other ranks in unshard #5 of "
                                           "model.layers.0"));
     for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
     const auto last = record(1)["operations"].back();
@@ -99,11 +98,11 @@ TEST_F(Watchdogs, NameARankThatHoldsUpTheOthers) {
   const Ending ending = job(3, "2 sleep 1 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
   EXPECT_THAT(ending.err,
-              ContainsRegex("llampi: watchdog: nothing has moved for [0-9.]+ s; rank 1 on .+ is behind"));
+              ContainsRegex("llampi: watchdog: no progress for [0-9.]+ s; rank 1 on .+ is behind"));
   EXPECT_THAT(ending.err,
               ContainsRegex("\n  rank 1 on .+: step 3, micro-batch 0: thinking of model.layers.0, .+, for "));
   EXPECT_THAT(ending.err,
-              ContainsRegex("\n  ranks 0, 2: step 3, micro-batch 0: waits for other ranks in unshard #5"));
+              ContainsRegex("\n  ranks 0, 2: step 3, micro-batch 0: waiting for other ranks in unshard #5"));
   for (const int rank : {0, 1, 2}) EXPECT_TRUE(has_record(rank));
 }
 
@@ -123,7 +122,7 @@ TEST_F(Watchdogs, NameARankWhoseSecondThreadHangs) {
 TEST_F(Watchdogs, WatchOneRankToo) {
   const Ending ending = job(1, "1 sleep 0 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: nothing has moved for [0-9.]+ s"));
+  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: no progress for [0-9.]+ s"));
   EXPECT_TRUE(has_record(0));
 }
 
@@ -135,14 +134,14 @@ TEST_F(Watchdogs, SayWhichRankDoesSomethingElse) {
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(
       ending.complaints()[0],
-      ContainsRegex("watchdog: the ranks do different things before operation #[0-9]+: rank 1 on .+ is not "
-                    "like the others"));
+      ContainsRegex("watchdog: the ranks are desynchronised before operation #[0-9]+: rank 1 on .+ differs "
+                    "from the others"));
 }
 
 TEST_F(Watchdogs, SayWhatARankLeftOut) {
   const Ending ending = job(3, "2 leave-out 2 100");  // its operation #6 is the others' #7
   EXPECT_EQ(ending.status, 1) << ending.err;
-  EXPECT_THAT(ending.err, ContainsRegex("the ranks do different things at operation #6: rank 2 on "));
+  EXPECT_THAT(ending.err, ContainsRegex("the ranks are desynchronised at operation #6: rank 2 on "));
   EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-1: unshard #6 of model.layers.1"));
   EXPECT_THAT(ending.err, HasSubstr("\n  rank 2: unshard #6 of model.layers.0"));
 }
@@ -155,7 +154,8 @@ TEST_F(Watchdogs, EndAJobOfWhichARankHasEnded) {
     EXPECT_LT(took_, kSoon);
     ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
     EXPECT_THAT(ending.complaints()[0],
-                ContainsRegex(fmt::format("llampi: watchdog: rank {} on .+ has ended without a word", rank)));
+                ContainsRegex(
+                    fmt::format("llampi: watchdog: rank {} on .+ exited without reporting an error", rank)));
     for (const int other : {0, 1, 2}) EXPECT_EQ(has_record(other), other != rank) << other;
     std::filesystem::remove_all(folder_.path() / "flight");
   }
@@ -169,7 +169,8 @@ TEST_F(Watchdogs, NameARankThatHasEndedAloneOnItsNode) {
     EXPECT_LT(took_, kSoon);
     ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
     EXPECT_THAT(ending.complaints()[0],
-                ContainsRegex(fmt::format("llampi: watchdog: rank {} on .+ has ended without a word", rank)));
+                ContainsRegex(
+                    fmt::format("llampi: watchdog: rank {} on .+ exited without reporting an error", rank)));
     for (int other = 0; other < ranks; ++other) EXPECT_EQ(has_record(other), other != rank) << other;
     std::filesystem::remove_all(folder_.path() / "flight");
   }
@@ -182,8 +183,8 @@ TEST_F(Watchdogs, NameARankOnWhichOthersRely) {
   EXPECT_LT(took_, kSoon);
   ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
   EXPECT_THAT(ending.complaints()[0],
-              ContainsRegex("llampi: watchdog: rank 3 on .+ has not been heard of for [0-9.]+ s"));
-  EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-2, 4-11: step 3, micro-batch 0: waits for other ranks"));
+              ContainsRegex("llampi: watchdog: rank 3 on .+ sent no heartbeat for [0-9.]+ s"));
+  EXPECT_THAT(ending.err, HasSubstr("\n  ranks 0-2, 4-11: step 3, micro-batch 0: waiting for other ranks"));
   EXPECT_THAT(ending.err, HasSubstr("the record of ranks 0-2, 4-11 is in "));
 }
 
@@ -207,7 +208,7 @@ TEST_F(Watchdogs, WatchWhereMpiIsForOneThread) {
   ending = job(2, "2 sleep 1 100 one-thread");
   EXPECT_EQ(ending.status, 1) << ending.err;
   EXPECT_LT(took_, kSoon);
-  EXPECT_THAT(ending.err, ContainsRegex("watchdog: nothing has moved for [0-9.]+ s on rank [01] on "));
+  EXPECT_THAT(ending.err, ContainsRegex("watchdog: no progress for [0-9.]+ s on rank [01] on "));
 }
 
 TEST_F(Watchdogs, LeaveTheWordToARankThatKnowsWhatIsWrong) {

@@ -94,13 +94,13 @@ TEST(Verdict, NamesTheRankThatDoesNotWait) {
   let_think(ranks[2]);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
   const auto text = summary(ranks, Trouble::still, kLimits, "runs/mine/flight");
-  EXPECT_THAT(text, StartsWith("nothing has moved for 11.0 s; rank 2 on node1 is behind\n"));
+  EXPECT_THAT(text, StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
   EXPECT_THAT(text,
               HasSubstr("\n  rank 2 on node1: step 12, micro-batch 3: backward of model.layers.1.mlp, after "
                         "unshard #100 of model.layers.0 (4.00 KiB), for "));
-  EXPECT_THAT(text,
-              HasSubstr("\n  ranks 0-1, 3: step 12, micro-batch 0: waits for other ranks in unshard #100 of "
-                        "model.layers.0 (4.00 KiB)\n"));
+  EXPECT_THAT(
+      text, HasSubstr("\n  ranks 0-1, 3: step 12, micro-batch 0: waiting for other ranks in unshard #100 of "
+                      "model.layers.0 (4.00 KiB)\n"));
   EXPECT_THAT(text, HasSubstr("the record of ranks 0-3 is in runs/mine/flight"));
 }
 
@@ -118,9 +118,9 @@ TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
   hold_all(ranks, 601);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
   const auto text = summary(ranks, Trouble::still, kLimits, "flight");
-  EXPECT_THAT(text, StartsWith("nothing has moved for 601.0 s; rank 1 on node0 is behind\n  rank 1 on node0: "
+  EXPECT_THAT(text, StartsWith("no progress for 601.0 s; rank 1 on node0 is behind\n  rank 1 on node0: "
                                "saves a checkpoint, step 12, for "));
-  EXPECT_THAT(text, HasSubstr("\n  ranks 0, 2: saves a checkpoint, step 12: waits for other ranks\n"));
+  EXPECT_THAT(text, HasSubstr("\n  ranks 0, 2: saves a checkpoint, step 12: waiting for other ranks\n"));
 }
 
 // Of operations the record itself knows.
@@ -151,9 +151,8 @@ TEST(Verdict, NamesTheRanksThatWaitForSomethingEarlier) {
 TEST(Verdict, SaysThatNobodyIsBehind) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
-  EXPECT_THAT(
-      summary(ranks, Trouble::still, kLimits, "f"),
-      StartsWith("nothing has moved for 11.0 s, and no rank is behind the others\n  ranks 0-3: step 12"));
+  EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
+              StartsWith("no progress for 11.0 s, and no rank is behind the others\n  ranks 0-3: step 12"));
 }
 
 TEST(Verdict, IsPatientWithAJobInAPhase) {
@@ -173,7 +172,7 @@ TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
   ranks[2].state = 'T';
   ASSERT_EQ(judge(ranks, kLimits), Trouble::silent);
   const auto text = summary(ranks, Trouble::silent, kLimits, "f");
-  EXPECT_THAT(text, StartsWith("rank 1 on node0, rank 2 on node1 have not been heard of for 10.5 s\n"));
+  EXPECT_THAT(text, StartsWith("rank 1 on node0, rank 2 on node1 sent no heartbeat for 10.5 s\n"));
   EXPECT_THAT(text, HasSubstr("when it was last heard of 9.7 s ago; its process is stopped"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0, 3: "));
   EXPECT_THAT(text, HasSubstr("the record of ranks 0, 3 is in f"));
@@ -185,7 +184,7 @@ TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
   ranks[2].state = 'D';
   const auto text = summary(ranks, Trouble::still, kLimits, "f");
-  EXPECT_THAT(text, StartsWith("nothing has moved for 11.0 s; rank 2 on node1 is behind\n"));
+  EXPECT_THAT(text, StartsWith("no progress for 11.0 s; rank 2 on node1 is behind\n"));
   EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
 }
 
@@ -201,7 +200,7 @@ TEST(Verdict, NamesAProcessThatHasEnded) {
   ranks[3].report.reset();
   ASSERT_EQ(judge(ranks, kLimits), Trouble::gone);
   EXPECT_THAT(summary(ranks, Trouble::gone, kLimits, "f"),
-              StartsWith("rank 3 on node1 has ended without a word\n"));
+              StartsWith("rank 3 on node1 exited without reporting an error\n"));
   ranks[3].left = true;  // after an error, which it told itself
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
@@ -212,7 +211,7 @@ TEST(Verdict, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   const auto text = summary(ranks, Trouble::diverged, kLimits, "f");
   EXPECT_THAT(
       text,
-      StartsWith("the ranks do different things at operation #60: rank 2 on node1 is not like the others"));
+      StartsWith("the ranks are desynchronised at operation #60: rank 2 on node1 differs from the others"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0-1, 3: unshard #60 of model.layers.0 (4.00 KiB)"));
   EXPECT_THAT(text, HasSubstr("\n  rank 2: reduce #60 of model.layers.0 (1.00 MiB)"));
 }
@@ -229,7 +228,7 @@ TEST(Verdict, SaysThatTheFirstDifferenceIsOutOfSight) {
   const auto ranks = waiting_ranks(200, 2, 60);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged);
   EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
-              StartsWith("the ranks do different things before operation #128: rank 2 on node1"));
+              StartsWith("the ranks are desynchronised before operation #128: rank 2 on node1"));
 }
 
 TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
@@ -246,12 +245,12 @@ TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
     ranks[r].report = std::make_shared<FlightReport>(report);
   }
   EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
-              Not(HasSubstr("rank 2 on node1 is not like the others")));
+              Not(HasSubstr("rank 2 on node1 differs from the others")));
   for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].marks_at_alarm = then[r].heartbeat.marks;
   EXPECT_THAT(
       summary(ranks, Trouble::diverged, kLimits, "f"),
       StartsWith(
-          "the ranks do different things before operation #64: rank 2 on node1 is not like the others"));
+          "the ranks are desynchronised before operation #64: rank 2 on node1 differs from the others"));
 }
 
 TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
@@ -260,14 +259,14 @@ TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
   hold_all(ranks, 11);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::still);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
-              StartsWith("the ranks do different things at operation #63: rank 1 on node0"));
+              StartsWith("the ranks are desynchronised at operation #63: rank 1 on node0"));
 }
 
 TEST(Verdict, WithoutAMajorityAllAreNamed) {
   auto ranks = waiting_ranks(63, 1, 63);
   ranks.resize(2);
   const auto text = summary(ranks, Trouble::still, kLimits, "f");
-  EXPECT_THAT(text, StartsWith("the ranks do different things at operation #63\n"));
+  EXPECT_THAT(text, StartsWith("the ranks are desynchronised at operation #63\n"));
   EXPECT_THAT(text, HasSubstr("\n  rank 0: unshard #63"));
   EXPECT_THAT(text, HasSubstr("\n  rank 1: reduce #63"));
 }
