@@ -106,7 +106,7 @@ manual: ## the manual as a site in build/manual; fails where a link leads nowher
 	@mkdocs build --quiet --strict --site-dir $(BUILD)/manual
 	@tests/system/manual/links.py . $(BUILD)/manual
 
-options: program ## write docs/options.md anew from the options of the program
+options: program ## write docs/options.md again, from the options of the program
 	@scripts/options-page.py $(BUILD)/llampi docs/options.md
 
 clean: ## remove the build folder; runs/ stays

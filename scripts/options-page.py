@@ -5,6 +5,7 @@
     options-page.py LLAMPI FILE           writes the page
     options-page.py LLAMPI FILE --check   exits 1 if the page is not what it would write
 """
+import html
 import pathlib
 import re
 import subprocess
@@ -42,11 +43,18 @@ def options(text):
     return found
 
 
+def code(text):
+    """In code font, also where there are bars, which Markdown takes for the borders of a table: GitHub and MkDocs escape them differently."""
+    if text and "|" in text:
+        return f"<code>{html.escape(text, quote=False)}</code>"
+    return f"`{text}`" if text else ""
+
+
 def table(rows):
     out = ["| option | value | default | |", "|---|---|---|---|"]
     for _, name, value, default, text in rows:
-        cells = [f"`{name}`", f"`{value}`" if value else "", f"`{default}`" if default else "", " ".join(text.split())]
-        out.append("| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |")
+        cells = [code(name), code(value), code(default), html.escape(" ".join(text.split()), quote=False)]
+        out.append("| " + " | ".join(cell.replace("|", "&#124;<wbr>") for cell in cells) + " |")
     return "\n".join(out) + "\n\n"
 
 
@@ -79,7 +87,7 @@ def main():
     made = page(llampi)
     if "--check" in sys.argv:
         if path.read_text(encoding="utf-8") != made:
-            sys.exit(f"{path} is not what the options of the program are now; write it anew with `make options`")
+            sys.exit(f"{path} does not have the options of the program; run `make options`")
     else:
         path.write_text(made, encoding="utf-8")
 

@@ -24,6 +24,7 @@ TURNS = [
     (r"\bgoes astray\b|\bwent astray\b|\bastray\b", "diverges", "A rank goes astray."),
     (r"\b(is|are) none of\b", "is not one of", "It is none of them."),
     (r"\b(is|are) no (file|folder|checkpoint|size|number|heading|test|measure)s?\b", "is not a", "It is no folder."),
+    (r"\banew\b|\bfor good\b|\bis to be\b|\bare to be\b|\balike\b", "again; permanently; will be, must be; in the same way", "It begins anew."),
     (r"\bbeside\b", "besides, next to, in addition to, in parallel with", "A save beside training."),
     (r"\bbehind (it|them|a|the|its|each)\b(?! (scenes|scene))", "after", "The space behind the text."),
     (r"\bin vain\b", "without success", "It waited in vain."),

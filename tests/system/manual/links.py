@@ -11,6 +11,7 @@ What is checked in the sources:
   anchor    an anchor is a heading of its page, under the same name on GitHub and in the site
   nav       every page is in the navigation of mkdocs.yml
   fence     code stands between fences that say what it is: sh, text, ini, json, python, ...
+  table     a bar in code font within a table is written so that GitHub and MkDocs both print it
   list      a list begins after an empty line, and what belongs to an item is indented by 4: MkDocs reads it otherwise
   path      a file of the repository that is named in code font exists
 """
@@ -80,6 +81,8 @@ def faults(root):
             if path in docs and re.match(r" {1,3}(-|\d+\.) ", line):
                 yield f"list: {name}:{number} is indented by less than 4"
             before = line
+            if path in docs and re.search(r"`[^`]*\\\|[^`]*`", line):
+                yield f"table: {name}:{number} has \\| in code font, which MkDocs prints; write <code>&#124;</code>"
             for target in LINK.findall(re.sub(r"`[^`]*`", "", line)):
                 if re.match(r"[a-z]+:", target):
                     continue
@@ -149,6 +152,7 @@ PLANTED = {
     "anchor": "[x](index.md#no-such-heading)\n",
     "fence": "```\ncode\n```\n",
     "list": "text\n- item\n",
+    "table": "`a \\| b`\n",
     "path": "`src/no_such_file.cpp`\n",
 }
 
