@@ -35,7 +35,7 @@ sources = find $(wildcard include src tests emulator bench examples) -name '*.hp
 cmake = env -u MAKEFLAGS -u MAKELEVEL -u MFLAGS cmake
 
 .PHONY: help setup configure program build run finetune test test-cluster fuzz sanitize install bundle format format-check shellcheck tidy \
-        docs clean
+        docs manual options clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -100,6 +100,14 @@ tidy: program ## look for the mistakes that .clang-tidy lists: about two minutes
 docs: ## the library's reference as HTML in build/doxygen; fails where a comment is malformed
 	@scripts/setup.sh --docs
 	@mkdir -p build/doxygen && doxygen docs/Doxyfile
+
+manual: ## the manual as a site in build/manual; fails where a link leads nowhere
+	@scripts/setup.sh --manual
+	@mkdocs build --quiet --strict --site-dir $(BUILD)/manual
+	@tests/system/manual/links.py . $(BUILD)/manual
+
+options: program ## write docs/options.md again, from the options of the program
+	@scripts/options-page.py $(BUILD)/llampi docs/options.md
 
 clean: ## remove the build folder; runs/ stays
 	rm -rf $(BUILD)

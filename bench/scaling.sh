@@ -20,7 +20,7 @@ cat >config.json <<'JSON'
  "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 259, "max_position_embeddings": 64,
  "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32"}
 JSON
-"$build/llampi" tokenize --tokenizer bytes --output data.h5 --overwrite "$repository/README.md" >/dev/null
+"$build/llampi" tokenize --tokenizer bytes --output data.h5 --overwrite "$repository/docs/"*.md >/dev/null
 
 seconds_between() { awk -v a="$1" -v b="$2" 'BEGIN { printf "%.1f", b - a }'; }
 

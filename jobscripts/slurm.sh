@@ -40,7 +40,7 @@ for scripts in "${JOB_SCRIPTS:-}" "${0%/*}" "${submitted%/*}" jobscripts "${prog
     if [[ -r $scripts/common.sh ]]; then break; fi
 done
 if [[ ! -r $scripts/common.sh ]]; then
-    echo "there is no common.sh beside ${submitted:-the job script} and no jobscripts/common.sh in $PWD: keep the job scripts together, or set JOB_SCRIPTS to their folder" >&2
+    echo "there is no common.sh next to ${submitted:-the job script} and no jobscripts/common.sh in $PWD: keep the job scripts together, or set JOB_SCRIPTS to their folder" >&2
     exit 2
 fi
 # shellcheck source=jobscripts/common.sh

@@ -3,10 +3,10 @@
 # Checks that the build finds what it needs. What is missing is installed through apt where that is possible
 # (as root or through sudo); otherwise this prints what to install, exits 2 and has changed nothing.
 #
-#   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--bundle]
+#   scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle]
 #
 # --tests adds what single tests use (they are skipped without it), --format adds clang-format, --tidy clang-tidy,
-# --shellcheck shellcheck, --docs Doxygen, --bundle what make-bundle.sh uses.
+# --shellcheck shellcheck, --docs Doxygen, --manual MkDocs, --bundle what make-bundle.sh uses.
 # GEMM=cblas in the environment asks for a CBLAS instead of oneDNN. CXX and CMAKE_PREFIX_PATH are respected.
 set -uo pipefail
 
@@ -37,6 +37,7 @@ format   | clang-format | clang-format | clang-tools-extra
 tidy     | clang-tidy | clang-tidy | clang-tools-extra
 shellcheck | shellcheck | shellcheck | ShellCheck
 docs     | Doxygen | doxygen | doxygen
+manual   | MkDocs with the Material theme | mkdocs mkdocs-material | mkdocs mkdocs-material
 patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py qemu fuzzer "
@@ -50,9 +51,10 @@ for argument in "$@"; do
         --tidy) wanted+=" tidy" ;;
         --shellcheck) wanted+=" shellcheck" ;;
         --docs) wanted+=" docs" ;;
+        --manual) wanted+=" manual" ;;
         --bundle) wanted+=" patchelf" ;;
         *)
-            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--bundle]" >&2
+            echo "setup: unknown argument $argument; usage: scripts/setup.sh [--tests] [--format] [--tidy] [--shellcheck] [--docs] [--manual] [--bundle]" >&2
             exit 2
             ;;
     esac
@@ -106,6 +108,17 @@ has_h5py() { # asked without importing it, which takes a while
         fi
     done
     return 1
+}
+
+has_manual() { # the theme as Debian packages it, or a Python package of the Python that mkdocs uses
+    local mkdocs python
+    mkdocs=$(command -v mkdocs) || return 1
+    [[ ! -d /usr/share/mkdocs/themes/material ]] || return 0
+    python=$(sed -n '1s/^#!//p' "$mkdocs")
+    ${python:-python3} - 2>/dev/null <<'END'
+import importlib.metadata as m, sys
+sys.exit(not any(e.name == "material" for e in m.entry_points(group="mkdocs.themes")))
+END
 }
 
 has_fuzzer() { # as cmake/Fuzz.cmake asks
@@ -204,6 +217,7 @@ PROBE
     command -v clang-tidy-14 >/dev/null || command -v clang-tidy >/dev/null || absent+=" tidy"
     command -v shellcheck >/dev/null || absent+=" shellcheck"
     command -v doxygen >/dev/null || absent+=" docs"
+    case " $wanted " in *" manual "*) has_manual || absent+=" manual" ;; esac
     command -v patchelf >/dev/null || absent+=" patchelf"
 
     missing=()

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kManUsage = R"(Usage: llampi man
 
-Prints the manual page, for which make install has a place: llampi man | man -l -
+Prints the manual page, which make install also installs. To read it: llampi man | man -l -
 )";
 
 constexpr const char* kHead = R"(.SH NAME
@@ -53,7 +53,7 @@ a key of the configuration: LLAMPI_TRAIN_STEPS is \fBtrain.steps\fR. The command
 threads per rank, where \fBrun.threads\fR is 0
 .TP
 .B LLAMPI_PLUGIN_DIR
-folder of the GPU plugin, where it is not beside the program or in ../lib
+folder of the GPU plugin, if it is not next to the program or in ../lib
 .SH EXIT STATUS
 .TP
 .B 0

@@ -442,7 +442,7 @@ TEST_F(Plan, LooksAtTheHostsMemoryWhereItIsGiven) {
                  "--host-memory needs to know the GPUs too; add --memory, or name them with --device");
 }
 
-// What the README says of the shapes that come with the program.
+// What docs/memory.md says about the shapes that come with the program.
 TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
   const std::string input = LLAMPI_TEST_DATA "/../input/";
   std::filesystem::create_directory_symlink(input, folder_.path() / "input");
@@ -469,20 +469,19 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
       "--optimizer.master_dtype bfloat16 --optimizer.gradient_dtype bfloat16 --fsdp.reduce_dtype bfloat16 "
       "--activation.checkpointing auto");
   EXPECT_EQ(on_poor_host["offload_residuals"], false);
-  EXPECT_THAT(read_file(LLAMPI_TEST_DATA "/../README.md"),
-              AllOf(HasSubstr(fmt::format("recomputes `{}`, at most {:.1f} %",
-                                          alone["checkpointing"].get<std::string>(),
-                                          100 * alone["recomputed"].get<double>())),
-                    HasSubstr(fmt::format("without that, `{}`, {:.1f} %",
-                                          on_poor_host["checkpointing"].get<std::string>(),
-                                          100 * on_poor_host["recomputed"].get<double>()))));
+  const std::string page = read_file(LLAMPI_TEST_DATA "/../docs/memory.md");
+  EXPECT_THAT(page, AllOf(HasSubstr(fmt::format("recomputes `{}`, at most {:.1f} %",
+                                                alone["checkpointing"].get<std::string>(),
+                                                100 * alone["recomputed"].get<double>())),
+                          HasSubstr(fmt::format("without that, `{}`, {:.1f} %",
+                                                on_poor_host["checkpointing"].get<std::string>(),
+                                                100 * on_poor_host["recomputed"].get<double>()))));
   EXPECT_GT(on_poor_host["recomputed"], alone["recomputed"]);
   EXPECT_GE(alone["attention_workspace_bytes"], std::int64_t{1} << 30);
-  const std::string readme = read_file(LLAMPI_TEST_DATA "/../README.md");
-  EXPECT_THAT(readme,
+  EXPECT_THAT(page,
               HasSubstr(fmt::format("about {:.0f} GiB of each of 8 H100", gib(planned("8b.ini --ranks 8")))));
-  EXPECT_THAT(readme, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
-                                            gib(planned("70b.ini --ranks 64 --per-node 8")))));
+  EXPECT_THAT(page, HasSubstr(fmt::format("about {:.0f} GiB of each of 64",
+                                          gib(planned("70b.ini --ranks 64 --per-node 8")))));
   std::string refusal = run("plan --config input/llama3-70b.ini --ranks 8 --device h100").err;
   const auto spaces = [](std::string text) {
     const auto blank = [](char a, char b) { return std::isspace(a) && std::isspace(b); };
@@ -490,7 +489,7 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
     text.erase(std::unique(text.begin(), text.end(), blank), text.end());
     return text;
   };
-  EXPECT_THAT(spaces(readme), HasSubstr(spaces(refusal)));
+  EXPECT_THAT(spaces(page), HasSubstr(spaces(refusal)));
 }
 
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {

@@ -229,7 +229,7 @@ job -- input.ini
 expect "beside the original" "$status $log" "0 "
 mv elsewhere prefix/share/llampi/jobscripts
 job -- input.ini
-expect "no shared file" "$status $log" "2 there is no common.sh beside $folder/elsewhere/slurm.sh and no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
+expect "no shared file" "$status $log" "2 there is no common.sh next to $folder/elsewhere/slurm.sh and no jobscripts/common.sh in $folder: *JOB_SCRIPTS*"
 job JOB_SCRIPTS=prefix/share/llampi/jobscripts -- input.ini
 expect "JOB_SCRIPTS" "$status $log" "0 "
 cp build/llampi prefix/bin/llampi

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # finetune_test.sh SOURCE LLAMPI [STEPS]: what `make finetune` calls, in an empty folder. What it prints and runs are the commands of
-# the README's "Fine-tuning". With STEPS both trainings are so short, and only 20 questions are asked; without, all of it must
+# docs/fine-tuning.md. With STEPS both trainings are so short, and only 20 questions are asked; without, all of it must
 # bring the right answers from under 5 % to over 90 %.
 set -euo pipefail
 source_dir=$1 llampi=$2 steps=${3:-}
@@ -25,10 +25,10 @@ fail() {
 env -u LLAMPI -u RANKS scripts/finetune-example.sh | tee output
 
 # Commands of several lines as one; the number of steps may be another.
-sed -E ':a; /\\$/ { N; s/ *\\\n */ /; ba }' "$source_dir/README.md" |
-    awk '/^## /{inside = ($0 == "## Fine-tuning")} inside && /^    (build|mpirun).*sums/' >shown
+sed -E ':a; /\\$/ { N; s/ *\\\n */ /; ba }' "$source_dir/docs/fine-tuning.md" | grep -E '^(build|mpirun).*sums' |
+    sed 's/^/    /' >shown
 grep -E '^    (build|mpirun)' output >printed
-diff <(sed -E 's/step-[0-9]+/step-N/' shown) <(sed -E 's/step-[0-9]+/step-N/' printed) >&2 || fail "the README shows other commands"
+diff <(sed -E 's/step-[0-9]+/step-N/' shown) <(sed -E 's/step-[0-9]+/step-N/' printed) >&2 || fail "docs/fine-tuning.md shows other commands"
 
 count=$(wc -l <input/sums/heldout.jsonl)
 mapfile -t right < <(sed -n "s/^accuracy .*: \([0-9]*\) of $count questions answered right\$/\1/p" output)
