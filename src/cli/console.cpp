@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 namespace llampi::cli {
@@ -30,8 +31,12 @@ class TerminalLines {
   TerminalLines(const TerminalLines&) = delete;
   TerminalLines& operator=(const TerminalLines&) = delete;
 
-  void info(const std::string& line) { write(kClearLine + line + "\n" + shown_, stream_); }
+  void info(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    write(kClearLine + line + "\n" + shown_, stream_);
+  }
   void progress(const std::string& line) {
+    const std::lock_guard lock(mutex_);
     shown_ = line.substr(0, columns());  // a line that wraps could not be cleared
     write(kClearLine + shown_, stream_);
   }
@@ -45,6 +50,7 @@ class TerminalLines {
   }
 
   std::FILE* stream_;
+  std::mutex mutex_;  ///< the watchdog's thread logs, too
   std::string shown_;
 };
 
@@ -53,10 +59,14 @@ class TerminalLines {
 bool is_terminal(std::FILE* stream) {
   if (isatty(fileno(stream)) == 0) return false;
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) return true;
-  std::error_code error;
-  const auto mpirun = fmt::format("/proc/{}/fd/{}", getppid(), fileno(stream));
-  const std::string target = std::filesystem::read_symlink(mpirun, error).string();
-  return !error && (target.starts_with("/dev/pts/") || target.starts_with("/dev/tty"));
+  const auto target_of = [stream](const std::string& process) {
+    std::error_code error;
+    return std::filesystem::read_symlink(fmt::format("/proc/{}/fd/{}", process, fileno(stream)), error)
+        .string();
+  };
+  const std::string target = target_of(std::to_string(getppid()));
+  if (target == target_of("self")) return false;  // a script that mpirun has started
+  return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
 }
 
 void print(const std::string& text) { write(text, stdout); }

@@ -35,6 +35,7 @@ std::string key_of(const std::string& field) {
       {"strategy", "fsdp.strategy"},
       {"shard_group_size", "fsdp.shard_group_size"},
       {"shard_optimizer_over_replicas", "fsdp.shard_optimizer_over_replicas"},
+      {"all_reduce_stream", "fsdp.all_reduce_stream"},
       {"wrap.policy", "fsdp.wrap"},
       {"wrap.modules", "fsdp.wrap_modules"},
       {"wrap.min_params", "fsdp.wrap_min_params"},

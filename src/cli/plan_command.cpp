@@ -166,11 +166,13 @@ std::vector<plan::StrategyTime> times_of_strategies(train::Config config, const 
                                                     const plan::Machine& machine, const plan::Speed& speed) {
   std::vector<plan::StrategyTime> times;
   const bool state_over_replicas = config.fsdp.shard_optimizer_over_replicas;
+  const bool all_reduce_stream = config.fsdp.all_reduce_stream;
   const auto shard_group_size = config.fsdp.shard_group_size;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     config.fsdp.strategy = strategy;
     const bool has_replicas = strategy == fsdp::Strategy::no_shard || fsdp::is_hybrid(strategy);
     config.fsdp.shard_optimizer_over_replicas = state_over_replicas && has_replicas;
+    config.fsdp.all_reduce_stream = all_reduce_stream && fsdp::is_hybrid(strategy);
     config.fsdp.shard_group_size = fsdp::is_hybrid(strategy) ? shard_group_size : std::nullopt;
     try {
       const train::CompiledRun run = train::compile_run(config, shape);

@@ -17,20 +17,20 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
     const AvailableMemory available{.backend = backend,
                                     .on_device = site.device.available_bytes(topology.local_ranks),
                                     .on_host = site.host.available_bytes(topology.local_ranks),
-                                    .reduction = options.reduction,
+                                    .reduction = options.training ? options.reduction : comm::Reduction::nccl,
                                     .one_memory = one_memory};
     if (available.holds(compiled.arena_bytes, groups)) return;
     const bool device_is_full = !available.device_holds(compiled.arena_bytes, groups);
     const std::optional<Arena> arena =
         one_memory ? std::nullopt : std::optional(device_is_full ? Arena::device : Arena::host);
-    const std::string lack = fmt::format(
-        "needs {} of {} per rank, but {} has about {} for each of its {}",
-        format_bytes(device_is_full
-                         ? needed_bytes(backend, compiled.arena_bytes, groups, options.reduction, one_memory)
-                         : compiled.arena_bytes[1]),
-        one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
-        format_bytes(device_is_full ? available.on_device : available.on_host),
-        count(topology.local_ranks, "rank"));
+    const std::string lack =
+        fmt::format("needs {} of {} per rank, but {} has about {} for each of its {}",
+                    format_bytes(device_is_full ? needed_bytes(backend, compiled.arena_bytes, groups,
+                                                               available.reduction, one_memory)
+                                                : compiled.arena_bytes[1]),
+                    one_memory ? "memory" : (device_is_full ? "GPU memory" : "host memory"), topology.host,
+                    format_bytes(device_is_full ? available.on_device : available.on_host),
+                    count(topology.local_ranks, "rank"));
     throw does_not_fit(lack, compiled, arena,
                        {.model = model,
                         .options = options,

@@ -22,17 +22,6 @@
 namespace llampi::fsdp {
 namespace {
 
-/// Where no unit is sharded, replicas reduce whole gradients, and there is nothing else that would be reduced meanwhile. Those
-/// that divide the optimizer state gather what they updated, and sum their parts of the norm.
-std::vector<device::Stream> streams_of_replicas(const EngineOptions& options, const RankGroups& groups) {
-  std::vector<device::Stream> streams;
-  const bool apart = options.all_reduce_stream && groups.shard_count() > 1;
-  if (apart) streams.push_back(kAllReduceStream);
-  if (!apart || options.shard_optimizer_over_replicas) streams.push_back(kReduceStream);
-  if (options.shard_optimizer_over_replicas) streams.push_back(kUnshardStream);
-  return streams;
-}
-
 CompiledModel compile_what_fits(const Site& site, const model::Model& model, const EngineOptions& options,
                                 const RankGroups& groups) {
   const auto& precision = options.precision;
@@ -112,7 +101,8 @@ struct Engine::Impl {
         options(the_options),
         groups(make_groups(options.strategy, nodes_of_ranks(world), options.shard_group_size)),
         shards(world.group(groups.shards_of(world.rank()), {kUnshardStream, kReduceStream})),
-        replicas(world.group(groups.replicas_of(world.rank()), streams_of_replicas(options, groups))),
+        replicas(world.group(groups.replicas_of(world.rank()),
+                             {replicas_stream(options.all_reduce_stream, groups.shard_count())})),
         compiled(compile_what_fits(site, model, options, groups)),
         arenas(world, device, compiled.arena_bytes) {
     if (options.training) step = bound(compiled.step);
@@ -166,7 +156,13 @@ struct Engine::Impl {
 
   /// The shards that are gathered follow the masters wherever somebody may have written these.
   void refresh() {
-    if (std::exchange(stale, false)) refresh_shards(compiled, arenas, device, host, *replicas);
+    if (!std::exchange(stale, false)) return;
+    std::optional<health::FlightScope> gathers;
+    if (options.shard_optimizer_over_replicas)
+      gathers.emplace(executor.record(), health::FlightOperation{"gather of updated shards"});
+    refresh_shards(compiled, arenas, device, host, *replicas,
+                   replicas_stream(options.all_reduce_stream, groups.shard_count()));
+    executor.wait_for_device(device::Stream::compute);  // the first gathers of a program wait for nothing
   }
 
   /// As after the constructor.

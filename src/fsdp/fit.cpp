@@ -79,8 +79,9 @@ Changes other_changes(const EngineOptions& options, bool in_fp8) {
   if (options.strategy != Strategy::full_shard) {
     changes.push_back({without_parts({"strategy", word_of(Strategy::full_shard)}), [](EngineOptions& o) {
                          o.strategy = Strategy::full_shard;
-                         o.shard_optimizer_over_replicas = false;
+                         o.shard_optimizer_over_replicas = o.all_reduce_stream = false;
                        }});
+    if (options.all_reduce_stream) changes.back().values.push_back({"all_reduce_stream", "false"});
   }
   return changes;
 }
@@ -122,8 +123,9 @@ Changes narrower_state(const EngineOptions& options) {
 RankGroups groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
   RankGroups groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
                                   is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
-  groups.shards_on_node = std::min(groups.shards_on_node, q.groups.shards_on_node);
-  groups.replicas_on_node = std::min(groups.replicas_on_node, q.groups.replicas_on_node);
+  const int on_node = q.groups.shards_on_node * q.groups.replicas_on_node;
+  groups.shards_on_node = std::min(groups.shards_on_node, on_node);
+  groups.replicas_on_node = std::min(groups.replicas_on_node, on_node);
   return groups;
 }
 

@@ -22,10 +22,10 @@ namespace {
 /// Of each parameter of the model: this rank's part of it and of its moments.
 using Sums = std::vector<std::uint32_t>;
 
-Sums sums_of(device::Device& device, const fsdp::Engine& engine) {
-  Sums sums(engine.model().parameters().size(), 0);
+Sums sums_of(device::Device& device, const std::vector<fsdp::StatePiece>& pieces, std::size_t parameters) {
+  Sums sums(parameters, 0);
   checkpoint::Staging staging(device, checkpoint::kTransferElements);
-  for (const auto& piece : engine.pieces_held()) {
+  for (const auto& piece : pieces) {
     auto& sum = sums[static_cast<std::size_t>(piece.parameter)];
     for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
       staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
@@ -67,7 +67,8 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   const auto& groups = engine.groups();
   if (groups.replica_count() == 1) return {};
   Sums own;
-  comm::agree(world, [&] { own = sums_of(device, engine); });
+  const auto pieces = engine.pieces_held();  // collective
+  comm::agree(world, [&] { own = sums_of(device, pieces, engine.model().parameters().size()); });
   const auto sums = comm::all_gather_value(world, own);
   const auto hosts = world.all_gather(world.topology().host);
   std::string text;

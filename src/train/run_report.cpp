@@ -61,6 +61,10 @@ void RunReport::describe(std::int64_t total_steps) {
   if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
     log_.warning("run.verify_replicas_every has no effect: with fsdp.strategy = {} there are no replicas",
                  word_of(config_.fsdp.strategy));
+  if (config_.run.verify_replicas_every > 0 && config_.fsdp.shard_optimizer_over_replicas)
+    log_.warning(
+        "run.verify_replicas_every compares only the gathered parameters: with fsdp.shard_optimizer_over_replicas each replica has "
+        "its own part of the optimizer state, and a wrong update is copied to all");
   describe_plan();
   log_.info("output: {}", config_.run.dir);
 }

@@ -24,6 +24,12 @@ inline constexpr device::Stream kCopyOutStream = device::Stream::other(1, "copy_
 /// Passes over gradients that are complete, while others are computed, and copies of the state that is saved.
 inline constexpr device::Stream kBesideStream = device::Stream::other(2, "beside");
 
+/// Of all collectives over replicas, so that they need one communicator.
+/// @param apart fsdp.all_reduce_stream @param shards ranks of a shard group: where there is one, nothing else is reduced meanwhile
+constexpr device::Stream replicas_stream(bool apart, int shards) {
+  return apart && shards > 1 ? kAllReduceStream : kReduceStream;
+}
+
 /// Each at its number.
 inline constexpr std::array<device::Stream, device::kStreams> kAllStreams = {
     device::Stream::compute, kUnshardStream, kReduceStream,       kAllReduceStream, kCopyStream,

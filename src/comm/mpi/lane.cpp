@@ -34,9 +34,8 @@ class LaneWork final : public Work {
   }
 
   void wait(device::Stream stream) override {
-    if (stream == stream_) return;  // in order
     if (!stream.is_urgent()) return progress_->wait(*operation_);
-    progress_->lane(stream).follow(operation_);
+    if (stream != stream_) progress_->lane(stream).follow(operation_);  // else in order
   }
 
  private:

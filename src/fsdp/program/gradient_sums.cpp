@@ -49,7 +49,7 @@ int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<in
   const ProgramSpec& spec = list.spec;
   const Unit& of = spec.units[unit];
   const BufferId shard = list.buffers.sharded_gradient(unit, sum);
-  const device::Stream stream = spec.all_reduce_stream ? kAllReduceStream : kReduceStream;
+  const device::Stream stream = replicas_stream(spec.all_reduce_stream, spec.shards);
   if (spec.all_reduce_stream) waits.push_back(list.last_reduction);  // the unit's
   const std::int64_t workspace =
       workspace_over_replicas(spec, of, of.shard_elements, spec.precision.gradient_shard);

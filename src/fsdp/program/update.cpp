@@ -39,7 +39,8 @@ class UpdateBuilder {
 
  private:
   int emit_norm() {
-    Action norm{.op = Op::norm, .ranks = Ranks::shard_group};
+    const bool over_replicas = spec_.shards == 1 && spec_.units[trained_.front()].state_parts > 1;
+    Action norm{.op = Op::norm, .ranks = over_replicas ? Ranks::replicate_group : Ranks::shard_group};
     const bool found_beside = list_.last_largest >= 0;
     if (const int last = found_beside ? list_.last_largest : list_.last_reduction; last >= 0)
       norm.waits.push_back(last);
@@ -64,7 +65,7 @@ class UpdateBuilder {
     if (spec_.units[unit].state_parts == 1) return;
     const BufferId shard = kept_.units[unit].shard;
     list_.push({.op = Op::all_gather,
-                .stream = kUnshardStream,
+                .stream = replicas_stream(spec_.all_reduce_stream, spec_.shards),
                 .unit = unit,
                 .ranks = Ranks::replicate_group,
                 .operands = {read_of(shard, Slot::input, own_part(unit)), write_of(shard)},
@@ -139,7 +140,7 @@ class UpdateBuilder {
       UnitState state = kept_.units[unit];
       Operand shard = both_of(state.shard, Slot::output, own_part(unit));
       if (streamed.master != BufferId::none) {
-        if (!state.has_own_master()) shard.buffer = streamed.master;
+        if (!state.has_own_master()) shard = both_of(streamed.master, Slot::output);
         state.master = streamed.master;
       }
       if (streamed.shard != BufferId::none) shard = write_of(streamed.shard);

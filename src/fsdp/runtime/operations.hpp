@@ -101,7 +101,8 @@ void add_fp8(Operations& operations, const RankContext& rank);
 
 /// values = op over the ranks of the group, in place, and noted as part of the action that is issued. The compute
 /// stream waits for it.
-void reduce_values(const RankContext& rank, comm::Group& group, Call& call, Tensor values, comm::ReduceOp op);
+void reduce_values(const RankContext& rank, comm::Group& group, device::Stream stream, Call& call,
+                   Tensor values, comm::ReduceOp op);
 
 struct BoundProgram;
 /// Lets the device prepare (device::Operations::prepare()) all that the stages of the program issue for so many

@@ -15,14 +15,13 @@ Accumulate accumulate_of(const Call& call) {
 
 }  // namespace
 
-void reduce_values(const RankContext& rank, comm::Group& group, Call& call, Tensor values,
-                   comm::ReduceOp op) {
+void reduce_values(const RankContext& rank, comm::Group& group, device::Stream stream, Call& call,
+                   Tensor values, comm::ReduceOp op) {
   device::Device& device = rank.device;
   const char* const name = to_string(call.action.op);
-  device.wait(kReduceStream, device.record(device::Stream::compute));
+  device.wait(stream, device.record(device::Stream::compute));
   const std::uint64_t sequence = call.record == nullptr ? 0 : call.record->issue({name, -1, values.bytes()});
-  const auto work =
-      group.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], kReduceStream);
+  const auto work = group.all_reduce(values, values, op, Accumulate::no, call[Slot::workspace], stream);
   if (call.record != nullptr) call.record->wait(sequence);
   work->wait(device::Stream::compute);
   if (call.record == nullptr) return;

@@ -5,6 +5,7 @@
 
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
@@ -58,7 +59,7 @@ void find_scales(const RankContext& rank, Call& call) {
       measure(rank.device, rank.fp8_weights[static_cast<std::size_t>(piece.weight)], piece,
               shard.slice(piece.begin, piece.end), maxima);
   }
-  reduce_values(rank, rank.shards, call, maxima, comm::ReduceOp::max);
+  reduce_values(rank, rank.shards, kReduceStream, call, maxima, comm::ReduceOp::max);
   write_scales(rank.device, rank.fp8_weights, maxima, call[Slot::fp8_scales]);
 }
 

@@ -5,6 +5,7 @@
 #include "fsdp/norm_scalars.hpp"
 #include "fsdp/runtime/operations.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/fsdp/streams.hpp"
 #include "llampi/optim/adamw.hpp"
 
 namespace llampi::fsdp {
@@ -24,8 +25,10 @@ void find_largest(const RankContext& rank, int unit, Tensor gradient, Tensor max
 /// Over all ranks that have different parts of the gradient: replicas hold equal ones, unless they divide the optimizer
 /// state.
 void reduce_over_parts(const RankContext& rank, Call& call, Tensor values, comm::ReduceOp op) {
-  reduce_values(rank, rank.shards, call, values, op);
-  if (rank.options.shard_optimizer_over_replicas) reduce_values(rank, rank.replicas, call, values, op);
+  reduce_values(rank, rank.shards, kReduceStream, call, values, op);
+  if (!rank.options.shard_optimizer_over_replicas) return;
+  reduce_values(rank, rank.replicas, replicas_stream(rank.options.all_reduce_stream, rank.shards.size()),
+                call, values, op);
 }
 
 void compute_norm(const RankContext& rank, Call& call) {

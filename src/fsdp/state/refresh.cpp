@@ -9,7 +9,7 @@
 namespace llampi::fsdp {
 
 void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device::Device& device,
-                    device::Device& host, comm::Group& replicas) {
+                    device::Device& host, comm::Group& replicas, device::Stream gathers_on) {
   const auto in_host_memory = [&](BufferId id) { return compiled.evaluation[id].arena == Arena::host; };
   const auto own_part = [&](int unit) {
     const UnitState& state = compiled.persistent().units[static_cast<std::size_t>(unit)];
@@ -34,16 +34,14 @@ void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device:
     device.upload(shard, cast.data(), kCopyStream);
     device.synchronize(kCopyStream);
   }
-  device.wait(kUnshardStream, device.record(device::Stream::compute));
+  device.wait(gathers_on, device.record(device::Stream::compute));
   std::vector<std::unique_ptr<comm::Work>> gathers;
   for (int u = 0; u < units; ++u) {
     if (compiled.units[static_cast<std::size_t>(u)].state_parts == 1) continue;
     const BufferId shard = compiled.persistent().units[static_cast<std::size_t>(u)].shard;
-    gathers.push_back(
-        replicas.all_gather(own_part(u), arenas.at(compiled.evaluation[shard]), kUnshardStream));
+    gathers.push_back(replicas.all_gather(own_part(u), arenas.at(compiled.evaluation[shard]), gathers_on));
   }
   for (const auto& gather : gathers) gather->wait(device::Stream::compute);
-  device.synchronize(device::Stream::compute);  // the first gathers of a program wait for nothing
 }
 
 }  // namespace llampi::fsdp

@@ -86,9 +86,9 @@ void fill_with_initial_values(const model::Model& model, device::Device& device,
                               const std::vector<StatePiece>& pieces, std::uint64_t seed);
 
 /// Parameter shards that are copies of masters follow them, wherever both are. Collective where replicas divide the
-/// optimizer state: then each gathers the parts of the others.
+/// optimizer state: then each gathers the parts of the others. Complete when the compute stream comes to it.
 /// @param host computes in host memory
 void refresh_shards(const CompiledModel& compiled, const Arenas& arenas, device::Device& device,
-                    device::Device& host, comm::Group& replicas);
+                    device::Device& host, comm::Group& replicas, device::Stream gathers_on);
 
 }  // namespace llampi::fsdp

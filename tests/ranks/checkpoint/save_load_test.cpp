@@ -239,12 +239,12 @@ TEST(SaveLoad, SaysWhyAFolderCannotBeWritten) {
     return message_of<UserError>([&] { save(file, even(2).fill()); });
   };
   EXPECT_THAT(refusal(folder.path() / "absent" / "step.h5"),
-              AllOf(HasSubstr("there is no folder"), HasSubstr("absent"), HasSubstr("another place")));
+              AllOf(HasSubstr("no such folder"), HasSubstr("absent"), HasSubstr("another place")));
   on_rank_0([&] {
     write_bytes(folder.path() / "file", "");
     fs::create_directory(folder.path() / "folder.h5");
   });
-  EXPECT_THAT(refusal(folder.path() / "file" / "step.h5"), HasSubstr("there is no folder"));
+  EXPECT_THAT(refusal(folder.path() / "file" / "step.h5"), HasSubstr("no such folder"));
   EXPECT_THAT(refusal(folder.path() / "folder.h5"), HasSubstr("folder of that name"));
   EXPECT_TRUE(there_is_no_temporary(folder.path()));
 }

@@ -186,11 +186,11 @@ TEST(WeightsIndex, ThatIsMalformedIsRefused) {
   EXPECT_EQ(refusal_of_index(R"({"weight_map":{"a":"model-1.safetensors"}})"), "accepted");
   for (const std::string text : {"", "{", "[]", "null", "{}", R"({"weight_map":[]})", R"({"weight_map":{}})",
                                  R"({"weight_map":{"a":1}})"})
-    EXPECT_THAT(refusal_of_index(text), HasSubstr("INDEX is no index of safetensors")) << text;
+    EXPECT_THAT(refusal_of_index(text), HasSubstr("INDEX is not a safetensors index")) << text;
   for (const std::string name :
        {"", ".", "..", "/etc/passwd", "../a.safetensors", "sub/a.safetensors", "a\\\\b", "a\\u0000b"}) {
     EXPECT_THAT(refusal_of_index(R"({"weight_map":{"t":")" + name + "\"}}"),
-                HasSubstr("no file of this folder"))
+                HasSubstr("not a file of this folder"))
         << name;
   }
 }

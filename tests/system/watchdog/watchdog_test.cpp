@@ -89,8 +89,7 @@ TEST_F(Watchdogs, EndAJobOfWhichOneRankIsLeft) {
   const Ending ending = job(4, "1 stop-all-but-one 0 100");
   EXPECT_EQ(ending.status, 1) << ending.err;
   EXPECT_LT(took_, kSoon);
-  EXPECT_THAT(ending.err,
-              ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ have not been heard of"));
+  EXPECT_THAT(ending.err, ContainsRegex("llampi: watchdog: rank 0 on .+, rank 1 on .+ sent no heartbeat"));
   EXPECT_TRUE(has_record(3));
 }
 
@@ -203,7 +202,7 @@ TEST_F(Watchdogs, WatchWhereMpiIsForOneThread) {
   EXPECT_NE(ending.status, 0) << ending.err;
   EXPECT_LT(took_, kSoon);
   EXPECT_THAT(ending.out, HasSubstr("each rank watches only itself"));
-  EXPECT_THAT(ending.err, ContainsRegex("watchdog: rank 1 on .+ has ended; the record of rank 0 is in "));
+  EXPECT_THAT(ending.err, ContainsRegex("watchdog: rank 1 on .+ exited; the record of rank 0 is in "));
   EXPECT_TRUE(has_record(0));
   ending = job(2, "2 sleep 1 100 one-thread");
   EXPECT_EQ(ending.status, 1) << ending.err;

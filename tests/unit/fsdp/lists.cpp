@@ -203,7 +203,7 @@ std::vector<ListCase> list_cases() {
           }
         }
         for (const auto& offload : kOffloads) {
-          if (offload.params) continue;
+          if (offload.params || offload.residuals) continue;
           for (const int shards : {1, 2}) {
             for (const bool unsharded : {false, true}) {
               for (const auto order : {SumOrder::any, SumOrder::tree}) {

@@ -173,7 +173,7 @@ TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
   ASSERT_EQ(judge(ranks, kLimits), Trouble::silent);
   const auto text = summary(ranks, Trouble::silent, kLimits, "f");
   EXPECT_THAT(text, StartsWith("rank 1 on node0, rank 2 on node1 sent no heartbeat for 10.5 s\n"));
-  EXPECT_THAT(text, HasSubstr("when it was last heard of 9.7 s ago; its process is stopped"));
+  EXPECT_THAT(text, HasSubstr("last heartbeat 9.7 s ago; its process is stopped"));
   EXPECT_THAT(text, HasSubstr("\n  ranks 0, 3: "));
   EXPECT_THAT(text, HasSubstr("the record of ranks 0, 3 is in f"));
 }

@@ -32,7 +32,7 @@ TEST(Tuning, WhatIsNoSuchFileIsRefusedByName) {
       parse_choices(text, "some/file");
       ADD_FAILURE() << text;
     } catch (const UserError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("some/file is no file of run.tuning: "));
+      EXPECT_THAT(error.what(), HasSubstr("some/file is not a tuning file (run.tuning): "));
     }
   }
 }
