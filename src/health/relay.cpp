@@ -119,6 +119,9 @@ void Relay::take_beat(int from, const Beat& beat, bool up, double now) {
   sender.heard = now;
   sender.host = beat.host;
   sender.standing = beat.standing;
+  for (std::size_t i = 0; i < monitors_.size(); ++i) {
+    if (monitors_[i] == from) monitor_heard_[i] = now;
+  }
   if (up) {
     sender.below = true;
     sender.overview = beat.overview;

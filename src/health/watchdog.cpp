@@ -42,8 +42,9 @@ constexpr double kAbortSeconds = 5;  // for MPI to end the job
 constexpr double kQuietSeconds = 15;      // once asked: whoever asked ends the job, or has failed to
 constexpr double kSpokenForSeconds = 60;  // once asked: whoever asked has said why the job ends
 constexpr double kFarApart = 1;           // since it last ran: the thread was suspended
-constexpr double kSetUpSeconds = 2;  // that a job waits at its start for connections, usually milliseconds
-constexpr double kLinkSeconds = 60;  // for them, until it is said that there are none
+constexpr double kSetUpSeconds = 2;     // that a job waits at its start for connections, usually milliseconds
+constexpr double kLinkSeconds = 60;     // for them, until it is said that there are none
+constexpr double kGoodbyeSeconds = 60;  // for ranks that end as well
 
 /// Does what may hang in a thread that is left behind if it does. True if it was done in time.
 bool done_within(double seconds, std::function<void()> work) {
@@ -322,7 +323,9 @@ void Watchdog::Thread::judge_the_others(double now) {
   // The monitors have had time to do it; one rank after another, so that one speaks. When they have found why the job ends, and
   // one of them has ended with it, little is waited for the other.
   const bool spoken_for = now - asked_at_ < kSpokenForSeconds;
-  const auto ended = [&](int monitor) { return relay_.gone().contains(monitor); };
+  const auto ended = [&](int monitor) {  // without having told why
+    return relay_.gone().contains(monitor) && !relay_.left().contains(monitor);
+  };
   const bool ends = spoken_for && std::any_of(monitors_.begin(), monitors_.end(), ended);
   const double patience = ends ? kQuietSeconds : 1.25 * limits_.seconds + 1 + turn_of(rank_);
   const auto lost = [&](int monitor) {
@@ -333,10 +336,16 @@ void Watchdog::Thread::judge_the_others(double now) {
   relay_.ask("no heartbeat from a monitor", true, now);
   const Standing own = own_standing(now);
   relay_.answer(own, own_report("no heartbeat from a monitor", own), now);
-  end_job(summary(view(now), Trouble::silent, limits_, folder()));
+  auto ranks = view(now);
+  for (const int monitor : monitors_) {
+    auto& seen = ranks[static_cast<std::size_t>(monitor)];
+    seen.silent_seconds = std::max(seen.silent_seconds, relay_.silent_seconds(monitor, now));
+  }
+  end_job(summary(ranks, Trouble::silent, limits_, folder()));
 }
 
 void Watchdog::Thread::judge_alone(double now) {
+  warn_of_missing_links({.unlinked = {links_->missing().begin(), links_->missing().end()}}, now);
   for (const int rank : relay_.gone()) {
     own_report("a rank exited", own_standing(now));
     const std::string host = relay_.host_of(rank);
@@ -451,7 +460,7 @@ void Watchdog::Thread::end_job(const std::string& summary) {
 void Watchdog::Thread::finish() {
   world_.barrier();
   stop();
-  relay_.say_goodbye(false, options_.seconds);
+  relay_.say_goodbye(false, std::min(options_.seconds, kGoodbyeSeconds));
   if (!record_written_) return;
   std::error_code ignored;  // it was told to terminate, and had the time to end well
   std::filesystem::remove(flight_file(options_.run_dir, rank_), ignored);

@@ -2,7 +2,7 @@
 #include "llampi/plan/collective_time.hpp"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 namespace llampi::plan {
 namespace {
@@ -10,13 +10,14 @@ namespace {
 /// `messages` of `bytes` each, from every rank, while it starts `others` besides.
 Phase exchange(const NetworkSpeed& network, Resource resource, int messages, double bytes, int others = 0) {
   const LinkSpeed& link = resource == Resource::in_node ? network.in_node : network.between_nodes;
+  if (messages == 0) return {resource};
   return {resource, link.latency_seconds + (messages + others) * network.seconds_per_message,
           messages * bytes / (link.bytes_per_second * network.bandwidth_reached)};
 }
 
 /// To each other rank its part. Messages inside the node and between nodes are under way at the same time.
 Phase direct_exchange(const NetworkSpeed& network, GroupShape group, double part_bytes) {
-  const int per_node = (group.ranks + group.nodes - 1) / group.nodes;
+  const int per_node = group.most_on_a_node();
   const int peers_inside = per_node - 1, peers_outside = group.ranks - per_node;
   const Phase inside = exchange(network, Resource::in_node, peers_inside, part_bytes, peers_outside);
   if (group.nodes == 1) return inside;
@@ -33,15 +34,16 @@ double seconds(const Phases& phases) {
 }
 
 GroupShape shape_of(const std::vector<int>& members, int ranks_per_node) {
-  std::set<int> nodes;
-  for (const int rank : members) nodes.insert(rank / ranks_per_node);
-  return {static_cast<int>(members.size()), static_cast<int>(nodes.size())};
+  std::map<int, int> on_node;
+  for (const int rank : members) ++on_node[rank / ranks_per_node];
+  const auto most = std::ranges::max_element(on_node, {}, [](const auto& node) { return node.second; });
+  return {static_cast<int>(members.size()), static_cast<int>(on_node.size()), most->second};
 }
 
 Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
   if (group.ranks == 1) return {};
   const double part_bytes = whole_bytes / group.ranks;
-  const int per_node = group.ranks / group.nodes;
+  const int per_node = group.most_on_a_node();
   const bool one_level = group.nodes == 1 || per_node * group.nodes != group.ranks || per_node == 1;
   if (one_level || route == Route::direct) return {direct_exchange(network, group, part_bytes)};
   return {exchange(network, Resource::between_nodes, group.nodes - 1, part_bytes),

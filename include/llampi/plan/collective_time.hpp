@@ -52,10 +52,13 @@ enum class Route : std::uint8_t {
   direct,      ///< from each rank to each other one
 };
 
-/// Ranks of a group, equally many on each of some nodes. Where they are not, two levels are none, as in comm/levels.
+/// Ranks of a group on some nodes. Where nodes have different numbers of them, there is one level, as in comm/levels.
 struct GroupShape {
   int ranks = 1;
   int nodes = 1;
+  int largest_node = 0;  ///< ranks on the node that has the most; 0: they are spread evenly
+
+  int most_on_a_node() const { return largest_node > 0 ? largest_node : (ranks + nodes - 1) / nodes; }
 };
 GroupShape shape_of(const std::vector<int>& members, int ranks_per_node);
 

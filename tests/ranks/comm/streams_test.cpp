@@ -71,6 +71,17 @@ TEST_F(Streams, RunInOrder) {
   }
 }
 
+// Whoever waits on the host's own stream has the result then, also of what was issued there.
+TEST_F(Streams, OfTheHostAreWaitedForToo) {
+  const auto of_host = world.group(first_ranks(world.size()), {device::Stream::host});
+  std::vector<float> own = {static_cast<float>(world.rank() + 1)};
+  std::vector<float> all(static_cast<std::size_t>(world.size()));
+  const auto work = of_host->all_gather({own.data(), DType::float32, 1, 1},
+                                        {all.data(), DType::float32, 1, world.size()}, device::Stream::host);
+  work->wait(device::Stream::host);
+  for (int rank = 0; rank < world.size(); ++rank) EXPECT_EQ(all[static_cast<std::size_t>(rank)], rank + 1);
+}
+
 TEST_F(Streams, OverlapInAnyOrder) {
   // Ranks agree on the order within a stream only: odd ranks issue and wait the other way round.
   std::vector<float> shard = values<float>(world.rank(), kStreamElements);

@@ -143,6 +143,21 @@ TEST(Relay, CostsARankTheSameHoweverManyThereAre) {
   }
 }
 
+// The deputy speaks upwards only, so it is the root that passes on that it does.
+TEST(Relay, EveryRankHearsOfBothMonitors) {
+  for (const int nodes : {1, 2, 64}) {
+    Job job(nodes, 4);
+    job.run(20);
+    const int deputy = nodes == 1 ? 1 : 4;
+    for (int rank = 0; rank < job.size(); ++rank) {
+      for (const int monitor : {0, deputy}) {
+        if (rank != monitor)
+          EXPECT_LE(job.relay(rank).silent_seconds(monitor, job.now()), 5) << nodes << ": " << rank;
+      }
+    }
+  }
+}
+
 TEST(Relay, NamesWhoIsSilentAndNotThoseBelow) {
   Job job(64, 4);
   job.run(6);

@@ -86,6 +86,9 @@ TEST(CollectiveTime, AGroupKnowsItsNodes) {
   EXPECT_EQ(shape({0, 1, 2, 3}), std::pair(4, 1));
   EXPECT_EQ(shape({0, 4, 8, 12}), std::pair(4, 4));
   EXPECT_EQ(shape({2, 3, 6, 7}), std::pair(4, 2));
+  const GroupShape uneven = shape_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 8);  // 8 and 4
+  EXPECT_EQ(uneven.most_on_a_node(), 8);
+  EXPECT_EQ(all_gather_phases({}, uneven, 1e6, Route::two_levels).size(), 1U);
 }
 
 // Rows of collectives.csv, as `bench/smpi.sh BUILD FOLDER collectives` writes it with SimGrid 3.32. 2 %: all rows of two levels are
