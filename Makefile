@@ -101,10 +101,10 @@ docs: ## the library's reference as HTML in build/doxygen; fails where a comment
 	@scripts/setup.sh --docs
 	@mkdir -p build/doxygen && doxygen docs/Doxyfile
 
-manual: ## the manual as a site in build/manual; fails where a link leads nowhere
+manual: ## the manual as a site in build/site; fails where a link leads nowhere
 	@scripts/setup.sh --manual
-	@mkdocs build --quiet --strict --site-dir $(BUILD)/manual
-	@tests/system/manual/links.py . $(BUILD)/manual
+	@mkdocs build --quiet --strict --site-dir $(BUILD)/site
+	@tests/system/manual/links.py . $(BUILD)/site
 
 options: program ## write docs/options.md again, from the options of the program
 	@scripts/options-page.py $(BUILD)/llampi docs/options.md
