@@ -407,7 +407,7 @@ function drawOverview() {
     row('Time of a step, recent steps', s => duration(s.step_seconds)),
     row('MFU, recent steps', s => percent(s.mfu)),
     row('Memory, at most', s => bytes(s.memory_bytes)),
-    row('From the first start to now', s => duration(s.elapsed_seconds)),
+    row('Wall time, breaks included', s => duration(s.elapsed_seconds)),
     row('Jobs, checkpoints', s => `${s.jobs}, ${s.checkpoints}`),
     row('Ranks, nodes', (_, run) => run.ranks > 0 ? `${run.ranks}, ${run.nodes}` : '–'),
     row('Parameters', (_, run) => run.parameters > 0 ? shortNumber(run.parameters) : '–'),
@@ -478,8 +478,8 @@ function drawTrace() {
     return;
   }
   const names = ['Computing', 'Waiting for communication', 'Neither'];
-  section.append(element('p', {class: 'hint'}, 'From the traces that log.trace wrote: the average traced step of each rank. Communication beside ' +
-    'computation costs nothing and counts as computing. The rank that computes longest holds up the others, which wait for it in communication.'), legend(names));
+  section.append(element('p', {class: 'hint'}, 'From the traces that log.trace wrote: the average traced step of each rank. Communication ' +
+    'in parallel with computation counts as computing. The other ranks wait in communication for the rank that computes longest.'), legend(names));
   for (const run of traced) {
     const longest = Math.max(...run.trace.map(rank => rank.compute)), typical = [...run.trace].sort((a, b) => a.compute - b.compute)[run.trace.length >> 1].compute;
     const rows = run.trace.map(rank => ({
