@@ -49,7 +49,7 @@ struct TerminalView::Before {
   std::array<struct sigaction, kEndings.size() + 1> actions{};
 };
 
-TerminalView::TerminalView() : before_(new Before) {
+TerminalView::TerminalView() : before_(std::make_unique<Before>()) {
   told_to_end = 0;
   struct sigaction action {};
   action.sa_handler = [](int) { told_to_end = 1; };
@@ -69,7 +69,6 @@ TerminalView::~TerminalView() {
   if (before_->has_keys) ::tcsetattr(STDIN_FILENO, TCSANOW, &before_->settings);
   for (std::size_t i = 0; i < kEndings.size(); ++i) ::sigaction(kEndings[i], &before_->actions[i], nullptr);
   ::sigaction(SIGWINCH, &before_->actions.back(), nullptr);
-  delete before_;
 }
 
 /// In one piece, each line over what was there: it does not flicker.

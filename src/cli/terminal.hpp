@@ -2,6 +2,7 @@
 // A terminal that shows one view, again and again, until the user ends it.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,7 @@ class TerminalView {
 
  private:
   struct Before;
-  Before* before_;
+  std::unique_ptr<Before> before_;
 };
 
 }  // namespace llampi::cli

@@ -217,8 +217,9 @@ std::string scalars_event(double time, std::int64_t step, const std::vector<Scal
 EventFile::EventFile(const fs::path& folder, std::string_view metrics_lines)
     : file_(write_so_far(folder, metrics_lines)) {}
 
-void EventFile::append(std::string_view metrics_line) {
+void EventFile::append(std::string_view metrics_line) try {
   static_cast<void>(file_.append(record_of(metrics_line, unix_seconds())));
+} catch (const Error&) {  // stays in memory
 }
 
 }  // namespace llampi::train

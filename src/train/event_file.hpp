@@ -47,7 +47,7 @@ class EventFile {
   /// @throws UserError if the folder cannot be written
   EventFile(const std::filesystem::path& folder, std::string_view metrics_lines);
 
-  /// Adds a line of metrics.jsonl; while there is no room, it is kept in memory.
+  /// Adds a line of metrics.jsonl. While it cannot be written, it is kept in memory: a run does not end because of this file.
   void append(std::string_view metrics_line);
 
  private:

@@ -75,6 +75,11 @@ std::string end_json(std::int64_t step, const std::string& outcome, double time)
   return text_of(line);
 }
 
+void HistoryFile::append(const std::string& line) try {
+  static_cast<void>(file_.append(line + "\n"));
+} catch (const Error&) {  // stays in memory
+}
+
 HistoryFile::HistoryFile(const std::filesystem::path& file) : file_(mended(file)) {}
 
 }  // namespace llampi::train

@@ -30,12 +30,12 @@ std::string memory_json(const std::map<std::string, std::int64_t>& used_bytes, d
 std::string checkpoint_json(std::int64_t step, const std::string& file, double seconds, double time);
 std::string end_json(std::int64_t step, const std::string& outcome, double time);
 
-/// Appends lines. For one whose disk is full they stay in memory. One rank has it.
+/// Appends lines. What cannot be written stays in memory: a run does not end because of its history. One rank has it.
 class HistoryFile {
  public:
   /// @throws UserError if it cannot be written
   explicit HistoryFile(const std::filesystem::path& file);
-  void append(const std::string& line) { static_cast<void>(file_.append(line + "\n")); }
+  void append(const std::string& line);
 
  private:
   GrowingFile file_;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <exception>
 #include <fstream>
 
 #include "llampi/core/error.hpp"
@@ -100,7 +101,7 @@ PrometheusFile::PrometheusFile(fs::path file, std::string run, const Log& log)
 void PrometheusFile::write(const Standing& standing) try {
   io::write_whole(file_, prometheus_text(standing, run_), false);
   failed_ = false;
-} catch (const UserError& error) {
+} catch (const std::exception& error) {
   if (!failed_) log_.warning("log.prometheus is not up to date: {}", error.what());
   failed_ = true;
 }

@@ -296,11 +296,9 @@ void Trainer::tell_saved(const fs::path& file, std::int64_t step, double seconds
   write_prometheus();
 }
 
-/// Also where what ended the run is told nowhere else: that it cannot be written is no other failure.
-void Trainer::tell_end(const std::string& outcome) try {
+void Trainer::tell_end(const std::string& outcome) {
   if (folder_ && folder_->is_open())
     folder_->history().append(end_json(state_.step, outcome, unix_seconds()));
-} catch (const Error&) {
 }
 
 void Trainer::write_prometheus() {
