@@ -28,6 +28,8 @@ int import_command(const Arguments& arguments);
 int tokenize_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int plan_command(const Arguments& arguments);
+int top_command(const Arguments& arguments);
+int report_command(const Arguments& arguments);
 int completion_command(const Arguments& arguments);
 int man_command(const Arguments& arguments);
 
@@ -40,6 +42,8 @@ Manual import_manual();
 Manual tokenize_manual();
 Manual inspect_manual();
 Manual plan_manual();
+Manual top_manual();
+Manual report_manual();
 Manual completion_manual();
 Manual man_manual();
 

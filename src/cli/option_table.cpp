@@ -360,7 +360,13 @@ Table other_options(train::Config& c) {
        "steps to write a Chrome trace of, such as 3 or 3-5; 0 or empty: none",
        {.name = "STEPS"}},
       {"log.plan", &c.log.plan, "print the table of planned memory when a run starts, as llampi plan does"},
-      {"log.tensorboard", &c.log.tensorboard, "write event files", {.built = {"false"}}},
+      {"log.tensorboard", &c.log.tensorboard,
+       "write event files for TensorBoard, in the folder tensorboard of run.dir"},
+      {"log.prometheus",
+       &c.log.prometheus,
+       "text file with the metrics of the last step, for Prometheus (node_exporter reads *.prom files), replaced at every line on the "
+       "console; empty: none",
+       {.name = "FILE"}},
   };
 }
 

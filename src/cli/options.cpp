@@ -189,8 +189,6 @@ void check(const train::Config& c, Purpose purpose) {
   }
 }
 
-bool changes_memory(const std::string& key) { return key != "log.tensorboard"; }
-
 /// The later ones of `sources` win.
 train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose purpose = Purpose::train) {
   std::map<std::string, Setting> winners;
@@ -198,10 +196,9 @@ train::Config build(const std::vector<std::vector<Setting>>& sources, Purpose pu
     for (const auto& setting : source) winners[setting.key] = setting;
   }
   train::Config config;
-  for (auto option : option_table(config)) {
+  for (const auto& option : option_table(config)) {
     const auto winner = winners.find(option.key);
     if (winner == winners.end()) continue;
-    if (purpose == Purpose::plan && !changes_memory(option.key)) option.values.built.clear();
     refuse_what_ini_cannot_hold(winner->second);
     assign(option, winner->second);
   }
@@ -246,15 +243,6 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
     }
   }
   return build(sources, purpose);
-}
-
-std::vector<std::string> not_built(const train::Config& config) {
-  train::Config copy = config;
-  std::vector<std::string> settings;
-  for (const auto& option : option_table(copy)) {
-    if (!is_built(option)) settings.push_back(fmt::format("{} = {}", option.key, value_text(option)));
-  }
-  return settings;
 }
 
 std::string to_ini(const train::Config& config, const std::set<std::string>* given) {

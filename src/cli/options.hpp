@@ -27,9 +27,6 @@ enum class Purpose : std::uint8_t { train, plan };
 train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose = Purpose::train,
                              const std::vector<Option>& more = {}, std::set<std::string>* given = nullptr);
 
-/// "run.device = cuda" for each key whose value asks for what is not implemented yet.
-std::vector<std::string> not_built(const train::Config& config);
-
 /// Every key, section by section; parse_ini() reads the identical configuration from it.
 /// @param given if not null: all other keys are written as comments
 std::string to_ini(const train::Config& config, const std::set<std::string>* given = nullptr);

@@ -103,14 +103,6 @@ std::vector<Option> options_of(PlanRequest& r) {
   };
 }
 
-/// What is accepted for a plan although a run would refuse it: it changes no memory.
-void warn_of_what_is_not_built(const train::Config& config) {
-  const auto settings = not_built(config);
-  if (settings.empty()) return;
-  print_error(fmt::format("warning: not implemented yet, and refused by llampi train: {}",
-                          fmt::join(settings, ", ")));
-}
-
 /// Null where it is not one that is known.
 const device::KnownGpu* known_gpu(const std::string& device) {
   const auto known = device::known_gpus();
@@ -208,7 +200,6 @@ int plan_command(const Arguments& arguments) {
   if (request.shape.hardware == train::Hardware::gpu)
     request.shape.host_memory_bytes = static_cast<std::int64_t>(request.host_memory_gib * 0x1p30);
   const train::CompiledRun run = train::compile_run(config, request.shape);
-  warn_of_what_is_not_built(config);
   machine.ranks = run.shape.ranks;
   machine.ranks_per_node = run.shape.ranks_per_node;
   machine.threads = run.shape.threads;

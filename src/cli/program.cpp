@@ -71,6 +71,8 @@ const std::vector<Command>& commands() {
       {"export", "convert a checkpoint to a Hugging Face folder", export_command, export_manual},
       {"plan", "predict the memory that a configuration needs, without running it", plan_command,
        plan_manual},
+      {"top", "watch runs in the terminal", top_command, top_manual},
+      {"report", "show a run, or compare several, as one HTML page", report_command, report_manual},
       {"check", "check that this machine computes correctly", check_command, check_manual},
       {"bench", "measure the speed of this machine"},
       {"completion", "print shell completion for bash, zsh or fish", completion_command, completion_manual},

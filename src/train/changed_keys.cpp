@@ -117,14 +117,20 @@ const std::map<std::string, Effect>& effects() {
       {"log.trace", free},
       {"log.plan", free},
       {"log.tensorboard", free},
+      {"log.prometheus", free},
   };
   return kEffects;
 }
 
 bool is_path(const std::string& key) {
-  static const std::set<std::string> kPaths = {
-      "run.dir",    "run.resume", "model.config",           "model.weights",
-      "data.train", "data.eval",  "checkpoint.fallback_dir"};
+  static const std::set<std::string> kPaths = {"run.dir",
+                                               "run.resume",
+                                               "model.config",
+                                               "model.weights",
+                                               "data.train",
+                                               "data.eval",
+                                               "checkpoint.fallback_dir",
+                                               "log.prometheus"};
   return kPaths.contains(key);
 }
 

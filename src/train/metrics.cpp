@@ -6,9 +6,8 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <span>
 
-#include "llampi/core/error.hpp"
+#include "llampi/io/posix_file.hpp"
 
 namespace llampi::train {
 namespace {
@@ -49,49 +48,31 @@ std::string fp8_counts(const std::optional<device::Fp8Counts>& counts) {
                      counts->zero_scales);
 }
 
+/// Cuts the file back. Returns the step of its last line, if that is one of training.
+std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step) {
+  const Kept kept = kept_lines(file, last_step);
+  io::write_whole(file, kept.lines);
+  return kept.last_trained;
+}
+
 }  // namespace
 
 std::string to_json(const StepMetrics& m) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_seen": {}, "step_seconds": {}, )"
-      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}{}}})",
+      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}{}, "time": {:.3f}}})",
       m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, m.tokens_seen,
       number(m.step_seconds), number(m.data_seconds), number(m.tokens_per_second),
       number(m.tokens_per_second_per_rank), number(m.mfu), m.memory_bytes, process_bytes(m.gpu_process_bytes),
       number(m.checkpoint_stall_seconds), fp8_counts(m.fp8),
-      m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "");
+      m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "", m.time);
 }
 
-std::string evaluation_json(std::int64_t step, double eval_loss) {
-  return fmt::format(R"({{"step": {}, "eval_loss": {}}})", step, number(eval_loss));
+std::string evaluation_json(std::int64_t step, double eval_loss, double time) {
+  return fmt::format(R"({{"step": {}, "eval_loss": {}, "time": {:.3f}}})", step, number(eval_loss), time);
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step) {
-  const Kept kept = kept_lines(file, last_step);
-  last_trained_ = kept.last_trained;
-  io::write_whole(file, kept.lines);
-  file_ = io::PosixFile::open_for_writing(file);
-  bytes_ = static_cast<std::int64_t>(kept.lines.size());
-}
-
-bool MetricsFile::append(const std::string& line) try {
-  unwritten_ += line;
-  write();
-  return true;
-} catch (const UserError&) {
-  return false;
-}
-
-void MetricsFile::sync() {
-  write();
-  file_.sync();
-}
-
-/// A part that was written before it failed is written again, at the same place.
-void MetricsFile::write() {
-  file_.write_at(bytes_, std::as_bytes(std::span(unwritten_)));
-  bytes_ += static_cast<std::int64_t>(unwritten_.size());
-  unwritten_.clear();
-}
+MetricsFile::MetricsFile(const std::filesystem::path& file, std::int64_t last_step)
+    : last_trained_(cut_back(file, last_step)), file_(file) {}
 
 }  // namespace llampi::train

@@ -8,9 +8,10 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "llampi/device/operations.hpp"
-#include "llampi/io/posix_file.hpp"
+#include "train/growing_file.hpp"
 
 namespace llampi::train {
 
@@ -32,14 +33,15 @@ struct StepMetrics {
   /// Of all ranks' casts to 8 bits; nothing where there are none.
   std::optional<device::Fp8Counts> fp8 = {};
   double checkpoint_stall_seconds = 0;  ///< since the line before: that training waited for saving
+  double time = 0;                      ///< when the step was done: seconds since 1970, UTC
 };
 
 /// One line without its end; values that are not finite are null.
 std::string to_json(const StepMetrics& metrics);
-std::string evaluation_json(std::int64_t step, double eval_loss);
+std::string evaluation_json(std::int64_t step, double eval_loss, double time);
 
-/// Appends lines; each is handed to the system at once, or, while there is no room, kept in memory. One rank
-/// has it.
+/// Appends lines; each is given to the system at once or, while there is no room, kept in memory. One rank has
+/// it.
 class MetricsFile {
  public:
   /// Opens FILE and cuts it back to lines of steps up to `last_step`, a torn last line included.
@@ -49,19 +51,15 @@ class MetricsFile {
   /// Whether the last line was that of a step's training, when the file was opened.
   bool ends_with_step(std::int64_t step) const { return last_trained_ == step; }
   /// True if it is written. @throws CallError for what the user cannot mend
-  bool append(const std::string& line);
+  bool append(std::string_view line) { return file_.append(line); }
   /// All lines are on disk when it returns. @throws UserError if there is no room
-  void sync();
+  void sync() { file_.sync(); }
   /// Lines for which there was no room.
-  const std::string& unwritten() const { return unwritten_; }
+  const std::string& unwritten() const { return file_.unwritten(); }
 
  private:
-  void write();
-
-  io::PosixFile file_;
-  std::int64_t bytes_ = 0;
-  std::string unwritten_;
   std::int64_t last_trained_ = -1;
+  GrowingFile file_;
 };
 
 }  // namespace llampi::train

@@ -86,16 +86,16 @@ void RunFolder::refuse_files_of_others() const {
   if (fs::exists(folder_ / "checkpoints", ignored)) return;
   const bool has_config = fs::is_regular_file(config_file(), ignored);
   if (has_config && !read_run_text(io::read_whole(config_file())).note("data.train").empty()) return;
-  for (const auto& file : {config_file(), folder_ / "metrics.jsonl"}) {
+  for (const auto& file : {config_file(), folder_ / "metrics.jsonl", folder_ / "history.jsonl"}) {
     if (!fs::exists(file, ignored) || fs::is_empty(file, ignored)) continue;
     throw_user_error("run.dir = {} has no run but a {}, which a run would replace; choose another run.dir",
                      folder_.string(), file.filename().string());
   }
 }
 
-void RunFolder::open(const std::string& config, bool traces, std::int64_t last_step) {
+void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t last_step) {
   create_folder(folder_ / "checkpoints");
-  if (traces) create_folder(folder_ / "trace");
+  if (more.traces) create_folder(folder_ / "trace");
   if (!locked_) create_and_lock();
   checkpoint::remove_unfinished_checkpoints(folder_);  // they may take the room that the next one needs
   // Now, and not at the first save after hours.
@@ -104,7 +104,16 @@ void RunFolder::open(const std::string& config, bool traces, std::int64_t last_s
   std::error_code ignored;
   fs::remove(probe, ignored);
   write_text(config_file(), config);
-  metrics_ = std::make_unique<MetricsFile>(folder_ / "metrics.jsonl", last_step);
+  const fs::path metrics = folder_ / "metrics.jsonl";
+  metrics_ = std::make_unique<MetricsFile>(metrics, last_step);
+  if (more.tensorboard)
+    events_ = std::make_unique<EventFile>(folder_ / "tensorboard", io::read_whole(metrics));
+  history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
+}
+
+bool RunFolder::add_metrics(const std::string& line) {
+  if (events_) events_->append(line);
+  return metrics_->append(line + "\n");
 }
 
 }  // namespace llampi::train

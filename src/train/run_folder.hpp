@@ -10,10 +10,18 @@
 
 #include "llampi/core/log.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "train/event_file.hpp"
+#include "train/history.hpp"
 #include "train/lock_holder.hpp"
 #include "train/metrics.hpp"
 
 namespace llampi::train {
+
+/// What a run writes beside what every run writes.
+struct MoreFiles {
+  bool traces = false;
+  bool tensorboard = false;
+};
 
 /// One job at a time has it: config.ini is locked as long as this lives, on file systems that have locks.
 class RunFolder {
@@ -28,11 +36,15 @@ class RunFolder {
 
   /// Creates what is missing, deletes what saves of dead jobs have left, and writes config.ini.
   /// @param config the run's, resolved
-  /// @param traces whether there will be any
   /// @param last_step that the run continues from; later lines of metrics.jsonl are dropped
   /// @throws UserError if it cannot be written, or if another job has made it meanwhile
-  void open(const std::string& config, bool traces, std::int64_t last_step);
-  MetricsFile& metrics() { return *metrics_; }  ///< once it is open
+  void open(const std::string& config, MoreFiles more, std::int64_t last_step);
+  bool is_open() const { return history_ != nullptr; }
+  // Once it is open:
+  MetricsFile& metrics() { return *metrics_; }
+  HistoryFile& history() { return *history_; }
+  /// A line of metrics.jsonl, for it and for TensorBoard. True if metrics.jsonl has it.
+  bool add_metrics(const std::string& line);
 
  private:
   std::filesystem::path config_file() const { return folder_ / "config.ini"; }
@@ -44,6 +56,8 @@ class RunFolder {
   std::unique_ptr<io::PosixFile> locked_;
   std::unique_ptr<LockHolder> holder_;  ///< while it is locked
   std::unique_ptr<MetricsFile> metrics_;
+  std::unique_ptr<EventFile> events_;  ///< null where none is asked for
+  std::unique_ptr<HistoryFile> history_;
 };
 
 }  // namespace llampi::train

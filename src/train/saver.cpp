@@ -307,6 +307,7 @@ void Saver::saved(const fs::path& file, std::int64_t step, CheckpointContent con
   std::erase_if(refused_,
                 [&](const checkpoint::Refused& refused) { return refused.file == file; });  // it is replaced
   run_.log.info("saved {} in {:.2f} s", file.string(), seconds);
+  run_.tell_saved(file, step, seconds);
 }
 
 /// Checkpoints that are not whole, once `file` is.

@@ -6,7 +6,9 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "llampi/comm/agree.hpp"
@@ -20,6 +22,7 @@
 #include "llampi/core/clock.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/fsdp/memory_report.hpp"
 #include "llampi/health/watchdog.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/io/posix_file.hpp"
@@ -33,6 +36,7 @@
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/not_finite.hpp"
+#include "train/prometheus.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
 #include "train/room.hpp"
@@ -53,6 +57,13 @@ namespace fs = std::filesystem;
 /// That another job may keep the run's folder besides what a save takes: a job that was killed may need some
 /// time to die; file servers keep the lock of a node that was lost for a minute or two.
 constexpr double kLockSeconds = 120;
+
+std::map<std::string, std::int64_t> bytes_by_arena(const fsdp::ArenaBytes& bytes) {
+  std::map<std::string, std::int64_t> by_arena;
+  for (const auto arena : {fsdp::Arena::device, fsdp::Arena::host})
+    by_arena[fsdp::to_string(arena)] = bytes[static_cast<std::size_t>(arena)];
+  return by_arena;
+}
 
 /// A step of which the ranks have not told each other their losses yet.
 struct UnreportedStep {
@@ -87,6 +98,10 @@ class Trainer {
   void prepare_for_documents();
   void look_for_room(const std::vector<checkpoint::Refused>& refused);
   void open_run_folder();
+  JobStart job_start() const;
+  void tell_saved(const fs::path& file, std::int64_t step, double seconds);
+  void tell_end(const std::string& outcome);
+  void write_prometheus();
   Outcome loop();
   Outcome finish();
   UnreportedStep one_step(std::int64_t step, std::span<const device::HostBatch> batches, std::int64_t valid);
@@ -136,6 +151,8 @@ class Trainer {
   std::unique_ptr<fsdp::Engine> engine_;
   std::unique_ptr<RunFolder> folder_;  ///< rank 0
   std::unique_ptr<RunReport> report_;
+  std::unique_ptr<PrometheusFile> prometheus_;  ///< rank 0, where it is asked for
+  Standing standing_;
   optim::LearningRateSchedule schedule_;
   Start start_;
   ChoicesOfRun choices_;
@@ -216,6 +233,7 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
                        stopping_,
                        *room_,
                        side_work_,
+                       [this](const auto&... of_save) { tell_saved(of_save...); },
                        [this] { return folder_ ? &folder_->metrics() : nullptr; }};
   saver_ = std::make_unique<Saver>(run, saved_step, std::move(refused));
 }
@@ -240,13 +258,51 @@ checkpoint::CheckpointTexts Trainer::checkpoint_texts() const {
 
 void Trainer::open_run_folder() {
   owes_evaluation_ = comm::from_rank_0(world_, [&] {
-    folder_->open(start_.run_text, config_.log.trace.has_value(), state_.step);
+    folder_->open(start_.run_text, {config_.log.trace.has_value(), config_.log.tensorboard}, state_.step);
+    folder_->history().append(start_json(job_start(), unix_seconds()));
     if (!choices_.products.empty()) keep_choices(room_->folder() / kChoicesFile, choices_, log_);
     room_->foresee({state_.step, total_steps_, config_.checkpoint.every});
     return folder_->metrics().ends_with_step(state_.step);
   });
   stopping_.forget_last_stop();
   owes_evaluation_ = owes_evaluation_ && due(config_.train.eval_every, state_.step);
+}
+
+JobStart Trainer::job_start() const {
+  const auto& compiled = engine_->compiled();
+  JobStart start{.step = state_.step,
+                 .total_steps = total_steps_,
+                 .tokens_per_step = config_.train.global_batch * config_.data.seq_len,
+                 .parameters = inputs_.model->parameter_elements(),
+                 .ranks = world_.size(),
+                 .nodes = world_.topology().nodes,
+                 .device = compute_.device().describe(),
+                 .planned_bytes = bytes_by_arena(compiled.arena_bytes)};
+  if (const auto peak = fsdp::peak_action(compiled.step)) {
+    for (const auto& purpose : fsdp::bytes_alive_at(compiled.step, *peak))
+      start.peak_bytes[fsdp::to_string(purpose.purpose)] += purpose.bytes;
+  }
+  return start;
+}
+
+void Trainer::tell_saved(const fs::path& file, std::int64_t step, double seconds) {
+  if (!folder_) return;
+  const fs::path in_folder = file.lexically_relative(config_.run.dir);
+  const bool is_there =
+      !in_folder.empty() && *in_folder.begin() != "..";  // and not in checkpoint.fallback_dir
+  folder_->history().append(
+      checkpoint_json(step, (is_there ? in_folder : file).string(), seconds, unix_seconds()));
+  standing_.saved_step = step;
+  write_prometheus();
+}
+
+void Trainer::tell_end(const std::string& outcome) {
+  if (folder_ && folder_->is_open())
+    folder_->history().append(end_json(state_.step, outcome, unix_seconds()));
+}
+
+void Trainer::write_prometheus() {
+  if (prometheus_ && standing_.step.step > 0) prometheus_->write(standing_);
 }
 
 Outcome Trainer::run(const Complain& complain) {
@@ -259,6 +315,7 @@ Outcome Trainer::run(const Complain& complain) {
   Outcome outcome{};
   const auto error = comm::common_failure([&] { outcome = run_watched(); });
   finish_what_is_saved();
+  tell_end(error ? "failed" : outcome == Outcome::done ? "done" : "stopped");
   if (error) {
     if (watchdog_) watchdog_->leave();
     std::rethrow_exception(error);
@@ -312,6 +369,10 @@ Outcome Trainer::run_watched() {
               config_.run.dir);
     return Outcome::stopped;
   }
+  comm::on_rank_0(world_, [&] {
+    if (config_.log.prometheus.empty()) return;
+    prometheus_ = std::make_unique<PrometheusFile>(config_.log.prometheus, config_.run.dir, log_);
+  });
   std::vector<checkpoint::Refused> refused;
   start_ = choose_start(world_, config_, texts_, inputs_, refused, log_);
   if (start_.finished) return Outcome::done;
@@ -509,6 +570,7 @@ Outcome Trainer::loop() {
     metrics.tokens_per_second_per_rank = metrics.tokens_per_second / world_.size();
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
+    metrics.time = unix_seconds();
     unreported_ = step;
     if (must_know_now(metrics)) {
       tell(next_batches, seconds_to_go_on(1, last_seconds));
@@ -654,7 +716,11 @@ UnreportedStep Trainer::one_step(std::int64_t step, std::span<const device::Host
     metrics.grad_norm = result.grad_norm;
     if (std::isfinite(result.grad_norm)) ++state_.optimizer_steps;
     if (scales_loss(config_)) scale_loss(step, !std::isfinite(result.grad_norm));
-    if (step == first_step_) report_->describe_memory();
+    if (step == first_step_) {
+      report_->describe_memory();
+      if (folder_)
+        folder_->history().append(memory_json(bytes_by_arena(engine_->memory().used()), unix_seconds()));
+    }
   } else {
     log_.warning("step {} has no valid labels: loss 0, no update", step);
   }
@@ -711,7 +777,7 @@ void Trainer::write_trace() {
 /// A line of metrics.jsonl. That there is no room for it is told once, and again at the next save.
 void Trainer::note(const std::string& line) {
   const bool was_written = folder_->metrics().unwritten().empty();
-  if (folder_->metrics().append(line + "\n") || !was_written) return;
+  if (folder_->add_metrics(line) || !was_written) return;
   log_.warning("{}/metrics.jsonl cannot be written; its lines stay in memory until it can: make room there",
                config_.run.dir);
 }
@@ -721,11 +787,14 @@ void Trainer::report(const StepMetrics& m) {
     if (folder_) note(to_json(m));
   });
   if (folder_) room_->watch(steady_seconds());
+  standing_.step = m;
+  standing_.total_steps = total_steps_;
   if (m.step % config_.log.every != 0 && m.step != total_steps_) return;
   const double average = step_seconds_sum_ / static_cast<double>(m.step - first_step_ + 1);
   log_.progress("step {:>{}}/{}  loss {:.4f}  lr {:.2e}  grad norm {:.3f}  {:.0f} tokens/s  {} left", m.step,
                 fmt::formatted_size("{}", total_steps_), total_steps_, m.loss, m.lr, m.grad_norm,
                 m.tokens_per_second, format_duration(average * static_cast<double>(total_steps_ - m.step)));
+  attempt([&] { write_prometheus(); });
 }
 
 /// False if it was dropped, to stop. The next run begins with it then.
@@ -741,7 +810,9 @@ bool Trainer::evaluate_now() {
   log_.info("step {}  eval loss {:.4f}  perplexity {:.2f}  over {} tokens", state_.step, result.loss,
             result.perplexity, result.tokens);
   attempt([&] {
-    if (folder_) note(evaluation_json(state_.step, result.loss));
+    if (folder_) note(evaluation_json(state_.step, result.loss, unix_seconds()));
+    standing_.eval_loss = result.loss;
+    write_prometheus();
   });
   return true;
 }

@@ -8,6 +8,8 @@ namespace llampi {
 
 /// Seconds of a clock that never jumps, since some moment that this machine's processes share.
 double steady_seconds();
+/// Seconds since 1970, UTC: of a clock that may be set.
+double unix_seconds();
 /// Now, as ISO 8601 writes it: "2026-01-31T23:59:59Z".
 std::string utc_now();
 

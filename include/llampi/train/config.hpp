@@ -217,6 +217,7 @@ struct Config {
     std::optional<StepRange> trace;  ///< none: no trace
     bool plan = false;               ///< the table of planned memory, when a run starts
     bool tensorboard = false;
+    std::string prometheus;  ///< file; empty: none
   } log;
 };
 

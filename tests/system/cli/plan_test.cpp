@@ -204,16 +204,6 @@ TEST_F(Plan, ListsUnits) {
   EXPECT_EQ(one_shard["units"], json("")["units"]);
 }
 
-TEST_F(Plan, WarnsOfWhatIsNotBuiltAndChangesNoMemory) {
-  const std::string keys = "--log.tensorboard=true";
-  const Ending warned = plan(keys), plain = plan("");
-  EXPECT_EQ(warned.status, 0) << warned.err;
-  EXPECT_EQ(warned.out, plain.out);
-  EXPECT_EQ(plain.err, "");
-  EXPECT_EQ(warned.err,
-            "llampi: warning: not implemented yet, and refused by llampi train: log.tensorboard = true\n");
-}
-
 TEST_F(Plan, PlansForTheDeviceOfTheConfiguration) {
   EXPECT_EQ(json("")["device"], "cpu");
   EXPECT_EQ(json("--run.device=cpu")["device"], "cpu");

@@ -122,7 +122,7 @@ undisturbed() ( # NAME: NAME.ini by mpirun, at once
         exit 1
     }
 )
-curve() { sed -E 's/, "step_seconds.*//' "$1/metrics.jsonl"; }
+curve() { sed -E 's/, "(step_seconds|time)".*//' "$1/metrics.jsonl"; }
 weights() { # of the last checkpoint
     local files=("$1"/checkpoints/step-*.h5)
     "$llampi" export --checkpoint "${files[-1]}" --output "$base/weights" >/dev/null 2>&1

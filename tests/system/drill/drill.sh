@@ -52,7 +52,7 @@ wait_for_ranks() {
 
 # What must not depend on when the run was interrupted.
 curve() {
-    sed -E 's/, "step_seconds.*//' "$1/metrics.jsonl"
+    sed -E 's/, "(step_seconds|time)".*//' "$1/metrics.jsonl"
 }
 
 # The tensors of the last checkpoint: all of the file but the time of its making.
@@ -66,7 +66,7 @@ same_as_undisturbed() {
     local run=$1 left
     diff <(curve undisturbed) <(curve "$run") >difference || { echo "$run: another curve"; head -5 difference; return 1; }
     [[ $(last_tensors undisturbed) == "$(last_tensors "$run")" ]] || { echo "$run: other weights at the end"; return 1; }
-    left=$(cd "$run" && find . -type f ! -path './flight/*' | sort | tr '\n' ' ')
+    left=$(cd "$run" && find . -type f ! -path './flight/*' ! -name history.jsonl | sort | tr '\n' ' ')
     # The last checkpoint and the newest before it. One more, where a rank was killed when the last one had its name and older ones
     # were not deleted yet: a finished run changes nothing.
     local last older='\./checkpoints/step-[0-9]{8}\.h5 '

@@ -79,10 +79,10 @@ TEST_F(OptionsTest, CommandLineThenEnvironmentThenFileThenDefault) {
 }
 
 TEST_F(OptionsTest, OverriddenValuesAreNotLookedAt) {
-  write_file(std::string(kRequired) + "[log]\ntensorboard = true\n");
+  write_file(std::string(kRequired) + "[log]\ntensorboard = yes\n");
   EXPECT_FALSE(resolve_config({"--config=" + kFile, "--log.tensorboard=false"}).log.tensorboard);
   expect_user_error([&] { resolve_config({"--config=" + kFile}); },
-                    "log.tensorboard = true (options_test.ini, line 8) is not implemented yet; use false");
+                    "log.tensorboard = yes (options_test.ini, line 8) is neither true nor false");
 }
 
 TEST_F(OptionsTest, FilesHoldCommentsSpacesAndEqualsSigns) {
@@ -144,7 +144,9 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
                                                         "--checkpoint.state_dtype=bfloat16",
                                                         "--checkpoint.writers_per_node=3",
                                                         "--run.verify_replicas_every=50",
-                                                        "--log.every=6"}));
+                                                        "--log.every=6",
+                                                        "--log.tensorboard=true",
+                                                        "--log.prometheus=run.prom"}));
   EXPECT_EQ(c.run.dir, "d");
   EXPECT_EQ(c.run.device, device::DeviceChoice::cpu);
   EXPECT_EQ(c.run.threads, 3);
@@ -196,6 +198,8 @@ TEST_F(OptionsTest, EveryKeySetsTheMemberItNames) {
   EXPECT_EQ(c.checkpoint.writers_per_node, 3);
   EXPECT_EQ(c.run.verify_replicas_every, 50);
   EXPECT_EQ(c.log.every, 6);
+  EXPECT_TRUE(c.log.tensorboard);
+  EXPECT_EQ(c.log.prometheus, "run.prom");
 }
 
 TEST_F(OptionsTest, ResolvedConfigurationGivesItselfBack) {
@@ -340,13 +344,7 @@ TEST_F(OptionsTest, RefusesFilesThatAreNoConfiguration) {
                     "options_test.ini holds the line \"?HDF\", which is neither [section] nor key = value");
 }
 
-TEST_F(OptionsTest, FeaturesThatAreNotBuiltAreRefused) {
-  const auto refuses = [](const std::string& key, const std::string& value, const std::string& advice) {
-    expect_user_error([&] { resolve_config(with_required({"--" + key + "=" + value})); },
-                      fmt::format("{} = {} (command line) is not implemented yet; {}", key, value, advice));
-  };
-  refuses("log.tensorboard", "true", "use false");
-  // What asks for nothing is accepted.
+TEST_F(OptionsTest, ValuesThatAskForNothingAreAccepted) {
   const train::Config c =
       resolve_config(with_required({"--log.trace=0", "--fsdp.shard_group_size=", "--fsdp.wrap_modules=",
                                     "--run.watchdog_seconds=0.0", "--fsdp.cpu_offload=NONE"}));
@@ -393,10 +391,8 @@ TEST_F(OptionsTest, APlanNeedsNoDataAndNoDevice) {
     arguments.push_back("--model.config=m");
     return resolve_config(arguments, Purpose::plan, more);
   };
-  EXPECT_TRUE(not_built(plan({})).empty());
-  const train::Config c = plan({"--run.device=cuda", "--log.tensorboard=true"});
+  const train::Config c = plan({"--run.device=cuda"});
   EXPECT_EQ(c.run.device, device::DeviceChoice::cuda);
-  EXPECT_EQ(not_built(c), (std::vector<std::string>{"log.tensorboard = true"}));
   // What is left is as strict as ever.
   expect_user_error([&] { resolve_config({}, Purpose::plan); },
                     "model.config is not given; name a Hugging Face config.json or the folder that holds it");
@@ -437,7 +433,6 @@ TEST_F(OptionsTest, HelpNamesEveryKeyAndDefault) {
     if (value.empty()) continue;
     EXPECT_THAT(help, HasSubstr("--" + option.key + " " + value_name(option) + " (=" + value + ")"));
   }
-  EXPECT_THAT(help, HasSubstr("write event files; not implemented yet: true\n"));
 }
 
 }  // namespace

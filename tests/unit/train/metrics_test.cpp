@@ -65,10 +65,10 @@ TEST_F(Metrics, AStepIsOneJsonObjectWithTheKeysOfTheContract) {
       to_json({.step = 3, .loss = 1.23456789012, .grad_norm = 2, .lr = 1e-3, .tokens = 5}));
   for (const auto* key : {"step", "loss", "grad_norm", "lr", "tokens", "tokens_seen", "step_seconds",
                           "data_seconds", "tokens_per_second", "tokens_per_second_per_rank", "mfu",
-                          "memory_bytes", "checkpoint_stall_seconds"}) {
+                          "memory_bytes", "checkpoint_stall_seconds", "time"}) {
     EXPECT_TRUE(json.contains(key)) << key;
   }
-  EXPECT_EQ(json.size(), 13U);
+  EXPECT_EQ(json.size(), 14U);
   EXPECT_EQ(json["loss"].get<double>(), 1.23456789) << "nine significant digits";
   EXPECT_TRUE(json["mfu"].is_null());
 }

@@ -29,7 +29,7 @@ void write(const fs::path& file, const std::string& text) { std::ofstream(file) 
 
 RunFolder opened(const fs::path& folder, const std::string& config, std::int64_t last_step = 0) {
   RunFolder run(folder, Log(), 0.2);
-  run.open(config, false, last_step);
+  run.open(config, {}, last_step);
   return run;
 }
 
@@ -49,7 +49,7 @@ TEST(RunFolder, IsMadeAndTidied) {
   {
     RunFolder made(run, Log(), 0.2);
     EXPECT_FALSE(fs::exists(folder / "a")) << "before it is known that there is anything to run";
-    made.open("[run]\n", true, 0);
+    made.open("[run]\n", {.traces = true, .tensorboard = true}, 0);
   }
   EXPECT_EQ(io::read_whole(run / "config.ini"), "[run]\n");
   EXPECT_TRUE(fs::is_directory(run / "trace"));
@@ -63,7 +63,7 @@ TEST(RunFolder, IsMadeAndTidied) {
 }
 
 TEST(RunFolder, ReplacesNoFilesButThoseOfARun) {
-  for (const std::string name : {"config.ini", "metrics.jsonl"}) {
+  for (const std::string name : {"config.ini", "metrics.jsonl", "history.jsonl"}) {
     const TemporaryFolder folder;
     write(folder / name, "mine\n");
     try {
@@ -146,9 +146,9 @@ TEST(RunFolder, OfTwoJobsThatWouldMakeItOneDoes) {
   RunFolder slow(folder.path(), Log(), 0.2);
   {
     const auto quick = opened(folder.path(), "quick\n");
-    expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+    expect_refusal(folder.path(), [&] { slow.open("slow\n", {}, 0); });
   }
-  expect_refusal(folder.path(), [&] { slow.open("slow\n", false, 0); });
+  expect_refusal(folder.path(), [&] { slow.open("slow\n", {}, 0); });
   EXPECT_EQ(io::read_whole(folder / "config.ini"), "quick\n");
 }
 

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the folder of a run says, read while the run lasts or afterwards: metrics.jsonl, history.jsonl, config.ini,
+// running.json and trace/ (docs/formats.md, "Run folder"). Nothing in the folder is changed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llampi/report/trace_times.hpp"
+
+namespace llampi::report {
+
+/// Values of each optimizer step, all of one length. Not a number: not known, or not finite.
+struct Steps {
+  std::vector<std::int64_t> step;  ///< from 1
+  std::vector<double> time;    ///< seconds since 1970 when it was done; guessed where the line does not say
+  std::vector<double> tokens;  ///< labels so far
+  std::map<std::string, std::vector<double>> values;  ///< by key of metrics.jsonl: "loss", "lr", ...
+
+  std::size_t size() const { return step.size(); }
+  /// Null where no line has it.
+  const std::vector<double>* find(const std::string& key) const;
+};
+
+struct Evaluations {
+  std::vector<std::int64_t> step;
+  std::vector<double> time, tokens, loss;
+};
+
+/// A line of history.jsonl.
+struct HistoryEvent {
+  enum class Kind : std::uint8_t { start, checkpoint, end };
+  Kind kind;
+  double time = 0;
+  std::int64_t step = 0;
+  double seconds = 0;     ///< of a checkpoint: to write it
+  std::string text = {};  ///< the outcome of an end; the file of a checkpoint
+};
+
+struct Run {
+  std::filesystem::path folder;
+  Steps steps;
+  Evaluations evaluations;
+  std::vector<HistoryEvent> history;
+  std::map<std::string, std::string> config;  ///< of config.ini
+  std::map<std::string, std::string> notes;   ///< what files held that it names
+  std::vector<RankTimes> trace;               ///< by rank; empty: no traces
+  std::int64_t unreadable_lines = 0;          ///< of metrics.jsonl
+  // Of the last start in history.jsonl; 0 and empty where that does not say.
+  std::int64_t total_steps = 0, tokens_per_step = 0, parameters = 0, ranks = 0, nodes = 0;
+  std::string device;
+  std::map<std::string, std::int64_t> planned_bytes, used_bytes, peak_bytes;
+  std::optional<std::string> running;  ///< which job has the folder now: "process 4711 on node7"
+
+  std::int64_t last_step() const { return steps.step.empty() ? 0 : steps.step.back(); }
+};
+
+/// Follows a run.
+class RunReader {
+ public:
+  /// @throws UserError if `folder` is not the folder of a run
+  explicit RunReader(std::filesystem::path folder);
+  /// Reads what has come since the last time; a last line that is being written counts when it is whole. Where metrics.jsonl was
+  /// cut back, as by a run that continues, it is read anew. Traces are read by read_traces() alone.
+  void update();
+  void read_traces();
+  const Run& run() const { return run_; }
+
+ private:
+  void read_metrics();
+  void read_history();
+
+  Run run_;
+  std::uint64_t inode_ = 0;  ///< of metrics.jsonl
+  std::int64_t bytes_ = 0;   ///< of it that are read
+};
+
+/// All of a run. @throws UserError if `folder` is not the folder of a run
+Run read_run(const std::filesystem::path& folder);
+
+}  // namespace llampi::report

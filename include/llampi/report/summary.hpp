@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run in a few numbers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "llampi/report/run.hpp"
+
+namespace llampi::report {
+
+/// Not a number, 0 and empty where it is not known.
+struct Summary {
+  std::string
+      state;  ///< "running (process 4711 on node7)", "done", "stopped", "failed", "ended without saying why"
+  std::int64_t step = 0, total_steps = 0;
+  double loss = 0;            ///< of the last step
+  double eval_loss = 0;       ///< of the last evaluation
+  double best_eval_loss = 0;  ///< and where it was
+  std::int64_t best_eval_step = 0;
+  double lr = 0, grad_norm = 0;                             ///< of the last step
+  double tokens = 0;                                        ///< labels so far
+  double tokens_per_second = 0, mfu = 0, step_seconds = 0;  ///< medians of the last steps
+  double memory_bytes = 0;                                  ///< the most so far
+  double seconds_left = 0;  ///< of training; not a number where nothing is left
+  // Added up over all steps that metrics.jsonl has:
+  double seconds_in_steps = 0, seconds_for_data = 0, seconds_for_checkpoints = 0;
+  double elapsed_seconds = 0;  ///< from the first start to the last line, breaks between jobs included
+  std::int64_t jobs = 0, checkpoints = 0;
+  std::int64_t saved_step = 0;  ///< of the newest checkpoint
+};
+
+/// @param now seconds since 1970
+Summary summarize(const Run& run, double now);
+
+/// train.steps where config.ini says it and history.jsonl does not.
+std::int64_t planned_steps(const Run& run);
+
+}  // namespace llampi::report

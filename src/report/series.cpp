@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/report/series.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace llampi::report {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+std::size_t group_size(std::size_t values, std::size_t points) {
+  return std::max<std::size_t>(1, (values + points - 1) / points);
+}
+
+Thinned thin(std::span<const double> values, std::size_t group) {
+  Thinned thinned;
+  for (std::size_t begin = 0; begin < values.size(); begin += group) {
+    double sum = 0, low = kNone, high = kNone;
+    int count = 0;
+    for (const double value : values.subspan(begin, std::min(group, values.size() - begin))) {
+      if (std::isnan(value)) continue;
+      low = std::fmin(low, value);
+      high = std::fmax(high, value);
+      sum += value;
+      ++count;
+    }
+    thinned.mean.push_back(count == 0 ? kNone : sum / count);
+    thinned.low.push_back(low);
+    thinned.high.push_back(high);
+  }
+  return thinned;
+}
+
+std::vector<double> ends_of_groups(std::span<const double> values, std::size_t group) {
+  std::vector<double> ends;
+  for (std::size_t begin = 0; begin < values.size(); begin += group)
+    ends.push_back(values[std::min(begin + group, values.size()) - 1]);
+  return ends;
+}
+
+std::vector<double> smooth(std::span<const double> values, double weight) {
+  std::vector<double> smoothed;
+  double average = 0, remaining = 1;
+  for (const double value : values) {
+    if (std::isnan(value)) {
+      smoothed.push_back(kNone);
+      continue;
+    }
+    average = weight * average + (1 - weight) * value;
+    remaining *= weight;
+    smoothed.push_back(average / (1 - remaining));
+  }
+  return smoothed;
+}
+
+Bounds bounds_of(std::span<const double> values) {
+  Bounds bounds{kNone, kNone};
+  for (const double value : values) {
+    if (!std::isfinite(value)) continue;
+    bounds = {std::fmin(bounds.low, value), std::fmax(bounds.high, value)};
+  }
+  return std::isnan(bounds.low) ? Bounds() : bounds;
+}
+
+std::vector<double> ticks(double low, double high, int wanted) {
+  if (!(high > low) || wanted < 1) return {low};
+  const double rough = (high - low) / wanted, power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double factor : {5, 2, 1}) {
+    if (factor * power >= rough) step = factor * power;
+  }
+  std::vector<double> found;
+  for (auto i = static_cast<std::int64_t>(std::ceil(low / step - 1e-9));
+       static_cast<double>(i) * step <= high + 1e-9 * step; ++i)
+    found.push_back(static_cast<double>(i) * step);
+  return found;
+}
+
+double median(std::span<const double> values) {
+  std::vector<double> known;
+  for (const double value : values) {
+    if (!std::isnan(value)) known.push_back(value);
+  }
+  if (known.empty()) return kNone;
+  const auto middle = known.begin() + static_cast<std::ptrdiff_t>(known.size() / 2);
+  std::nth_element(known.begin(), middle, known.end());
+  if (known.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(known.begin(), middle)) / 2;
+}
+
+}  // namespace llampi::report

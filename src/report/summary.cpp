@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/report/summary.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <span>
+
+#include "llampi/core/text.hpp"
+#include "llampi/report/series.hpp"
+
+namespace llampi::report {
+namespace {
+
+constexpr double kNotKnown = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kRecentSteps = 50;
+constexpr double kSilentSeconds = 600;  ///< after which a job that runs is said to be silent
+
+double last_of(const Steps& steps, const char* key) {
+  const auto* values = steps.find(key);
+  return values == nullptr || values->empty() ? kNotKnown : values->back();
+}
+
+double recent_median(const Steps& steps, const char* key) {
+  const auto* values = steps.find(key);
+  if (values == nullptr) return kNotKnown;
+  return median(std::span(*values).last(std::min(kRecentSteps, values->size())));
+}
+
+double sum_of(const Steps& steps, const char* key) {
+  const auto* values = steps.find(key);
+  double sum = 0;
+  if (values == nullptr) return sum;
+  for (const double value : *values) sum += std::isnan(value) ? 0 : value;
+  return sum;
+}
+
+double last_time(const Run& run) {
+  double time = run.steps.time.empty() ? kNotKnown : run.steps.time.back();
+  if (!run.history.empty()) time = std::fmax(time, run.history.back().time);
+  return time;
+}
+
+std::string state_of(const Run& run, double now) {
+  const double silent = now - last_time(run);
+  if (run.running && silent > kSilentSeconds)
+    return fmt::format("silent for {} ({} had the folder)", format_duration(silent), *run.running);
+  if (run.running) return fmt::format("running ({})", *run.running);
+  if (run.history.empty())
+    return run.steps.size() > 0 && run.last_step() == planned_steps(run) ? "done" : "not running";
+  const auto& last = run.history.back();
+  return last.kind == HistoryEvent::Kind::end ? last.text : "ended without saying why";
+}
+
+}  // namespace
+
+std::int64_t planned_steps(const Run& run) {
+  if (run.total_steps > 0) return run.total_steps;
+  const auto found = run.config.find("train.steps");
+  std::int64_t steps = 0;
+  if (found != run.config.end())
+    std::from_chars(found->second.data(), found->second.data() + found->second.size(), steps);
+  return steps;
+}
+
+Summary summarize(const Run& run, double now) {
+  Summary s;
+  s.state = state_of(run, now);
+  s.step = run.last_step();
+  s.total_steps = planned_steps(run);
+  s.loss = last_of(run.steps, "loss");
+  s.lr = last_of(run.steps, "lr");
+  s.grad_norm = last_of(run.steps, "grad_norm");
+  s.tokens = run.steps.tokens.empty() ? 0 : run.steps.tokens.back();
+  s.tokens_per_second = recent_median(run.steps, "tokens_per_second");
+  s.step_seconds = recent_median(run.steps, "step_seconds");
+  s.mfu = recent_median(run.steps, "mfu");
+  const auto* memory = run.steps.find("memory_bytes");
+  s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(*memory).high;
+  const auto& losses = run.evaluations.loss;
+  s.eval_loss = losses.empty() ? kNotKnown : losses.back();
+  s.best_eval_loss = kNotKnown;
+  for (std::size_t i = 0; i < losses.size(); ++i) {
+    if (std::isnan(losses[i]) || losses[i] >= s.best_eval_loss) continue;  // false for the first
+    s.best_eval_loss = losses[i];
+    s.best_eval_step = run.evaluations.step[i];
+  }
+  s.seconds_left = kNotKnown;
+  if (s.total_steps > s.step && s.step_seconds > 0)
+    s.seconds_left = s.step_seconds * static_cast<double>(s.total_steps - s.step);
+  s.seconds_in_steps = sum_of(run.steps, "step_seconds");
+  s.seconds_for_data = sum_of(run.steps, "data_seconds");
+  s.seconds_for_checkpoints = sum_of(run.steps, "checkpoint_stall_seconds");
+  const auto* seconds = run.steps.find("step_seconds");
+  double first = run.steps.time.empty()
+                     ? kNotKnown
+                     : run.steps.time.front() - (seconds == nullptr ? 0 : seconds->front());
+  for (const auto& event : run.history) {
+    first = std::fmin(first, event.time);
+    if (event.kind == HistoryEvent::Kind::start) ++s.jobs;
+    if (event.kind != HistoryEvent::Kind::checkpoint) continue;
+    ++s.checkpoints;
+    s.saved_step = event.step;
+  }
+  s.elapsed_seconds = last_time(run) - first;
+  return s;
+}
+
+}  // namespace llampi::report

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file that a run appends to, whatever becomes of the disk meanwhile.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "llampi/io/posix_file.hpp"
+
+namespace llampi::train {
+
+/// What is appended is given to the system at once or, while there is no room, kept in memory. One rank has it.
+class GrowingFile {
+ public:
+  /// Opens an existing file. @throws UserError if it cannot be written
+  explicit GrowingFile(const std::filesystem::path& file);
+
+  /// True if all of it is written. @throws CallError for what the user cannot mend
+  bool append(std::string_view bytes);
+  /// Everything is on disk when it returns. @throws UserError if there is no room
+  void sync();
+  /// That for which there was no room.
+  const std::string& unwritten() const { return unwritten_; }
+
+ private:
+  void write();
+
+  io::PosixFile file_;
+  std::int64_t bytes_ = 0;
+  std::string unwritten_;
+};
+
+}  // namespace llampi::train

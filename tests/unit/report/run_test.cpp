@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is read from the folder of a run, while it is written and when it is damaged.
+#include "llampi/report/run.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "llampi/report/summary.hpp"
+#include "support/files.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace report;
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsNan;
+using ::testing::SizeIs;
+
+class RunFiles : public ::testing::Test {
+ protected:
+  void write(const std::string& name, const std::string& text) const { write_text(folder_ / name, text); }
+  void append(const std::string& text) const {
+    std::ofstream(folder_ / "metrics.jsonl", std::ios::app) << text;
+  }
+  const fs::path& folder() const { return folder_.path(); }
+
+  TemporaryFolder folder_;
+};
+
+std::string line(int step, double loss, const std::string& more = "") {
+  return fmt::format(R"({{"step": {}, "loss": {}, "tokens_seen": {}, "step_seconds": 2, "mfu": null{}}})",
+                     step, loss, 100 * step, more) +
+         "\n";
+}
+
+TEST_F(RunFiles, AreFollowedWhileTheyGrow) {
+  write("metrics.jsonl", line(1, 4.5, R"(, "time": 100)"));
+  RunReader reader(folder());
+  EXPECT_THAT(reader.run().steps.step, ElementsAre(1));
+  append(line(2, 4, R"(, "time": 102)") + R"({"step": 2, "eval_loss": 4.25, "time": 103})" +
+         "\n{\"step\": 3, \"lo");
+  reader.update();
+  EXPECT_THAT(reader.run().steps.step, ElementsAre(1, 2)) << "the last line is being written";
+  append("ss\": 3, \"time\": 105}\n");
+  reader.update();
+  const report::Run& run = reader.run();
+  EXPECT_THAT(run.steps.step, ElementsAre(1, 2, 3));
+  EXPECT_THAT(*run.steps.find("loss"), ElementsAre(4.5, 4, 3));
+  EXPECT_THAT(*run.steps.find("step_seconds"), ElementsAre(2, 2, IsNan())) << "the third line has none";
+  EXPECT_THAT(*run.steps.find("mfu"), ElementsAre(IsNan(), IsNan(), IsNan()));
+  EXPECT_EQ(run.steps.find("loss_scale"), nullptr);
+  EXPECT_THAT(run.steps.time, ElementsAre(100, 102, 105));
+  EXPECT_THAT(run.evaluations.step, ElementsAre(2));
+  EXPECT_THAT(run.evaluations.loss, ElementsAre(4.25));
+  EXPECT_THAT(run.evaluations.tokens, ElementsAre(200));
+  EXPECT_EQ(run.unreadable_lines, 0);
+}
+
+TEST_F(RunFiles, AreReadAnewWhereTheyWereCutBack) {
+  write("metrics.jsonl", line(1, 4) + line(2, 3) + line(3, 2));
+  RunReader reader(folder());
+  write("new", line(1, 4) + line(2, 7) + line(3, 8) + line(4, 9));
+  fs::rename(folder() / "new", folder() / "metrics.jsonl");
+  reader.update();
+  EXPECT_THAT(*reader.run().steps.find("loss"), ElementsAre(4, 7, 8, 9));
+}
+
+TEST_F(RunFiles, WithoutTimesAreGivenThem) {
+  write("metrics.jsonl", line(1, 4) + line(2, 3) + line(3, 2, R"(, "time": 50)"));
+  EXPECT_THAT(read_run(folder()).steps.time, ElementsAre(46, 48, 50));
+}
+
+TEST_F(RunFiles, MayHoldLinesThatCannotBeRead) {
+  write("metrics.jsonl", "\xff\xfe\n[1]\n" + line(1, 4) + "{\"step\": \"one\"}\n\n" + line(2, 3));
+  write("history.jsonl", "{\"event\":\"st\n{\"event\":\"later\",\"time\":3}\n");
+  write("config.ini", "no configuration");
+  write("running.json", "{");
+  const report::Run run = read_run(folder());
+  EXPECT_THAT(run.steps.step, ElementsAre(1, 2));
+  EXPECT_EQ(run.unreadable_lines, 4);
+  EXPECT_THAT(run.history, SizeIs(0));
+  EXPECT_FALSE(run.running);
+}
+
+TEST_F(RunFiles, MayBeEmpty) {
+  write("metrics.jsonl", "");
+  const report::Run run = read_run(folder());
+  EXPECT_EQ(run.last_step(), 0);
+  EXPECT_EQ(summarize(run, 0).step, 0);
+}
+
+TEST_F(RunFiles, OfWhatIsNoRunAreRefused) {
+  EXPECT_EQ(
+      user_error([&] { read_run(folder()); }),
+      folder().string() + " is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run");
+  EXPECT_THAT(user_error([&] { read_run(folder() / "none"); }), HasSubstr("there is no folder "));
+  write("metrics.jsonl", "");
+  EXPECT_THAT(user_error([&] { read_run(folder() / "metrics.jsonl"); }), HasSubstr("is not a folder"));
+}
+
+TEST_F(RunFiles, AreSummedUp) {
+  write("metrics.jsonl",
+        line(1, 4, R"(, "time": 102, "memory_bytes": 7)") + R"({"step": 1, "eval_loss": 3, "time": 103})" +
+            "\n" + line(2, 3.5, R"(, "time": 110, "memory_bytes": 9, "checkpoint_stall_seconds": 0.5)") +
+            R"({"step": 2, "eval_loss": 3.25, "time": 111})" + "\n");
+  write(
+      "history.jsonl",
+      R"({"event":"start","time":99,"step":0,"total_steps":6,"ranks":2,"planned_bytes":{"device":5},"peak_bytes":{"logits":3}})"
+      "\n"
+      R"({"event":"checkpoint","time":104,"step":1,"file":"checkpoints/step-00000001.h5","seconds":0.25})"
+      "\n"
+      R"({"event":"start","time":106,"step":1,"total_steps":8,"ranks":4,"planned_bytes":{"device":6}})"
+      "\n");
+  write("running.json", R"({"job":"Slurm job 17","host":"node7","process":4711})");
+  report::Run run = read_run(folder());
+  EXPECT_EQ(run.ranks, 4);
+  EXPECT_EQ(run.planned_bytes.at("device"), 6);
+  Summary summary = summarize(run, 115);
+  EXPECT_EQ(summary.state, "running (Slurm job 17, process 4711 on node7)");
+  EXPECT_EQ(summary.step, 2);
+  EXPECT_EQ(summary.total_steps, 8);
+  EXPECT_EQ(summary.loss, 3.5);
+  EXPECT_EQ(summary.eval_loss, 3.25);
+  EXPECT_EQ(summary.best_eval_loss, 3);
+  EXPECT_EQ(summary.best_eval_step, 1);
+  EXPECT_EQ(summary.memory_bytes, 9);
+  EXPECT_EQ(summary.seconds_left, 12);
+  EXPECT_EQ(summary.seconds_in_steps, 4);
+  EXPECT_EQ(summary.seconds_for_checkpoints, 0.5);
+  EXPECT_EQ(summary.elapsed_seconds, 11);
+  EXPECT_EQ(summary.jobs, 2);
+  EXPECT_EQ(summary.saved_step, 1);
+  EXPECT_EQ(summarize(run, 110 + 3700).state,
+            "silent for 1h 01m (Slurm job 17, process 4711 on node7 had the folder)");
+  run.running.reset();
+  EXPECT_EQ(summarize(run, 115).state, "ended without saying why");
+  run.history.push_back({HistoryEvent::Kind::end, 112, 2, 0, "stopped"});
+  EXPECT_EQ(summarize(run, 115).state, "stopped");
+}
+
+TEST_F(RunFiles, OfOlderProgramsHaveNoHistory) {
+  write("metrics.jsonl", line(1, 4) + line(2, 3));
+  write("config.ini", "[train]\nsteps = 2\n");
+  EXPECT_EQ(summarize(read_run(folder()), 0).state, "done");
+  write("config.ini", "[train]\nsteps = 5\n");
+  const Summary summary = summarize(read_run(folder()), 0);
+  EXPECT_EQ(summary.state, "not running");
+  EXPECT_EQ(summary.seconds_left, 6);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/report/screen.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace llampi::test {
+namespace {
+
+using namespace report;
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+constexpr double kGap = std::numeric_limits<double>::quiet_NaN();
+using Values = std::vector<double>;
+
+report::Run run_with(int steps) {
+  report::Run run;
+  run.folder = "runs/a";
+  run.total_steps = 40;
+  run.ranks = 2;
+  run.nodes = 1;
+  run.planned_bytes = {{"device", 1 << 20}};
+  for (int i = 1; i <= steps; ++i) {
+    run.steps.step.push_back(i);
+    run.steps.time.push_back(1e9 + i);
+    run.steps.tokens.push_back(100.0 * i);
+    run.steps.values["loss"].push_back(5.0 / i);
+    run.steps.values["grad_norm"].push_back(i % 3);
+    run.steps.values["lr"].push_back(1e-3);
+    run.steps.values["tokens_per_second"].push_back(123456);
+    run.steps.values["step_seconds"].push_back(0.5);
+    run.steps.values["data_seconds"].push_back(0.05);
+    run.steps.values["memory_bytes"].push_back(2 << 20);
+  }
+  return run;
+}
+
+int columns_of(const std::string& line) {
+  return static_cast<int>(std::count_if(
+      line.begin(), line.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+TEST(Plot, DrawsACurveInAscii) {
+  EXPECT_THAT(plot(Values{0, 1, 2}, 3, 3, false), ElementsAre("  *", " * ", "*  "));
+  EXPECT_THAT(plot(Values{0, 2}, 2, 3, false), ElementsAre(" *", " *", "* ")) << "neighbours are joined";
+  EXPECT_THAT(plot(Values{0, kGap, 2}, 3, 3, false), ElementsAre("  *", "   ", "*  ")) << "not over a gap";
+  EXPECT_THAT(plot(Values{1, 1}, 3, 1, false), ElementsAre("***")) << "fewer values than columns";
+  EXPECT_THAT(plot(Values{0, 0, 2, 2, 4, 4}, 3, 3, false), ElementsAre("  *", " * ", "*  "))
+      << "more values: their means";
+  EXPECT_THAT(plot(Values{kGap}, 2, 1, false), ElementsAre("  "));
+  EXPECT_THAT(plot(Values{}, 2, 1, false), ElementsAre("  "));
+}
+
+TEST(Plot, DrawsEightDotsInABrailleCharacter) {
+  EXPECT_THAT(plot(Values{0, 0}, 1, 1, true), ElementsAre("⠉")) << "both dots of the upper row";
+  EXPECT_THAT(plot(Values{0, 3}, 1, 1, true), ElementsAre("⡸"));
+  EXPECT_THAT(plot(Values{3, 2, 1, 0}, 2, 1, true), ElementsAre("⠑⢄"));
+}
+
+TEST(ScreenLines, TellWhereARunIs) {
+  auto run = run_with(10);
+  run.running = "process 7 on node1";
+  run.evaluations = {{5, 10}, {1e9, 1e9}, {500, 1000}, {2, 2.5}};
+  run.history = {{HistoryEvent::Kind::start, 1e9, 0},
+                 {HistoryEvent::Kind::checkpoint, 1e9 + 9, 8, 0.25, "x"}};
+  run.trace = {{.rank = 0, .steps = 1, .step = 1, .compute = 0.5},
+               {.rank = 1, .steps = 1, .step = 1, .compute = 0.5},
+               {.rank = 2, .steps = 1, .step = 1, .compute = 0.75}};
+  const auto lines = screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9 + 10);
+  EXPECT_EQ(lines[0], "runs/a: running (process 7 on node1)");
+  EXPECT_EQ(lines[1], "step 10 of 40  ######..................  25 %  15s left");
+  EXPECT_EQ(lines[2], "loss 0.5  gradient norm 1  learning rate 0.001  tokens so far 1000");
+  EXPECT_EQ(lines[3], "123.5k tokens/s  step 500 ms  waiting for data 10.0 %  MFU -");
+  EXPECT_EQ(lines[4], "memory 2.00 MiB in use, 1.00 MiB planned  2 ranks, 1 node");
+  EXPECT_EQ(lines[5], "evaluation: loss 2.5 at step 10, best 2 at step 5");
+  EXPECT_EQ(lines[6], "checkpoint: step 8, 1s ago, written in 250 ms");
+  EXPECT_EQ(lines[7], "trace: rank 2 computes longest, 750 ms a step, +50 % of the median of 3 ranks");
+  EXPECT_THAT(lines[8], StartsWith("loss "));
+  EXPECT_THAT(lines[8], HasSubstr("gradient norm"));
+  EXPECT_THAT(lines, Contains(StartsWith("learning rate")));
+}
+
+TEST(ScreenLines, FitTheScreen) {
+  for (const int columns : {20, 40, 80, 200}) {
+    for (const int rows : {1, 5, 10, 24, 60}) {
+      for (const bool utf8 : {false, true}) {
+        const auto lines = screen_lines(run_with(30), {columns, rows, utf8}, 1e9);
+        EXPECT_LE(std::ssize(lines), rows);
+        for (const auto& line : lines) EXPECT_LE(columns_of(line), columns) << line;
+        if (utf8) continue;
+        for (const auto& line : lines)
+          EXPECT_TRUE(std::ranges::all_of(line, [](char c) { return c >= ' ' && c <= '~'; })) << line;
+      }
+    }
+  }
+}
+
+TEST(ScreenLines, OfARunWithoutStepsAreThereToo) {
+  report::Run run;
+  run.folder = "a\x1b[2J";
+  const auto lines = screen_lines(run, {}, 0);
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(lines[0], "a?[2J: not running");
+  EXPECT_EQ(lines[1], "step 0");
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/files.hpp"
+#include "train/history.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+TEST(History, GrowsOverJobs) {
+  const TemporaryFolder folder;
+  HistoryFile(folder / "history.jsonl").append(end_json(3, "stopped", 1.5));
+  HistoryFile(folder / "history.jsonl").append(checkpoint_json(4, "checkpoints/x.h5", 0.25, 2));
+  EXPECT_EQ(
+      read_text(folder / "history.jsonl"),
+      "{\"event\":\"end\",\"time\":1.5,\"step\":3,\"outcome\":\"stopped\"}\n"
+      "{\"event\":\"checkpoint\",\"time\":2.0,\"step\":4,\"file\":\"checkpoints/x.h5\",\"seconds\":0.25}\n");
+}
+
+TEST(History, ATornLineStaysALineOfItsOwn) {
+  const TemporaryFolder folder;
+  write_text(folder / "history.jsonl", "{\"event\":\"st");
+  HistoryFile(folder / "history.jsonl").append("{}");
+  EXPECT_EQ(read_text(folder / "history.jsonl"), "{\"event\":\"st\n{}\n");
+}
+
+TEST(History, AStartSaysWhatTheRunIs) {
+  const auto line = nlohmann::json::parse(start_json({.step = 5,
+                                                      .total_steps = 9,
+                                                      .ranks = 2,
+                                                      .device = "cpu: \xff",
+                                                      .planned_bytes = {{"device", 7}},
+                                                      .peak_bytes = {{"logits", 3}}},
+                                                     1.0));
+  EXPECT_EQ(line["event"], "start");
+  EXPECT_EQ(line["step"], 5);
+  EXPECT_EQ(line["total_steps"], 9);
+  EXPECT_EQ(line["planned_bytes"]["device"], 7);
+  EXPECT_EQ(line["peak_bytes"]["logits"], 3);
+}
+
+}  // namespace
+}  // namespace llampi::test
