@@ -41,7 +41,7 @@ class Work {
 ///
 /// Buffers must stay valid and untouched until the work is done.
 ///
-/// Each element is summed in the order of tree_left() (sum_tree.hpp) over the ranks of the group, regardless of which rank
+/// Each element is summed in the order of tree_left() (sum_tree.hpp) over the ranks of the group, whichever rank
 /// owns it: (r0 + r1) + (r2 + r3) for four. Where a group has several ranks on each of several nodes, and equally many on each,
 /// the ranks of a node are summed first, in this order, then the sums of the nodes, in the order of the nodes' lowest ranks.
 /// That is the same order if each node has a power of two of consecutive ranks (sums_follow_placement(), placement.hpp).

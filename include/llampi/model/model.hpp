@@ -101,7 +101,7 @@ struct Fp8Weight {
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
 struct StageContext {
-  device::Operations& operations;  ///< may only be prepared: a layer does nothing except through them
+  device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   std::int64_t dp_room = 0;  ///< likewise

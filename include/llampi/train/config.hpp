@@ -225,7 +225,7 @@ enum class Hardware : std::uint8_t { cpu, gpu };
 /// The configuration as ini files, and what its keys are called, by those who know the keys by name.
 struct ConfigTexts {
   std::string resolved;  ///< of the run
-  /// Of a configuration without any keys given: what an older run, which did not have a key yet, did.
+  /// Of a configuration with no keys given: for a key that an older run lacks, the value it used.
   std::string defaults = {};
   ConfigError::Naming name_of = {};  ///< of errors that are logged; empty: the library's own names
 };
