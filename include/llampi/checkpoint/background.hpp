@@ -11,8 +11,8 @@
 
 namespace llampi::checkpoint {
 
-/// Runs one work at a time, which may use all collectives of the world that it is given. The thread waits for
-/// nothing that its rank's other thread does; so work that all ranks have started comes to an end.
+/// Runs one piece of work at a time, which may use all collectives of its world. The thread never waits for the
+/// rank's other thread, so work that all ranks have started always completes.
 class Background {
  public:
   /// Collective.
@@ -34,8 +34,8 @@ class Background {
   bool waits() const;
   /// Waits for what is under way, and throws what it threw.
   double finish();
-  /// Leaves what is under way to itself, for good: the job is about to be aborted, and other ranks may not
-  /// come.
+  /// Permanently abandons the work under way, without waiting: the job is about to be aborted, and other ranks might
+  /// not take part.
   void abandon();
 
  private:

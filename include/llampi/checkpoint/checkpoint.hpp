@@ -79,8 +79,8 @@ struct FileSettings {
   /// Tensors of at least this size begin at a multiple of it: a page, so that ranks that write neighbouring
   /// tensors do not share one, at a cost of at most a page per tensor.
   std::int64_t alignment_bytes = 4096;
-  /// On file systems that spread files over servers (Lustre and others whose stripes MPI-IO knows): over how
-  /// many, and in pieces of which size. 0: as the folder says. Hints, which other file systems ignore.
+  /// On file systems that stripe files over servers (Lustre and others whose stripes MPI-IO knows): stripe count and
+  /// stripe size. 0: the folder's setting. These are hints; other file systems ignore them.
   std::int64_t stripes = 0;
   std::int64_t stripe_bytes = 0;
   /// Ranks of a node that write for all of it, in runs that end at stripes; 0: so many that 256 ranks of the job write, or one
@@ -107,8 +107,8 @@ struct CheckpointContent {
 };
 
 /// Collective. Every element of every tensor must be in exactly one rank's pieces, with moments where the
-/// tensor's `optimizer` says so: either of some tensors or (evaluation) of none. Writes FILE.tmp, flushes,
-/// renames: under its own name there is only ever a complete file, with checksums of all that is in it. If it
+/// tensor's `optimizer` is set: either for some tensors or (evaluation) for none. Writes FILE.tmp, flushes,
+/// renames: under its final name the file is always complete, with checksums of all its content. If it
 /// fails on any rank, every rank throws, and no .tmp is left.
 /// @throws UserError for a full disk, missing permission or a missing folder
 void save_checkpoint(comm::World& world, device::Runtime& device, const std::filesystem::path& file,
@@ -172,7 +172,7 @@ struct Retention {
   std::int64_t every = 0;    ///< and those of steps that this divides; 0: none
   bool continuable = false;  ///< and the newest with optimizer state: others may be without
 };
-/// Those that do not stay. @param damaged are left where they are, and are none of the newest
+/// Checkpoints to delete. @param damaged are left where they are, and do not count as newest
 std::vector<std::filesystem::path> surplus_checkpoints(
     const std::filesystem::path& run_dir, const Retention& retention,
     const std::vector<std::filesystem::path>& damaged = {});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Between checkpoints and Hugging Face folders. Under mpirun every rank does an equal share; nobody holds the
-// model.
+// Conversion between checkpoints and Hugging Face folders. Under mpirun every rank does an equal share; no rank
+// holds the whole model.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights in files - a Hugging Face folder or a checkpoint - and from one to the other. Nobody ever holds the
-// model: what is read and written passes through buffers of a few MiB.
+// Weights in files (a Hugging Face folder or a checkpoint), and conversion between them. No rank ever holds the whole
+// model: data is read and written through buffers of a few MiB.
 #pragma once
 
 #include <cstdint>

@@ -11,8 +11,8 @@ namespace llampi::comm {
 
 /// Runs `work` on this rank and lets all ranks agree on the outcome before any goes on: if it threw UserError
 /// on some rank, every rank throws UserError with the message of the lowest such rank (prefixed with rank and
-/// host if not all ranks failed alike); with any other exception the same as CommonError. Collective. `work`
-/// itself must not wait for other ranks after a failure of its own.
+/// host if not all ranks failed in the same way); with any other exception the same as CommonError. Collective.
+/// `work` itself must not wait for other ranks after a failure of its own.
 void agree(World& world, const std::function<void()>& work);
 
 }  // namespace llampi::comm

@@ -46,8 +46,8 @@ class Binding {
   std::vector<int> before_;
 };
 
-/// Collective. Gives this rank cores of its own where the launcher has not, and says in the log how ranks and
-/// cores of all nodes lie, and which InfiniBand device is nearest to which rank of the first node.
+/// Collective. Gives this rank cores of its own where the launcher has not, and logs the placement of ranks and
+/// cores on all nodes, and the InfiniBand device nearest to each rank of the first node.
 ///
 /// Ranks that may run on the same cores divide them, so that each has at least a core per thread: within a
 /// NUMA domain, and among the cores that are nearest to its GPU, where that is possible. Nothing is bound

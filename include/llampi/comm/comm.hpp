@@ -37,15 +37,16 @@ class Work {
 /// it on the stream are done, and ranks that share groups must agree on one order: for each stream there must
 /// be a single sequence of the collectives of all groups that every rank issues its part of, in that order.
 /// (One program on all ranks that leaves out what a rank is not a member of does this. Three groups of two
-/// ranks, AB, BC and CA, where A begins with CA, B with AB and C with BC, wait for ever.)
+/// ranks, AB, BC and CA, where A begins with CA, B with AB and C with BC, hang.)
 ///
 /// Buffers must stay valid and untouched until the work is done.
 ///
-/// Sums of every element are formed in the order of tree_left() (sum_tree.hpp) over the ranks of the group, whoever owns them:
-/// (r0 + r1) + (r2 + r3) of four. Where a group has several ranks on each of several nodes, as many on each, those of a node
-/// are summed first, in this order, then the sums of nodes, in the order of the nodes' lowest ranks; the same order where each
-/// node has a power of two of consecutive ranks (sums_follow_placement(), placement.hpp). So of B bytes (nodes - 1) / nodes * B
-/// leave a node, in a reduction as in a gather, and a rank has as many peers as its node has ranks and there are nodes.
+/// Each element is summed in the order of tree_left() (sum_tree.hpp) over the ranks of the group, whichever rank
+/// owns it: (r0 + r1) + (r2 + r3) for four. Where a group has several ranks on each of several nodes, and equally many on each,
+/// the ranks of a node are summed first, in this order, then the sums of the nodes, in the order of the nodes' lowest ranks.
+/// That is the same order if each node has a power of two of consecutive ranks (sums_follow_placement(), placement.hpp).
+/// So (nodes - 1) / nodes * B of B bytes leave a node, in a reduction as in a gather, and a rank has as many peers as its
+/// node has ranks plus as many as there are nodes.
 ///
 /// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result
 /// may be float32, or of the same dtype: then the sum, with what it is added to, is rounded once, to nearest
@@ -84,7 +85,7 @@ struct Topology {
   std::vector<int> node_of_rank = {0};  ///< the node of each rank of the world
 };
 
-/// Small messages between ranks beside everything else that they exchange. One thread may use it while
+/// Small messages between ranks, independent of all other communication. One thread may use it while
 /// another uses the World and its groups, which it must not outlive.
 class Channel {
  public:
@@ -140,8 +141,8 @@ class World {
   virtual int communicator_number() const = 0;
   /// Whether the thread that uses this world waits for other ranks now. From any thread.
   virtual bool waits() const { return false; }
-  /// To be called now and then while the host waits for a device: nothing else notices that a GPU waits for a
-  /// rank that is lost. Cheap. @throws Error if a collective of any group has failed
+  /// Call this periodically while the host waits for a device: nothing else notices that a GPU waits for a
+  /// lost rank. Cheap. @throws Error if a collective of any group has failed
   virtual void check() {}
 
   // Small blocking collectives on host values, for set-up and bookkeeping. What they cost a rank does not grow with the
@@ -163,7 +164,7 @@ class World {
   /// MPI will not be finalised: another library would then touch what it could not give back.
   virtual void leave_mpi_open() = 0;
   /// Starts to combine integers of all ranks: the first `sums` of `values` are summed, of each of the others the
-  /// largest is taken. Whoever has waited for the work finds the result in `values`, which must live until then.
+  /// largest is taken. Once the work has been waited for, the result is in `values`, which must live until then.
   /// Between start and wait other collectives may run; all ranks start them in one order.
   virtual std::unique_ptr<Work> start_to_combine(std::span<std::int64_t> values, std::size_t sums) = 0;
 

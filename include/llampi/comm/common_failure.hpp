@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Failures that all ranks throw alike, told from those of one rank.
+// Failures that all ranks throw in the same way, as opposed to failures of one rank.
 #pragma once
 
 #include <exception>
@@ -8,7 +8,7 @@
 
 namespace llampi::comm {
 
-/// An error that every rank throws alike: one of them may print it for all.
+/// An error that every rank throws in the same way: one of them may print it for all.
 class CommonError : public Error {
  public:
   using Error::Error;

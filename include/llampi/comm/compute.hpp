@@ -25,7 +25,7 @@ struct DeviceOptions {
 
 struct ComputeChoice {
   device::DeviceChoice device = device::DeviceChoice::automatic;
-  int threads = 1;         ///< of the CPU, whoever computes
+  int threads = 1;         ///< CPU threads, also when a GPU computes
   bool share_gpu = false;  ///< several ranks may have one GPU
   bool deterministic = true;
   bool tf32 = false;
@@ -55,7 +55,7 @@ struct Compute {
   double peak_flops(DType dtype) const {
     return on_gpu() ? llampi::device::peak_flops(gpu_properties.name, dtype) : 0;
   }
-  /// Of the GPU's memory, whoever has it; 0 on CPUs.
+  /// GPU memory in use by all processes; 0 on CPUs.
   std::int64_t gpu_bytes_in_use() const {
     return on_gpu() ? gpu_properties.memory_bytes - gpu->available_bytes(1) : 0;
   }

@@ -3,29 +3,29 @@
 //
 // How these groups differ from those over MPI:
 //   - A collective is issued on the device's own stream and returns at once.
-//   - With Reduction::tree sums of float32, bfloat16 and float16 have the bits that MPI's have: parts travel by
-//     ncclSend and ncclRecv, in pieces for which the workspace has room, and a kernel of ours sums them; over several
-//     nodes inside each first. All of it is on the collective's stream, the pieces one after another.
+//   - With Reduction::tree, sums of float32, bfloat16 and float16 are bitwise equal to MPI's: parts travel by
+//     ncclSend and ncclRecv, in pieces that fit the workspace, and a kernel of ours sums them; over several
+//     nodes, inside each node first. All of it is on the collective's stream, the pieces one after another.
 //   - With Reduction::nccl they are formed in NCCL's order, the same in repeated runs on the same ranks. bfloat16
 //     and float16 are summed in their own dtype, so every addition on the way rounds; a result in float32, or one
 //     that is added, is cast or added after that, with one more rounding if it is narrow. No workspace: what is
 //     said to be left undefined (whole, values) is used instead.
-//   - Maxima, integers and float64 are always NCCL's. A maximum of floating-point numbers need not be NaN where
-//     one of them is.
+//   - Maxima, integers and float64 always use NCCL's reduction. A maximum of floating-point numbers is not
+//     necessarily NaN where one of them is.
 //   - Only float32, bfloat16 and float16 can be added to a result.
-//   - They are on urgent streams, for each of which a group of several ranks has a
-//     communicator of NCCL, so that gathers and reductions do not wait for each other's end.
+//   - They are on urgent streams. For each of these, a group of several ranks has its own NCCL
+//     communicator, so that gathers and reductions do not wait for each other's end.
 //   - All ranks issue the collectives of all streams, and of all their groups, in one order, not only those
 //     of each stream. NCCL starts them in that order (NCCL_LAUNCH_ORDER_IMPLICIT, set unless the user has),
-//     since kernels that wait for other ranks could otherwise keep each other off their GPUs for ever. And it
+//     since kernels that wait for other ranks could otherwise block each other from their GPUs and hang. NCCL
 //     connects ranks in the first collective of each kind and size class, while the host waits.
 //   - So what is captured into a CUDA graph must have run before without, and the capture must allow other
 //     threads to call CUDA (cudaStreamCaptureModeThreadLocal): one of NCCL's own enqueues each collective.
 //     Meanwhile neither progress() nor wait(Stream::host) may be called. The graph must be destroyed before
 //     the group, which would wait for that.
 //   - A lost rank, a failure of NCCL or waiting longer than `patience` ends all communicators of the process
-//     (ncclCommAbort), so that no kernel waits for ever, and throws an Error that says which collective of
-//     which group it was. After that every collective throws.
+//     (ncclCommAbort), so that no kernel hangs, and throws an Error that names the collective and its group.
+//     After that every collective throws.
 #pragma once
 
 #include <chrono>
@@ -51,7 +51,7 @@ struct GpuOfRank {
 /// @param gpus what this rank sees: all GPUs of its node, or a part of them, or its own alone
 /// @param share_gpu whether ranks may share a GPU
 /// @throws UserError, the same on all ranks, if a rank sees none or another number than the others, or if two
-///   ranks would have one GPU and may not
+///   ranks would use one GPU without `share_gpu`
 GpuOfRank gpu_of_rank(World& world, const std::vector<device::GpuProperties>& gpus, bool share_gpu);
 
 /// Rank, host, GPU, bus id and name of all ranks, a line each. Collective.

@@ -4,7 +4,7 @@
 
 namespace llampi::comm {
 
-/// All off: NCCL decides. Collectives beside computation take multiprocessors from it, one for each CTA (thread block) of theirs.
+/// All off: NCCL decides. Collectives that overlap with computation take one multiprocessor from it for each CTA (thread block).
 struct NcclResources {
   int max_ctas = 0;  ///< of a communicator; 0: NCCL decides
   bool window =

@@ -13,8 +13,8 @@
 namespace llampi::comm {
 
 /// Rank 0 does the work, and the others wait until it is done. Collective.
-/// @throws on every rank alike what `work` throws: a UserError as it is, since a user's mistake is
-///   everybody's, and anything else as a CommonError that tells rank and host
+/// @throws on every rank the same exception that `work` throws: a UserError unchanged, since a user's mistake
+///   concerns all ranks, and anything else as a CommonError with rank and host
 void on_rank_0(World& world, const std::function<void()>& work);
 
 /// The bytes that `work` returns on rank 0. Collective. @throws likewise

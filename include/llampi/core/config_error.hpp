@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// An option that cannot be used as it is, told by a part that does not know how its user spells options: a
-// library's user sets a member of a structure, a program's user a key of a file. The program says it with its
-// own names.
+// An invalid option, reported by a part that does not know how the user spells options: a
+// library's user sets a member of a structure, a program's user a key of a file. The program reports the error
+// with its own names.
 #pragma once
 
 #include <functional>
@@ -22,7 +22,7 @@ class ConfigError : public UserError {
     std::string problem = {};  ///< "does not divide 6 ranks into several equal groups"
     std::string remedy =
         {};  ///< what to do; other options stand in it as {strategy}. Empty: plain from the problem
-    std::string where = {};  ///< "rank 1 on host"; empty: everywhere alike
+    std::string where = {};  ///< "rank 1 on host"; empty: the same on all ranks
 
     auto members() { return std::tie(field, value, entry, problem, remedy, where); }
   };

@@ -14,7 +14,7 @@ namespace llampi {
 class Log {
  public:
   using Sink = std::function<void(const std::string& line)>;
-  /// A log without a sink is silent.
+  /// A log without a sink discards all messages.
   Log() = default;
   explicit Log(Sink sink) : sink_(std::move(sink)) {}
   /// @param progress where lines go that a terminal may replace by the next one

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The words of an enumeration: one table, from which a value is read, printed, listed in a help text and
-// named in an error. Beside an enumeration, in its namespace, stands
+// named in an error. Define next to the enumeration, in its namespace,
 //
 //   constexpr auto word_table(Colour) {
 //     return std::to_array<Word<Colour>>({{Colour::red, "red"}, {Colour::green, "green"}});
@@ -29,7 +29,7 @@ concept HasWords = requires(E value) {
   { word_table(value)[0].value } -> std::convertible_to<E>;
 };
 
-/// @throws Error for a value that is none of the enumeration's
+/// @throws Error for a value that is not one of the enumeration's
 template <HasWords E>
 const char* word_of(E value) {
   for (const auto& entry : word_table(value)) {

@@ -10,7 +10,7 @@ namespace llampi::data {
 
 /// "3000 tokens in 82 documents, crc32 1a2b3c4d, tokenizer bytes". The sum is over at most 64 parts of 4096
 /// tokens with their masks, evenly spread, the first and the last included, and over as many starts of
-/// documents: files that differ only between these parts, and have as many tokens and documents, look alike.
+/// documents: files that differ only between these parts, with equal token and document counts, look the same.
 /// It does not depend on how the numbers are stored. @throws UserError if the file cannot be read
 std::string describe_content(const TokenFile& file);
 

@@ -34,7 +34,7 @@ class TokenFileWriter {
   /// @throws UserError if they cannot be created
   TokenFileWriter(const std::filesystem::path& path, std::int64_t vocabulary, const std::string& tokenizer,
                   bool overwrite = false);
-  ~TokenFileWriter();  ///< without close() there is no file
+  ~TokenFileWriter();  ///< without close() no file is written
   TokenFileWriter(TokenFileWriter&&) noexcept;
   TokenFileWriter& operator=(TokenFileWriter&&) noexcept;
 
@@ -75,8 +75,8 @@ class TokenFile {
   std::int64_t vocabulary() const;  ///< attribute vocab_size; 0 if missing
   std::string tokenizer() const;    ///< attribute; empty if missing
   const TokenFileNotes& notes() const;
-  /// Length of the rows that conversations were packed into: the data.seq_len to train with. 0: the file does
-  /// not say, or its texts fit any sequence length.
+  /// Length of the rows that conversations were packed into: the data.seq_len to train with. 0: not recorded in the
+  /// file, or its texts fit any sequence length.
   std::int64_t row_tokens() const { return notes().row_tokens; }
   bool has_loss_mask() const;
   /// Starts of the documents and, last, the total length.

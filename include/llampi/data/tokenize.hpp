@@ -11,7 +11,7 @@
 
 namespace llampi::data {
 
-/// Called now and then with the number of bytes of the inputs that are done.
+/// Called periodically with the number of input bytes processed so far.
 using TokenizeProgress = std::function<void(std::int64_t input_bytes)>;
 
 /// Documents come out in the order of the inputs, conversations packed into rows, the same for any number of

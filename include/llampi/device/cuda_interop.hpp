@@ -6,13 +6,14 @@
 
 namespace llampi::device {
 
-/// What each of several ranks has of one sum: this rank's where it was, those of the others beside each other.
+/// The parts of one sum, one per rank: this rank's in its original place, those of the others contiguous in memory.
 struct RankParts {
   Tensor own;  ///< [1, n]
   int rank = 0, ranks = 1;
   const void* others = nullptr;  ///< in the order of the ranks, of own's dtype
   std::int64_t stride = 0;       ///< from one to the next, in elements
-  /// Several sums alike: elements from the own part of one, and from where its sum goes, to those of the next, and so of the others'.
+  /// Several sums of the same shape. own_step: elements from one sum's own part (and its destination) to the next sum's;
+  /// others_step: the same for the other ranks' parts.
   int sums = 1;
   std::int64_t own_step = 0, others_step = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A device: its runtime and its operations. Whoever needs one of them only includes that.
+// A device: its runtime and its operations. Code that needs only one of them includes only that header.
 #pragma once
 
 #include <memory>

@@ -33,7 +33,7 @@ constexpr Fp8ScaleShape fp8_scale_shape(Fp8Scaling scaling, std::int64_t rows, s
   return {1, 2};
 }
 
-/// What the scales of a matrix [rows, cols] are, by their shape: no two are alike.
+/// The scaling of a matrix [rows, cols], derived from the shape of its scales: each scaling has a different shape.
 /// @throws Error if they are none
 inline Fp8Scaling fp8_scaling_of(const Tensor& scales, std::int64_t rows, std::int64_t cols) {
   for (const auto scaling : {Fp8Scaling::tensor, Fp8Scaling::tiles, Fp8Scaling::blocks}) {

@@ -2,7 +2,7 @@
 // The GPUs of this machine, through a plugin library that is loaded when it is asked for.
 //
 // The program itself links neither CUDA nor NCCL, so that it starts on a login node. The plugin,
-// libllampi_cuda.so, lies beside the program or in ../lib of its folder; it links cuBLASLt, cuDNN and NCCL in
+// libllampi_cuda.so, is in the program's folder or in ../lib of it; it links cuBLASLt, cuDNN and NCCL in
 // the ordinary way, and is loaded at most once per process.
 #pragma once
 
@@ -62,7 +62,8 @@ struct GpuOptions {
   bool deterministic = true;  ///< the same bits in repeated runs
   bool tf32 = false;          ///< float32 matrix products in TF32
   GpuAttention attention = GpuAttention::automatic;
-  /// Multiprocessors for which matrix products are chosen, fewer than the GPU has where something runs beside them; 0: all.
+  /// Number of multiprocessors to choose matrix product kernels for; fewer than the GPU has if other kernels run concurrently.
+  /// 0: all.
   int product_sms = 0;
   int ranks = 1;  ///< that have this GPU and share its memory
 };

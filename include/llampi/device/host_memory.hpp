@@ -14,9 +14,9 @@ namespace llampi::device {
 /// @throws UserError if the system has not enough
 Memory allocate_host_memory(std::int64_t bytes);
 
-/// Bytes that could be taken without swapping: what the kernel calls MemAvailable, or what is left of the
-/// limit of a control group (version 1 or 2) that this process is in or that is around it, whichever is
-/// least. The largest number there is where nothing is known.
+/// Bytes that could be taken without swapping: the minimum of the kernel's MemAvailable and the remaining
+/// limit of each control group (version 1 or 2) that contains this process, directly or through a parent.
+/// The largest representable number where nothing is known.
 /// @param root of the file system with /proc and the control groups, for tests
 std::int64_t available_host_memory(const std::filesystem::path& root = "/");
 

@@ -22,7 +22,7 @@ struct LengthClasses {
     while (longest(c) < length) ++c;
     return c;
   }
-  /// False: nobody has counted, so that there may be any number of each.
+  /// False: the documents have not been counted, so that there may be any number of each.
   bool counted() const { return *this != LengthClasses{}; }
 
   auto operator<=>(const LengthClasses&) const = default;

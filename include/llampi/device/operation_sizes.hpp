@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that operations need beside their operands: pure functions of shapes, so that a plan needs no
+// The memory that operations need besides their operands: pure functions of shapes, so that a plan needs no
 // device.
 #pragma once
 

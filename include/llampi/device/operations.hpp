@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numeric operations of a Llama at fusion grain: one struct of operands for each, and the interface to
-// which a device's implementation of them is given.
+// The numeric operations of a Llama at fusion grain: one struct of operands for each, and the interface that takes
+// them and that each device implements.
 //
 // Conventions
 //   T tokens of a micro-batch, H hidden size, F feed-forward size, V vocabulary, D head dimension, Hq query
@@ -11,7 +11,7 @@
 //   it has no kernels for. `Accumulate::no` overwrites an output whatever it holds, NaN included;
 //   `Accumulate::yes` adds to it. Operations allocate nothing: scratch memory is passed as `workspace`, whose
 //   size OperationSizes gives. A gradient of a weight (dweight, dtable) is float32, on GPUs also in the dtype
-//   of the activations, to which each operation rounds it, that of the head once for each chunk of rows; one
+//   of the activations: then each operation rounds it to that dtype, the head's once per chunk of rows. One
 //   that is an empty Tensor is not computed: the weight is frozen. Pointers point to device memory. All
 //   operations are issued on Stream::compute, or where they say `on` there, in order, and are asynchronous: a
 //   device may return before they are done. Equal inputs give equal bits on the same device with the same number
@@ -58,7 +58,7 @@ struct Fp8Counts {
   std::int64_t zero_scales = 0;  ///< tensors without any finite magnitude but zero
 };
 
-/// Elements [begin, end) of a shard that are real (no padding) and are updated alike.
+/// Elements [begin, end) of a shard that are real (no padding) and are updated with the same settings.
 struct UpdateRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
@@ -167,8 +167,8 @@ struct AttentionBackward {
   std::int64_t dp_room = 0;  ///< with which the workspace was sized
 };
 
-/// Attention of the next T tokens of a sequence, of which kv_len are known: their keys and values are put
-/// into rows [kv_len, kv_len + T) of `kv_cache`, C >= kv_len + T; query t sees rows [0, kv_len + t]. No
+/// Attention of the next T tokens of a sequence with a KV cache of kv_len tokens: their keys and values are written
+/// to rows [kv_len, kv_len + T) of `kv_cache`, C >= kv_len + T; query t sees rows [0, kv_len + t]. No
 /// gradient. The workspace is that of Attention with `max_seqlen` = C.
 struct CachedAttention {
   static constexpr const char* kName = "cached_attention";
@@ -274,7 +274,7 @@ struct Fp8Maximum {
   Tensor maximum;  ///< read and written
 };
 
-/// scales[i] from maxima[i]: float8_scale_exponent() of DType::float8_e4m3fn. For weights, of which no rank has all.
+/// scales[i] from maxima[i]: float8_scale_exponent() of DType::float8_e4m3fn. For sharded weights, which no rank holds entirely.
 struct Fp8Scales {
   static constexpr const char* kName = "fp8_scales";
   Tensor maxima;  ///< int32 [1, n]

@@ -18,9 +18,9 @@ inline constexpr int kUrgentStreams = 3;
 inline constexpr int kOtherStreams = 3;
 inline constexpr int kStreams = kUrgentStreams + kOtherStreams + 2;
 
-/// A queue of work: what is issued on one stream is done in order, and streams run beside each other. This is
-/// a handle: every device and every communicator has the same kStreams, told apart by number. What a stream is
-/// for is decided by who issues on it (fsdp/streams.hpp); its name is for messages.
+/// A queue of work: work issued on one stream is done in order, and different streams run concurrently. This is
+/// a handle: every device and every communicator has the same kStreams, told apart by number. The code that issues
+/// on a stream decides what it is for (fsdp/streams.hpp); its name is for messages.
 class Stream {
  public:
   /// Operations run here.
@@ -30,7 +30,7 @@ class Stream {
   /// Of those whose work goes first where a device can choose: for communication, which kernels that fill the
   /// device must not hold up. i < kUrgentStreams.
   static constexpr Stream urgent(int i, const char* name) { return {1 + i, name}; }
-  /// Of those that take what the device has left beside Stream::compute, where it can choose. i < kOtherStreams
+  /// Low priority: uses what Stream::compute leaves free, where the device can choose. i < kOtherStreams
   static constexpr Stream other(int i, const char* name) { return {1 + kUrgentStreams + i, name}; }
 
   constexpr int number() const { return number_; }
@@ -108,7 +108,7 @@ class Runtime {
 
   // ---- memory and copies ----
   virtual Memory allocate(std::int64_t bytes) = 0;
-  /// Host memory from which and to which copies are fast and asynchronous (page-locked where that matters).
+  /// Host memory that copies to and from the device quickly and asynchronously (page-locked where that matters).
   virtual Memory allocate_host(std::int64_t bytes) = 0;
   /// Bytes that a rank could still allocate if `local_ranks` ranks of this node, of a GPU those that have it,
   /// shared what there is; a host's control group counts too. The largest number there is where unknown.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices among ways to compute the same, of which the fastest is found by trying. Other ways add up in other
-// orders, so a run that is to have the bits of another one must make the same choices.
+// Autotuning: chooses the fastest among several ways to compute the same result, by trying them. Different ways sum in
+// different orders, so a run that must reproduce the bits of another one must make the same choices.
 #pragma once
 
 #include <map>
@@ -25,8 +25,8 @@ class Tuning {
   virtual void measure(bool on) = 0;
   /// That were made since adopt().
   virtual Choices choices() const = 0;
-  /// Since adopt(), a sentence each: an adopted way that there is not, so that another one was taken; an
-  /// operation of which no way repeats its bits though it is to.
+  /// Since adopt(), a sentence each: an adopted way that does not exist, so that another one was taken; an
+  /// operation that must be deterministic but has no way that repeats its bits.
   virtual std::vector<std::string> warnings() const = 0;
 };
 

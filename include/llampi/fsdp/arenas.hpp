@@ -24,7 +24,7 @@ class Arenas {
   /// Collective. Filled with zeros.
   Arenas(comm::World& world, device::Device& device, const ArenaBytes& bytes);
 
-  /// All zeros again, when the device's compute stream comes to it.
+  /// Fills the arenas with zeros again, in order on the device's compute stream.
   void clear(device::Device& device);
 
   /// A buffer of a placed program.

@@ -41,7 +41,7 @@ constexpr auto word_table(Checkpointing) {
 
 /// Of each block of a model its own.
 struct BlockCheckpointing {
-  // NOLINTNEXTLINE(google-explicit-constructor): all blocks alike
+  // NOLINTNEXTLINE(google-explicit-constructor): the same for all blocks
   BlockCheckpointing(Checkpointing of_all = Checkpointing::none) : blocks{of_all} {}
   /// The first `count` blocks, then all others.
   BlockCheckpointing(Checkpointing of_first, int count, Checkpointing of_others)

@@ -74,16 +74,16 @@ class Engine {
   std::vector<StatePiece> pieces_held() const;
   /// What this rank writes into a checkpoint: every element of the model is in exactly one rank's pieces.
   std::vector<StatePiece> pieces_to_save() const;
-  /// A copy of that in host memory, which steps leave alone until the next snapshot. A GPU may still be at it
-  /// when this returns: steps can follow at once, of which only the update waits for the copies, and whoever
-  /// reads them calls wait_for_snapshot() before. Needs EngineOptions::snapshot.
+  /// A copy of pieces_to_save() in host memory, which steps leave unchanged until the next snapshot. A GPU may still be
+  /// copying when this returns. Steps can follow at once: only the update waits for the copies. Call
+  /// wait_for_snapshot() before reading them. Needs EngineOptions::snapshot.
   std::vector<StatePiece> snapshot();
   /// Until the last snapshot is complete. Any thread may wait, as long as no other snapshot is taken.
   void wait_for_snapshot() const;
 
   void observe(Observer observer);
   /// Asked in each step before each micro-batch but the first, unless the step is replayed; all ranks must
-  /// answer alike. True: the step is dropped, and parameters and moments are as if it had not begun.
+  /// give the same answer. True: the step is aborted, and parameters and moments are as if it had not begun.
   void ask_before_micro_batches(std::function<bool()> whether_to_drop);
   /// Where the engine notes what it does, from now on; it must live as long. Without this call the engine has
   /// one of its own.

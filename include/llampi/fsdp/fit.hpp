@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What to tell somebody whose run does not fit: what takes the memory, and what would make it fit. Nothing
-// here needs a device: other options are simply compiled.
+// What to tell the user if a run does not fit: what takes the memory, and what would make it fit. Nothing
+// here needs a device: other options are compiled and compared.
 #pragma once
 
 #include <array>
@@ -20,8 +20,8 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
   return backend == comm::Backend::nccl ? std::int64_t{180} << 20 : 0;
 }
 
-/// Bytes of its device's memory that a rank whose device is open takes from then on: the arena, buffers that
-/// communicators get with their first collectives, kernels that are loaded when they are first used.
+/// Bytes of device memory that a rank takes after its device has been opened: the arena, buffers that
+/// communicators allocate in their first collectives, kernels that are loaded when they are first used.
 /// @param one_memory the device computes in host memory, where the host's arena is too
 std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
                           comm::Reduction reduction, bool one_memory);
@@ -86,14 +86,14 @@ inline constexpr double kHostBytesPerSecond = 43e9;
 /// Attention is left out.
 double forward_operations(const model::Model& model, const CompiledModel& compiled, int stage, double tokens);
 
-/// What a step does for memory that it need not do for its result, in operations of matrices (a multiplication
-/// and an addition are two), of all micro-batches on one rank. Attention is left out, but for what the copies have
-/// time for.
+/// Additional work of a step that saves memory and does not change the result, in operations of matrices (a multiplication
+/// and an addition are two), of all micro-batches on one rank. Attention is not counted, except as time that
+/// copies can overlap with.
 struct AddedOperations {
   double needed = 0;      ///< of the step itself: forward, and twice as many backward
   double recomputed = 0;  ///< at most
-  /// Of the time that computation waits for residuals (Offload), which travel beside it: a byte takes as long as
-  /// 16,000 operations, on an H100 with 685 TFLOP/s and a link of 43 GB/s.
+  /// The time that computation waits for residuals (Offload), which are copied in parallel with it. A byte counts as
+  /// 16,000 operations: an H100 with 685 TFLOP/s and a link of 43 GB/s.
   double waiting = 0;
 
   double recomputed_part() const { return needed > 0 ? recomputed / needed : 0; }
@@ -126,7 +126,7 @@ struct Undecided {
   std::int64_t most_dp_room = 0;  ///< bytes; 0: `options.batch.dp_room` is decided
 };
 /// Decides it, in the options that the question is of: as little recomputation as fits with room for pieces of
-/// attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as fits beside, in whole
+/// attention, then micro-batches as large as fit, up to 16384 tokens, then as much room as still fits, in whole
 /// MiB.
 void decide_what_fits(EngineOptions& options, const FitQuestion& question, const Undecided& undecided);
 

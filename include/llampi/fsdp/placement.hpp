@@ -20,7 +20,7 @@ void find_live_ranges(Program& program);
 
 /// Finds live ranges, then sets Buffer::offset and Program::arena_bytes.
 ///
-/// Persistent buffers come first and lie alike in all programs of equal ones, so that a training step and an
+/// Persistent buffers come first, at the same offsets in all programs with equal ones, so that a training step and an
 /// evaluation can share one arena, as large as the larger of the two. The others are placed one after
 /// another, each at the lowest offset that is free during all of its live ranges: the largest first, or those
 /// with the largest product of bytes and length of life, whichever takes less.

@@ -2,8 +2,8 @@
 // One training step, or one forward pass, as data: a list of actions and the buffers that they work on.
 //
 // The list is the same on every rank. Every action carries its operands: which buffers it reads and writes.
-// Whoever asks what an action needs, or how long a buffer is needed, reads the operands; nobody derives them
-// again. `build()` (builder.hpp) makes a program, `place()` (placement.hpp) says where its buffers lie,
+// The operands tell what an action needs and how long a buffer is needed; no other code derives this
+// again. `build()` (builder.hpp) makes a program, `place()` (placement.hpp) sets the offsets of its buffers,
 // Engine (engine.hpp) runs it, `format_actions()` (dump.hpp) prints it.
 #pragma once
 
@@ -22,8 +22,8 @@
 
 namespace llampi::fsdp {
 
-/// A kind of operation. The set is open: another one is another constant, which the builder puts into actions
-/// and for which the runtime has a handler. Two are the same if their names are.
+/// A kind of operation. The set is open: to add one, add a constant, which the builder puts into actions,
+/// and a handler in the runtime. Two are the same if their names are.
 class Op {
  public:
   /// @param name a literal

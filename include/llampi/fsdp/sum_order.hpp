@@ -16,7 +16,7 @@ namespace llampi::fsdp {
 
 enum class SumOrder : std::uint8_t {
   any,   ///< the fastest: last bits depend on the number of ranks and on the strategy
-  tree,  ///< that of comm::tree_left() over the micro-batches of a step by their numbers, whoever has them
+  tree,  ///< order of comm::tree_left() over a step's micro-batches by number, on any distribution over ranks
 };
 constexpr auto word_table(SumOrder) {
   return std::to_array<Word<SumOrder>>({{SumOrder::any, "any"}, {SumOrder::tree, "tree"}});

@@ -32,7 +32,7 @@ struct Unit {
   std::vector<UnitParameter> parameters;
   std::int64_t shard_elements = 0;
   int shards = 1;
-  /// Ranks that hold the same shard and divide its optimizer state into equal parts; 1: each has all of it.
+  /// Ranks that hold the same shard and divide its optimizer state into equal parts; 1: each holds the entire state.
   int state_parts = 1;
   bool frozen = false;   ///< no gradient, no optimizer state
   bool fp8 = false;      ///< gathered in float8_e4m3fn: its parameters are StageSpec::fp8_weights

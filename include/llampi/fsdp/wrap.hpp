@@ -23,8 +23,8 @@
 namespace llampi::fsdp {
 
 enum class WrapPolicy : std::uint8_t {
-  /// One unit per block (Model::block_type()), and one each for what of the root stands before and behind the
-  /// blocks in the order of the stages. A parameter used on both sides draws the two sides into one unit.
+  /// One unit per block (Model::block_type()), and one each for the parts of the root that precede and follow the
+  /// blocks in the order of the layers. A parameter used on both sides merges the two into one unit.
   transformer,
   /// PyTorch's size_based_auto_wrap_policy: from the leaves to the root, a module is wrapped if what is not
   /// yet wrapped in it has `min_params` elements or more. Lists of modules are never wrapped, modules smaller

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this rank did last and is doing now, for whoever asks why a job does not move on.
+// Flight recorder: what this rank did last and is doing now, to find out why a job does not move on.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct FlightOperation {
 
 /// An operation that was issued. It is known to be completed when `completed` is positive. On CPUs that is
 /// when it was. On GPUs it is when the host learned of it: when it next asked (a step that is issued action
-/// by action), or at the end of the step. A step that is replayed as a CUDA graph is one operation, of which
-/// nothing is known until it has ended; what is in it is the same in every step: FlightRecord::captured().
+/// by action), or at the end of the step. A step that is replayed as a CUDA graph is one operation: its parts are
+/// not observed until it has ended. Its content is the same in every step: FlightRecord::captured().
 struct FlightEntry {
   std::uint64_t sequence = 0;  ///< from 1; the same operation has the same number on every rank
   std::uint64_t hash = 0;      ///< of this and all operations before: (operation, name, bytes)
@@ -40,8 +40,8 @@ struct FlightMark {
 enum class Waiting : std::uint8_t {
   no,
   operation,  ///< for other ranks, in an operation
-  device,     ///< for the device, to which all was issued; which may wait for other ranks
-  ranks       ///< for other ranks, beside operations: in a phase
+  device,     ///< for the device, after all work was issued; the device may wait for other ranks
+  ranks       ///< for other ranks, outside of operations: in a phase
 };
 
 /// Where a rank stands.
@@ -62,7 +62,7 @@ struct FlightPosition {
 };
 
 /// A ring of the last operations, written by the thread that trains and read by any other. A short lock
-/// guards it (some ten nanoseconds where nobody reads); nothing is allocated while it is written.
+/// guards it (some ten nanoseconds without a concurrent reader); nothing is allocated while it is written.
 class FlightRecord {
  public:
   static constexpr std::size_t kEntries = 256;
@@ -83,11 +83,11 @@ class FlightRecord {
   /// From here to act() the host waits for other ranks, in this operation.
   void wait(std::uint64_t sequence);
   void wait_for_device();
-  /// In a phase, beside operations: whether other ranks hold this one up. It is no movement.
+  /// In a phase, outside of operations: whether other ranks hold this one up. It does not count as progress.
   void wait_for_ranks(bool waits);
   /// The host is done with the last action, or with waiting, and does this. `doing` is a literal.
   void act(const char* doing, int name = -1, int micro_batch = -1);
-  /// What takes long, beside steps, or nullptr; a literal.
+  /// A long activity outside of steps, or nullptr; a literal.
   const char* set_phase(const char* phase);
 
   // ---- any thread ----
@@ -107,7 +107,7 @@ class FlightRecord {
   std::uint64_t hash_ = 0;
 };
 
-/// An operation between all ranks from here to the end of the scope, for which the host waits.
+/// An operation between all ranks from here to the end of the scope; the host waits for it.
 class FlightScope {
  public:
   FlightScope(FlightRecord& record, const FlightOperation& what)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a second thread of this rank does beside training, for the watchdog.
+// What a second thread of this rank does in parallel with training, for the watchdog.
 #pragma once
 
 #include <cstdint>

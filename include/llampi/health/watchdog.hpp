@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a job in which a rank has died, has stopped, or does something else than the others, and says which.
+// Ends a job in which a rank has died, has stopped, or issues different operations (desync), and reports which rank.
 //
 // A thread on every rank. Ranks tell every second where they stand along a tree (docs/scaling.md), up to rank 0, and
 // down it that rank 0 and a deputy, on another node if there is one, are there. Rank 0 judges, and the deputy if rank 0
-// has fallen silent. Then every rank that still answers writes its flight record to the run folder, whoever
-// judged says what is wrong, and the job is aborted. A rank that hears neither of the two ends the job
-// itself. Ranks of one machine watch each other's processes, and connections between machines show the end of
-// one that is alone on its own (process_links.hpp), so that an end is seen at once, whatever started the job.
+// is unresponsive. Then every rank that still answers writes its flight record to the run folder, the rank that
+// judged reports the diagnosis, and the job is aborted. A rank that hears from neither of the two ends the job
+// itself. Ranks of one machine watch each other's processes, and connections between machines detect the exit
+// of a rank that is alone on its machine (process_links.hpp), so an exit is seen at once under any launcher.
 // Where MPI does not let a second thread call it, each rank watches only that it moves itself.
 //
 // A thread notices when it has not run for long, because the whole job was suspended: that time does not
@@ -46,10 +46,10 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  /// All went well: nobody watches any more. Collective.
+  /// The run succeeded: all ranks stop watching. Collective.
   void finish();
-  /// After an error that all ranks throw alike: nobody watches any more, and what was sent is received,
-  /// unless a rank does not come within a second.
+  /// After an error that all ranks throw: all ranks stop watching, and pending messages are received,
+  /// unless a rank does not take part within a second.
   void leave();
 
  private:

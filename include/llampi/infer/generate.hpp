@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text out of a model: continuing a prompt, answering a user, and counting right answers.
+// Text generation: continuing a prompt, answering a user, and counting correct answers.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ Generation generate(comm::World& world, const std::filesystem::path& weights, co
 
 struct QuestionOptions {
   /// JSON lines, conversations as parse_conversation() reads them. The last message, the assistant's, is the
-  /// right answer to those before it.
+  /// correct answer to those before it.
   std::filesystem::path questions = {};
   /// Of an answer; 0: 16 more than the right one has, after which it cannot be right any more.
   std::int64_t max_tokens = 0;

@@ -27,7 +27,7 @@ std::string unit_of(const fsdp::Engine& engine, int parameter);
 model::LlamaConfig config_of_weights(const std::filesystem::path& weights);
 
 /// Fills the parameters (not the moments) from a Hugging Face folder or a checkpoint. Collective.
-/// @param settings for a checkpoint of which each rank reads what it needs
+/// @param settings for a checkpoint; each rank reads only what it needs
 void load_weights(comm::World& world, device::Device& device, const std::filesystem::path& weights,
                   const model::LlamaConfig& config, fsdp::Engine& engine,
                   checkpoint::WeightsReading reading = checkpoint::WeightsReading::each,

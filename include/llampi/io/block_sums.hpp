@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC-32 of blocks of values, put together from parts that anybody may have written or read.
+// CRC-32 of blocks of values, combined from parts that any rank may have written or read.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace llampi::io {
 
-/// Elements of a block, each of which has its CRC-32: 4 MiB.
+/// Elements of a block: 4 MiB. Each block has its CRC-32.
 inline constexpr std::int64_t kChecksumBlockElements = std::int64_t{1} << 20;
 
 /// The CRC-32 of zlib and of Python's zlib.crc32; of more bytes, going on from `before`.

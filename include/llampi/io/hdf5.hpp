@@ -130,8 +130,8 @@ using Attribute = Handle<Object::attribute>;
 using Type = Handle<Object::type>;
 
 /// File access properties with the format of HDF5 1.10, whose metadata carries checksums; for files that are
-/// created. They are not locked, which some parallel file systems cannot do: nobody else knows of a file that
-/// has not got its final name yet.
+/// created. They are not locked, which some parallel file systems cannot do: no other program knows a file
+/// before it has its final name.
 PropertyList file_access();
 
 /// Opens a file for reading.
@@ -213,8 +213,8 @@ void write_elements(Id dataset, std::span<const ElementRange> ranges, const void
 /// Whether the library is parallel HDF5, which the functions below need.
 bool is_parallel();
 enum class OpenFor : std::uint8_t { reading, writing };
-/// An existing file, opened by all ranks of a communicator through MPI-IO. Collective, as is its end, and what is
-/// done with it: a rank that waits in there for one that does not come waits forever, with the lock.
+/// An existing file, opened by all ranks of a communicator through MPI-IO. Opening, closing and all use of it are
+/// collective: if one rank does not take part, the others hang and keep the lock.
 /// @param communicator World::communicator_number() @throws Failure
 File open_together(const std::filesystem::path& path, int communicator, OpenFor purpose);
 /// Transfers by all ranks of the file at once.

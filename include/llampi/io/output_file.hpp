@@ -24,8 +24,8 @@ struct OutputFile {
   void place(const std::filesystem::path& temporary) const;
 };
 
-/// The file that a symbolic link leads to, also one that is not there yet; another path as it is. For the
-/// path of an OutputFile: a new name would replace the link and leave the file.
+/// The target of a symbolic link, even if it does not exist; any other path unchanged. For the
+/// path of an OutputFile: otherwise renaming would replace the link and leave its target unchanged.
 std::filesystem::path follow_links(std::filesystem::path path);
 
 }  // namespace llampi::io

@@ -16,17 +16,17 @@ namespace llampi::io {
 /// What became of locking a file.
 enum class Lock : std::uint8_t { locked, taken, unsupported };
 
-/// An open file. Failures that the user can mend (no permission, no space, no such folder, ...) are
-/// UserErrors that name the file, others CallErrors. The destructor closes without a check: what matters is
-/// synced before.
+/// An open file. Failures that the user can fix (no permission, no space, no such folder, ...) are
+/// UserErrors that name the file, others CallErrors. The destructor closes without a check: sync important
+/// data before.
 class PosixFile {
  public:
   PosixFile() = default;
   static PosixFile open_for_reading(const std::filesystem::path& path);
   static PosixFile open_for_writing(const std::filesystem::path& path);  ///< an existing file, kept as it is
   static PosixFile create(const std::filesystem::path& path);            ///< or replace
-  /// One of its own beside `path`, which has no name any more: gone when it is closed, whatever ends the
-  /// program.
+  /// A new file in the folder of `path`, without a name: it disappears when it is closed, however the program
+  /// ends.
   static PosixFile create_unnamed(const std::filesystem::path& path);
   /// Gone when it is closed. path() leads to it for this process. @param name for who looks at open files
   static PosixFile in_memory(const char* name);
@@ -60,7 +60,7 @@ std::string read_whole(const std::filesystem::path& path);
 /// @param on_disk when it appears; if not, which is faster, it outlives this process but not the machine
 void write_whole(const std::filesystem::path& path, std::string_view text, bool on_disk = true);
 
-/// Gives a synced file its final name, for good: the folder is synced as well.
+/// Gives a synced file its final name, permanently: the folder is synced as well.
 void rename_into_place(const std::filesystem::path& from, const std::filesystem::path& to);
 /// What happened to names in the folder of a file is on disk.
 void sync_folder_of(const std::filesystem::path& file);

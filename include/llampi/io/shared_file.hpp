@@ -10,14 +10,14 @@
 
 namespace llampi::io {
 
-/// How a parallel file system shall spread a file over its servers; 0: as the folder says.
+/// How a parallel file system should stripe a file over its servers; 0: the folder's setting.
 struct Striping {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
 };
 
-/// Nothing here is collective. A rank's pieces are long runs of bytes, which nobody needs to gather, and in a
-/// collective call the others would wait for ever for a rank whose disk is full.
+/// Nothing here is collective. A rank's pieces are long runs of bytes, which do not need to be gathered, and in a
+/// collective call the other ranks would hang if one rank's disk is full.
 class SharedFile {
  public:
   /// By one rank: creates a file, or empties it, spread over servers as `striping` says. @throws UserError

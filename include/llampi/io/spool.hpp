@@ -16,7 +16,7 @@ namespace llampi::io {
 /// Failures are those of PosixFile.
 class Spool {
  public:
-  /// @param path of the output beside which it is
+  /// @param path of the output; the spool is in the same folder
   explicit Spool(const std::filesystem::path& path);
 
   /// The low `width` bytes (1, 2 or 4) of each number, little-endian, as are the machines we run on.

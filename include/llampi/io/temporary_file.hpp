@@ -9,14 +9,14 @@
 
 namespace llampi::io {
 
-/// A name beside `path` that no other process uses: it holds host, its start, process and a random number.
+/// A name in the folder of `path` that no other process uses: it contains host, its start, process and a random number.
 std::filesystem::path temporary_beside(const std::filesystem::path& path);
 
-/// Removes the temporary files that processes of this host, dead since it was started, left beside `path`.
-/// Of those whose process may live, on this host or another one, nothing is known: each is named in a
-/// warning if it was not written to for a day.
+/// Removes the temporary files that processes of this host, dead since it was started, left next to `path`.
+/// If the process of a file may still be alive, on this host or another one, the file is kept, and a warning
+/// names it if it was not written to for a day.
 void clear_leftovers(const std::filesystem::path& path, const Log& log);
-/// The same beside all files of a folder.
+/// The same for all files of a folder.
 void clear_leftovers_in(const std::filesystem::path& folder, const Log& log);
 
 /// Removes a temporary file when it goes out of scope; nothing if it is there no longer.

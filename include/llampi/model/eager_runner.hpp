@@ -54,7 +54,7 @@ class EagerRunner {
   Tensor saved(std::size_t stage, std::size_t item) const { return saved_[stage][item]; }
   Tensor residual_gradient() const { return residual_gradient_; }
   DType gradient_dtype() const { return statistics_dtype(compute_); }
-  /// Memory beside the model's, with the runner's life: zeros.
+  /// Additional memory that lives as long as the runner: zeros.
   Tensor make(DType dtype, std::int64_t rows, std::int64_t cols);
 
  private:

@@ -25,7 +25,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;  ///< one or two dimensions
   int module = 0;                   ///< index into Model::modules(), of the module that holds it
   Initializer initializer = {};
-  /// Stands directly behind the parameter before it, without a gap, so that both are one matrix (q, k, v;
+  /// Placed directly after the preceding parameter, without a gap, so that both are one matrix (q, k, v;
   /// gate, up).
   bool joins_previous = false;
 
@@ -101,7 +101,7 @@ struct Fp8Weight {
 
 /// What a stage is given. All memory is the caller's; views are in the order of the spec.
 struct StageContext {
-  device::Operations& operations;  ///< they may only be prepared: a stage does nothing beside them
+  device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   std::int64_t dp_room = 0;  ///< likewise
@@ -135,7 +135,7 @@ class Stage {
   virtual StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
   /// Writes the saved tensors and, unless `output` is empty, the output.
   virtual void forward(StageContext& context) const = 0;
-  /// Makes the cheap saved tensors again, bit by bit, from the input and the dear ones. Only for stages that
+  /// Recomputes the cheap saved tensors, bitwise equal, from the input and the expensive ones. Only for layers that
   /// have cheap ones.
   virtual void recompute(StageContext& context) const;
   virtual void backward(StageContext& context) const = 0;

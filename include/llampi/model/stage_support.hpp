@@ -28,7 +28,7 @@ std::array<T, N> take(std::span<const T> list) {
   (std::make_index_sequence<N>());
 }
 
-/// Matrices of equal width that stand one behind the other in memory, as one matrix; empty if all of them are
+/// Matrices of equal width that are contiguous in memory, as one matrix; empty if all of them are
 /// (gradients of frozen weights).
 inline Tensor stacked(std::span<const Tensor> parts) {
   const bool empty = !parts.front();
@@ -60,7 +60,7 @@ inline Accumulate alike(std::initializer_list<Accumulate> parts) {
   return *parts.begin();
 }
 
-/// The documents of a batch, none of which is longer than max_seqlen.
+/// The documents of a batch; each has at most max_seqlen tokens.
 inline device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
   return {.cu_seqlens = batch.segment_offsets,
           .positions = batch.positions,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What AdamW needs beside the shard: its constants, and the numbers of a step.
+// What AdamW needs besides the shard: its constants, and the numbers of a step.
 #pragma once
 
 #include "llampi/device/operations.hpp"
@@ -27,7 +27,7 @@ struct StepScalars {
 };
 inline constexpr std::int64_t kStepScalars = sizeof(StepScalars) / sizeof(double);
 
-/// What follows them: the sums of the token losses of this rank's micro-batches, to which the loss layer adds.
+/// What follows them: the sums of the token losses of this rank's micro-batches. The loss layer adds to them.
 inline double* loss_sums_of(StepScalars* scalars) {
   return static_cast<double*>(static_cast<void*>(scalars + 1));
 }

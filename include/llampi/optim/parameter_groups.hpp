@@ -16,8 +16,8 @@ struct ParameterGroup {
 };
 
 /// What the user says. Expressions are ECMAScript, searched in the parameters' names. The lists hold entries
-/// "EXPRESSION=NUMBER" separated by spaces, of which the first that matches a name counts; an expression may
-/// contain "=", the last one divides.
+/// "EXPRESSION=NUMBER" separated by spaces; the first that matches a name counts. An expression may
+/// contain "=": the last one separates it from the number.
 struct GroupRules {
   double weight_decay = 0;
   std::string no_decay = {};       ///< these do not decay; empty: every 1-D parameter. Embeddings decay.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a training step will need and move, read off its compiled form: no rank and no device is involved.
 //
-// to_json() gives one object. Sizes are integers, in bytes where the key says so; per rank, and the same on
+// to_json() gives one object. Sizes are integers, in bytes where the key contains "bytes"; per rank, and the same on
 // every rank:
 //
 //   device, ranks, ranks_per_node, nodes, threads_per_rank
@@ -13,9 +13,9 @@
 //   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), fp8_scales ("tensor" or
 //   "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
-//       activation.checkpointing and activation.offload, with what auto came to; the part of matrix operations, at
-//       most, that the first adds, and of their time, at most, that waiting for copies of the second does; room for
-//       dP of deterministic attention on GPUs
+//       activation.checkpointing and activation.offload, as chosen where they are auto; the extra matrix operations
+//       of the first, as a fraction, at most; the time that the second waits for copies, as a fraction of the time of
+//       matrix operations, at most; room for dP of deterministic attention on GPUs
 //   parameters, trained_parameters
 //       elements of the model
 //   planned_bytes
@@ -90,7 +90,7 @@ struct Machine {
   std::string device = "cpu";
   comm::Backend backend = comm::Backend::mpi;  ///< of the collectives: nccl for GPUs
   std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
-  std::int64_t host_memory_bytes = 0;          ///< of a node, beside its GPUs; 0: not known
+  std::int64_t host_memory_bytes = 0;          ///< of a node, its GPUs' memory not included; 0: not known
   int ranks = 1;
   int ranks_per_node = 1;
   int threads = 1;  ///< per rank; workspaces depend on it
@@ -148,7 +148,7 @@ struct PlanReport {
   model::BatchShape batch;
   int micro_batches = 1;
   fsdp::Precision precision;
-  /// Of the weights of blocks, which are gathered and multiplied in 8 bits; none: they are not.
+  /// For the weights of blocks, gathered and used in matrix products in 8 bits; none: they are not.
   std::optional<model::Fp8Scales> fp8 = {};
   int shards = 1;
   int replicas = 1;
@@ -156,7 +156,7 @@ struct PlanReport {
   std::int64_t parameters = 0;  ///< elements
   std::int64_t trained_parameters = 0;
 
-  fsdp::BlockCheckpointing checkpointing;  ///< with what `auto` came to, as the next one
+  fsdp::BlockCheckpointing checkpointing;  ///< what was chosen for `auto`, as in the next one
   std::int64_t attention_workspace = 0;    ///< bytes that dP of deterministic attention may take
   bool offloads_residuals = false;         ///< likewise
   fsdp::AddedOperations added;             ///< by both
@@ -178,7 +178,7 @@ struct PlanReport {
   std::int64_t later_bytes = 0;         ///< see loaded_later_bytes()
   std::int64_t communicator_bytes = 0;  ///< an estimate, see llampi::communicator_bytes()
   std::int64_t needed_bytes = 0;        ///< of the device's memory
-  std::int64_t host_needed_bytes = 0;   ///< of a node's memory beside its GPUs; 0 on CPUs
+  std::int64_t host_needed_bytes = 0;   ///< of a node's host memory, its GPUs' not included; 0 on CPUs
 
   std::optional<Speed> speed;          ///< none: no seconds are predicted
   std::vector<StrategyTime> times;     ///< with `speed`: of `strategy` and others

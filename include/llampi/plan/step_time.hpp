@@ -27,7 +27,7 @@ struct StepTime {
   double waiting_seconds() const { return seconds - compute_seconds; }
 };
 
-/// A strategy beside others.
+/// One strategy in a comparison.
 struct StrategyTime {
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   std::optional<bool> fits;  ///< none: not known

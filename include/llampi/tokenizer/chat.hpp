@@ -35,9 +35,9 @@ std::string date_of_today();
 std::optional<ChatTemplate> recognise_template(const std::string& text);
 
 /// The ids that transformers' apply_chat_template gives with the template. Names of special tokens in a
-/// content are plain text: nobody ends his turn by writing "<|eot_id|>". (Llama 2's [INST] is plain text
-/// itself.) Where a token holds both the last bytes before the assistant's content and its first, it counts
-/// as his.
+/// content are plain text: users cannot end their turn by writing "<|eot_id|>". (Llama 2's [INST] is plain text
+/// itself.) A token that contains both the last bytes before the assistant's content and its first counts
+/// as the assistant's.
 /// @throws UserError for what the template cannot say: with llama2 and those of Mistral user and assistant
 /// take turns after at most one system message, which comes first
 EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,

@@ -13,7 +13,7 @@ enum class ChatRole : std::uint8_t { system, user, assistant };
 struct Message {
   ChatRole role = ChatRole::user;
   std::string content;
-  bool trained = true;  ///< of the assistant's: whether it is to be learnt
+  bool trained = true;  ///< of the assistant's: whether to train on it
 };
 
 using Conversation = std::vector<Message>;

@@ -14,8 +14,8 @@ namespace llampi::tokenizer {
 
 /// "bytes" (ids are byte values, vocabulary 256); a file tokenizer.json (byte-level BPE, or the BPE with byte
 /// fallback into which Llama 2's was converted) or tokenizer.model (SentencePiece); or a folder that holds
-/// one of them, tokenizer.json first. Files beside it (tokenizer_config.json, special_tokens_map.json,
-/// generation_config.json, config.json) say begin and end; chat_template.jinja and tokenizer_config.json may
+/// one of them, tokenizer.json first. Files next to it (tokenizer_config.json, special_tokens_map.json,
+/// generation_config.json, config.json) give the begin and end tokens; chat_template.jinja and tokenizer_config.json may
 /// have a chat template.
 /// @throws UserError for anything else, and for malformed files, by name of what is wrong in them
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& name);

@@ -23,7 +23,7 @@ enum class SpecialText : std::uint8_t {
 /// prepend_scheme "first").
 enum class TextStart : std::uint8_t {
   beginning,
-  after_special,  ///< right behind a special token, whose id the caller has
+  after_special,  ///< directly after a special token; the caller has its id
 };
 
 /// The chat template of a tokenizer's folder, a Jinja text.

@@ -23,7 +23,7 @@ struct RunShape {
 };
 
 struct CompiledRun {
-  RunShape shape;  ///< with the numbers that it comes to
+  RunShape shape;  ///< with automatic values replaced by the resulting numbers
   std::unique_ptr<model::Model> model;
   std::unique_ptr<device::OperationSizes> sizes;
   fsdp::RankGroups groups;

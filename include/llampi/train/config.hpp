@@ -54,7 +54,7 @@ struct NotFinitePolicy {
 /// Where the gradients of micro-batches add up.
 enum class GradientAccumulation : std::uint8_t {
   sharded,    ///< each is reduced into the sharded gradient: little memory
-  unsharded,  ///< in the whole gradient, which is reduced once: little communication
+  unsharded,  ///< accumulated in the unsharded gradient, which is reduced once: little communication
 };
 constexpr auto word_table(GradientAccumulation) {
   return std::to_array<Word<GradientAccumulation>>(
@@ -226,7 +226,7 @@ enum class Hardware : std::uint8_t { cpu, gpu };
 /// The configuration as ini files, and what its keys are called, by those who know the keys by name.
 struct ConfigTexts {
   std::string resolved;  ///< of the run
-  /// Of a configuration for which nothing was given: what an older run did, that had no such key.
+  /// Of a configuration with no keys given: for a key that an older run lacks, the value it used.
   std::string defaults = {};
   ConfigError::Naming name_of = {};  ///< of errors that are logged; empty: the library's own names
 };

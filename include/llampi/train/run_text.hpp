@@ -19,7 +19,7 @@ struct RunText {
   std::string note(const std::string& key) const;
 };
 
-/// Lines that are none of section, `key = value` and note are passed over.
+/// Lines that are not a section, `key = value` or a note are ignored.
 RunText read_run_text(const std::string& text);
 
 /// `text` with another value of a key that it holds; unchanged where it does not.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training loop: everything above composed. Knows nothing of command lines.
+// The training loop: combines all other parts. Independent of the command line.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum class Outcome : std::uint8_t { done, stopped };  ///< exit status 0 and 75
 /// otherwise, and compared with the text in the checkpoint that the run continues from
 /// @param complain told why the watchdog (run.watchdog_seconds) ends the job: several lines, on one rank,
 /// from a thread
-/// @throws UserError and CommonError on every rank alike
+/// @throws UserError and CommonError, the same on every rank
 Outcome train(comm::World& world, const Config& config, const ConfigTexts& texts, const Log& log,
               const std::function<void(const std::string& summary)>& complain = {});
 
