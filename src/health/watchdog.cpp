@@ -345,7 +345,9 @@ void Watchdog::Thread::judge_the_others(double now) {
 }
 
 void Watchdog::Thread::judge_alone(double now) {
-  warn_of_missing_links({.unlinked = {links_->missing().begin(), links_->missing().end()}}, now);
+  Overview own;
+  own.unlinked = {links_->missing().begin(), links_->missing().end()};
+  warn_of_missing_links(own, now);
   for (const int rank : relay_.gone()) {
     own_report("a rank exited", own_standing(now));
     const std::string host = relay_.host_of(rank);
