@@ -50,7 +50,7 @@ struct Run {
   std::map<std::string, std::string> notes;   ///< what files held that it names
   std::vector<RankTimes> trace;               ///< by rank; empty: no traces
   std::int64_t unreadable_lines = 0;          ///< of metrics.jsonl
-  // Of the last start in history.jsonl; 0 and empty where that does not say.
+  // Of the last start in history.jsonl; 0 and empty where it does not have them.
   std::int64_t total_steps = 0, tokens_per_step = 0, parameters = 0, ranks = 0, nodes = 0;
   std::string device;
   std::map<std::string, std::int64_t> planned_bytes, used_bytes, peak_bytes;
@@ -65,7 +65,7 @@ class RunReader {
   /// @throws UserError if `folder` is not the folder of a run
   explicit RunReader(std::filesystem::path folder);
   /// Reads what has come since the last time; a last line that is being written counts when it is whole. Where metrics.jsonl was
-  /// cut back, as by a run that continues, it is read anew. Traces are read by read_traces() alone.
+  /// cut back, as by a run that continues, it is read again. Traces are read by read_traces() alone.
   void update();
   void read_traces();
   const Run& run() const { return run_; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Curves for the eye: fewer points, smoother, with round numbers beside them. Values that are not a number are gaps.
+// Curves for the eye: fewer points, smoother, with round numbers on the axes. Values that are not a number are gaps.
 #pragma once
 
 #include <cstddef>

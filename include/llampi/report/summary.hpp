@@ -34,7 +34,7 @@ struct Summary {
 /// @param now seconds since 1970
 Summary summarize(const Run& run, double now);
 
-/// train.steps where config.ini says it and history.jsonl does not.
+/// train.steps from config.ini, where history.jsonl does not have it.
 std::int64_t planned_steps(const Run& run);
 
 }  // namespace llampi::report

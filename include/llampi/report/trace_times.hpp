@@ -17,7 +17,7 @@ struct RankTimes {
   double step = 0;                                ///< from its first event to its last
   double compute = 0;                             ///< that some operation computed
   double communication = 0;                       ///< that some collective was under way
-  double exposed = 0;                             ///< of that, with no computation beside it
+  double exposed = 0;                             ///< of that, without computation at the same time
   double copies = 0;                              ///< between host and device
   std::map<std::string, double> operations = {};  ///< by operation, added up over streams
 };
