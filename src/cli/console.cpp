@@ -37,18 +37,12 @@ class TerminalLines {
   }
   void progress(const std::string& line) {
     const std::lock_guard lock(mutex_);
-    shown_ = line.substr(0, columns());  // a line that wraps could not be cleared
+    const int columns = terminal_size(stream_).columns - 1;  // a line that wraps could not be cleared
+    shown_ = line.substr(0, static_cast<std::size_t>(columns));
     write(kClearLine + shown_, stream_);
   }
 
  private:
-  std::size_t columns() const {
-    winsize size{};
-    constexpr std::size_t kUsual = 80;
-    const bool known = ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    return (known ? size.ws_col : kUsual) - 1;
-  }
-
   std::FILE* stream_;
   std::mutex mutex_;  ///< the watchdog's thread logs, too
   std::string shown_;
@@ -67,6 +61,12 @@ bool is_terminal(std::FILE* stream) {
   const std::string target = target_of(std::to_string(getppid()));
   if (target == target_of("self")) return false;  // a script that mpirun has started
   return target.starts_with("/dev/pts/") || target.starts_with("/dev/tty");
+}
+
+TerminalSize terminal_size(std::FILE* stream) {
+  winsize size{};
+  if (::ioctl(::fileno(stream), TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
+  return {size.ws_col, size.ws_row};
 }
 
 void print(const std::string& text) { write(text, stdout); }

@@ -15,6 +15,11 @@ inline constexpr const char* kClearLine = "\r\033[K";
 /// Whether people see the stream as it is written. Open MPI's mpirun gives a terminal to the ranks that it starts, wherever its
 /// own output goes: then that counts.
 bool is_terminal(std::FILE* stream);
+struct TerminalSize {
+  int columns = 80, rows = 24;
+};
+/// Of the terminal that the stream is; the usual one where it is none.
+TerminalSize terminal_size(std::FILE* stream);
 
 /// On standard output, at once.
 void print(const std::string& text);

@@ -5,7 +5,6 @@
 #include <locale.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -28,12 +27,6 @@ volatile std::sig_atomic_t told_to_end = 0;
 constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP};
 
 }  // namespace
-
-TerminalSize terminal_size() {
-  winsize size{};
-  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return {};
-  return {size.ws_col, size.ws_row};
-}
 
 bool locale_is_utf8() {
   const locale_t locale = ::newlocale(LC_CTYPE_MASK, "", nullptr);

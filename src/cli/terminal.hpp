@@ -8,11 +8,6 @@
 
 namespace llampi::cli {
 
-struct TerminalSize {
-  int columns = 80, rows = 24;
-};
-/// Of the terminal at standard output.
-TerminalSize terminal_size();
 /// Whether the locale of the environment has UTF-8.
 bool locale_is_utf8();
 

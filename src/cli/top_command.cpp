@@ -58,7 +58,7 @@ void follow(std::vector<report::RunReader>& readers, double interval, bool utf8)
   TerminalView view;
   do {
     for (auto& reader : readers) reader.update();
-    const auto [columns, rows] = terminal_size();
+    const auto [columns, rows] = terminal_size(stdout);
     auto lines = lines_of(readers, {columns, rows, utf8});
     lines.resize(std::min(lines.size(), static_cast<std::size_t>(rows)));
     view.show(lines);
@@ -90,7 +90,7 @@ int top_command(const Arguments& arguments) {
     return kDone;
   }
   report::Screen screen{.utf8 = utf8};
-  if (is_terminal) screen.columns = terminal_size().columns;
+  if (is_terminal) screen.columns = terminal_size(stdout).columns;
   screen.rows = screen.rows * static_cast<int>(readers.size());
   for (const auto& line : lines_of(readers, screen)) print(line + "\n");
   return kDone;

@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +18,11 @@ namespace {
 bool has_ended(std::int64_t pid) { return ::kill(static_cast<pid_t>(pid), 0) != 0 && errno == ESRCH; }
 
 }  // namespace
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
+}
 
 char process_state(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));

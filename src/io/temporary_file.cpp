@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
@@ -15,6 +14,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "llampi/core/process.hpp"
 
 namespace llampi::io {
 namespace {
@@ -34,12 +35,10 @@ std::string start_of_host() {
 
 /// Host, its start and, where containers have process numbers of their own, their name space.
 std::string owner() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
   std::error_code ignored;
   std::string space = fs::read_symlink("/proc/self/ns/pid", ignored).string();  // pid:[4026531836]
   std::erase_if(space, [](char c) { return c < '0' || c > '9'; });
-  return fmt::format("{}-{}-{}", host.data(), start_of_host(), space);
+  return fmt::format("{}-{}-{}", host_name(), start_of_host(), space);
 }
 
 struct Temporary {

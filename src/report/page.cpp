@@ -40,10 +40,9 @@ Value numbers(const std::vector<double>& values) {
 }
 
 /// Seconds since 1970, to the millisecond.
-Value times(std::vector<double> values) {
-  for (double& value : values) value = std::round(value * 1e3) / 1e3;
+Value times(const std::vector<double>& values) {
   Value list = Value::array();
-  for (const double value : values) list.push_back(value);
+  for (const double value : values) list.push_back(std::round(value * 1e3) / 1e3);
   return list;
 }
 

@@ -2,7 +2,6 @@
 #include "train/event_file.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +14,7 @@
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/process.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
 
@@ -144,9 +144,7 @@ fs::path new_name(const fs::path& folder, const std::vector<fs::path>& older) {
     const std::string name = file.filename().string();
     seconds = std::max<std::int64_t>(seconds, 1 + std::atoll(name.c_str() + kBeginning.size()));
   }
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return folder / fmt::format("{}{:010}.{}{}", kBeginning, seconds, host.data(), kOwnEnding);
+  return folder / fmt::format("{}{:010}.{}{}", kBeginning, seconds, host_name(), kOwnEnding);
 }
 
 /// A file that a TensorBoard may be reading is emptied: only of one that is there it goes on to the next. One that was emptied by

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -19,11 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 fs::path file_in(const fs::path& folder) { return folder / "running.json"; }
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
-}
 
 std::string scheduler_job() {
   for (const auto& [variable, scheduler] : {std::pair("SLURM_JOB_ID", "Slurm"), {"PBS_JOBID", "PBS"}}) {

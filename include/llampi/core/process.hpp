@@ -12,6 +12,8 @@ namespace llampi {
 char process_state(std::int64_t pid);
 /// The set of process numbers that this process belongs to; empty if unknown. Containers have their own.
 std::string process_namespace();
+/// Of this machine; empty if unknown.
+std::string host_name();
 /// Read and written by this process so far, from and to whatever; 0 if unknown.
 std::int64_t io_bytes();
 

@@ -11,9 +11,9 @@ namespace llampi {
 
 /// "1.50 GiB", "12 KiB", "7 B".
 std::string format_bytes(std::int64_t bytes);
-/// "1h 02m", "3m 20s", "12s".
 /// "4,484,352".
 std::string with_separators(std::int64_t number);
+/// "1h 02m", "3m 20s", "12s".
 std::string format_duration(double seconds);
 /// "1 unit", "2 units".
 std::string count(std::int64_t number, const char* one, const char* ending = "s");
