@@ -70,16 +70,25 @@ bool stalls(Call call) {
 }
 
 /// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may: at `place`, if any.
+void check_buffer(const void* data, std::size_t bytes) {
+  require(device_memory().contains(data), "a collective on memory that is no GPU's");
+  device_memory().check(data, bytes, "a collective");
+}
+
+bool are_apart(const void* a, std::size_t a_bytes, const void* b, std::size_t b_bytes) {
+  const auto *const first = static_cast<const std::byte*>(a), *const second =
+                                                                  static_cast<const std::byte*>(b);
+  return first + a_bytes <= second || second + b_bytes <= first;
+}
+
 void check_buffers(const Collective& c, std::size_t send_bytes, std::size_t receive_bytes,
                    std::optional<std::ptrdiff_t> place) {
-  const auto *const s = static_cast<const std::byte*>(c.send), *const r =
-                                                                   static_cast<const std::byte*>(c.receive);
-  for (const auto& [data, bytes] : {std::pair{s, send_bytes}, std::pair{r, receive_bytes}}) {
-    require(device_memory().contains(data), "a collective on memory that is no GPU's");
-    device_memory().check(data, bytes, "a collective");
-  }
-  const bool apart = s + send_bytes <= r || r + receive_bytes <= s;
-  require(apart || r - s == place, "a collective whose buffers overlap");
+  check_buffer(c.send, send_bytes);
+  check_buffer(c.receive, receive_bytes);
+  const bool in_place =
+      static_cast<const std::byte*>(c.receive) - static_cast<const std::byte*>(c.send) == place;
+  require(in_place || are_apart(c.send, send_bytes, c.receive, receive_bytes),
+          "a collective whose buffers overlap");
 }
 
 class EmulatedCommunicator final : public LibraryCommunicator {
@@ -273,25 +282,31 @@ class EmulatedCommunicator final : public LibraryCommunicator {
 
   Result exchange_parts(const Collective& c) {
     const std::size_t bytes = bytes_of(c);
-    Sent sent{.bytes = bytes};
+    Sent sent{.bytes = bytes,
+              .in_parts = true,
+              .arriving = std::vector<int>(static_cast<std::size_t>(link_->ranks))};
     for (const auto& transfer : c.transfers) {
       require(transfer.peer != link_->rank, "an exchange with the rank itself");
-      for (const auto& other : c.transfers) {
-        Collective two = c;
-        two.send = other.send;
-        two.receive = transfer.receive;
-        check_buffers(two, bytes, bytes, {});
-        const auto *const a = static_cast<const std::byte*>(transfer.receive),
-                          *const b = static_cast<const std::byte*>(other.receive);
-        require(&transfer == &other || a + bytes <= b || b + bytes <= a, "what arrives overlaps");
+      if (transfer.send != nullptr) {
+        check_buffer(transfer.send, bytes);
+        sent.parts.push_back({transfer.send, transfer.peer});
       }
-      sent.parts.push_back({transfer.send, transfer.peer});
+      if (transfer.receive == nullptr) continue;
+      ++sent.arriving.at(static_cast<std::size_t>(transfer.peer));
+      check_buffer(transfer.receive, bytes);
+      for (const auto& other : c.transfers) {
+        require(other.send == nullptr || are_apart(transfer.receive, bytes, other.send, bytes),
+                "a collective whose buffers overlap");
+        require(&transfer == &other || other.receive == nullptr ||
+                    are_apart(transfer.receive, bytes, other.receive, bytes),
+                "what arrives overlaps");
+      }
     }
     // Of each rank in its order, as they come: from one rank after another.
     std::vector<void*> arrives;
     for (int rank = 0; rank < link_->ranks; ++rank) {
       for (const auto& transfer : c.transfers) {
-        if (transfer.peer == rank) arrives.push_back(transfer.receive);
+        if (transfer.peer == rank && transfer.receive != nullptr) arrives.push_back(transfer.receive);
       }
     }
     return collective(c, sent, [=](const Link&, const Received& all) {

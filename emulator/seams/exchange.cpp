@@ -39,9 +39,16 @@ struct Exchange {
   std::shared_ptr<Link> link;
   std::vector<std::byte> own;
   Received all;
-  std::vector<int> counts, begins;  ///< bytes of each rank, where ranks get parts of their own
-  int capture = 0;                  ///< in which it was captured; 0: in none
-  std::vector<int> captures;        ///< of all ranks
+  struct Blocks {
+    std::vector<int> counts, begins;  ///< bytes of each rank
+    void add(std::size_t bytes) {
+      begins.push_back(begins.empty() ? 0 : begins.back() + counts.back());
+      counts.push_back(static_cast<int>(bytes));
+    }
+  };
+  Blocks leaving, arriving;   ///< where ranks get parts of their own
+  int capture = 0;            ///< in which it was captured; 0: in none
+  std::vector<int> captures;  ///< of all ranks
   std::array<MPI_Request, 2> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   std::shared_ptr<Point> arrived = std::make_shared<Point>(network());
 };
@@ -82,24 +89,30 @@ void start(const std::shared_ptr<Exchange>& exchange, const Sent& sent, int capt
   const MPI_Comm mpi = exchange->link->mpi;
   check_mpi(MPI_Iallgather(&exchange->capture, 1, MPI_INT, exchange->captures.data(), 1, MPI_INT, mpi,
                            exchange->requests.data()));
-  if (sent.parts.empty()) {
+  if (!sent.in_parts) {
     put(sent.data);
     exchange->all.resize(sent.bytes * ranks);
     check_mpi(MPI_Iallgather(exchange->own.data(), static_cast<int>(sent.bytes), MPI_BYTE,
                              exchange->all.data(), static_cast<int>(sent.bytes), MPI_BYTE, mpi,
                              exchange->requests.data() + 1));
   } else {
+    std::size_t arriving = 0;
     for (int rank = 0; rank < exchange->link->ranks; ++rank) {
-      exchange->begins.push_back(static_cast<int>(exchange->own.size()));
+      const std::size_t begin = exchange->own.size();
       for (const Sent::Part& part : sent.parts) {
         if (part.to == rank) put(part.data);
       }
-      exchange->counts.push_back(static_cast<int>(exchange->own.size()) - exchange->begins.back());
+      exchange->leaving.add(exchange->own.size() - begin);
+      const std::size_t bytes =
+          sent.bytes * static_cast<std::size_t>(sent.arriving.at(static_cast<std::size_t>(rank)));
+      exchange->arriving.add(bytes);
+      arriving += bytes;
     }
-    exchange->all.resize(exchange->own.size());
-    const auto *const counts = exchange->counts.data(), *const begins = exchange->begins.data();
-    check_mpi(MPI_Ialltoallv(exchange->own.data(), counts, begins, MPI_BYTE, exchange->all.data(), counts,
-                             begins, MPI_BYTE, mpi, exchange->requests.data() + 1));
+    exchange->all.resize(arriving);
+    check_mpi(MPI_Ialltoallv(exchange->own.data(), exchange->leaving.counts.data(),
+                             exchange->leaving.begins.data(), MPI_BYTE, exchange->all.data(),
+                             exchange->arriving.counts.data(), exchange->arriving.begins.data(), MPI_BYTE,
+                             mpi, exchange->requests.data() + 1));
   }
   if (is_eager()) check_mpi(MPI_Waitall(2, exchange->requests.data(), MPI_STATUSES_IGNORE));
   look(exchange);

@@ -30,15 +30,17 @@ MPI_Comm connect(const Id& id, int rank, int ranks);
 
 void check_mpi(int code);
 
-/// What a rank sends: `bytes` to all; or `to` a rank each, so many to each as it sends back.
+/// What a rank sends: `bytes` to all; or parts `to` a rank each.
 struct Sent {
   struct Part {
     const void* data = nullptr;
     int to = 0;
   };
   const void* data = nullptr;
-  std::size_t bytes = 0;         ///< of a part too
-  std::vector<Part> parts = {};  ///< none: `data`
+  std::size_t bytes = 0;  ///< of a part too
+  bool in_parts = false;  ///< `parts`, which may be none, instead of `data`
+  std::vector<Part> parts = {};
+  std::vector<int> arriving = {};  ///< how many parts each rank sends to this one
 };
 
 /// Every rank's bytes, one rank after another, and those of one rank in their order; they may be moved from.

@@ -2,11 +2,55 @@
 #include "comm/levels.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <cstdint>
 
 #include "llampi/comm/placement.hpp"
+#include "llampi/comm/sum_tree.hpp"
 
 namespace llampi::comm {
+namespace {
+
+std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_member) {
+  std::vector<std::vector<int>> nodes;
+  std::vector<int> seen;  // nodes, in the order of `nodes`
+  for (int member = 0; member < static_cast<int>(node_of_member.size()); ++member) {
+    const int node = node_of_member[static_cast<std::size_t>(member)];
+    const auto known = static_cast<std::size_t>(std::ranges::find(seen, node) - seen.begin());
+    if (known == seen.size()) {
+      seen.push_back(node);
+      nodes.emplace_back();
+    }
+    nodes[known].push_back(member);
+  }
+  return nodes;
+}
+
+/// See Levels::parts_of_place. The parts of other nodes are dealt out in turns.
+std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector<int>>& nodes, int node) {
+  std::vector<std::vector<int>> parts(nodes[static_cast<std::size_t>(node)].size());
+  std::size_t dealt = 0;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    const bool own = static_cast<int>(n) == node;
+    for (std::size_t place = 0; place < nodes[n].size(); ++place)
+      parts[(own ? place : dealt++) % parts.size()].push_back(nodes[n][place]);
+  }
+  return parts;
+}
+
+/// Whether the sum of `count` nodes' sums is a part of the tree over their ranks.
+bool is_part_of_tree(const std::vector<int>* ranks_of_node, std::int64_t count) {
+  if (count == 1) return true;
+  const std::int64_t left = tree_left(count);
+  const auto ranks = [&](std::int64_t begin, std::int64_t end) {
+    std::int64_t sum = 0;
+    for (std::int64_t n = begin; n < end; ++n) sum += std::ssize(ranks_of_node[n]);
+    return sum;
+  };
+  return ranks(0, left) == tree_left(ranks(0, count)) && is_part_of_tree(ranks_of_node, left) &&
+         is_part_of_tree(ranks_of_node + left, count - left);
+}
+
+}  // namespace
 
 std::vector<EvenRun> even_runs(const std::vector<int>& numbers) {
   std::vector<EvenRun> runs;
@@ -23,26 +67,40 @@ std::vector<EvenRun> even_runs(const std::vector<int>& numbers) {
   return runs;
 }
 
+std::vector<int> Levels::parts_of(int of_place, int round) const {
+  const auto& all = parts_of_place[static_cast<std::size_t>(of_place)];
+  const auto begin = std::min(std::ssize(all), std::ptrdiff_t{round} * parts_per_round);
+  const auto end = std::min(std::ssize(all), begin + parts_per_round);
+  return {all.begin() + begin, all.begin() + end};
+}
+
 std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member, int rank) {
   Levels levels;
-  std::vector<int> seen;  // nodes, in the order of levels.nodes
-  for (int member = 0; member < static_cast<int>(node_of_member.size()); ++member) {
-    const int node = node_of_member[static_cast<std::size_t>(member)];
-    const auto known = static_cast<std::size_t>(std::ranges::find(seen, node) - seen.begin());
-    if (known == seen.size()) {
-      seen.push_back(node);
-      levels.nodes.emplace_back();
-    }
-    auto& members = levels.nodes[known];
-    if (member == rank) {
-      levels.node = static_cast<int>(known);
-      levels.place = static_cast<int>(members.size());
-    }
-    members.push_back(member);
+  levels.nodes = members_by_node(node_of_member);
+  if (levels.node_count() <= 1 ||
+      std::ranges::all_of(levels.nodes, [](const auto& members) { return members.size() == 1; }))
+    return nullptr;
+  for (int node = 0; node < levels.node_count(); ++node) {
+    const auto& members = levels.nodes[static_cast<std::size_t>(node)];
+    const auto found = std::ranges::find(members, rank);
+    if (found == members.end()) continue;
+    levels.node = node;
+    levels.place = static_cast<int>(found - members.begin());
   }
-  const bool uneven = std::ranges::any_of(
-      levels.nodes, [&](const auto& members) { return members.size() != levels.nodes.front().size(); });
-  if (uneven || levels.node_count() <= 1 || levels.per_node() == 1) return nullptr;
+  const auto ranks = static_cast<int>(node_of_member.size());
+  for (int node = 0; node < levels.node_count(); ++node) {
+    auto parts = parts_through_places(levels.nodes, node);
+    const auto with_own = std::ranges::find_if(
+        parts, [&](const auto& owners) { return std::ranges::find(owners, rank) != owners.end(); });
+    levels.through.push_back(
+        levels.nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(with_own - parts.begin())]);
+    const int per_round = ranks / static_cast<int>(parts.size());
+    levels.rounds =
+        std::max(levels.rounds, (static_cast<int>(parts.front().size()) + per_round - 1) / per_round);
+    if (node != levels.node) continue;
+    levels.parts_per_round = per_round;
+    levels.parts_of_place = std::move(parts);
+  }
   return std::make_shared<const Levels>(std::move(levels));
 }
 
@@ -53,12 +111,12 @@ std::vector<int> nodes_of_members(const std::vector<int>& members, const std::ve
 }
 
 bool sums_follow_placement(const std::vector<int>& node_of_member) {
-  const auto levels = two_levels(node_of_member, 0);
-  if (levels == nullptr) return false;
-  const bool consecutive = std::ranges::all_of(levels->nodes, [](const auto& members) {
+  const auto nodes = members_by_node(node_of_member);
+  const bool consecutive = std::ranges::all_of(nodes, [](const auto& members) {
     return members.back() - members.front() + 1 == static_cast<int>(members.size());
   });
-  return !consecutive || !std::has_single_bit(static_cast<unsigned>(levels->per_node()));
+  return two_levels(node_of_member, 0) != nullptr &&
+         !(consecutive && is_part_of_tree(nodes.data(), std::ssize(nodes)));
 }
 
 }  // namespace llampi::comm

@@ -36,18 +36,22 @@ double seconds(const Phases& phases) {
 GroupShape shape_of(const std::vector<int>& members, int ranks_per_node) {
   std::map<int, int> on_node;
   for (const int rank : members) ++on_node[rank / ranks_per_node];
-  const auto most = std::ranges::max_element(on_node, {}, [](const auto& node) { return node.second; });
-  return {static_cast<int>(members.size()), static_cast<int>(on_node.size()), most->second};
+  const auto [fewest, most] =
+      std::ranges::minmax_element(on_node, {}, [](const auto& node) { return node.second; });
+  return {static_cast<int>(members.size()), static_cast<int>(on_node.size()), most->second, fewest->second};
 }
 
 Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
   if (group.ranks == 1) return {};
   const double part_bytes = whole_bytes / group.ranks;
-  const int per_node = group.most_on_a_node();
-  const bool one_level = group.nodes == 1 || per_node * group.nodes != group.ranks || per_node == 1;
-  if (one_level || route == Route::direct) return {direct_exchange(network, group, part_bytes)};
-  return {exchange(network, Resource::between_nodes, group.nodes - 1, part_bytes),
-          exchange(network, Resource::in_node, per_node - 1, group.nodes * part_bytes)};
+  const int most = group.most_on_a_node(), fewest = group.fewest_on_a_node();
+  if (group.nodes == 1 || most == 1 || route == Route::direct)
+    return {direct_exchange(network, group, part_bytes)};
+  // A rank receives for its node as many parts as the smallest node's ranks do, but its own; and has as many parts for the others of
+  // its node as the largest node's ranks have.
+  const auto parts_of_a_rank = [&](int on_node) { return (group.ranks + on_node - 1) / on_node; };
+  return {exchange(network, Resource::between_nodes, parts_of_a_rank(fewest) - 1, part_bytes),
+          exchange(network, Resource::in_node, most - 1, parts_of_a_rank(most) * part_bytes)};
 }
 
 Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {

@@ -51,11 +51,6 @@ void RunReport::describe(std::int64_t total_steps) {
   if (engine_.groups().sums_follow_placement)
     log_.info("sums: within each node first; the last bits depend on which ranks share a node ({})",
               comm::format_placement(topology.node_of_rank));
-  if (!topology.uniform) {
-    log_.warning(
-        "nodes have different numbers of ranks: collectives over all ranks are not hierarchical and send several times as "
-        "many bytes between nodes; start the same number of ranks on each node");
-  }
   describe_device();
   log_.info("fsdp: {}", strategy_in_words());
   if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)

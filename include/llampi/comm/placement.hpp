@@ -11,7 +11,8 @@ namespace llampi::comm {
 std::vector<int> nodes_of_members(const std::vector<int>& members, const std::vector<int>& node_of_rank);
 
 /// Whether the order of a group's sums depends on which of its ranks share a node. Ranks of a node add first, so it does not
-/// where these sums are parts of the tree over all ranks anyway: a power of two of consecutive ranks on each node.
+/// where these sums, and those of several nodes, are parts of the tree over all ranks anyway: with the same power of two of consecutive ranks
+/// on each node, or with 4 and 2.
 /// @param node_of_member the node of each member of the group, in the order of its ranks
 bool sums_follow_placement(const std::vector<int>& node_of_member);
 

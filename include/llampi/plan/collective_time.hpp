@@ -48,17 +48,19 @@ double seconds(const Phases& phases);
 
 /// How a collective of several nodes goes: see comm/levels.
 enum class Route : std::uint8_t {
-  two_levels,  ///< inside the node, and between ranks with one place in their nodes
+  two_levels,  ///< inside the node, and between nodes from each of them once
   direct,      ///< from each rank to each other one
 };
 
-/// Ranks of a group on some nodes. Where nodes have different numbers of them, there is one level, as in comm/levels.
+/// Ranks of a group on some nodes.
 struct GroupShape {
   int ranks = 1;
   int nodes = 1;
-  int largest_node = 0;  ///< ranks on the node that has the most; 0: they are spread evenly
+  int largest_node = 0,
+      smallest_node = 0;  ///< ranks on the node that has the most, and the fewest; 0: they are spread evenly
 
   int most_on_a_node() const { return largest_node > 0 ? largest_node : (ranks + nodes - 1) / nodes; }
+  int fewest_on_a_node() const { return smallest_node > 0 ? smallest_node : ranks / nodes; }
 };
 GroupShape shape_of(const std::vector<int>& members, int ranks_per_node);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/mpi/exchange_levels.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/mpi/check.hpp"
@@ -32,9 +33,9 @@ void start_receive(const Ends& ends, void* data, Shape shape, int rank, Requests
 
 ByteBlock contiguous(const Ends& ends, std::int64_t bytes) { return {bytes, ends.max_count}; }
 
-/// The parts of the ranks with one place, in `whole`.
-ScatteredBlocks parts_of_place(const Ends& ends, std::int64_t part_bytes, int place) {
-  return {contiguous(ends, part_bytes), part_bytes, ends.levels->same_place(place)};
+/// The parts of these ranks, in `whole`.
+ScatteredBlocks parts_of(const Ends& ends, std::int64_t part_bytes, const std::vector<int>& ranks) {
+  return {contiguous(ends, part_bytes), part_bytes, ranks};
 }
 
 std::byte* at(void* data, std::int64_t part, std::int64_t part_bytes) {
@@ -45,95 +46,101 @@ void copy_bytes(void* to, const void* from, std::int64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
 
-/// `bytes` to and from these ranks, this one among them: to rank i of them what is at leaves(i), from it to arrives(i).
+/// `bytes` to rank `to[i]` from leaves(i), and from rank `from[i]` to arrives(i). What this rank sends to itself is copied.
 template <class Leaves, class Arrives>
-void start_exchange(const Ends& ends, const std::vector<int>& ranks, std::int64_t bytes, Leaves leaves,
-                    Arrives arrives, Requests& requests) {
+void start_exchange(const Ends& ends, const std::vector<int>& to, const std::vector<int>& from,
+                    std::int64_t bytes, Leaves leaves, Arrives arrives, Requests& requests) {
   const Shape shape = shape_of(requests.keep(contiguous(ends, bytes)));
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (ranks[i] == ends.rank) {
-      copy_bytes(arrives(i), leaves(i), bytes);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    if (from[i] != ends.rank) start_receive(ends, arrives(i), shape, from[i], requests);
+  }
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    if (to[i] != ends.rank) {
+      start_send(ends, leaves(i), shape, to[i], requests);
     } else {
-      start_receive(ends, arrives(i), shape, ranks[i], requests);
-      start_send(ends, leaves(i), shape, ranks[i], requests);
+      const auto own = static_cast<std::size_t>(std::ranges::find(from, ends.rank) - from.begin());
+      copy_bytes(arrives(own), leaves(i), bytes);
     }
   }
 }
 
-/// `values` to and from these ranks; what rank i of them has arrives at room[i].
-void start_share(const Ends& ends, const std::vector<int>& ranks, Tensor values, Room room,
-                 Requests& requests) {
+/// `values` to the ranks `to`; what rank from[i] has arrives at room[i].
+void start_share(const Ends& ends, const std::vector<int>& to, const std::vector<int>& from, Tensor values,
+                 Room room, Requests& requests) {
   start_exchange(
-      ends, ranks, room.bytes, [&](std::size_t) { return values.data; },
+      ends, to, from, room.bytes, [&](std::size_t) { return values.data; },
       [&](std::size_t i) { return at(room.data, static_cast<std::int64_t>(i), room.bytes); }, requests);
 }
 
 }  // namespace
 
-void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, Requests& requests) {
+void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, int round, Requests& requests) {
   const Levels& levels = *ends.levels;
-  const std::int64_t row = levels.node_count() * room.bytes;
+  const std::vector<int> mine = levels.parts_of(levels.place, round);
+  const std::int64_t row = std::ssize(mine) * room.bytes;
   const Shape arriving = shape_of(requests.keep(contiguous(ends, row)));
-  for (int place = 0; place < levels.per_node(); ++place) {
+  for (int place = 0; place < levels.places(); ++place) {
     std::byte* const arrives = at(room.data, place, row);
     if (place == levels.place) {
-      const std::vector<int> ranks = levels.same_place(place);
-      for (std::size_t n = 0; n < ranks.size(); ++n)
-        copy_bytes(at(arrives, static_cast<std::int64_t>(n), room.bytes),
-                   at(whole.data, ranks[n], room.bytes), room.bytes);
+      for (std::size_t n = 0; n < mine.size(); ++n)
+        copy_bytes(at(arrives, static_cast<std::int64_t>(n), room.bytes), at(whole.data, mine[n], room.bytes),
+                   room.bytes);
       continue;
     }
     const int rank = levels.own_node()[static_cast<std::size_t>(place)];
-    start_receive(ends, arrives, arriving, rank, requests);
-    start_send(ends, whole.data, shape_of(requests.keep(parts_of_place(ends, room.bytes, place))), rank,
-               requests);
+    const std::vector<int> theirs = levels.parts_of(place, round);
+    if (!mine.empty()) start_receive(ends, arrives, arriving, rank, requests);
+    if (!theirs.empty())
+      start_send(ends, whole.data, shape_of(requests.keep(parts_of(ends, room.bytes, theirs))), rank,
+                 requests);
   }
 }
 
-void combine_in_node(const Ends& ends, Tensor whole, Room room, ReduceOp op) {
+void combine_in_node(const Ends& ends, Tensor whole, Room room, int round, ReduceOp op) {
   const Levels& levels = *ends.levels;
-  const std::int64_t elements = room.bytes / size_of(whole.dtype);
-  for (int n = 0; n < levels.node_count(); ++n) {
-    const std::int64_t owner =
-        levels.nodes[static_cast<std::size_t>(n)][static_cast<std::size_t>(levels.place)];
-    combine_in_tree_order({at(room.data, n, room.bytes), whole.dtype, levels.per_node(), elements,
-                           levels.node_count() * elements},
-                          op, Accumulate::no, whole.slice(owner * elements, (owner + 1) * elements));
+  const std::vector<int> mine = levels.parts_of(levels.place, round);
+  const std::int64_t elements = room.bytes / size_of(whole.dtype), parts = std::ssize(mine);
+  for (std::int64_t n = 0; n < parts; ++n) {
+    const std::int64_t owner = mine[static_cast<std::size_t>(n)];
+    combine_in_tree_order(
+        {at(room.data, n, room.bytes), whole.dtype, levels.places(), elements, parts * elements}, op,
+        Accumulate::no, whole.slice(owner * elements, (owner + 1) * elements));
   }
 }
 
 void start_scatter_between_nodes(const Ends& ends, Tensor whole, Room room, Requests& requests) {
-  const std::vector<int> ranks = ends.levels->same_place(ends.levels->place);
+  const std::vector<int>& owners = ends.levels->own_parts();
   start_exchange(
-      ends, ranks, room.bytes, [&](std::size_t n) { return at(whole.data, ranks[n], room.bytes); },
+      ends, owners, ends.levels->through, room.bytes,
+      [&](std::size_t i) { return at(whole.data, owners[i], room.bytes); },
       [&](std::size_t n) { return at(room.data, static_cast<std::int64_t>(n), room.bytes); }, requests);
 }
 
 void start_gather_between_nodes(const Ends& ends, Tensor own, void* whole, Requests& requests) {
-  const std::vector<int> ranks = ends.levels->same_place(ends.levels->place);
+  const std::vector<int>& owners = ends.levels->own_parts();
   start_exchange(
-      ends, ranks, own.bytes(), [&](std::size_t) { return own.data; },
-      [&](std::size_t n) { return at(whole, ranks[n], own.bytes()); }, requests);
+      ends, ends.levels->through, owners, own.bytes(), [&](std::size_t) { return own.data; },
+      [&](std::size_t i) { return at(whole, owners[i], own.bytes()); }, requests);
 }
 
 void start_gather_in_node(const Ends& ends, std::int64_t part_bytes, void* whole, Requests& requests) {
   const Levels& levels = *ends.levels;
-  const Shape leaving = shape_of(requests.keep(parts_of_place(ends, part_bytes, levels.place)));
-  for (int place = 0; place < levels.per_node(); ++place) {
+  const Shape leaving = shape_of(requests.keep(parts_of(ends, part_bytes, levels.own_parts())));
+  for (int place = 0; place < levels.places(); ++place) {
     if (place == levels.place) continue;
     const int rank = levels.own_node()[static_cast<std::size_t>(place)];
-    start_receive(ends, whole, shape_of(requests.keep(parts_of_place(ends, part_bytes, place))), rank,
-                  requests);
+    const auto& parts = levels.parts_of_place[static_cast<std::size_t>(place)];
+    start_receive(ends, whole, shape_of(requests.keep(parts_of(ends, part_bytes, parts))), rank, requests);
     start_send(ends, whole, leaving, rank, requests);
   }
 }
 
 void start_share_in_node(const Ends& ends, Tensor values, Room room, Requests& requests) {
-  start_share(ends, ends.levels->own_node(), values, room, requests);
+  start_share(ends, ends.levels->own_node(), ends.levels->own_node(), values, room, requests);
 }
 
 void start_share_between_nodes(const Ends& ends, Tensor values, Room room, Requests& requests) {
-  start_share(ends, ends.levels->same_place(ends.levels->place), values, room, requests);
+  start_share(ends, ends.levels->own_parts(), ends.levels->through, values, room, requests);
 }
 
 }  // namespace llampi::comm

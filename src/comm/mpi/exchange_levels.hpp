@@ -16,20 +16,21 @@ struct Room {
   std::int64_t bytes = 0;  ///< of a part
 };
 
-/// For a reduction: what each rank of the node has of this rank's part, and of the parts of the ranks with its place on other
-/// nodes. Part n of rank `place` of the node arrives at room[place * nodes + n].
-void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, Requests& requests);
+/// For a reduction, Levels::rounds times: what each rank of the node has of the parts that go through this rank in the round.
+/// Its n-th of them arrives, from rank `place` of the node, at room[place * (parts of the round) + n].
+void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, int round, Requests& requests);
 /// The sums of what has arrived, each in its place in `whole`, in its dtype.
-void combine_in_node(const Ends& ends, Tensor whole, Room room, ReduceOp op);
+void combine_in_node(const Ends& ends, Tensor whole, Room room, int round, ReduceOp op);
 /// And these sums to whose part they are: that of node n arrives at room[n].
 void start_scatter_between_nodes(const Ends& ends, Tensor whole, Room room, Requests& requests);
 
-/// For a gather: `own` to the ranks with this place on other nodes.
+/// For a gather: `own` to the rank of each other node through which it goes.
 void start_gather_between_nodes(const Ends& ends, Tensor own, void* whole, Requests& requests);
 /// What this rank has now, to the others of its node.
 void start_gather_in_node(const Ends& ends, std::int64_t part_bytes, void* whole, Requests& requests);
 
-/// `values` of the ranks of the node, of rank `place` at room[place]; or of the ranks with this place, of node n at room[n].
+/// `values` of the ranks of the node, of rank `place` at room[place]; then, where all ranks of a node have the same, those of node n
+/// at room[n].
 void start_share_in_node(const Ends& ends, Tensor values, Room room, Requests& requests);
 void start_share_between_nodes(const Ends& ends, Tensor values, Room room, Requests& requests);
 

@@ -73,13 +73,14 @@ struct AllReduce {
     if (split.head > 0) start_all_to_all(ends, values_head(), workspace, requests);
     if (split.tail > 0) start_all_gather(ends, values_tail(), tails().data, requests);
   }
-  void exchange_in_node(Requests& requests) const {
-    if (split.head > 0) start_scatter_in_node(ends, values_head(), slice_room(), requests);
-    if (split.tail > 0) start_share_in_node(ends, values_tail(), tail_room(), requests);
+  void exchange_in_node(int round, Requests& requests) const {
+    if (split.head > 0) start_scatter_in_node(ends, values_head(), slice_room(), round, requests);
+    if (split.tail > 0 && round == 0) start_share_in_node(ends, values_tail(), tail_room(), requests);
   }
-  void combine_node() const {
-    if (split.head > 0) combine_in_node(ends, values_head(), slice_room(), op);
-    const Tensor of_ranks = {tails().data, values.dtype, ends.levels->per_node(), split.tail};
+  void combine_node(int round) const {
+    if (split.head > 0) combine_in_node(ends, values_head(), slice_room(), round, op);
+    if (round > 0) return;
+    const Tensor of_ranks = {tails().data, values.dtype, ends.levels->places(), split.tail};
     combine_in_tree_order(of_ranks, op, Accumulate::no, values_tail());
   }
   void exchange_between_nodes(Requests& requests) const {
@@ -129,10 +130,16 @@ std::vector<Step> all_reduce_steps_of_levels(const AllReduce& all) {
     all.for_each_gathered(
         [&](Tensor own, Tensor whole) { start_gather_in_node(all.ends, own.bytes(), whole.data, requests); });
   };
-  return {{[=](Requests& requests) { all.exchange_in_node(requests); }, [=] { all.combine_node(); }},
-          {[=](Requests& requests) { all.exchange_between_nodes(requests); }, [=] { all.combine(); }},
-          {gather_between_nodes, {}},
-          {gather_in_node, [=] { all.add(); }}};
+  std::vector<Step> steps;
+  for (int round = 0; round < all.ends.levels->rounds; ++round) {
+    steps.push_back({[=](Requests& requests) { all.exchange_in_node(round, requests); },
+                     [=] { all.combine_node(round); }});
+  }
+  steps.push_back(
+      {[=](Requests& requests) { all.exchange_between_nodes(requests); }, [=] { all.combine(); }});
+  steps.push_back({gather_between_nodes, {}});
+  steps.push_back({gather_in_node, [=] { all.add(); }});
+  return steps;
 }
 
 /// whole[r] = shard of rank r.
@@ -157,10 +164,14 @@ std::vector<Step> reduce_scatter_steps(const Ends& ends, Tensor whole, Tensor sh
              finish(ends.ranks)}};
   }
   const Room room{workspace, whole.bytes() / ends.ranks};
-  return {{[=](Requests& requests) { start_scatter_in_node(ends, whole, room, requests); },
-           [=] { combine_in_node(ends, whole, room, ReduceOp::sum); }},
-          {[=](Requests& requests) { start_scatter_between_nodes(ends, whole, room, requests); },
-           finish(ends.levels->node_count())}};
+  std::vector<Step> steps;
+  for (int round = 0; round < ends.levels->rounds; ++round) {
+    steps.push_back({[=](Requests& requests) { start_scatter_in_node(ends, whole, room, round, requests); },
+                     [=] { combine_in_node(ends, whole, room, round, ReduceOp::sum); }});
+  }
+  steps.push_back({[=](Requests& requests) { start_scatter_between_nodes(ends, whole, room, requests); },
+                   finish(ends.levels->node_count())});
+  return steps;
 }
 
 }  // namespace

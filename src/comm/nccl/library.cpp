@@ -134,8 +134,10 @@ class NcclCommunicator final : public LibraryCommunicator {
       if (result == ncclSuccess && next != ncclInProgress) result = next;
     };
     for (const Transfer& transfer : c.transfers) {
-      keep_failure(ncclSend(transfer.send, elements, type, transfer.peer, handle_, c.stream));
-      keep_failure(ncclRecv(transfer.receive, elements, type, transfer.peer, handle_, c.stream));
+      if (transfer.send != nullptr)
+        keep_failure(ncclSend(transfer.send, elements, type, transfer.peer, handle_, c.stream));
+      if (transfer.receive != nullptr)
+        keep_failure(ncclRecv(transfer.receive, elements, type, transfer.peer, handle_, c.stream));
     }
     const ncclResult_t end = ncclGroupEnd();
     return result == ncclSuccess ? end : result;

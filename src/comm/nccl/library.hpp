@@ -43,11 +43,12 @@ struct Membership {
   bool copy_engines = false;  ///< no multiprocessors where that can be had
 };
 
-/// To and from another rank.
+/// To or from another rank, or both.
 struct Transfer {
-  int peer = 0;  ///< of the communicator
-  const void* send = nullptr;
-  void* receive = nullptr;  ///< where nothing is that any transfer of the exchange sends
+  int peer = 0;                ///< of the communicator
+  const void* send = nullptr;  ///< null: nothing is sent
+  void* receive =
+      nullptr;  ///< where nothing is that any transfer of the exchange sends; null: nothing is received
 };
 
 /// Operands of a collective, in memory of this rank's GPU. `send` and `receive` are apart, or one lies in

@@ -57,6 +57,15 @@ struct Row {
   Tensor row(std::int64_t begin, std::int64_t elements) const { return {at(begin), dtype, 1, elements}; }
 };
 
+/// From each of `ranks` but this one; what comes arrives one `stride` of elements after the other.
+void receive_from_others(const std::vector<int>& ranks, int rank, Row received, std::int64_t stride,
+                         std::vector<Transfer>& transfers) {
+  std::int64_t arrived = 0;
+  for (const int peer : ranks) {
+    if (peer != rank) transfers.push_back({.peer = peer, .receive = received.at(arrived++ * stride)});
+  }
+}
+
 /// What NCCL leaves is cast or added by a kernel of ours.
 void require_kernel(Tensor from, Tensor result, Accumulate accumulate) {
   if (is_direct(from, result, accumulate) || from.dtype == DType::float32 || is_narrow(from.dtype)) return;
@@ -141,41 +150,44 @@ void NcclGroup::exchange_and_sum(const Operation& operation, Tensor whole, std::
                       sum, accumulate, operation.stream);
 }
 
-// Inside the node this rank sums the parts of all ranks with its place, where they are in `whole`; between nodes it sends each
-// the sum that is its.
+// Inside the node this rank sums the parts that go through it, where they are in `whole`; between nodes it sends each owner its sum.
 void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride,
                                              Tensor sum, Accumulate accumulate, void* received,
                                              std::int64_t received_stride) {
-  const std::int64_t elements = sum.elements(), nodes = levels_->node_count();
+  const std::int64_t elements = sum.elements();
   const Row parts{whole}, others{received, whole.dtype};
-  const std::vector<int> mine = levels_->same_place(levels_->place);
+  for (int round = 0; round < levels_->rounds; ++round) {
+    const std::vector<int> mine = levels_->parts_of(levels_->place, round);
+    std::vector<Transfer> transfers;
+    std::int64_t arrived = 0;
+    for (int place = 0; place < levels_->places(); ++place) {
+      if (place == levels_->place) continue;
+      const int peer = levels_->own_node()[static_cast<std::size_t>(place)];
+      for (const int owner : levels_->parts_of(place, round))
+        transfers.push_back({.peer = peer, .send = parts.at(owner * stride)});
+      for (std::size_t n = 0; n < mine.size(); ++n)
+        transfers.push_back({.peer = peer, .receive = others.at(arrived++ * received_stride)});
+    }
+    exchange(operation, elements, std::move(transfers));
+    if (levels_->places() == 1) continue;  // alone on its node, this rank's parts are the node's sums
+    for (const EvenRun& run : even_runs(mine)) {
+      const Tensor part = parts.row(run.first * stride, elements);
+      gpu_.cuda.sum_parts({.own = part,
+                           .rank = levels_->place,
+                           .ranks = levels_->places(),
+                           .others = others.at(run.begin * received_stride),
+                           .stride = std::ssize(mine) * received_stride,
+                           .sums = run.count,
+                           .own_step = run.step * stride,
+                           .others_step = received_stride},
+                          part, Accumulate::no, operation.stream);
+    }
+  }
   std::vector<Transfer> transfers;
-  for (int place = 0; place < levels_->per_node(); ++place) {
-    if (place == levels_->place) continue;
-    const int peer = levels_->own_node()[static_cast<std::size_t>(place)];
-    for (const int owner : levels_->same_place(place))
-      transfers.push_back(
-          {peer, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
+  for (const int owner : levels_->own_parts()) {
+    if (owner != rank()) transfers.push_back({.peer = owner, .send = parts.at(owner * stride)});
   }
-  exchange(operation, elements, std::move(transfers));
-  for (const EvenRun& run : even_runs(mine)) {
-    const Tensor part = parts.row(run.first * stride, elements);
-    gpu_.cuda.sum_parts({.own = part,
-                         .rank = levels_->place,
-                         .ranks = levels_->per_node(),
-                         .others = others.at(run.begin * received_stride),
-                         .stride = nodes * received_stride,
-                         .sums = run.count,
-                         .own_step = run.step * stride,
-                         .others_step = received_stride},
-                        part, Accumulate::no, operation.stream);
-  }
-  transfers = {};
-  for (const int owner : mine) {
-    if (owner == rank()) continue;
-    transfers.push_back(
-        {owner, parts.at(owner * stride), others.at(std::ssize(transfers) * received_stride)});
-  }
+  receive_from_others(levels_->through, rank(), others, received_stride, transfers);
   exchange(operation, elements, std::move(transfers));
   gpu_.cuda.sum_parts({.own = parts.row(rank() * stride, elements),
                        .rank = levels_->node,
@@ -185,18 +197,19 @@ void NcclGroup::exchange_and_sum_over_levels(const Operation& operation, Tensor 
                       sum, accumulate, operation.stream);
 }
 
-void NcclGroup::share_and_sum(const Operation& operation, const std::vector<int>& ranks, Tensor values,
-                              Tensor sum, Accumulate accumulate, void* received) {
+void NcclGroup::share_and_sum(const Operation& operation, const std::vector<int>& to,
+                              const std::vector<int>& from, Tensor values, Tensor sum, Accumulate accumulate,
+                              void* received) {
   const std::int64_t elements = values.elements();
-  const Row others{received, values.dtype};
   std::vector<Transfer> transfers;
-  for (const int peer : ranks) {
-    if (peer != rank()) transfers.push_back({peer, values.data, others.at(std::ssize(transfers) * elements)});
+  for (const int peer : to) {
+    if (peer != rank()) transfers.push_back({.peer = peer, .send = values.data});
   }
+  receive_from_others(from, rank(), {received, values.dtype}, elements, transfers);
   exchange(operation, elements, std::move(transfers));
   gpu_.cuda.sum_parts({.own = values,
-                       .rank = static_cast<int>(std::ranges::find(ranks, rank()) - ranks.begin()),
-                       .ranks = static_cast<int>(ranks.size()),
+                       .rank = static_cast<int>(std::ranges::find(from, rank()) - from.begin()),
+                       .ranks = static_cast<int>(from.size()),
                        .others = received,
                        .stride = elements},
                       sum, accumulate, operation.stream);
@@ -254,8 +267,9 @@ void NcclGroup::sum_piece_in_tree(const Operation& operation, Tensor values, Ten
   const Tensor tail = values.slice(split.head, values.elements());
   const Tensor tail_result = result.slice(split.head, result.elements());
   if (levels_) {
-    share_and_sum(operation, levels_->own_node(), tail, tail, Accumulate::no, workspace.data);
-    share_and_sum(operation, levels_->same_place(levels_->place), tail, tail_result, accumulate,
+    const auto& node = levels_->own_node();
+    share_and_sum(operation, node, node, tail, tail, Accumulate::no, workspace.data);
+    share_and_sum(operation, levels_->own_parts(), levels_->through, tail, tail_result, accumulate,
                   workspace.data);
     return;
   }

@@ -48,9 +48,9 @@ class NcclGroup final : public Group {
                         Accumulate accumulate, void* received, std::int64_t received_stride);
   void exchange_and_sum_over_levels(const Operation& operation, Tensor whole, std::int64_t stride, Tensor sum,
                                     Accumulate accumulate, void* received, std::int64_t received_stride);
-  /// sum (+)= over these ranks, this one among them, of their `values`.
-  void share_and_sum(const Operation& operation, const std::vector<int>& ranks, Tensor values, Tensor sum,
-                     Accumulate accumulate, void* received);
+  /// sum (+)= over the ranks `from`, this one among them, of their `values`. This rank's go to the ranks `to`.
+  void share_and_sum(const Operation& operation, const std::vector<int>& to, const std::vector<int>& from,
+                     Tensor values, Tensor sum, Accumulate accumulate, void* received);
   void scatter_in_tree(const Operation& operation, Tensor whole, Tensor shard, Accumulate accumulate,
                        Tensor workspace);
   void sum_in_tree(const Operation& operation, Tensor values, Tensor result, Accumulate accumulate,

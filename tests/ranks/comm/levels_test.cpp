@@ -98,6 +98,15 @@ class TwoLevels : public ::testing::Test {
       auto& in_turns = lists.emplace_back();
       for (const int rank : all) in_turns.push_back(rank % nodes);
     }
+    if (world.size() < 3) return lists;
+    auto& all_but_one = lists.emplace_back();  // on a node
+    for (const int rank : all) all_but_one.push_back(rank == 1 ? 1 : 0);
+    auto& halves = lists.emplace_back();  // as many as half of them, half of the others, ...
+    for (int node = 0, left = world.size(); left > 0; ++node) {
+      const int here = (left + 1) / 2;
+      halves.insert(halves.end(), static_cast<std::size_t>(here), node);
+      left -= here;
+    }
     return lists;
   }
   static float number(int rank, std::int64_t index, Format format) {
@@ -247,23 +256,27 @@ TEST_F(TwoLevels, MessagesMayBeLongerThanMpiCounts) {
   }
 }
 
-// Of B bytes (nodes - 1) / nodes * B leave each node, as in a ring over nodes; half in bfloat16. And peers are few.
+// A part crosses to each other node once, as in a ring over nodes: where all have equally many ranks, of B bytes (nodes - 1) / nodes * B
+// leave each; half in bfloat16. And peers are few.
 TEST_F(TwoLevels, SendAsManyBytesBetweenNodesAsARing) {
   constexpr std::int64_t kShard = 1 << 10;
   const std::int64_t in_all = kShard * world.size();
   for (const auto& placement : placements()) {
+    SCOPED_TRACE(fmt::format("nodes {}", fmt::join(placement, " ")));
     const auto levels = two_levels(placement, world.rank());
     const auto nodes = static_cast<std::int64_t>(levels->node_count());
+    const auto here = std::ssize(levels->own_parts());  // parts that go through this rank
     const auto count = [&](auto collective) {
       Sent sent;
       counted = &sent;
       collective();
       counted = nullptr;
-      std::vector<int> own = levels->own_node();
-      std::int64_t peers =
-          static_cast<std::int64_t>(std::set<int>(sent.peers.begin(), sent.peers.end()).size());
-      EXPECT_EQ(peers, levels->per_node() - 1 + nodes - 1);
       return sent;
+    };
+    const auto peers_in_node = [&](const Sent& sent) {
+      return std::ranges::count_if(sent.peers, [&](int rank) {
+        return placement[static_cast<std::size_t>(rank)] == placement[static_cast<std::size_t>(world.rank())];
+      });
     };
     for (const Format format : {kFormats[0], kFormats[1]}) {
       const auto group = make_mpi_group(world, all, {.node_of_rank = placement});
@@ -271,26 +284,30 @@ TEST_F(TwoLevels, SendAsManyBytesBetweenNodesAsARing) {
       Stored shard(format.dtype, std::vector<float>(static_cast<std::size_t>(kShard)));
       const Tensor workspace =
           workspace_row(storage, reduce_scatter_workspace(in_all, world.size(), format.dtype));
-      const std::int64_t part = kShard * size_of(format.dtype);
-      // Inside the node all that is there but the own parts; between nodes a part to each other node: in all ranks of a node
-      // (nodes - 1) * per_node * part = (nodes - 1) / nodes of the whole.
-      const std::int64_t inside = (levels->per_node() - 1) * nodes * part, between = (nodes - 1) * part;
-      EXPECT_EQ(between * levels->per_node() * nodes, (nodes - 1) * whole.view().bytes());
-      EXPECT_EQ(count([&] {
-                  group->reduce_scatter(whole.view(), shard.view(), Accumulate::no, workspace, kReduce)
-                      ->wait(device::Stream::host);
-                }).bytes,
-                inside + between);
-      EXPECT_EQ(count([&] {
-                  group->all_gather(shard.view(), whole.view(), kUnshard)->wait(device::Stream::host);
-                }).bytes,
-                inside + between);
-      EXPECT_EQ(
-          count([&] {
-            group->all_reduce(whole.view(), whole.view(), ReduceOp::sum, Accumulate::no, workspace, kReduce)
-                ->wait(device::Stream::host);
-          }).bytes,
-          2 * (inside + between));
+      const std::int64_t part = kShard * size_of(format.dtype), inside = levels->places() - 1;
+      const Sent scatter = count([&] {
+        group->reduce_scatter(whole.view(), shard.view(), Accumulate::no, workspace, kReduce)
+            ->wait(device::Stream::host);
+      });
+      // Inside the node all that does not go through this rank; between nodes one part to each owner elsewhere.
+      EXPECT_EQ(scatter.bytes, (world.size() - here) * part + (here - 1) * part);
+      EXPECT_EQ(peers_in_node(scatter), inside);
+      EXPECT_EQ(std::ssize(scatter.peers), inside + here - 1);
+      const Sent gather =
+          count([&] { group->all_gather(shard.view(), whole.view(), kUnshard)->wait(device::Stream::host); });
+      // Between nodes its own part to each other node; inside all that went through this rank.
+      EXPECT_EQ(gather.bytes, (nodes - 1) * part + inside * here * part);
+      EXPECT_EQ(std::ssize(gather.peers), inside + nodes - 1);
+      const Sent reduce = count([&] {
+        group->all_reduce(whole.view(), whole.view(), ReduceOp::sum, Accumulate::no, workspace, kReduce)
+            ->wait(device::Stream::host);
+      });
+      EXPECT_EQ(reduce.bytes, scatter.bytes + gather.bytes);
+      const bool even = std::ranges::all_of(levels->nodes,
+                                            [&](const auto& node) { return std::ssize(node) == inside + 1; });
+      if (!even) continue;
+      EXPECT_EQ((nodes - 1) * part * levels->places() * nodes, (nodes - 1) * whole.view().bytes());
+      EXPECT_EQ(std::ssize(reduce.peers), inside + nodes - 1);
     }
   }
 }

@@ -80,6 +80,13 @@ TEST_F(Nodes, MayShareASumOverAllRanks) {
   }
 }
 
+TEST_F(Nodes, OfDifferentSizeShareASumOverAllRanks) {
+  for (const auto strategy : {Strategy::full_shard, Strategy::no_shard}) {
+    SimulatedNodes world(world_, dealt([](int rank) { return rank == 0 ? 0 : 1; }));
+    expect_oracle(run(world, strategy, 0), fixture_, kFloat32Tolerance);
+  }
+}
+
 TEST_F(Nodes, AreTheSameAsANumberOfRanks) {
   SimulatedNodes world(world_, consecutive(2));
   expect_same_bits(run(world, Strategy::hybrid_shard, 0),
@@ -96,7 +103,7 @@ TEST_F(Nodes, MayJoinTheirSumsBesideOthers) {
   expect_same_bits(base, run_trajectory(world_, fixture_, options), "all_reduce_stream");
 }
 
-TEST_F(Nodes, OfDifferentSizeAreRefused) {
+TEST_F(Nodes, OfDifferentSizeAreRefusedAsShardGroups) {
   SimulatedNodes world(world_, dealt([](int rank) { return rank == 0 ? 0 : 1; }));
   try {
     run(world, Strategy::hybrid_shard, 0);

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <tuple>
 
 #include "llampi/comm/placement.hpp"
@@ -21,7 +23,9 @@ TEST(Levels, AreThoseOfNodesWithSeveralRanks) {
   EXPECT_EQ(levels->node, 1);
   EXPECT_EQ(levels->place, 1);
   EXPECT_THAT(levels->own_node(), ElementsAre(3, 4, 5));
-  EXPECT_THAT(levels->same_place(levels->place), ElementsAre(1, 4));
+  EXPECT_THAT(levels->own_parts(), ElementsAre(1, 4));
+  EXPECT_THAT(levels->through, ElementsAre(1, 4));
+  EXPECT_EQ(levels->rounds, 1);
 }
 
 TEST(Levels, MayBeDealtInTurns) {
@@ -36,7 +40,42 @@ TEST(Levels, AreOneWhereTwoWouldGainNothing) {
   EXPECT_EQ(two_levels({0}, 0), nullptr);
   EXPECT_EQ(two_levels({3, 3, 3}, 1), nullptr);  // one node
   EXPECT_EQ(two_levels({0, 1, 2}, 1), nullptr);  // a rank on each
-  EXPECT_EQ(two_levels({0, 0, 1}, 1), nullptr);  // unlike numbers
+}
+
+TEST(Levels, OfUnevenNodesDivideThePartsOfOtherNodes) {
+  const std::vector<int> placement = {0, 0, 0, 1, 1, 2};  // 3, 2 and 1 ranks
+  const auto of = [&](int rank) { return two_levels(placement, rank); };
+  EXPECT_THAT(of(1)->parts_of_place, ElementsAre(ElementsAre(0, 3), ElementsAre(1, 4), ElementsAre(2, 5)));
+  EXPECT_THAT(of(3)->parts_of_place, ElementsAre(ElementsAre(0, 2, 3), ElementsAre(1, 4, 5)));
+  EXPECT_THAT(of(5)->parts_of_place, ElementsAre(ElementsAre(0, 1, 2, 3, 4, 5)));
+  EXPECT_THAT(of(2)->through, ElementsAre(2, 3, 5));
+  EXPECT_THAT(of(5)->through, ElementsAre(2, 4, 5));
+}
+
+// Each part goes through one rank of each node, which on the owner's node is the owner; and the rounds fit their room.
+TEST(Levels, HaveRoomForEveryPlacement) {
+  for (int placement = 0; placement < 729; ++placement) {
+    std::vector<int> nodes;
+    for (int digits = placement, rank = 0; rank < 6; ++rank, digits /= 3) nodes.push_back(digits % 3);
+    if (two_levels(nodes, 0) == nullptr) continue;
+    for (int rank = 0; rank < 6; ++rank) {
+      SCOPED_TRACE(::testing::PrintToString(nodes) + ", rank " + std::to_string(rank));
+      const auto mine = two_levels(nodes, rank);
+      std::vector<int> in_rounds;
+      for (int round = 0; round < mine->rounds; ++round) {
+        const auto parts = mine->parts_of(mine->place, round);
+        EXPECT_LE(std::ssize(parts) * mine->places(), 6);
+        in_rounds.insert(in_rounds.end(), parts.begin(), parts.end());
+      }
+      EXPECT_EQ(in_rounds, mine->own_parts());
+      EXPECT_EQ(mine->through[static_cast<std::size_t>(mine->node)], rank);
+      for (int owner = 0; owner < 6; ++owner) {
+        const auto theirs = two_levels(nodes, owner);
+        EXPECT_EQ(std::ranges::count(mine->own_parts(), owner), std::ranges::count(theirs->through, rank));
+        EXPECT_EQ(theirs->rounds, mine->rounds);
+      }
+    }
+  }
 }
 
 TEST(Placement, MattersWhereNodesAreNoPartsOfTheTree) {
@@ -44,7 +83,10 @@ TEST(Placement, MattersWhereNodesAreNoPartsOfTheTree) {
   EXPECT_FALSE(sums_follow_placement({0, 1, 2, 3}));
   EXPECT_FALSE(sums_follow_placement({0, 0, 1, 1}));
   EXPECT_FALSE(sums_follow_placement({1, 1, 0, 0, 2, 2}));
-  EXPECT_FALSE(sums_follow_placement({0, 0, 0, 1}));  // one level
+  EXPECT_FALSE(sums_follow_placement({0, 0, 0, 0, 1, 1}));  // 4 + 2
+  EXPECT_FALSE(sums_follow_placement({0, 0, 1, 1, 2}));     // (2 + 2) + 1
+  EXPECT_TRUE(sums_follow_placement({0, 0, 0, 1}));         // (0 + 1) + (2 + 3) is not a sum of nodes
+  EXPECT_TRUE(sums_follow_placement({0, 0, 1, 2}));
   EXPECT_TRUE(sums_follow_placement({0, 1, 0, 1}));
   EXPECT_TRUE(sums_follow_placement({0, 0, 0, 1, 1, 1}));
 }
