@@ -113,8 +113,7 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   write_text(config_file(), config);
   const fs::path metrics = folder_ / "metrics.jsonl";
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step);
-  if (more.tensorboard)
-    events_ = std::make_unique<EventFile>(folder_ / "tensorboard", io::read_whole(metrics));
+  if (more.tensorboard) events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }
 
