@@ -91,7 +91,7 @@ TEST(ScreenLines, TellWhereARunIs) {
 }
 
 TEST(ScreenLines, FitTheScreen) {
-  for (const int columns : {20, 40, 80, 200}) {
+  for (const int columns : {1, 11, 12, 20, 40, 80, 200}) {
     for (const int rows : {1, 5, 10, 24, 60}) {
       for (const bool utf8 : {false, true}) {
         const auto lines = screen_lines(run_with(30), {columns, rows, utf8}, 1e9);
@@ -103,6 +103,18 @@ TEST(ScreenLines, FitTheScreen) {
       }
     }
   }
+}
+
+TEST(ScreenLines, KeepTheirNumbersOnANarrowScreen) {
+  const auto lines = screen_lines(run_with(10), {.columns = 34, .rows = 10, .utf8 = false}, 1e9);
+  EXPECT_EQ(lines[1], "step 10 of 40  #..  25 %  15s left");
+}
+
+TEST(ScreenLines, HaveOnlyWhatTheTerminalCanShow) {
+  report::Run run;
+  run.folder = "caf\xc3\xa9\xc2\x9b";
+  EXPECT_EQ(screen_lines(run, {.utf8 = true}, 0)[0], "caf\xc3\xa9?: not running");
+  EXPECT_EQ(screen_lines(run, {.utf8 = false}, 0)[0], "caf??: not running");
 }
 
 TEST(ScreenLines, OfARunWithoutStepsAreThereToo) {
