@@ -144,8 +144,18 @@ Value trace_of(const Run& run) {
   return ranks;
 }
 
+Value slow_rank_of(const std::optional<SlowRank>& slow) {
+  if (!slow) return {};
+  return {{"rank", slow->rank},
+          {"steps", slow->steps},
+          {"of_steps", slow->of_steps},
+          {"seconds", known(slow->seconds)},
+          {"mean_seconds", known(slow->mean_seconds)}};
+}
+
 Value summary_of(const Summary& s) {
   return {{"state", s.state},
+          {"slow_rank", slow_rank_of(s.slow_rank)},
           {"step", s.step},
           {"total_steps", s.total_steps},
           {"loss", known(s.loss)},

@@ -26,13 +26,22 @@ using nlohmann::json;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 /// Keys of metrics.jsonl that are shown. Others take no memory.
-constexpr const char* kCurves[] = {"loss",          "lr",
-                                   "grad_norm",     "tokens_per_second",
-                                   "mfu",           "step_seconds",
-                                   "data_seconds",  "checkpoint_stall_seconds",
-                                   "memory_bytes",  "gpu_process_bytes",
-                                   "loss_scale",    "fp8_saturated",
-                                   "fp8_zero_scale"};
+constexpr const char* kCurves[] = {"loss",
+                                   "lr",
+                                   "grad_norm",
+                                   "tokens_per_second",
+                                   "mfu",
+                                   "step_seconds",
+                                   "data_seconds",
+                                   "checkpoint_stall_seconds",
+                                   "memory_bytes",
+                                   "gpu_process_bytes",
+                                   "loss_scale",
+                                   "fp8_saturated",
+                                   "fp8_zero_scale",
+                                   "slowest_rank",
+                                   "slowest_rank_seconds",
+                                   "mean_rank_seconds"};
 
 double number_of(const json& object, const char* key) {
   const auto value = object.find(key);

@@ -227,6 +227,12 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
                                 format_duration(std::max(0.0, now - last->time)), seconds_text(last->seconds),
                                 s.jobs > 1 ? fmt::format("  {}", count(s.jobs, "job")) : ""));
   }
+  if (s.slow_rank) {
+    const SlowRank& slow = *s.slow_rank;
+    lines.push_back(fmt::format("slowest rank: {} in {} of the last {}, {} a step without waiting, mean {}",
+                                slow.rank, slow.steps, count(slow.of_steps, "step"),
+                                seconds_text(slow.seconds), seconds_text(slow.mean_seconds)));
+  }
   if (const std::string rank = slowest_rank(run); !rank.empty()) lines.push_back(rank);
   return lines;
 }

@@ -64,7 +64,7 @@ struct Run {
 
 class LineReader;
 
-/// Follows a run. Takes about 130 bytes for each step.
+/// Follows a run. Takes about 150 bytes for each step.
 class RunReader {
  public:
   /// @throws UserError if `folder` is not the folder of a run

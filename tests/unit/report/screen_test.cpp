@@ -90,6 +90,18 @@ TEST(ScreenLines, TellWhereARunIs) {
   EXPECT_THAT(lines, Contains(StartsWith("learning rate")));
 }
 
+TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
+  auto run = run_with(60);
+  for (int i = 1; i <= 60; ++i) {
+    run.steps.values["slowest_rank"].push_back(i % 5 == 0 ? 1 : 3);
+    run.steps.values["slowest_rank_seconds"].push_back(i % 5 == 0 ? 0.9 : 0.4);
+    run.steps.values["mean_rank_seconds"].push_back(0.25);
+  }
+  EXPECT_THAT(
+      screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
+      Contains("slowest rank: 3 in 40 of the last 50 steps, 400 ms a step without waiting, mean 250 ms"));
+}
+
 TEST(ScreenLines, FitTheScreen) {
   for (const int columns : {1, 11, 12, 20, 40, 80, 200}) {
     for (const int rows : {1, 5, 10, 24, 60}) {
