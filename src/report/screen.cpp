@@ -229,9 +229,9 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   }
   if (s.slow_rank) {
     const SlowRank& slow = *s.slow_rank;
-    lines.push_back(fmt::format("slowest rank: {} in {} of the last {}, {} a step without waiting, mean {}",
-                                slow.rank, slow.steps, count(slow.of_steps, "step"),
-                                seconds_text(slow.seconds), seconds_text(slow.mean_seconds)));
+    lines.push_back(fmt::format("slowest: rank {} in {} of {}, {} a step without waiting, mean {}", slow.rank,
+                                slow.steps, count(slow.of_steps, "step"), seconds_text(slow.seconds),
+                                seconds_text(slow.mean_seconds)));
   }
   if (const std::string rank = slowest_rank(run); !rank.empty()) lines.push_back(rank);
   return lines;
