@@ -778,9 +778,9 @@ void Trainer::trace_step(std::int64_t step) {
 
 void Trainer::write_trace() {
   if (!trace_) return;
-  comm::agree(world_, [&] {
-    trace_->write(fs::path(config_.run.dir) / "trace" / fmt::format("rank-{:05}.json", world_.rank()));
-  });
+  const fs::path folder = fs::path(config_.run.dir) / "trace";
+  comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
+  if (folder_) remove_traces_of_more_ranks(folder, world_.size());
   trace_.reset();
 }
 
