@@ -36,8 +36,8 @@ def options(text):
     for line in text.split("\noptions:\n", 1)[1].splitlines():
         if m := re.fullmatch(r"([a-z]+):", line):
             section = m[1]
-        elif m := re.match(r"  --(\S+)((?: \S+)*?)(?: \(=([^)]*)\))?(?:  +(.*))?$", line):
-            found.append([section, m[1], m[2].strip(), m[3], m[4] or ""])
+        elif m := re.match(r"  --(\S+)((?: \S+)*?)(?: \(=([^)]*)\)(?: +(.*))?|(?:  +(.*))?)$", line):
+            found.append([section, m[1], m[2].strip(), m[3], m[4] or m[5] or ""])
         elif line.strip():
             found[-1][4] += " " + line.strip()
     return found

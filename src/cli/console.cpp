@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <utility>
+
+#include "llampi/core/text.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -76,10 +77,7 @@ void print_summary(const std::string& message) {
   std::string text = "llampi: " + message;
   while (text.back() == '\n') text.pop_back();
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
-  // A message may quote somebody else's file, and what is in that must not control the terminal.
-  for (char& c : text) {
-    if (c != '\n' && std::iscntrl(static_cast<unsigned char>(c)) != 0) c = '?';
-  }
+  text = replace_controls(text, '?', "\n");  // it may quote a file
   // There may be a line of progress.
   write((is_terminal(stderr) ? kClearLine : "") + text + "\n", stderr);
 }

@@ -281,7 +281,7 @@ Table fsdp_options(train::Config& c) {
        "float8_e4m3fn). On GPUs, block requires compute capability 9.0"},
       {"fsdp.reduce_dtype", one_of(c.fsdp.reduce_dtype, dtypes),
        "dtype in which gradients are communicated. They are summed in float32, except with fsdp.reduction = "
-       "nccl"},
+       "nccl. Hybrid strategies: inside shard groups; between replicas it is optimizer.gradient_dtype"},
       {"fsdp.cpu_offload", one_of(c.fsdp.cpu_offload),
        "state kept in host memory. optimizer: master parameters and moments; params: sharded parameters too, "
        "copied to the device before each all-gather"},

@@ -154,20 +154,12 @@ std::optional<plan::Speed> speed_of(const PlanRequest& r, const plan::Machine& m
 }
 
 /// All that `train` would run on these ranks.
-std::vector<plan::StrategyTime> times_of_strategies(train::Config config, const train::RunShape& shape,
+std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config, const train::RunShape& shape,
                                                     const plan::Machine& machine, const plan::Speed& speed) {
   std::vector<plan::StrategyTime> times;
-  const bool state_over_replicas = config.fsdp.shard_optimizer_over_replicas;
-  const bool all_reduce_stream = config.fsdp.all_reduce_stream;
-  const auto shard_group_size = config.fsdp.shard_group_size;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
-    config.fsdp.strategy = strategy;
-    const bool has_replicas = strategy == fsdp::Strategy::no_shard || fsdp::is_hybrid(strategy);
-    config.fsdp.shard_optimizer_over_replicas = state_over_replicas && has_replicas;
-    config.fsdp.all_reduce_stream = all_reduce_stream && fsdp::is_hybrid(strategy);
-    config.fsdp.shard_group_size = fsdp::is_hybrid(strategy) ? shard_group_size : std::nullopt;
     try {
-      const train::CompiledRun run = train::compile_run(config, shape);
+      const train::CompiledRun run = train::compile_run(train::with_strategy(config, strategy), shape);
       const auto report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
       const auto phases = plan::action_phases(*run.model, run.options, run.groups, run.compiled, speed);
       times.push_back({strategy, report.knows_memory() ? std::optional(report.fits()) : std::nullopt,

@@ -19,12 +19,13 @@
 namespace llampi::cli {
 namespace {
 
-constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l";  // and no cursor
-constexpr const char* kScreenBefore = "\x1b[?25h\x1b[?1049l";
+// No cursor, and what is wider than the screen (some characters take two columns) is cut off.
+constexpr const char* kOtherScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l";
+constexpr const char* kScreenBefore = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
 volatile std::sig_atomic_t told_to_end = 0;
 
-constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
 }  // namespace
 
@@ -52,6 +53,7 @@ TerminalView::TerminalView() : before_(std::make_unique<Before>()) {
   if (::isatty(STDIN_FILENO) != 0 && ::tcgetattr(STDIN_FILENO, &before_->settings) == 0) {
     termios one_by_one = before_->settings;
     one_by_one.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+    one_by_one.c_cc[VSUSP] = _POSIX_VDISABLE;  // Ctrl-Z would leave the shell this screen
     before_->has_keys = ::tcsetattr(STDIN_FILENO, TCSANOW, &one_by_one) == 0;
   }
   print(kOtherScreen);

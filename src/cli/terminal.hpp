@@ -12,7 +12,7 @@ namespace llampi::cli {
 bool locale_is_utf8();
 
 /// While it lives, standard output shows views instead of what it showed, which comes back at the end, and keys arrive one by one.
-/// SIGINT, SIGTERM and SIGHUP end wait().
+/// SIGINT, SIGTERM, SIGHUP and SIGQUIT end wait(); Ctrl-Z does nothing.
 class TerminalView {
  public:
   TerminalView();

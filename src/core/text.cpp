@@ -36,6 +36,20 @@ std::string count(std::int64_t number, const char* one, const char* ending) {
   return fmt::format("{} {}{}", number, one, number == 1 ? "" : ending);
 }
 
+std::string replace_controls(std::string_view text, char replacement, std::string_view kept) {
+  const auto byte = [text](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+  };
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool two_bytes = byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;
+    const bool is_control = two_bytes || byte(i) < 0x20 || byte(i) == 0x7f;
+    result += is_control && kept.find(text[i]) == std::string_view::npos ? replacement : text[i];
+    if (two_bytes) ++i;
+  }
+  return result;
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

@@ -46,6 +46,32 @@ Changes smaller_micro_batches(const EngineOptions& options) {
   return changes;
 }
 
+/// Options that do not go with the others are off afterwards. Returns which.
+std::vector<OptionValue> switch_off_what_does_not_fit(EngineOptions& o) {
+  std::vector<OptionValue> values;
+  const auto switch_off = [&values](bool& option, const char* name) {
+    if (std::exchange(option, false)) values.push_back({name, "false"});
+  };
+  if (o.offload.params || !has_replicas(o.strategy))
+    switch_off(o.shard_optimizer_over_replicas, "shard_optimizer_over_replicas");
+  if (is_hybrid(o.strategy)) return values;
+  switch_off(o.all_reduce_stream, "all_reduce_stream");
+  if (std::exchange(o.shard_group_size, 0) != 0) values.push_back({"shard_group_size", "node"});
+  return values;
+}
+
+/// A change together with what it makes impossible.
+Change without_what_does_not_go_with(EngineOptions options, OptionValue value,
+                                     const std::function<void(EngineOptions&)>& apply) {
+  Change change{{std::move(value)}, [apply](EngineOptions& o) {
+                  apply(o);
+                  switch_off_what_does_not_fit(o);
+                }};
+  apply(options);
+  std::ranges::move(switch_off_what_does_not_fit(options), std::back_inserter(change.values));
+  return change;
+}
+
 /// @param in_fp8 products are: shards in host memory cannot be cast then
 Changes other_changes(const EngineOptions& options, bool in_fp8) {
   Changes changes;
@@ -58,30 +84,20 @@ Changes other_changes(const EngineOptions& options, bool in_fp8) {
     changes.push_back(
         {{{"offload", "optimizer"}}, [](EngineOptions& o) { o.offload.optimizer = true; }, true});
   }
-  // What does not go with these two.
-  const auto without_parts = [&options](OptionValue value) {
-    std::vector<OptionValue> values = {std::move(value)};
-    if (options.shard_optimizer_over_replicas) values.push_back({"shard_optimizer_over_replicas", "false"});
-    return values;
-  };
   if (!options.offload.params && !in_fp8) {
-    changes.push_back({without_parts({"offload", "params"}),
-                       [](EngineOptions& o) {
-                         o.offload.optimizer = o.offload.params = true;
-                         o.shard_optimizer_over_replicas = false;
-                       },
-                       true});
+    changes.push_back(without_what_does_not_go_with(options, {"offload", "params"}, [](EngineOptions& o) {
+      o.offload.optimizer = o.offload.params = true;
+    }));
+    changes.back().to_host = true;
   }
   if (!options.offload.residuals) {
     changes.push_back(
         {{{"offload.residuals", "residuals"}}, [](EngineOptions& o) { o.offload.residuals = true; }, true});
   }
   if (options.strategy != Strategy::full_shard) {
-    changes.push_back({without_parts({"strategy", word_of(Strategy::full_shard)}), [](EngineOptions& o) {
-                         o.strategy = Strategy::full_shard;
-                         o.shard_optimizer_over_replicas = o.all_reduce_stream = false;
-                       }});
-    if (options.all_reduce_stream) changes.back().values.push_back({"all_reduce_stream", "false"});
+    changes.push_back(
+        without_what_does_not_go_with(options, {"strategy", word_of(Strategy::full_shard)},
+                                      [](EngineOptions& o) { o.strategy = Strategy::full_shard; }));
   }
   return changes;
 }

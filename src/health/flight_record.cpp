@@ -84,7 +84,7 @@ void FlightRecord::wait(std::uint64_t sequence) {
   const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   if (entry(sequence).sequence == sequence) now_.at = entry(sequence);
-  now_.waiting = Waiting::operation;
+  set_waiting(Waiting::operation, time);
   now_.since = time;
   ++now_.movement;
 }
@@ -96,15 +96,28 @@ void FlightRecord::wait_for_device() {
 }
 
 void FlightRecord::wait_for_ranks(bool waits) {
+  const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
-  now_.waiting = waits ? Waiting::ranks : Waiting::no;
+  set_waiting(waits ? Waiting::ranks : Waiting::no, time);
+}
+
+void FlightRecord::set_waiting(Waiting waiting, double time) {
+  if (now_.waiting == Waiting::operation) waited_ += time - waiting_since_;
+  now_.waiting = waiting;
+  waiting_since_ = time;
+}
+
+double FlightRecord::waited_seconds() const {
+  const double time = steady_seconds();
+  const std::lock_guard lock(mutex_);
+  return waited_ + (now_.waiting == Waiting::operation ? time - waiting_since_ : 0);
 }
 
 void FlightRecord::act(const char* doing, int name, int micro_batch) {
   const double time = steady_seconds();
   const std::lock_guard lock(mutex_);
   if (now_.waiting != Waiting::no && now_.issued > 0) now_.at = entry(now_.issued);
-  now_.waiting = Waiting::no;
+  set_waiting(Waiting::no, time);
   now_.doing = doing;
   now_.doing_name = name;
   now_.micro_batch = micro_batch;

@@ -14,12 +14,10 @@ void OutputFile::check() const {
   std::error_code ignored;
   const auto status = fs::status(path, ignored);
   if (!fs::exists(status)) return;
-  if (fs::is_directory(status)) throw_user_error("{} is a folder: give the name of a file", path.string());
-  if (!fs::is_regular_file(status))
-    throw_user_error("{} is not a regular file: name another output", path.string());
+  if (fs::is_directory(status)) throw_user_error("{} is a folder: give the name of a file", name());
+  if (!fs::is_regular_file(status)) throw_user_error("{} is not a regular file: name another output", name());
   if (overwrite || is_own(path)) return;
-  throw_user_error("{} already exists and is not {}: name another file, or replace it with --overwrite",
-                   path.string(), kind);
+  throw_user_error("{} already exists and is not {}: {}", name(), kind, advice);
 }
 
 void OutputFile::place(const fs::path& temporary) const {

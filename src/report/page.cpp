@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <vector>
@@ -21,23 +22,29 @@ namespace {
 namespace fs = std::filesystem;
 using Value = nlohmann::ordered_json;
 
-constexpr std::size_t kMostPoints = 4000;
+constexpr std::size_t kMostPoints = 4000;  // of a curve
+constexpr std::size_t kMostMarks = 1000;  // evaluations and checkpoints: each is an element in several charts
 constexpr std::string_view kMark = "<meta name=\"generator\" content=\"llampi report\">";
 
-/// Nine digits, as metrics.jsonl has them; more would only make the page larger.
-double rounded(double value) {
+// Digits of the values of metrics.jsonl, of means of them, and of the ends of a band. More would only make the page larger.
+constexpr int kDigits = 9, kDigitsOfMeans = 6, kDigitsOfBands = 4;
+
+double rounded(double value, int digits) {
   if (!std::isfinite(value) || value == 0) return value;
-  const double scale = std::pow(10, 8 - std::floor(std::log10(std::abs(value))));
+  const double scale = std::pow(10, digits - 1 - std::floor(std::log10(std::abs(value))));
   const double result = std::round(value * scale) / scale;
   return std::isfinite(result) ? result : value;
 }
 
 /// What is no number becomes null.
-Value numbers(const std::vector<double>& values) {
+Value numbers(const std::vector<double>& values, int digits) {
   Value list = Value::array();
-  for (const double value : values) list.push_back(std::isfinite(value) ? Value(rounded(value)) : Value());
+  for (const double value : values)
+    list.push_back(std::isfinite(value) ? Value(rounded(value, digits)) : Value());
   return list;
 }
+
+Value known(double value) { return std::isfinite(value) ? Value(value) : Value(); }
 
 /// Seconds since 1970, to the millisecond.
 Value times(const std::vector<double>& values) {
@@ -46,9 +53,16 @@ Value times(const std::vector<double>& values) {
   return list;
 }
 
-std::vector<double> as_numbers(const std::vector<std::int64_t>& values) {
-  return {values.begin(), values.end()};
+/// Where groups of values end on the axes. They are exact.
+Value ends(const std::vector<double>& values, std::size_t group) {
+  return numbers(ends_of_groups(values, group), std::numeric_limits<double>::max_digits10);
 }
+
+Value ends(const std::vector<std::int64_t>& values, std::size_t group) {
+  return ends(std::vector<double>(values.begin(), values.end()), group);
+}
+
+int digits_of_means(std::size_t group) { return group == 1 ? kDigits : kDigitsOfMeans; }
 
 /// A step is where its group ends.
 Value steps_of(const Run& run) {
@@ -58,37 +72,61 @@ Value steps_of(const Run& run) {
   for (const auto& [key, all] : steps.values) {
     const Thinned thinned = thin(all, group);
     Value& curve = values[key];
-    curve["mean"] = numbers(thinned.mean);
+    curve["mean"] = numbers(thinned.mean, digits_of_means(group));
     if (group == 1) continue;
-    curve["low"] = numbers(thinned.low);
-    curve["high"] = numbers(thinned.high);
+    curve["low"] = numbers(thinned.low, kDigitsOfBands);
+    curve["high"] = numbers(thinned.high, kDigitsOfBands);
   }
   return {{"group", group},
-          {"step", numbers(ends_of_groups(as_numbers(steps.step), group))},
-          {"tokens", numbers(ends_of_groups(steps.tokens, group))},
+          {"step", ends(steps.step, group)},
+          {"tokens", ends(steps.tokens, group)},
           {"time", times(ends_of_groups(steps.time, group))},
           {"values", values}};
 }
 
 Value evaluations_of(const Run& run) {
   const auto& evaluations = run.evaluations;
-  return {{"step", numbers(as_numbers(evaluations.step))},
-          {"tokens", numbers(evaluations.tokens)},
-          {"time", times(evaluations.time)},
-          {"loss", numbers(evaluations.loss)}};
+  const std::size_t group = group_size(evaluations.step.size(), kMostMarks);
+  return {{"group", group},
+          {"step", ends(evaluations.step, group)},
+          {"tokens", ends(evaluations.tokens, group)},
+          {"time", times(ends_of_groups(evaluations.time, group))},
+          {"loss", numbers(thin(evaluations.loss, group).mean, digits_of_means(group))}};
 }
 
-Value events_of(const Run& run) {
-  Value events = Value::array();
+/// Starts and ends of jobs. A start has the number of checkpoints until the next event, and their mean time.
+Value jobs_of(const Run& run) {
+  Value jobs = Value::array();
+  double seconds = 0;
   for (const auto& event : run.history) {
-    const char* kinds[] = {"start", "checkpoint", "end"};
-    events.push_back({{"kind", kinds[static_cast<int>(event.kind)]},
-                      {"step", event.step},
-                      {"time", event.time},
-                      {"seconds", event.seconds},
-                      {"text", event.text}});
+    if (event.kind == HistoryEvent::Kind::checkpoint) {
+      if (jobs.empty()) continue;
+      const auto count = jobs.back()["checkpoints"].get<std::int64_t>() + 1;
+      seconds += event.seconds;
+      jobs.back()["checkpoints"] = count;
+      jobs.back()["checkpoint_seconds"] = known(seconds / static_cast<double>(count));
+      continue;
+    }
+    seconds = 0;
+    jobs.push_back({{"kind", event.kind == HistoryEvent::Kind::start ? "start" : "end"},
+                    {"step", event.step},
+                    {"time", known(event.time)},
+                    {"checkpoints", 0},
+                    {"outcome", event.text}});
   }
-  return events;
+  return jobs;
+}
+
+/// Of many, every so manieth.
+Value checkpoints_of(const Run& run) {
+  std::vector<double> steps, saved;
+  for (const auto& event : run.history) {
+    if (event.kind != HistoryEvent::Kind::checkpoint) continue;
+    steps.push_back(static_cast<double>(event.step));
+    saved.push_back(event.time);
+  }
+  const std::size_t group = group_size(steps.size(), kMostMarks);
+  return {{"group", group}, {"step", ends(steps, group)}, {"time", times(ends_of_groups(saved, group))}};
 }
 
 Value trace_of(const Run& run) {
@@ -106,10 +144,18 @@ Value trace_of(const Run& run) {
   return ranks;
 }
 
-Value known(double value) { return std::isfinite(value) ? Value(value) : Value(); }
+Value slow_rank_of(const std::optional<SlowRank>& slow) {
+  if (!slow) return {};
+  return {{"rank", slow->rank},
+          {"steps", slow->steps},
+          {"of_steps", slow->of_steps},
+          {"seconds", known(slow->seconds)},
+          {"mean_seconds", known(slow->mean_seconds)}};
+}
 
 Value summary_of(const Summary& s) {
   return {{"state", s.state},
+          {"slow_rank", slow_rank_of(s.slow_rank)},
           {"step", s.step},
           {"total_steps", s.total_steps},
           {"loss", known(s.loss)},
@@ -138,7 +184,8 @@ Value run_of(const Run& run, double now) {
           {"parameters", run.parameters},
           {"steps", steps_of(run)},
           {"evaluations", evaluations_of(run)},
-          {"events", events_of(run)},
+          {"jobs", jobs_of(run)},
+          {"checkpoints", checkpoints_of(run)},
           {"memory", {{"planned", run.planned_bytes}, {"used", run.used_bytes}, {"peak", run.peak_bytes}}},
           {"trace", trace_of(run)},
           {"config", run.config},

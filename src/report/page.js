@@ -78,7 +78,7 @@ function onAxis(x) {
 // ---- curves ----
 
 for (const run of runs) {
-  const starts = run.events.filter(event => event.kind === 'start').map(event => event.time);
+  const starts = run.jobs.filter(event => event.kind === 'start').map(event => event.time);
   const first = run.steps.time.length > 0 ? run.steps.time[0] - (run.steps.values.step_seconds?.mean[0] ?? 0) : Infinity;
   run.begin = Math.min(first, ...starts);
 }
@@ -109,6 +109,7 @@ const CHARTS = [
   {title: 'Tokens per second, all ranks', keys: ['tokens_per_second'], zero: true},
   {title: 'Model FLOP/s utilization (MFU)', keys: ['mfu'], zero: true},
   {title: 'Time of a step', keys: ['step_seconds'], zero: true, text: duration},
+  {title: 'Time that the slowest rank did not wait for others, in a step', keys: ['slowest_rank_seconds'], zero: true, text: duration},
   {title: 'Waiting for data, in a step', keys: ['data_seconds'], zero: true, text: duration},
   {title: 'Held up by checkpoints, between steps', keys: ['checkpoint_stall_seconds'], zero: true, exact: true, text: duration},
   {title: 'Memory in use, of the rank that uses most', keys: ['memory_bytes'], zero: true, text: bytes},
@@ -236,32 +237,35 @@ function nearest(x, wanted) {
   return best;
 }
 
-/** Where an event is on the horizontal axis. */
-function placeOfEvent(run, event) {
-  if (view.axis === 'elapsed') return event.time - run.begin;
-  if (view.axis === 'clock') return event.time;
-  if (view.axis === 'step') return event.step;
-  const i = nearest(run.steps.step, event.step);
-  return event.step === 0 || i < 0 ? 0 : run.steps.tokens[i];
+/** Where something that happened after a step is on the horizontal axis. */
+function placeOf(run, step, time) {
+  if (view.axis === 'elapsed') return time - run.begin;
+  if (view.axis === 'clock') return time;
+  if (view.axis === 'step') return step;
+  const i = nearest(run.steps.step, step);
+  return step === 0 || i < 0 ? 0 : run.steps.tokens[i];
 }
 
 function drawEvents(svg, toX, [left, right], top, bottom) {
   runs.forEach((run, r) => {
     if (view.hidden.has(r)) return;
-    run.events.forEach((event, e) => {
-      const x = placeOfEvent(run, event);
-      if (x < left || x > right) return;
-      if (event.kind === 'checkpoint') {
-        const mark = shape('path', {d: `M${toX(x)} ${bottom + 3 * (r % 3)}l-3.5 6h7z`, class: 'checkpoint'},
-          shape('title', {}, document.createTextNode(`${run.name}: checkpoint of step ${event.step}`)));
-        mark.style.fill = colour(r);
-        svg.append(mark);
-      } else if (event.kind === 'start' && e > 0) {
-        const mark = shape('line', {x1: toX(x), x2: toX(x), y1: top, y2: bottom, class: 'restart'},
-          shape('title', {}, document.createTextNode(`${run.name}: continued from step ${event.step}`)));
-        mark.style.stroke = colour(r);
-        svg.append(mark);
-      }
+    // One of those that would cover each other.
+    const add = (step, time, text, paint, draw, drawn) => {
+      const x = placeOf(run, step, time), pixel = Math.round(toX(x));
+      if (!(x >= left && x <= right) || drawn.has(pixel)) return;
+      drawn.add(pixel);
+      const mark = draw(toX(x));
+      mark.append(shape('title', {}, document.createTextNode(`${run.name}: ${text}`)));
+      mark.style[paint] = colour(r);
+      svg.append(mark);
+    };
+    const saves = new Set(), restarts = new Set();
+    run.checkpoints.step.forEach((step, i) => add(step, run.checkpoints.time[i], `checkpoint of step ${step}`, 'fill',
+      x => shape('path', {d: `M${x} ${bottom + 3 * (r % 3)}l-3.5 6h7z`, class: 'checkpoint'}), saves));
+    run.jobs.forEach((event, e) => {
+      if (event.kind !== 'start' || e === 0) return;
+      add(event.step, event.time, `continued from step ${event.step}`, 'stroke',
+        x => shape('line', {x1: x, x2: x, y1: top, y2: bottom, class: 'restart'}), restarts);
     });
   });
 }
@@ -406,6 +410,7 @@ function drawOverview() {
     row('Evaluation loss, best', s => isNumber(s.best_eval_loss) ? `${shortNumber(s.best_eval_loss)} at step ${s.best_eval_step}` : '–'),
     row('Tokens per second, recent steps', s => shortNumber(s.tokens_per_second)),
     row('Time of a step, recent steps', s => duration(s.step_seconds)),
+    row('Slowest rank, recent steps', ({slow_rank: slow}) => slow ? `${slow.rank} in ${slow.steps} of ${slow.of_steps}: ${duration(slow.seconds)} without waiting, mean ${duration(slow.mean_seconds)}` : '–'),
     row('MFU, recent steps', s => percent(s.mfu)),
     row('Memory, at most', s => bytes(s.memory_bytes)),
     row('Wall time, breaks included', s => duration(s.elapsed_seconds)),
@@ -422,6 +427,10 @@ function drawOverview() {
       section.append(element('p', {class: 'hint'},
         `${run.name}: each point of a curve is the mean of ${run.steps.group} steps; the band shows the least and the largest value.`));
     }
+    if (run.evaluations.group > 1)
+      section.append(element('p', {class: 'hint'}, `${run.name}: each point of the evaluation loss is the mean of ${run.evaluations.group} evaluations.`));
+    if (run.checkpoints.group > 1)
+      section.append(element('p', {class: 'hint'}, `${run.name}: one of ${run.checkpoints.group} checkpoints is marked.`));
   }
   if (runs.length < 2) return;
   const boxes = runs.map((run, r) => {
@@ -521,11 +530,10 @@ function drawMemory() {
 
 function drawHistory() {
   const section = document.getElementById('history');
-  const rows = runs.flatMap((run, r) => run.events.filter(event => event.kind !== 'checkpoint').map((event, i, all) => {
-    const saved = run.events.filter(other => other.kind === 'checkpoint' && other.time >= event.time && other.time <= (all[i + 1]?.time ?? Infinity));
+  const rows = runs.flatMap((run, r) => run.jobs.map((event, i, all) => {
     const lost = event.kind === 'start' && i > 0 && all[i - 1].kind === 'start' ? '; the job before ended without saying why' : '';
-    const what = event.kind === 'end' ? `ended: ${event.text}` : `${event.step > 0 ? `continued from step ${event.step}` : 'started'}${lost}`;
-    const checkpoints = event.kind === 'start' && saved.length > 0 ? `${saved.length} (${duration(sum(saved.map(s => s.seconds)) / saved.length)} each)` : '';
+    const what = event.kind === 'end' ? `ended: ${event.outcome}` : `${event.step > 0 ? `continued from step ${event.step}` : 'started'}${lost}`;
+    const checkpoints = event.checkpoints > 0 ? `${event.checkpoints} (${duration(event.checkpoint_seconds)} each)` : '';
     return element('tr', {}, element('td', {}, swatch(r), run.name), element('td', {}, date(event.time)), element('td', {}, what),
       element('td', {class: 'number'}, String(event.step)), element('td', {}, checkpoints));
   }));

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/report/run.hpp"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <span>
 #include <string_view>
 #include <system_error>
 
 #include "llampi/core/clock.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/io/posix_file.hpp"
-#include "llampi/report/trace_times.hpp"
+#include "llampi/train/lock_holder.hpp"
 #include "llampi/train/run_text.hpp"
+#include "report/line_reader.hpp"
 
 namespace llampi::report {
 namespace {
@@ -25,6 +24,24 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+/// Keys of metrics.jsonl that are shown. Others take no memory.
+constexpr const char* kCurves[] = {"loss",
+                                   "lr",
+                                   "grad_norm",
+                                   "tokens_per_second",
+                                   "mfu",
+                                   "step_seconds",
+                                   "data_seconds",
+                                   "checkpoint_stall_seconds",
+                                   "memory_bytes",
+                                   "gpu_process_bytes",
+                                   "loss_scale",
+                                   "fp8_saturated",
+                                   "fp8_zero_scale",
+                                   "slowest_rank",
+                                   "slowest_rank_seconds",
+                                   "mean_rank_seconds"};
 
 double number_of(const json& object, const char* key) {
   const auto value = object.find(key);
@@ -59,26 +76,13 @@ std::string text_if_there(const fs::path& file) try {
   return "";
 }
 
-/// Calls visit(json) for each whole line that is an object; returns the number of others.
-template <class Visitor>
-std::int64_t for_each_object(std::string_view text, const Visitor& visit) {
-  std::int64_t others = 0;
-  for (auto end = text.find('\n'); end != std::string_view::npos; end = text.find('\n')) {
-    const auto object = json::parse(text.substr(0, end), nullptr, false);
-    if (!object.is_object() || !visit(object)) ++others;
-    text.remove_prefix(end + 1);
-  }
-  return others;
-}
-
 void add_step(Steps& steps, const json& line) {
   const std::size_t before = steps.size();
-  for (const auto& [key, value] : line.items()) {
-    if (!(value.is_number() || value.is_null()) || key == "step" || key == "time" || key == "tokens_seen")
-      continue;
+  for (const char* const key : kCurves) {
+    if (!line.contains(key)) continue;
     auto& values = steps.values[key];
     values.resize(before, kUnknown);
-    values.push_back(value.is_number() ? value.get<double>() : kUnknown);
+    values.push_back(number_of(line, key));
   }
   steps.step.push_back(line["step"].get<std::int64_t>());
   steps.time.push_back(number_of(line, "time"));
@@ -107,7 +111,36 @@ void complete(Evaluations& evaluations, const Steps& steps) {
   }
 }
 
-double modified(const struct stat& status) { return static_cast<double>(status.st_mtim.tv_sec); }
+double modified(const fs::path& file) {
+  struct stat status {};
+  return ::stat(file.c_str(), &status) == 0 ? static_cast<double>(status.st_mtim.tv_sec) : unix_seconds();
+}
+
+/// A line of history.jsonl.
+void add_event(Run& run, const json& line) {
+  using Kind = HistoryEvent::Kind;
+  const std::string event = text_of(line, "event");
+  const double time = number_of(line, "time");
+  const std::int64_t step = integer_of(line, "step");
+  if (event == "start") {
+    run.history.push_back({Kind::start, time, step});
+    run.total_steps = integer_of(line, "total_steps");
+    run.tokens_per_step = integer_of(line, "tokens_per_step");
+    run.parameters = integer_of(line, "parameters");
+    run.ranks = integer_of(line, "ranks");
+    run.nodes = integer_of(line, "nodes");
+    run.device = text_of(line, "device");
+    run.planned_bytes = sizes_of(line, "planned_bytes");
+    run.peak_bytes = sizes_of(line, "peak_bytes");
+    run.used_bytes.clear();
+  } else if (event == "memory") {
+    run.used_bytes = sizes_of(line, "used_bytes");
+  } else if (event == "checkpoint") {
+    run.history.push_back({Kind::checkpoint, time, step, number_of(line, "seconds")});
+  } else if (event == "end") {
+    run.history.push_back({Kind::end, time, step, 0, text_of(line, "outcome")});
+  }
+}
 
 }  // namespace
 
@@ -116,7 +149,9 @@ const std::vector<double>* Steps::find(const std::string& key) const {
   return found == values.end() ? nullptr : &found->second;
 }
 
-RunReader::RunReader(fs::path folder) {
+RunReader::RunReader(fs::path folder)
+    : metrics_(std::make_unique<LineReader>(folder / "metrics.jsonl")),
+      history_(std::make_unique<LineReader>(folder / "history.jsonl")) {
   run_.folder = std::move(folder);
   std::error_code ignored;
   if (!fs::exists(run_.folder, ignored))
@@ -126,85 +161,60 @@ RunReader::RunReader(fs::path folder) {
   if (!fs::is_regular_file(run_.folder / "metrics.jsonl", ignored))
     throw_user_error("{} is not the folder of a run: it has no metrics.jsonl; give the run.dir of a run",
                      run_.folder.string());
-  update();
+  read();
 }
 
-void RunReader::update() {
+RunReader::~RunReader() = default;
+RunReader::RunReader(RunReader&&) noexcept = default;
+RunReader& RunReader::operator=(RunReader&&) noexcept = default;
+
+void RunReader::update() try {
+  read();
+} catch (const Error&) {  // it is being replaced, or its file server does not answer: the next time, then
+}
+
+void RunReader::read() {
   read_metrics();
   read_history();
   const auto text = train::read_run_text(text_if_there(run_.folder / "config.ini"));
   run_.config = text.values;
   run_.notes = text.notes;
-  const auto running = json::parse(text_if_there(run_.folder / "running.json"), nullptr, false);
-  run_.running.reset();
-  if (running.is_object()) {
-    const std::string job = text_of(running, "job");
-    run_.running = fmt::format("{}process {} on {}", job.empty() ? "" : job + ", ",
-                               integer_of(running, "process"), text_of(running, "host"));
-  }
+  const auto job = train::running_job(run_.folder);
+  run_.running = job ? std::optional(to_string(*job)) : std::nullopt;
 }
 
 void RunReader::read_metrics() {
-  const fs::path path = run_.folder / "metrics.jsonl";
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) return;  // it is being replaced
-  if (status.st_ino != inode_ || status.st_size < bytes_) {
+  const auto restart = [this] {
     run_.steps = {};
     run_.evaluations = {};
     run_.unreadable_lines = 0;
-    bytes_ = 0;
-    inode_ = status.st_ino;
-  }
-  const auto file = io::PosixFile::open_for_reading(path);
-  std::string text(static_cast<std::size_t>(std::max<std::int64_t>(0, status.st_size - bytes_)), '\0');
-  text.resize(file.read_at(bytes_, std::as_writable_bytes(std::span(text))));
-  text.resize(text.rfind('\n') + 1);  // npos + 1 is 0
-  bytes_ += static_cast<std::int64_t>(text.size());
-  run_.unreadable_lines += for_each_object(text, [&](const json& line) {
-    if (!line.contains("step") || !line["step"].is_number_integer()) return false;
-    if (!line.contains("eval_loss")) {
+  };
+  metrics_->read(restart, [this](std::string_view text) {
+    const auto line = json::parse(text, nullptr, false);
+    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_integer()) {
+      ++run_.unreadable_lines;
+    } else if (!line.contains("eval_loss")) {
       add_step(run_.steps, line);
-      return true;
+    } else {
+      auto& evaluations = run_.evaluations;
+      evaluations.step.push_back(line["step"].get<std::int64_t>());
+      evaluations.time.push_back(number_of(line, "time"));
+      evaluations.tokens.push_back(0);
+      evaluations.loss.push_back(number_of(line, "eval_loss"));
     }
-    auto& evaluations = run_.evaluations;
-    evaluations.step.push_back(line["step"].get<std::int64_t>());
-    evaluations.time.push_back(number_of(line, "time"));
-    evaluations.tokens.push_back(0);
-    evaluations.loss.push_back(number_of(line, "eval_loss"));
-    return true;
   });
-  guess_times(run_.steps, modified(status));
+  guess_times(run_.steps, modified(run_.folder / "metrics.jsonl"));
   complete(run_.evaluations, run_.steps);
 }
 
 void RunReader::read_history() {
-  run_.history.clear();
-  for_each_object(text_if_there(run_.folder / "history.jsonl"), [&](const json& line) {
-    const std::string event = text_of(line, "event");
-    using Kind = HistoryEvent::Kind;
-    const double time = number_of(line, "time");
-    const std::int64_t step = integer_of(line, "step");
-    if (event == "start") {
-      run_.history.push_back({Kind::start, time, step});
-      run_.total_steps = integer_of(line, "total_steps");
-      run_.tokens_per_step = integer_of(line, "tokens_per_step");
-      run_.parameters = integer_of(line, "parameters");
-      run_.ranks = integer_of(line, "ranks");
-      run_.nodes = integer_of(line, "nodes");
-      run_.device = text_of(line, "device");
-      run_.planned_bytes = sizes_of(line, "planned_bytes");
-      run_.peak_bytes = sizes_of(line, "peak_bytes");
-      run_.used_bytes.clear();
-    } else if (event == "memory") {
-      run_.used_bytes = sizes_of(line, "used_bytes");
-    } else if (event == "checkpoint") {
-      run_.history.push_back(
-          {Kind::checkpoint, time, step, number_of(line, "seconds"), text_of(line, "file")});
-    } else if (event == "end") {
-      run_.history.push_back({Kind::end, time, step, 0, text_of(line, "outcome")});
-    }
-    return true;
-  });
+  std::error_code ignored;
+  if (!fs::is_regular_file(run_.folder / "history.jsonl", ignored)) return;
+  history_->read([this] { run_.history.clear(); },
+                 [this](std::string_view text) {
+                   const auto line = json::parse(text, nullptr, false);
+                   if (line.is_object()) add_event(run_, line);
+                 });
 }
 
 void RunReader::read_traces() { run_.trace = read_trace_times(run_.folder / "trace"); }
@@ -212,7 +222,7 @@ void RunReader::read_traces() { run_.trace = read_trace_times(run_.folder / "tra
 Run read_run(const fs::path& folder) {
   RunReader reader(folder);
   reader.read_traces();
-  return reader.run();
+  return std::move(reader).take();
 }
 
 }  // namespace llampi::report

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17,7 +16,8 @@ namespace llampi::report {
 namespace {
 
 constexpr int kLabelColumns = 10;  ///< of the numbers left of a curve
-constexpr int kLeastCurveRows = 3;
+constexpr int kLeastCurveRows = 3, kLeastCurveColumns = 8;
+constexpr int kBarColumns = 24;
 
 /// Cut to so many characters of UTF-8, each of them one column wide here, or filled up with spaces.
 std::string fitted(const std::string& text, int columns, bool filled) {
@@ -33,12 +33,14 @@ std::string fitted(const std::string& text, int columns, bool filled) {
   return result;
 }
 
-/// Text that was read from files must not control the terminal.
-std::string harmless(std::string text) {
-  for (char& c : text) {
-    if (std::iscntrl(static_cast<unsigned char>(c)) != 0) c = '?';
-  }
-  return text;
+/// What cannot be shown becomes a question mark.
+std::string shown(const std::string& text, bool utf8) {
+  std::string result = replace_controls(text, '?');
+  if (utf8) return result;
+  std::erase_if(result, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) == 0x80; });
+  std::ranges::replace_if(
+      result, [](char c) { return (static_cast<unsigned char>(c) & 0x80) != 0; }, '?');
+  return result;
 }
 
 std::string short_number(double value) {
@@ -189,10 +191,12 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
   std::vector<std::string> lines = {fmt::format("{}: {}", run.folder.string(), s.state)};
   if (s.total_steps > 0) {
     const double part = static_cast<double>(s.step) / static_cast<double>(s.total_steps);
-    lines.push_back(
-        fmt::format("step {} of {}  {}  {:.0f} %{}", s.step, s.total_steps,
-                    progress_bar(part, 24, screen.utf8), std::floor(100 * part),
-                    std::isfinite(s.seconds_left) ? "  " + format_duration(s.seconds_left) + " left" : ""));
+    const std::string steps = fmt::format("step {} of {}  ", s.step, s.total_steps);
+    const std::string rest =
+        fmt::format("  {:.0f} %{}", std::floor(100 * part),
+                    std::isfinite(s.seconds_left) ? "  " + format_duration(s.seconds_left) + " left" : "");
+    const int room = screen.columns - static_cast<int>(steps.size() + rest.size());
+    lines.push_back(steps + progress_bar(part, std::clamp(room, 0, kBarColumns), screen.utf8) + rest);
   } else {
     lines.push_back(fmt::format("step {}", s.step));
   }
@@ -223,6 +227,12 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
                                 format_duration(std::max(0.0, now - last->time)), seconds_text(last->seconds),
                                 s.jobs > 1 ? fmt::format("  {}", count(s.jobs, "job")) : ""));
   }
+  if (s.slow_rank) {
+    const SlowRank& slow = *s.slow_rank;
+    lines.push_back(fmt::format("slowest: rank {} in {} of {}, {} a step without waiting, mean {}", slow.rank,
+                                slow.steps, count(slow.of_steps, "step"), seconds_text(slow.seconds),
+                                seconds_text(slow.mean_seconds)));
+  }
   if (const std::string rank = slowest_rank(run); !rank.empty()) lines.push_back(rank);
   return lines;
 }
@@ -230,6 +240,7 @@ std::vector<std::string> numbers(const Run& run, const Summary& s, double now, c
 void add_panels(std::vector<std::string>& lines, const Run& run, const Screen& screen) {
   const int side_by_side = screen.columns >= 72 ? 2 : 1;
   const int columns = (screen.columns - 2 * (side_by_side - 1)) / side_by_side;
+  if (columns < kLabelColumns + 2 + kLeastCurveColumns) return;
   const auto curves = curves_of(run);
   const int free_rows = screen.rows - static_cast<int>(lines.size());
   const int wanted =
@@ -267,7 +278,7 @@ std::vector<std::string> plot(std::span<const double> values, int columns, int r
 std::vector<std::string> screen_lines(const Run& run, const Screen& screen, double now) {
   const Summary summary = summarize(run, now);
   std::vector<std::string> lines = numbers(run, summary, now, screen);
-  for (auto& line : lines) line = harmless(line);
+  for (auto& line : lines) line = shown(line, screen.utf8);
   if (run.steps.size() > 0) add_panels(lines, run, screen);
   lines.resize(std::min(lines.size(), static_cast<std::size_t>(std::max(1, screen.rows))));
   for (auto& line : lines) {

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 
 namespace llampi::report {
@@ -43,21 +42,6 @@ std::vector<double> ends_of_groups(std::span<const double> values, std::size_t g
   return ends;
 }
 
-std::vector<double> smooth(std::span<const double> values, double weight) {
-  std::vector<double> smoothed;
-  double average = 0, remaining = 1;
-  for (const double value : values) {
-    if (std::isnan(value)) {
-      smoothed.push_back(kNone);
-      continue;
-    }
-    average = weight * average + (1 - weight) * value;
-    remaining *= weight;
-    smoothed.push_back(average / (1 - remaining));
-  }
-  return smoothed;
-}
-
 Bounds bounds_of(std::span<const double> values) {
   Bounds bounds{kNone, kNone};
   for (const double value : values) {
@@ -65,20 +49,6 @@ Bounds bounds_of(std::span<const double> values) {
     bounds = {std::fmin(bounds.low, value), std::fmax(bounds.high, value)};
   }
   return std::isnan(bounds.low) ? Bounds() : bounds;
-}
-
-std::vector<double> ticks(double low, double high, int wanted) {
-  if (!(high > low) || wanted < 1) return {low};
-  const double rough = (high - low) / wanted, power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double factor : {5, 2, 1}) {
-    if (factor * power >= rough) step = factor * power;
-  }
-  std::vector<double> found;
-  for (auto i = static_cast<std::int64_t>(std::ceil(low / step - 1e-9));
-       static_cast<double>(i) * step <= high + 1e-9 * step; ++i)
-    found.push_back(static_cast<double>(i) * step);
-  return found;
 }
 
 double median(std::span<const double> values) {

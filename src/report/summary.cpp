@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <span>
+#include <vector>
 
 #include "llampi/core/text.hpp"
 #include "llampi/report/series.hpp"
@@ -28,6 +30,28 @@ double recent_median(const Steps& steps, const char* key) {
   const auto* values = steps.find(key);
   if (values == nullptr) return kNotKnown;
   return median(std::span(*values).last(std::min(kRecentSteps, values->size())));
+}
+
+std::optional<SlowRank> slow_rank_of(const Steps& steps) {
+  const auto* ranks = steps.find("slowest_rank");
+  const auto* seconds = steps.find("slowest_rank_seconds");
+  if (ranks == nullptr || seconds == nullptr) return std::nullopt;
+  const std::size_t begin = ranks->size() - std::min(kRecentSteps, ranks->size());
+  std::map<double, std::vector<double>> seconds_of;
+  SlowRank slow;
+  for (std::size_t i = begin; i < ranks->size(); ++i) {
+    if (std::isnan((*ranks)[i])) continue;
+    ++slow.of_steps;
+    seconds_of[(*ranks)[i]].push_back((*seconds)[i]);
+  }
+  if (seconds_of.empty()) return std::nullopt;
+  const auto& [rank, its_seconds] =
+      *std::ranges::max_element(seconds_of, {}, [](const auto& entry) { return entry.second.size(); });
+  slow.rank = static_cast<std::int64_t>(rank);
+  slow.steps = std::ssize(its_seconds);
+  slow.seconds = median(its_seconds);
+  slow.mean_seconds = recent_median(steps, "mean_rank_seconds");
+  return slow;
 }
 
 double sum_of(const Steps& steps, const char* key) {
@@ -78,6 +102,7 @@ Summary summarize(const Run& run, double now) {
   s.tokens_per_second = recent_median(run.steps, "tokens_per_second");
   s.step_seconds = recent_median(run.steps, "step_seconds");
   s.mfu = recent_median(run.steps, "mfu");
+  s.slow_rank = slow_rank_of(run.steps);
   const auto* memory = run.steps.find("memory_bytes");
   s.memory_bytes = memory == nullptr ? kNotKnown : bounds_of(*memory).high;
   const auto& losses = run.evaluations.loss;

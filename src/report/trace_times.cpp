@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -14,6 +13,7 @@ namespace llampi::report {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::json;
 
 constexpr std::size_t kMostRanks = 64;
 constexpr std::uintmax_t kLargestTrace = std::uintmax_t{256} << 20;
@@ -55,53 +55,74 @@ double common_length(const Times& a, const Times& b) {
   return length;
 }
 
-bool is_collective(const std::string& operation) {
-  static const std::set<std::string> kCollectives = {"unshard", "reduce", "all_reduce", "reduce_scatter",
-                                                     "all_gather"};
-  return kCollectives.contains(operation);
-}
-
 bool is_copy(const std::string& operation) { return operation == "h2d" || operation == "d2h"; }
+
+/// Whose time is mostly that of computing, though ranks agree on a few numbers in them.
+bool computes(const std::string& operation) { return operation == "norm" || operation == "fp8_scales"; }
 
 /// That only frees a buffer.
 bool is_nothing(const std::string& operation) { return operation == "reshard"; }
 
-}  // namespace
-
-RankTimes trace_times(const std::string& text) try {
-  RankTimes result;
-  const auto trace = nlohmann::json::parse(text, nullptr, false);
-  if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) return result;
-  Times compute, collectives, copies;
-  std::map<std::int64_t, std::pair<double, double>> steps;
-  for (const auto& event : trace["traceEvents"]) {
-    if (!event.is_object() || event.value("ph", "") != "X") continue;
-    const double begin = event.value("ts", 0.0), end = begin + event.value("dur", 0.0);
+/// What events add up to, as long as they come.
+class Sums {
+ public:
+  /// @throws json::exception for an event with values of other types
+  void add(const json& event) {
+    if (event.value("ph", "") != "X") return;
+    const double begin = event.value("ts", 0.0), end = begin + std::max(0.0, event.value("dur", 0.0));
     const auto operation = event.value("cat", std::string());
-    result.rank = event.value("pid", 0);
-    if (const auto arguments = event.find("args"); arguments != event.end() && arguments->is_object()) {
+    result_.rank = event.value("pid", 0);
+    const auto found = event.find("args");
+    const bool has_arguments = found != event.end() && found->is_object();
+    if (has_arguments) {
       auto& [first, last] =
-          steps.try_emplace(arguments->value("step", std::int64_t{0}), begin, end).first->second;
+          steps_.try_emplace(found->value("step", std::int64_t{0}), begin, end).first->second;
       first = std::min(first, begin);
       last = std::max(last, end);
     }
-    if (is_nothing(operation)) continue;
-    (is_collective(operation) ? collectives : is_copy(operation) ? copies : compute).emplace_back(begin, end);
-    result.operations[operation] += end - begin;
+    if (is_nothing(operation)) return;
+    const bool is_collective = has_arguments && found->contains("ranks") && !computes(operation);
+    (is_collective ? collectives_ : is_copy(operation) ? copies_ : compute_).emplace_back(begin, end);
+    result_.operations[operation] += end - begin;
   }
-  result.steps = std::ssize(steps);
-  if (steps.empty()) return result;
-  const double scale = 1e-6 / static_cast<double>(steps.size());
-  for (const auto& [step, ends] : steps) result.step += scale * (ends.second - ends.first);
-  compute = united(std::move(compute));
-  collectives = united(std::move(collectives));
-  result.compute = scale * length_of(compute);
-  result.communication = scale * length_of(collectives);
-  result.exposed = scale * (length_of(collectives) - common_length(collectives, compute));
-  result.copies = scale * length_of(united(std::move(copies)));
-  for (auto& [operation, time] : result.operations) time *= scale;
-  return result;
-} catch (const nlohmann::json::exception&) {  // a value of another type
+
+  RankTimes result() && {
+    result_.steps = std::ssize(steps_);
+    if (steps_.empty()) return {};
+    const double scale = 1e-6 / static_cast<double>(steps_.size());
+    for (const auto& [step, ends] : steps_) result_.step += scale * (ends.second - ends.first);
+    compute_ = united(std::move(compute_));
+    collectives_ = united(std::move(collectives_));
+    result_.compute = scale * length_of(compute_);
+    result_.communication = scale * length_of(collectives_);
+    result_.exposed = scale * (length_of(collectives_) - common_length(collectives_, compute_));
+    result_.copies = scale * length_of(united(std::move(copies_)));
+    for (auto& [operation, time] : result_.operations) time *= scale;
+    return std::move(result_);
+  }
+
+ private:
+  RankTimes result_;
+  Times compute_, collectives_, copies_;
+  std::map<std::int64_t, std::pair<double, double>> steps_;
+};
+
+}  // namespace
+
+/// Each event is forgotten once it is added: as a tree, a trace takes several times the memory of its text.
+RankTimes trace_times(const std::string& text) try {
+  Sums sums;
+  bool in_events = false;
+  const auto take = [&](int depth, json::parse_event_t event, json& parsed) {
+    using Event = json::parse_event_t;
+    if (depth == 1 && event == Event::key) in_events = parsed == "traceEvents";
+    if (depth != 2 || event != Event::object_end || !in_events) return true;
+    sums.add(parsed);
+    return false;
+  };
+  const bool is_whole = !json::parse(text, take, false).is_discarded();
+  return is_whole ? std::move(sums).result() : RankTimes();
+} catch (const json::exception&) {  // a value of another type
   return {};
 }
 
@@ -110,7 +131,8 @@ std::vector<RankTimes> read_trace_times(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name.starts_with("rank-") && name.ends_with(".json") && entry->file_size(error) <= kLargestTrace)
+    std::error_code of_file;  // a link that leads nowhere, say
+    if (name.starts_with("rank-") && name.ends_with(".json") && entry->file_size(of_file) <= kLargestTrace)
       files.push_back(entry->path());
   }
   std::sort(files.begin(), files.end());

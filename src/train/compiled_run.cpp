@@ -12,6 +12,15 @@
 
 namespace llampi::train {
 
+Config with_strategy(Config config, fsdp::Strategy strategy) {
+  auto& f = config.fsdp;
+  f.strategy = strategy;
+  f.shard_optimizer_over_replicas = f.shard_optimizer_over_replicas && fsdp::has_replicas(strategy);
+  f.all_reduce_stream = f.all_reduce_stream && fsdp::is_hybrid(strategy);
+  if (!fsdp::is_hybrid(strategy)) f.shard_group_size.reset();
+  return config;
+}
+
 CompiledRun compile_run(const Config& config, const RunShape& shape) {
   CompiledRun run;
   run.shape = shape;

@@ -37,7 +37,7 @@ void check_together(const Config& c) {
                      word_of(c.fsdp.strategy));
   }
   if (c.fsdp.shard_optimizer_over_replicas) {
-    if (c.fsdp.strategy != fsdp::Strategy::no_shard && !fsdp::is_hybrid(c.fsdp.strategy)) {
+    if (!fsdp::has_replicas(c.fsdp.strategy)) {
       throw_user_error(
           "fsdp.shard_optimizer_over_replicas = true needs fsdp.strategy = no_shard or a hybrid strategy: with {} each "
           "rank has a part of the optimizer state already",

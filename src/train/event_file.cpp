@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <concepts>
+#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -23,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kPieceBytes = std::size_t{64} << 10;
 constexpr std::string_view kBeginning = "events.out.tfevents.", kOwnEnding = ".llampi";
 
 constexpr std::array<std::uint32_t, 256> castagnoli_table() {
@@ -158,8 +160,9 @@ void forget(const fs::path& old) {
   }
 }
 
-/// Writes what there is so far; returns the file's name. While it is written it has a name that TensorBoard passes over.
-fs::path write_so_far(const fs::path& folder, std::string_view lines) {
+/// Writes what there is so far, piece by piece: a long run's lines are not kept in memory. Returns the file's name. While it is
+/// written it has a name that TensorBoard passes over.
+fs::path write_so_far(const fs::path& folder, const fs::path& metrics) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw_user_error("cannot create the folder {}: {}", folder.string(), error.message());
@@ -168,13 +171,20 @@ fs::path write_so_far(const fs::path& folder, std::string_view lines) {
   const fs::path file = new_name(folder, older);
   const double now = unix_seconds();
   std::string records = tf_record(first_event(now)) + tf_record(restart_event(now));
-  while (!lines.empty()) {
-    const auto end = std::min(lines.find('\n'), lines.size() - 1);
-    records += record_of(lines.substr(0, end + 1), now);
-    lines.remove_prefix(end + 1);
-  }
   const io::TemporaryFile temporary(io::temporary_beside(folder / "events"));
-  io::PosixFile::create(temporary.path()).write_at(0, std::as_bytes(std::span(records)));
+  const auto out = io::PosixFile::create(temporary.path());
+  std::int64_t written = 0;
+  const auto write = [&] {
+    out.write_at(written, std::as_bytes(std::span(records)));
+    written += std::ssize(records);
+    records.clear();
+  };
+  std::ifstream in(metrics, std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    records += record_of(line, now);
+    if (records.size() >= kPieceBytes) write();
+  }
+  write();
   io::rename_into_place(temporary.path(), file);
   for (const auto& old : older) forget(old);
   return file;
@@ -212,8 +222,8 @@ std::string scalars_event(double time, std::int64_t step, const std::vector<Scal
   return double_field(1, time) + integer_field(2, step) + bytes_field(5, summary);
 }
 
-EventFile::EventFile(const fs::path& folder, std::string_view metrics_lines)
-    : file_(write_so_far(folder, metrics_lines)) {}
+EventFile::EventFile(const fs::path& folder, const fs::path& metrics)
+    : file_(write_so_far(folder, metrics)) {}
 
 void EventFile::append(std::string_view metrics_line) try {
   static_cast<void>(file_.append(record_of(metrics_line, unix_seconds())));

@@ -43,9 +43,9 @@ std::string scalars_event(double time, std::int64_t step, const std::vector<Scal
 /// knows. One rank has it.
 class EventFile {
  public:
-  /// @param metrics_lines the whole of metrics.jsonl, cut back to where the run continues
+  /// @param metrics metrics.jsonl, cut back to where the run continues
   /// @throws UserError if the folder cannot be written
-  EventFile(const std::filesystem::path& folder, std::string_view metrics_lines);
+  EventFile(const std::filesystem::path& folder, const std::filesystem::path& metrics);
 
   /// Adds a line of metrics.jsonl. While it cannot be written, it is kept in memory: a run does not end because of this file.
   void append(std::string_view metrics_line);

@@ -33,8 +33,10 @@ const std::filesystem::path& mended(const std::filesystem::path& file) {
     return file;
   }
   const auto open = io::PosixFile::open_for_writing(file);
-  const std::string text = io::read_whole(file);
-  if (!text.ends_with('\n')) open.write_at(open.size(), std::as_bytes(std::span("\n", 1)));
+  char last = 0;
+  const auto size = static_cast<std::int64_t>(bytes);
+  io::PosixFile::open_for_reading(file).read_at(size - 1, std::as_writable_bytes(std::span(&last, 1)));
+  if (last != '\n') open.write_at(size, std::as_bytes(std::span("\n", 1)));
   return file;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "train/lock_holder.hpp"
+#include "llampi/train/lock_holder.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -48,15 +48,19 @@ LockHolder::~LockHolder() {
   fs::remove(file_, ignored);
 }
 
-std::string describe_lock_holder(const fs::path& folder) try {
+std::string to_string(const RunningJob& job) {
+  return fmt::format("{}process {} on {}", job.scheduler_job.empty() ? "" : job.scheduler_job + ", ",
+                     job.process, job.host);
+}
+
+std::optional<RunningJob> running_job(const fs::path& folder) try {
   const auto json = nlohmann::json::parse(io::read_whole(file_in(folder)));
-  const std::string host = json.at("host"), job = json.at("job"), since = json.at("since");
-  const std::int64_t process = json.at("process");
-  const bool here = host == host_name() && json.at("processes_of") == process_namespace();
-  if (here && process_state(process) == 0) return "";  // it was killed; another job has the folder since
-  return fmt::format(" ({}process {} on {}, since {})", job.empty() ? "" : job + ", ", process, host, since);
+  RunningJob job{json.at("job"), json.at("process"), json.at("host"), json.at("since")};
+  const bool here = job.host == host_name() && json.at("processes_of") == process_namespace();
+  if (here && process_state(job.process) == 0) return std::nullopt;
+  return job;
 } catch (const std::exception&) {  // not there, or not whole
-  return "";
+  return std::nullopt;
 }
 
 }  // namespace llampi::train

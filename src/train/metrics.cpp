@@ -48,6 +48,12 @@ std::string fp8_counts(const std::optional<device::Fp8Counts>& counts) {
                      counts->zero_scales);
 }
 
+std::string slowest_rank(const std::optional<SlowestRank>& slowest) {
+  if (!slowest) return "";
+  return fmt::format(R"(, "slowest_rank": {}, "slowest_rank_seconds": {}, "mean_rank_seconds": {})",
+                     slowest->rank, number(slowest->seconds), number(slowest->mean_seconds));
+}
+
 /// Cuts the file back. Returns the step of its last line, if that is one of training.
 std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step) {
   const Kept kept = kept_lines(file, last_step);
@@ -60,11 +66,11 @@ std::int64_t cut_back(const std::filesystem::path& file, std::int64_t last_step)
 std::string to_json(const StepMetrics& m) {
   return fmt::format(
       R"({{"step": {}, "loss": {}, "grad_norm": {}, "lr": {}, "tokens": {}, "tokens_seen": {}, "step_seconds": {}, )"
-      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}{}, "time": {:.3f}}})",
+      R"("data_seconds": {}, "tokens_per_second": {}, "tokens_per_second_per_rank": {}, "mfu": {}, "memory_bytes": {}{}, "checkpoint_stall_seconds": {}{}{}{}, "time": {:.3f}}})",
       m.step, number(m.loss), number(m.grad_norm), number(m.lr), m.tokens, m.tokens_seen,
       number(m.step_seconds), number(m.data_seconds), number(m.tokens_per_second),
       number(m.tokens_per_second_per_rank), number(m.mfu), m.memory_bytes, process_bytes(m.gpu_process_bytes),
-      number(m.checkpoint_stall_seconds), fp8_counts(m.fp8),
+      number(m.checkpoint_stall_seconds), slowest_rank(m.slowest), fp8_counts(m.fp8),
       m.loss_scale > 0 ? fmt::format(R"(, "loss_scale": {})", number(m.loss_scale)) : "", m.time);
 }
 

@@ -15,6 +15,13 @@
 
 namespace llampi::train {
 
+/// Of the time of a step in which a rank did not wait for others.
+struct SlowestRank {
+  int rank = 0;
+  double seconds = 0;       ///< of this rank
+  double mean_seconds = 0;  ///< of all
+};
+
 struct StepMetrics {
   std::int64_t step = 0;
   double loss = 0;
@@ -32,8 +39,9 @@ struct StepMetrics {
   std::int64_t gpu_process_bytes = 0;  ///< -1: not known; 0: on CPUs
   /// Of all ranks' casts to 8 bits; nothing where there are none.
   std::optional<device::Fp8Counts> fp8 = {};
-  double checkpoint_stall_seconds = 0;  ///< since the line before: that training waited for saving
-  double time = 0;                      ///< when the step was done: seconds since 1970, UTC
+  std::optional<SlowestRank> slowest = {};  ///< on CPUs with several ranks
+  double checkpoint_stall_seconds = 0;      ///< since the line before: that training waited for saving
+  double time = 0;                          ///< when the step was done: seconds since 1970, UTC
 };
 
 /// One line without its end; values that are not finite are null.

@@ -10,6 +10,7 @@
 #include "llampi/core/error.hpp"
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
 
 namespace llampi::train {
 namespace {
@@ -85,17 +86,18 @@ std::string prometheus_text(const Standing& standing, const std::string& run) {
 
 PrometheusFile::PrometheusFile(fs::path file, std::string run, const Log& log)
     : file_(io::follow_links(std::move(file))), run_(std::move(run)), log_(log) {
+  const io::OutputFile output{.path = file_,
+                              .kind = "a file that log.prometheus wrote",
+                              .is_own = is_own_file,
+                              .option = "log.prometheus",
+                              .advice = "name another file"};
+  output.check();
   std::error_code ignored;
-  const auto status = fs::status(file_, ignored);
-  if (fs::exists(status) && (!fs::is_regular_file(status) || !is_own_file(file_))) {
-    throw_user_error(
-        "log.prometheus = {} exists and is not a file that log.prometheus wrote; name another file",
-        file_.string());
-  }
   const fs::path folder = file_.has_parent_path() ? file_.parent_path() : ".";
   if (!fs::is_directory(folder, ignored))
-    throw_user_error("log.prometheus = {}: there is no folder {}; create it, or name another file",
-                     file_.string(), folder.string());
+    throw_user_error("{}: there is no folder {}; create it, or name another file", output.name(),
+                     folder.string());
+  io::clear_leftovers(file_, {});
 }
 
 void PrometheusFile::write(const Standing& standing) try {

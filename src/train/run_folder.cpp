@@ -32,6 +32,13 @@ void write_text(const fs::path& file, const std::string& text, std::ios::openmod
   if (!out) throw_user_error("cannot write {}; check the path and its permissions", file.string());
 }
 
+/// " (Slurm job 17, process 4711 on node7, since 2026-11-22T15:00:00Z)"; empty where it is not known. Of a job that was killed
+/// nothing is said: another one has the folder since.
+std::string describe_lock_holder(const fs::path& folder) {
+  const auto job = running_job(folder);
+  return job ? fmt::format(" ({}, since {})", to_string(*job), job->since) : "";
+}
+
 [[noreturn]] void refuse(const fs::path& folder) {
   throw_user_error("{} is in use by another job{}; wait for it to finish, or choose another run.dir",
                    folder.string(), describe_lock_holder(folder));
@@ -106,8 +113,7 @@ void RunFolder::open(const std::string& config, MoreFiles more, std::int64_t las
   write_text(config_file(), config);
   const fs::path metrics = folder_ / "metrics.jsonl";
   metrics_ = std::make_unique<MetricsFile>(metrics, last_step);
-  if (more.tensorboard)
-    events_ = std::make_unique<EventFile>(folder_ / "tensorboard", io::read_whole(metrics));
+  if (more.tensorboard) events_ = std::make_unique<EventFile>(folder_ / "tensorboard", metrics);
   history_ = std::make_unique<HistoryFile>(folder_ / "history.jsonl");
 }
 

@@ -10,9 +10,9 @@
 
 #include "llampi/core/log.hpp"
 #include "llampi/io/posix_file.hpp"
+#include "llampi/train/lock_holder.hpp"
 #include "train/event_file.hpp"
 #include "train/history.hpp"
-#include "train/lock_holder.hpp"
 #include "train/metrics.hpp"
 
 namespace llampi::train {

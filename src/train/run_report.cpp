@@ -13,6 +13,7 @@
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
+#include "train/run_warnings.hpp"
 
 namespace llampi::train {
 namespace {
@@ -53,9 +54,7 @@ void RunReport::describe(std::int64_t total_steps) {
               comm::format_placement(topology.node_of_rank));
   describe_device();
   log_.info("fsdp: {}", strategy_in_words());
-  if (config_.run.verify_replicas_every > 0 && engine_.groups().replica_count() == 1)
-    log_.warning("run.verify_replicas_every has no effect: with fsdp.strategy = {} there are no replicas",
-                 word_of(config_.fsdp.strategy));
+  warn_of_keys_without_effect(config_, compute_.on_gpu(), engine_.groups(), log_);
   if (config_.run.verify_replicas_every > 0 && config_.fsdp.shard_optimizer_over_replicas)
     log_.warning(
         "run.verify_replicas_every compares only the gathered parameters: with fsdp.shard_optimizer_over_replicas each replica has "

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/run_text.hpp"
 
-#include <algorithm>
-#include <cctype>
 #include <sstream>
 #include <string_view>
+
+#include "llampi/core/text.hpp"
 
 namespace llampi::train {
 namespace {
@@ -78,10 +78,8 @@ std::string with_value(const std::string& text, const std::string& key, const st
   return result;
 }
 
-std::string with_note(const std::string& text, const std::string& key, std::string note) {
-  std::replace_if(
-      note.begin(), note.end(), [](unsigned char c) { return std::iscntrl(c) != 0; }, ' ');
-  return text + std::string(kNote) + key + ": " + note + "\n";
+std::string with_note(const std::string& text, const std::string& key, const std::string& note) {
+  return text + std::string(kNote) + key + ": " + replace_controls(note, ' ') + "\n";
 }
 
 }  // namespace llampi::train

@@ -2,6 +2,7 @@
 #include "train/run_warnings.hpp"
 
 #include <algorithm>
+#include <string>
 
 #include "llampi/core/text.hpp"
 
@@ -24,6 +25,28 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
   } else {
     log.info("the last step has learning rate 0 (optimizer.min_lr)");
   }
+}
+
+void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::RankGroups& groups,
+                                 const Log& log) {
+  const auto& f = config.fsdp;
+  const auto warn = [&log](bool is_set, const std::string& setting, const std::string& reason) {
+    if (is_set) log.warning("{} has no effect: {}", setting, reason);
+  };
+  if (!on_gpu) {
+    const std::string cpus = "this run is on CPUs";
+    warn(f.product_sms > 0, fmt::format("fsdp.product_sms = {}", f.product_sms), cpus);
+    warn(f.nccl_ctas > 0, fmt::format("fsdp.nccl_ctas = {}", f.nccl_ctas), cpus);
+    warn(f.nccl_window, "fsdp.nccl_window = true", cpus);
+    warn(f.nccl_copy_engines, "fsdp.nccl_copy_engines = true", cpus);
+    warn(f.nccl_split_share, "fsdp.nccl_split_share = true", cpus);
+    warn(f.reduction == comm::Reduction::nccl, "fsdp.reduction = nccl", cpus);
+  }
+  warn(f.all_reduce_stream && groups.shard_count() == 1, "fsdp.all_reduce_stream = true",
+       "shard groups have one rank, so nothing is reduced inside them meanwhile");
+  warn(config.run.verify_replicas_every > 0 && groups.replica_count() == 1,
+       fmt::format("run.verify_replicas_every = {}", config.run.verify_replicas_every),
+       fmt::format("with fsdp.strategy = {} there are no replicas", word_of(f.strategy)));
 }
 
 void warn_of_unsaved_run(const Config& config, double step_seconds, std::int64_t steps_left, const Log& log) {

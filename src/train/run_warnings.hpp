@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "llampi/core/log.hpp"
+#include "llampi/fsdp/groups.hpp"
 #include "llampi/optim/schedule.hpp"
 #include "llampi/train/config.hpp"
 
@@ -14,6 +15,10 @@ namespace llampi::train {
 /// `first_step` on, else a line: that a schedule ends at 0 is usual.
 void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std::int64_t first_step,
                                 const Log& log);
+
+/// Of each key that asks for something and changes nothing in this run: one line with the reason.
+void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::RankGroups& groups,
+                                 const Log& log);
 
 /// Of checkpoint.every = 0 where more than an hour could be lost.
 /// @param step_seconds of a usual step

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "train/step_agreement.hpp"
 
+#include <algorithm>
+#include <cmath>
+
 namespace llampi::train {
 namespace {
 
@@ -11,16 +14,26 @@ void visit_sums(StepFacts& facts, const auto& visit) {
   visit(facts.stop.signal);
   visit(facts.stop.file);
   for (auto& word : facts.losses.words()) visit(word);
+  visit(facts.busy_microseconds);
   visit(facts.fp8.saturated);
   visit(facts.fp8.zero_scales);
 }
 
 void visit_maxima(StepFacts& facts, const auto& visit) {
+  visit(facts.busiest.number);
   visit(facts.planned_and_used);
   visit(facts.gpu_process);
 }
 
+constexpr std::int64_t kLastRank = (std::int64_t{1} << RankTime::kRankBits) - 1;
+
 }  // namespace
+
+/// Of equal times the first rank counts.
+RankTime::RankTime(double seconds, int rank)
+    : number(std::llround(std::max(0.0, seconds) * 1e6) << kRankBits | (kLastRank - rank)) {}
+
+int RankTime::rank() const { return static_cast<int>(kLastRank - (number & kLastRank)); }
 
 void StepAgreement::start(const StepFacts& own) {
   require(work_ == nullptr, "an agreement on a step that was not taken");

@@ -13,14 +13,28 @@
 
 namespace llampi::train {
 
+/// A time with the rank that took it, as one number: of several the largest has the longest time.
+struct RankTime {
+  static constexpr int kRankBits = 20;
+
+  std::int64_t number = 0;  ///< 0: none
+
+  RankTime() = default;
+  RankTime(double seconds, int rank);
+  double seconds() const { return static_cast<double>(number >> kRankBits) * 1e-6; }
+  int rank() const;
+};
+
 struct StepFacts {
   // summed over the ranks
   std::int64_t valid_labels = 0;  ///< of the batch of the step after this one
   std::int64_t failed_ranks = 0;
   StopVotes stop = {};
-  ExactSum losses;  ///< of the step before this one
+  ExactSum losses;                     ///< of the step before this one
+  std::int64_t busy_microseconds = 0;  ///< likewise: in which a rank did not wait for others; 0: not known
   device::Fp8Counts fp8;
   // the most of any rank
+  RankTime busiest = {};              ///< of busy_microseconds
   std::int64_t planned_and_used = 0;  ///< bytes, RunReport::memory_bytes()
   std::int64_t gpu_process = 0;       ///< bytes, RunReport::gpu_process_bytes()
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "llampi/fsdp/dump.hpp"
 #include "llampi/fsdp/streams.hpp"
@@ -33,6 +34,16 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
 }
 
 }  // namespace
+
+std::filesystem::path trace_file(const std::filesystem::path& folder, int rank) {
+  return folder / fmt::format("rank-{:05}.json", rank);
+}
+
+/// They are numbered from 0 on, so there is none after the first gap.
+void remove_traces_of_more_ranks(const std::filesystem::path& folder, int ranks) {
+  std::error_code ignored;
+  while (std::filesystem::remove(trace_file(folder, ranks), ignored)) ++ranks;
+}
 
 fsdp::Observer Trace::observer(std::int64_t step) {
   return [this, step](const fsdp::Action& action, int index, fsdp::Moment moment, double seconds) {

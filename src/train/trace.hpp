@@ -10,6 +10,12 @@
 
 namespace llampi::train {
 
+/// FOLDER/rank-00003.json
+std::filesystem::path trace_file(const std::filesystem::path& folder, int rank);
+/// Removes traces of ranks that a job of `ranks` ranks does not have: an earlier job with more ranks wrote them, and they would be
+/// taken for a part of this job's.
+void remove_traces_of_more_ranks(const std::filesystem::path& folder, int ranks);
+
 /// Records the actions of one list and writes them as a JSON file in the Trace Event Format (complete events,
 /// microseconds). An event's category is its operation; its arguments, where they have a meaning, are
 /// step, micro_batch, unit, stage (numbers, as `unit_name`, `stage_name` name them), pass (of

@@ -71,6 +71,7 @@ struct UnreportedStep {
   ExactSum losses;      ///< of this rank
   double own_loss = 0;  ///< their sum
   device::Fp8Counts fp8;
+  double busy_seconds = 0;   ///< that this rank did not wait for others
   bool scaled_down = false;  ///< an infinite gradient belongs to the search for the loss scale
 };
 
@@ -538,7 +539,7 @@ Outcome Trainer::loop() {
   hear();
   double last_seconds = 0;
   while (state_.step < total_steps_) {
-    const double begin = steady_seconds();
+    const double begin = steady_seconds(), waited = record_.waited_seconds();
     if (some_failed_) {
       if (!failure_) failure_ = data_failure_;
       finish_saving();  // a save that failed there fails here
@@ -571,6 +572,7 @@ Outcome Trainer::loop() {
     metrics.mfu = report_->mfu(metrics.tokens_per_second_per_rank);
     metrics.checkpoint_stall_seconds = saver_->take_stall_seconds();
     metrics.time = unix_seconds();
+    step.busy_seconds = last_seconds - (record_.waited_seconds() - waited);
     unreported_ = step;
     if (must_know_now(metrics)) {
       tell(next_batches, seconds_to_go_on(1, last_seconds));
@@ -614,6 +616,10 @@ void Trainer::tell(std::span<const device::HostBatch> next_batches, double secon
     own.fp8 = unreported_->fp8;
     own.planned_and_used = report_->memory_bytes();
     own.gpu_process = report_->gpu_process_bytes();
+    if (!compute_.on_gpu()) {  // there the host does not know what the device waits for
+      own.busiest = RankTime(unreported_->busy_seconds, world_.rank());
+      own.busy_microseconds = std::llround(unreported_->busy_seconds * 1e6);
+    }
   }
   agreement_.start(own);
 }
@@ -640,6 +646,10 @@ void Trainer::report_last_step(const StepFacts& of_all) {
   if (metrics.tokens > 0 && config_.fsdp.product_dtype == ProductDtype::fp8) note_fp8(metrics, of_all.fp8);
   metrics.memory_bytes = of_all.planned_and_used;
   metrics.gpu_process_bytes = of_all.gpu_process;
+  if (of_all.busiest.number > 0 && world_.size() > 1) {
+    const double mean = 1e-6 * static_cast<double>(of_all.busy_microseconds) / world_.size();
+    metrics.slowest = SlowestRank{of_all.busiest.rank(), of_all.busiest.seconds(), mean};
+  }
   record_.act("reporting the step");
   step_seconds_sum_ += metrics.step_seconds;
   report(metrics);
@@ -768,9 +778,9 @@ void Trainer::trace_step(std::int64_t step) {
 
 void Trainer::write_trace() {
   if (!trace_) return;
-  comm::agree(world_, [&] {
-    trace_->write(fs::path(config_.run.dir) / "trace" / fmt::format("rank-{:05}.json", world_.rank()));
-  });
+  const fs::path folder = fs::path(config_.run.dir) / "trace";
+  comm::agree(world_, [&] { trace_->write(trace_file(folder, world_.rank())); });
+  if (folder_) remove_traces_of_more_ranks(folder, world_.size());
   trace_.reset();
 }
 

@@ -17,6 +17,9 @@ std::string with_separators(std::int64_t number);
 std::string format_duration(double seconds);
 /// "1 unit", "2 units".
 std::string count(std::int64_t number, const char* one, const char* ending = "s");
+/// `text` with `replacement` for each control character but those in `kept`: of ASCII, and U+0080 to U+009F in UTF-8. So text from
+/// a file cannot control a terminal or begin a line.
+std::string replace_controls(std::string_view text, char replacement, std::string_view kept = {});
 /// Letters to insert, leave out or replace that make `b` of `a` (Levenshtein). Takes |a| |b| steps.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

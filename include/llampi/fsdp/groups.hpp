@@ -28,6 +28,8 @@ constexpr auto word_table(Strategy) {
 }
 inline const char* to_string(Strategy strategy) { return word_of(strategy); }
 inline bool is_hybrid(Strategy s) { return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2; }
+/// Whether several ranks hold the same shard, if there are enough ranks.
+inline bool has_replicas(Strategy s) { return s == Strategy::no_shard || is_hybrid(s); }
 inline bool reshards_after_forward(Strategy s) {
   return s == Strategy::full_shard || s == Strategy::hybrid_shard;
 }

@@ -90,6 +90,9 @@ class FlightRecord {
   /// A long activity outside of steps, or nullptr; a literal.
   const char* set_phase(const char* phase);
 
+  /// How many seconds the host has waited for other ranks so far, in operations. How long a device waits is not known.
+  double waited_seconds() const;
+
   // ---- any thread ----
   FlightPosition position() const;
   std::vector<FlightEntry> entries() const;  ///< the oldest first
@@ -103,8 +106,12 @@ class FlightRecord {
   std::vector<FlightEntry> ring_;
   std::vector<std::string> names_;
   std::vector<FlightOperation> captured_;
+  void set_waiting(Waiting waiting, double time);
+
   FlightPosition now_;
   std::uint64_t hash_ = 0;
+  double waited_ = 0;         ///< seconds, before waiting_since_
+  double waiting_since_ = 0;  ///< if now_.waiting is Waiting::operation
 };
 
 /// An operation between all ranks from here to the end of the scope; the host waits for it.

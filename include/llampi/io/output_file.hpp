@@ -16,9 +16,15 @@ struct OutputFile {
   std::string kind;  ///< "a token file": what is_own() is true for
   std::function<bool(const std::filesystem::path&)> is_own;
   bool overwrite = false;  ///< any regular file may be replaced
+  std::string option =
+      {};  ///< that names the path, for messages: "log.prometheus"; empty: they begin with the path
+  std::string advice = "name another file, or replace it with --overwrite";  ///< where a file is not replaced
 
   /// For before the work begins. @throws UserError if something else is there
   void check() const;
+  std::string name() const {
+    return (option.empty() ? "" : option + " = ") + path.string();
+  }  ///< in messages
   /// Gives a file, written and synced, its name: where nothing was, nothing that has come meanwhile is
   /// replaced but by the same rule. @throws UserError as check() does; then the temporary file is still there
   void place(const std::filesystem::path& temporary) const;

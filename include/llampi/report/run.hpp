@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "llampi/report/trace_times.hpp"
@@ -19,7 +21,8 @@ struct Steps {
   std::vector<std::int64_t> step;  ///< from 1
   std::vector<double> time;    ///< seconds since 1970 when it was done; guessed where the line does not say
   std::vector<double> tokens;  ///< labels so far
-  std::map<std::string, std::vector<double>> values;  ///< by key of metrics.jsonl: "loss", "lr", ...
+  std::map<std::string, std::vector<double>>
+      values;  ///< by key of metrics.jsonl that is shown: "loss", "lr", ...
 
   std::size_t size() const { return step.size(); }
   /// Null where no line has it.
@@ -38,7 +41,7 @@ struct HistoryEvent {
   double time = 0;
   std::int64_t step = 0;
   double seconds = 0;     ///< of a checkpoint: to write it
-  std::string text = {};  ///< the outcome of an end; the file of a checkpoint
+  std::string text = {};  ///< the outcome of an end
 };
 
 struct Run {
@@ -59,24 +62,31 @@ struct Run {
   std::int64_t last_step() const { return steps.step.empty() ? 0 : steps.step.back(); }
 };
 
-/// Follows a run.
+class LineReader;
+
+/// Follows a run. Takes about 150 bytes for each step.
 class RunReader {
  public:
   /// @throws UserError if `folder` is not the folder of a run
   explicit RunReader(std::filesystem::path folder);
+  ~RunReader();
+  RunReader(RunReader&&) noexcept;
+  RunReader& operator=(RunReader&&) noexcept;
   /// Reads what has come since the last time; a last line that is being written counts when it is whole. Where metrics.jsonl was
-  /// cut back, as by a run that continues, it is read again. Traces are read by read_traces() alone.
+  /// cut back, as by a run that continues, it is read again. What cannot be read now stays as it was. Traces are read by
+  /// read_traces() alone.
   void update();
   void read_traces();
   const Run& run() const { return run_; }
+  Run take() && { return std::move(run_); }
 
  private:
+  void read();
   void read_metrics();
   void read_history();
 
   Run run_;
-  std::uint64_t inode_ = 0;  ///< of metrics.jsonl
-  std::int64_t bytes_ = 0;   ///< of it that are read
+  std::unique_ptr<LineReader> metrics_, history_;
 };
 
 /// All of a run. @throws UserError if `folder` is not the folder of a run

@@ -23,7 +23,7 @@ struct Screen {
 std::vector<std::string> plot(std::span<const double> values, int columns, int rows, bool utf8);
 
 /// State, progress, numbers and curves of a run. Lines without their end, none longer than the screen is wide and no more than it
-/// has rows. Control characters of names are replaced.
+/// has rows. Characters of names that control a terminal or that it cannot show are question marks.
 /// @param now seconds since 1970
 std::vector<std::string> screen_lines(const Run& run, const Screen& screen, double now);
 

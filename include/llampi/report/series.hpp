@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Curves for the eye: fewer points, smoother, with round numbers on the axes. Values that are not a number are gaps.
+// Curves for the eye: fewer points. Values that are not a number are gaps.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,11 @@ Thinned thin(std::span<const double> values, std::size_t group);
 /// The last of each group: where it ends on an axis.
 std::vector<double> ends_of_groups(std::span<const double> values, std::size_t group);
 
-/// Exponential moving average, corrected for its beginning as Adam's moments are: TensorBoard's. @param weight of what was before,
-/// in [0, 1)
-std::vector<double> smooth(std::span<const double> values, double weight);
-
 /// Least and largest value; {0, 1} where there is none.
 struct Bounds {
   double low = 0, high = 1;
 };
 Bounds bounds_of(std::span<const double> values);
-
-/// Round numbers in [low, high], about `wanted` of them: multiples of 1, 2 or 5 times a power of ten.
-std::vector<double> ticks(double low, double high, int wanted);
 
 /// Not a number where there is no value. Of an even number of values the mean of the middle two.
 double median(std::span<const double> values);

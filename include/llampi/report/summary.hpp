@@ -10,6 +10,14 @@
 
 namespace llampi::report {
 
+/// The rank that waited least for the others, in most of the last steps.
+struct SlowRank {
+  std::int64_t rank = 0;
+  std::int64_t steps = 0, of_steps = 0;  ///< in which it was this one
+  double seconds = 0;                    ///< without waiting, in a step: the median where it was the slowest
+  double mean_seconds = 0;               ///< of all ranks
+};
+
 /// Not a number, 0 and empty where it is not known.
 struct Summary {
   std::string
@@ -23,6 +31,7 @@ struct Summary {
   double tokens = 0;                                        ///< labels so far
   double tokens_per_second = 0, mfu = 0, step_seconds = 0;  ///< medians of the last steps
   double memory_bytes = 0;                                  ///< the most so far
+  std::optional<SlowRank> slow_rank = {};
   double seconds_left = 0;  ///< of training; not a number where nothing is left
   // Added up over all steps that metrics.jsonl has:
   double seconds_in_steps = 0, seconds_for_data = 0, seconds_for_checkpoints = 0;

@@ -32,6 +32,9 @@ struct CompiledRun {
   std::int64_t max_positions = 0;  ///< of a sequence: the model's max_position_embeddings
 };
 
+/// The configuration with another strategy, without the keys that this one does not have.
+Config with_strategy(Config config, fsdp::Strategy strategy);
+
 /// What every rank of train() would compile. Reads the model's config.json and nothing else. Threads that
 /// nothing says are the cores that this process may run on over the ranks of a node.
 /// @throws UserError for what train() would refuse of it

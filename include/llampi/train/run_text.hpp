@@ -25,6 +25,6 @@ RunText read_run_text(const std::string& text);
 /// `text` with another value of a key that it holds; unchanged where it does not.
 std::string with_value(const std::string& text, const std::string& key, const std::string& value);
 /// `text` with a note at its end. Line ends and other control characters of the note become spaces.
-std::string with_note(const std::string& text, const std::string& key, std::string note);
+std::string with_note(const std::string& text, const std::string& key, const std::string& note);
 
 }  // namespace llampi::train

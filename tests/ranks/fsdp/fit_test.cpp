@@ -95,6 +95,24 @@ TEST_F(Fit, AdvisesToDivideTheStateAmongReplicas) {
   EXPECT_THAT(refusal(small, small), EndsWith("it would fit with shard_optimizer_over_replicas = true"));
 }
 
+TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
+  options_.batch = {1, 16};
+  options_.strategy = Strategy::hybrid_shard;
+  options_.shard_group_size = 2;
+  options_.shard_optimizer_over_replicas = options_.all_reduce_stream = true;
+  groups_ = make_groups(options_.strategy, {0, 0, 0, 0}, 2);
+  const auto fits = [](const auto&, const RankGroups& groups) { return groups.replica_count() == 1; };
+  const auto sizes = device::make_cpu_sizes(1);
+  const auto found = find_fit({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits});
+  ASSERT_TRUE(found);
+  std::string changes;
+  for (const auto& [field, value] : found->changes) changes += field + " = " + value + "; ";
+  EXPECT_EQ(
+      changes,
+      "strategy = full_shard; shard_optimizer_over_replicas = false; all_reduce_stream = false; shard_group_size = "
+      "node; ");
+}
+
 TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
   const auto sizes = device::make_gpu_sizes();
   options_.batch = {4, 1024};

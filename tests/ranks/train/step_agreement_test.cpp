@@ -23,6 +23,8 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     own.fp8 = {.saturated = 2, .zero_scales = rank};
     own.planned_and_used = std::int64_t{1} << (40 + rank);
     own.gpu_process = -rank;
+    own.busy_microseconds = 10 + rank;
+    own.busiest = RankTime(rank == (step + 1) % ranks ? 3600.25 : 0.001, static_cast<int>(rank));
     agreement.start(own);
     world.barrier();  // whatever a step does meanwhile
     StepFacts all = agreement.take();
@@ -37,6 +39,9 @@ TEST(StepAgreement, SumsAndMaximaOfAllRanksComeLater) {
     EXPECT_EQ(all.fp8.zero_scales, sum);
     EXPECT_EQ(all.planned_and_used, std::int64_t{1} << (40 + ranks - 1));
     EXPECT_EQ(all.gpu_process, 0);
+    EXPECT_EQ(all.busy_microseconds, 10 * ranks + sum);
+    EXPECT_EQ(all.busiest.rank(), (step + 1) % ranks);
+    EXPECT_DOUBLE_EQ(all.busiest.seconds(), 3600.25);
   }
 }
 

@@ -2,8 +2,10 @@
 // Whole runs in a temporary folder: what they write, evaluate and refuse.
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <thread>
 
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
@@ -30,6 +32,20 @@ TEST_F(Train, WritesOneLinePerStepAndTheCheckpointsAskedFor) {
   for (const auto& file : checkpoint::list_checkpoints(folder_ / "a")) names.push_back(file.filename());
   EXPECT_EQ(names, (std::vector<std::string>{"step-00000004.h5", "step-00000008.h5", "step-00000012.h5"}));
   EXPECT_TRUE(fs::exists(folder_ / "a" / "config.ini"));
+}
+
+// The fifth step is reported while the sixth runs.
+TEST_F(Train, SaysWhichRankIsTheSlowestInAStep) {
+  const int slow = world().size() - 1;
+  run(config("a"), at_step(5, slow, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); }));
+  const auto lines = metrics("a");
+  if (world().size() == 1) {
+    EXPECT_FALSE(lines[5].contains("slowest_rank"));
+    return;
+  }
+  EXPECT_EQ(lines[5]["slowest_rank"], slow);
+  EXPECT_GE(lines[5]["slowest_rank_seconds"].get<double>(), 1);
+  for (const auto& line : lines) EXPECT_LE(line["mean_rank_seconds"], line["slowest_rank_seconds"]);
 }
 
 TEST_F(Train, WarnsOfCheckpointsThatOtherOptionsKept) {

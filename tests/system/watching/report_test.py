@@ -54,11 +54,14 @@ def check_page(text, of_test, names):
         assert run["steps"]["step"] == [line["step"] for line in steps]
         assert run["steps"]["tokens"] == [line["tokens_seen"] for line in steps]
         assert run["steps"]["time"] == [line["time"] for line in steps]
-        for key in steps[0].keys() - {"step", "tokens_seen", "time"}:
+        for key in steps[0].keys() - {"step", "tokens", "tokens_seen", "tokens_per_second_per_rank", "time"}:
             assert run["steps"]["values"][key]["mean"] == [line[key] for line in steps], key
         assert run["evaluations"]["loss"] == [line["eval_loss"] for line in evaluations]
-        kinds = [event["event"] for event in of_test.lines(run["name"], "history.jsonl") if event["event"] != "memory"]
-        assert [event["kind"] for event in run["events"]] == kinds, run["events"]
+        history = of_test.lines(run["name"], "history.jsonl")
+        assert [event["kind"] for event in run["jobs"]] == [event["event"] for event in history if event["event"] in ("start", "end")], run["jobs"]
+        saved = [event for event in history if event["event"] == "checkpoint"]
+        assert run["checkpoints"] == {"group": 1, "step": [event["step"] for event in saved], "time": [event["time"] for event in saved]}
+        assert sum(event["checkpoints"] for event in run["jobs"]) == len(saved)
         assert run["memory"]["planned"]["device"] >= run["memory"]["used"]["device"] > 0
         assert run["config"]["data.seq_len"] == "16" and run["notes"]["data.train"]
     return data["runs"]

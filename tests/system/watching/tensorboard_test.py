@@ -8,7 +8,8 @@ import sys
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 import system_python
 
-system_python.require("tensorboard")
+system_python.require("tensorboard", how="python3 -m venv tb && tb/bin/pip install tensorboard, then "
+                      "cmake -B build -DPython3_EXECUTABLE=$PWD/tb/bin/python")
 import runs
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

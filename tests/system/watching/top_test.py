@@ -13,6 +13,9 @@ import time
 import runs
 
 
+BACK = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+
 class Terminal:
     """The program in a terminal of its own."""
 
@@ -41,6 +44,10 @@ class Terminal:
 
     def echoes(self):
         return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
+
+    def stops(self):
+        """Whether Ctrl-Z stops the program."""
+        return termios.tcgetattr(self.terminal)[6][termios.VSUSP] == b"\x1a"
 
     def drain(self):
         try:
@@ -82,15 +89,18 @@ with runs.Runs(os.path.abspath(sys.argv[1])) as of_test:
     top.read_until("\x1b[?1049h", "step 8 of 8")
     of_test.train("one", 9)
     top.read_until("step 9 of 9")  # it follows the run
-    assert not top.echoes()
+    assert not top.echoes() and not top.stops()
+    fcntl.ioctl(top.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 8, 0, 0))  # hardly any room
+    top.printed = b""
+    top.read_until("\x1b[Hone: don\x1b[K")
     top.type(b"xq")
-    assert top.status() == 0 and top.text.endswith("\x1b[?25h\x1b[?1049l"), top.text[-200:]
+    assert top.status() == 0 and top.text.endswith(BACK), top.text[-200:]
 
-    for end in (lambda top: top.type(b"\x03"), lambda top: os.kill(top.process, signal.SIGTERM)):  # Ctrl-C
+    for end in (lambda top: top.type(b"\x03"), lambda top: top.type(b"\x1c"), lambda top: os.kill(top.process, signal.SIGTERM)):  # Ctrl-C, Ctrl-backslash
         top = Terminal(of_test, "top", "one", "other")
         top.read_until("step 9 of 9", "other: done")
         end(top)
-        assert top.status() == 0 and top.text.endswith("\x1b[?25h\x1b[?1049l"), top.text[-200:]
+        assert top.status() == 0 and top.text.endswith(BACK), top.text[-200:]
 
     once = Terminal(of_test, "top", "--once", "one")
     assert once.status() == 0 and "\x1b" not in once.text and "step 9 of 9" in once.text, once.text

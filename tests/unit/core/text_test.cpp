@@ -19,6 +19,18 @@ TEST(Text, DurationsAreInTheUnitThatFits) {
   EXPECT_EQ(format_duration(-1), "0s");
 }
 
+TEST(Text, HasItsControlCharactersReplaced) {
+  EXPECT_EQ(replace_controls("a\x1b[2J\tb\x7f\n", '?'), "a?[2J?b??");
+  EXPECT_EQ(replace_controls("a\nb\r", ' ', "\n"), "a\nb ");
+  EXPECT_EQ(replace_controls("\xc2\x9b"
+                             "2J",
+                             '?'),
+            "?2J")
+      << "U+009B begins a sequence as ESC [ does";
+  EXPECT_EQ(replace_controls("caf\xc3\xa9 \xc2\xa0\xe2\x82\xac \xc2", '?'),
+            "caf\xc3\xa9 \xc2\xa0\xe2\x82\xac \xc2");
+}
+
 TEST(Text, EditDistanceCountsChangedCharacters) {
   EXPECT_EQ(edit_distance("optimiser", "optimizer"), 1U);
   EXPECT_EQ(edit_distance("kitten", "sitting"), 3U);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <set>
 #include <thread>
 
@@ -33,6 +34,36 @@ TEST(FlightRecord, KeepsTheLastOperations) {
   }
   record.end_step();
   for (const auto& entry : record.entries()) EXPECT_GT(entry.completed, 0);
+}
+
+TEST(FlightRecord, AddsUpHowLongTheRankWaitsForOthers) {
+  health::FlightRecord record;
+  const auto sleep = [](int milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  };
+  sleep(20);
+  EXPECT_EQ(record.waited_seconds(), 0);
+  const auto first = record.issue({"unshard", 0, 8, 0}), second = record.issue({"reduce", 0, 8, 0});
+  sleep(20);
+  EXPECT_EQ(record.waited_seconds(), 0) << "it was issued, and nothing waits for it";
+  record.wait(first);
+  sleep(20);
+  EXPECT_GE(record.waited_seconds(), 0.02) << "also while it waits";
+  record.wait(second);
+  sleep(20);
+  record.act("forward");
+  const double waited = record.waited_seconds();
+  EXPECT_GE(waited, 0.04);
+  sleep(20);
+  record.wait_for_device();
+  sleep(20);
+  record.act("");
+  EXPECT_EQ(record.waited_seconds(), waited) << "what a device waits for is not known";
+  {
+    const health::FlightScope scope(record, {"agreement"});
+    sleep(20);
+  }
+  EXPECT_GE(record.waited_seconds(), waited + 0.02);
 }
 
 TEST(FlightRecord, SaysWhereTheRankIs) {

@@ -73,7 +73,8 @@ class Job {
   Standing standing_of(int rank) const {
     Standing standing;
     standing.heartbeat.step = rank;
-    standing.heartbeat.marks[0] = {64, rank == other_rank ? 2U : 1U};
+    for (int i = 0; i < marks; ++i) standing.heartbeat.marks.at(static_cast<std::size_t>(i)) = {64U << i, 1};
+    if (rank == other_rank) standing.heartbeat.marks[0].hash = 2;
     return standing;
   }
   int most(int (Job::*count)(int)) {
@@ -87,6 +88,7 @@ class Job {
   int peers(int rank) { return relay(rank).peers(); }
 
   int other_rank = -1;  ///< that does something else
+  int marks = 1;        ///< that each rank has set: 12 after many steps
 
  private:
   struct Wire final : comm::Channel {
@@ -131,15 +133,19 @@ TEST(Relay, CostsARankTheSameHoweverManyThereAre) {
   for (const int nodes : {1, 9, 64, 512}) {
     SCOPED_TRACE(nodes);
     Job job(nodes, 4);
+    job.marks = 12;
     job.run(6);
     constexpr int kMost = WatchTree::kFanOut + 1 + 3;
     EXPECT_LE(job.most(&Job::peers), kMost);
     EXPECT_LE(job.most(&Job::sent), kMost);
     EXPECT_LE(job.most(&Job::received), kMost);
     EXPECT_THAT(job.relay(0).overview(job.now()).absent, IsEmpty());
-    EXPECT_EQ(job.relay(0).overview(job.now()).marks.size(), 1U);
+    EXPECT_EQ(job.relay(0).overview(job.now()).marks.size(), 12U);
     EXPECT_LE(job.relay(0).overview(job.now()).still_seconds, job.relay(0).tree().depth());
     EXPECT_LE(job.most(&Job::bytes), kMost * 800);
+    if (nodes > 1) {
+      EXPECT_LE(job.bytes(5), 1200) << "upwards alone, with what all ranks have done";
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -57,7 +58,36 @@ TEST(Page, ThinsLongRuns) {
   EXPECT_EQ(steps["step"].size(), 2667U);
   EXPECT_EQ(steps["step"].back(), 8001);
   EXPECT_EQ(steps["values"]["loss"]["low"][0], 2);
-  EXPECT_NEAR(steps["values"]["loss"]["mean"][0].get<double>(), (2 + 2 * 4.123456789012) / 3, 1e-8);
+  EXPECT_EQ(steps["values"]["loss"]["mean"][0], 3.41564) << "of 4.12.., 2 and 4.12..";
+}
+
+TEST(Page, StaysSmall) {
+  report::Run run = run_of(20000);
+  for (const char* key : {"lr", "grad_norm", "tokens_per_second", "mfu", "step_seconds", "data_seconds",
+                          "checkpoint_stall_seconds", "memory_bytes", "gpu_process_bytes"}) {
+    for (int i = 0; i < 20000; ++i) run.steps.values[key].push_back(std::sqrt(i + 2));
+  }
+  run.history.push_back({HistoryEvent::Kind::start, 1e9, 0});
+  for (int i = 1; i <= 20000; ++i) {
+    run.evaluations.step.push_back(i);
+    run.evaluations.time.push_back(1e9 + i);
+    run.evaluations.tokens.push_back(i);
+    run.evaluations.loss.push_back(i % 2);
+    run.history.push_back({HistoryEvent::Kind::checkpoint, 1e9 + i, i, i % 2 == 0 ? 1.0 : 3.0});
+  }
+  const std::string text = page(std::span(&run, 1), 0);
+  EXPECT_LT(text.size(), 1500000U);
+  const auto data = data_of(text)["runs"][0];
+  EXPECT_EQ(data["steps"]["values"]["mfu"]["mean"][0], 1.96636)
+      << "of sqrt(2) to sqrt(6): fewer digits than values have";
+  EXPECT_EQ(data["evaluations"]["group"], 20);
+  EXPECT_EQ(data["evaluations"]["step"][0], 20);
+  EXPECT_EQ(data["evaluations"]["loss"][0], 0.5);
+  EXPECT_EQ(data["checkpoints"]["step"].size(), 1000U);
+  EXPECT_EQ(data["checkpoints"]["step"].back(), 20000);
+  EXPECT_EQ(data["jobs"].size(), 1U);
+  EXPECT_EQ(data["jobs"][0]["checkpoints"], 20000);
+  EXPECT_EQ(data["jobs"][0]["checkpoint_seconds"], 2);
 }
 
 TEST(Page, LetsNoTextOfARunBecomeMarkup) {

@@ -4,11 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "llampi/core/process.hpp"
 #include "llampi/report/summary.hpp"
 #include "support/files.hpp"
 
@@ -38,6 +40,12 @@ std::string line(int step, double loss, const std::string& more = "") {
   return fmt::format(R"({{"step": {}, "loss": {}, "tokens_seen": {}, "step_seconds": 2, "mfu": null{}}})",
                      step, loss, 100 * step, more) +
          "\n";
+}
+
+std::string running_json(const std::string& host, int process) {
+  return fmt::format(
+      R"({{"job":"Slurm job 17","host":"{}","process":{},"processes_of":"{}","since":"2026-11-22T15:00:00Z"}})",
+      host, process, process_namespace());
 }
 
 TEST_F(RunFiles, AreFollowedWhileTheyGrow) {
@@ -70,6 +78,11 @@ TEST_F(RunFiles, AreReadAnewWhereTheyWereCutBack) {
   fs::rename(folder() / "new", folder() / "metrics.jsonl");
   reader.update();
   EXPECT_THAT(*reader.run().steps.find("loss"), ElementsAre(4, 7, 8, 9));
+  fs::rename(folder() / "metrics.jsonl", folder() / "away");
+  reader.update();
+  fs::create_directory(folder() / "metrics.jsonl");
+  reader.update();
+  EXPECT_EQ(reader.run().last_step(), 4) << "a file that cannot be read for a while ends nothing";
 }
 
 TEST_F(RunFiles, WithoutTimesAreGivenThem) {
@@ -87,6 +100,13 @@ TEST_F(RunFiles, MayHoldLinesThatCannotBeRead) {
   EXPECT_EQ(run.unreadable_lines, 4);
   EXPECT_THAT(run.history, SizeIs(0));
   EXPECT_FALSE(run.running);
+}
+
+TEST_F(RunFiles, OfKeysThatAreNotShownTakeNoMemory) {
+  std::string text;
+  for (int i = 1; i <= 100; ++i) text += line(i, 4, fmt::format(R"(, "later_{}": 1)", i));
+  write("metrics.jsonl", text);
+  EXPECT_EQ(read_run(folder()).steps.values.size(), 3U) << "loss, step_seconds, mfu";
 }
 
 TEST_F(RunFiles, MayBeEmpty) {
@@ -118,7 +138,7 @@ TEST_F(RunFiles, AreSummedUp) {
       "\n"
       R"({"event":"start","time":106,"step":1,"total_steps":8,"ranks":4,"planned_bytes":{"device":6}})"
       "\n");
-  write("running.json", R"({"job":"Slurm job 17","host":"node7","process":4711})");
+  write("running.json", running_json("node7", 4711));
   report::Run run = read_run(folder());
   EXPECT_EQ(run.ranks, 4);
   EXPECT_EQ(run.planned_bytes.at("device"), 6);
@@ -143,6 +163,16 @@ TEST_F(RunFiles, AreSummedUp) {
   EXPECT_EQ(summarize(run, 115).state, "ended without saying why");
   run.history.push_back({HistoryEvent::Kind::end, 112, 2, 0, "stopped"});
   EXPECT_EQ(summarize(run, 115).state, "stopped");
+}
+
+TEST_F(RunFiles, AreNotInUseByAJobThatWasKilledHere) {
+  write("metrics.jsonl", line(1, 4, R"(, "time": 102)"));
+  write("history.jsonl", "{\"event\":\"start\",\"time\":99,\"step\":0}\n");
+  write("running.json", running_json(host_name(), ::getpid()));
+  EXPECT_THAT(summarize(read_run(folder()), 103).state, HasSubstr("running (Slurm job 17, process "));
+  write("running.json", running_json(host_name(), 999999999));
+  EXPECT_EQ(summarize(read_run(folder()), 103).state, "ended without saying why")
+      << "at once, not after ten minutes";
 }
 
 TEST_F(RunFiles, OfOlderProgramsHaveNoHistory) {

@@ -90,8 +90,19 @@ TEST(ScreenLines, TellWhereARunIs) {
   EXPECT_THAT(lines, Contains(StartsWith("learning rate")));
 }
 
+TEST(ScreenLines, NameTheRankThatIsMostOftenTheSlowest) {
+  auto run = run_with(60);
+  for (int i = 1; i <= 60; ++i) {
+    run.steps.values["slowest_rank"].push_back(i % 5 == 0 ? 1 : 3);
+    run.steps.values["slowest_rank_seconds"].push_back(i % 5 == 0 ? 0.9 : 0.4);
+    run.steps.values["mean_rank_seconds"].push_back(0.25);
+  }
+  EXPECT_THAT(screen_lines(run, {.columns = 90, .rows = 40, .utf8 = false}, 1e9),
+              Contains("slowest: rank 3 in 40 of 50 steps, 400 ms a step without waiting, mean 250 ms"));
+}
+
 TEST(ScreenLines, FitTheScreen) {
-  for (const int columns : {20, 40, 80, 200}) {
+  for (const int columns : {1, 11, 12, 20, 40, 80, 200}) {
     for (const int rows : {1, 5, 10, 24, 60}) {
       for (const bool utf8 : {false, true}) {
         const auto lines = screen_lines(run_with(30), {columns, rows, utf8}, 1e9);
@@ -103,6 +114,18 @@ TEST(ScreenLines, FitTheScreen) {
       }
     }
   }
+}
+
+TEST(ScreenLines, KeepTheirNumbersOnANarrowScreen) {
+  const auto lines = screen_lines(run_with(10), {.columns = 34, .rows = 10, .utf8 = false}, 1e9);
+  EXPECT_EQ(lines[1], "step 10 of 40  #..  25 %  15s left");
+}
+
+TEST(ScreenLines, HaveOnlyWhatTheTerminalCanShow) {
+  report::Run run;
+  run.folder = "caf\xc3\xa9\xc2\x9b";
+  EXPECT_EQ(screen_lines(run, {.utf8 = true}, 0)[0], "caf\xc3\xa9?: not running");
+  EXPECT_EQ(screen_lines(run, {.utf8 = false}, 0)[0], "caf??: not running");
 }
 
 TEST(ScreenLines, OfARunWithoutStepsAreThereToo) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "support/files.hpp"
@@ -18,18 +19,25 @@ json event(const char* operation, double begin, double end, int step = 1) {
           {"tid", 0},          {"ts", begin},      {"dur", end - begin}, {"args", {{"step", step}}}};
 }
 
+/// Of an operation between ranks.
+json collective(const char* operation, double begin, double end) {
+  json made = event(operation, begin, end);
+  made["args"]["ranks"] = {2, 3};
+  return made;
+}
+
 std::string trace_of(const std::vector<json>& events) { return json{{"traceEvents", events}}.dump(); }
 
 TEST(TraceTimes, CommunicationIsExposedWhereNothingComputesBesideIt) {
   const RankTimes times = trace_times(trace_of({
       {{"name", "process_name"}, {"ph", "M"}, {"pid", 3}},
       event("h2d", 0, 1e5),
-      event("unshard", 1e5, 4e5),
+      collective("unshard", 1e5, 4e5),
       event("forward", 2e5, 3e5),
-      event("unshard", 3.5e5, 6e5),  // of another unit, on the same stream or another
+      collective("unshard", 3.5e5, 6e5),  // of another unit, on the same stream or another
       event("backward", 5e5, 8e5),
       event("reshard", 8e5, 9e5),
-      event("reduce", 7e5, 10e5),
+      collective("reduce", 7e5, 10e5),
   }));
   EXPECT_EQ(times.rank, 3);
   EXPECT_EQ(times.steps, 1);
@@ -42,6 +50,13 @@ TEST(TraceTimes, CommunicationIsExposedWhereNothingComputesBesideIt) {
   EXPECT_FALSE(times.operations.contains("reshard")) << "it takes no time";
 }
 
+TEST(TraceTimes, TakeAnyOperationThatHasRanksAsACollective) {
+  const RankTimes times = trace_times(trace_of(
+      {collective("a later one", 0, 2e6), collective("norm", 2e6, 3e6), event("a computation", 3e6, 4e6)}));
+  EXPECT_DOUBLE_EQ(times.communication, 2);
+  EXPECT_DOUBLE_EQ(times.compute, 2) << "the norm is computed, and a few numbers of it are exchanged";
+}
+
 TEST(TraceTimes, AreMeansOverSteps) {
   const RankTimes times =
       trace_times(trace_of({event("forward", 0, 2e6, 5), event("forward", 9e6, 13e6, 6)}));
@@ -52,14 +67,19 @@ TEST(TraceTimes, AreMeansOverSteps) {
 }
 
 TEST(TraceTimes, OfFilesThatAreNoTracesAreLeftOut) {
-  for (const std::string text :
-       {"", "{", "[]", R"({"traceEvents": 3})", R"({"traceEvents": [3, {"ph": "X"}, {"ph": 4}]})"})
+  for (const std::string text : {"", "{", "[]", R"({"other": [{"ph": "X", "args": {"step": 1}}]})",
+                                 R"({"traceEvents": [{"ph": "X", "args": {"step": 1}}])",
+                                 R"({"traceEvents": 3})", R"({"traceEvents": [3, {"ph": "X"}, {"ph": 4}]})"})
     EXPECT_EQ(trace_times(text).steps, 0) << text;
   const TemporaryFolder folder;
   write_text(folder / "rank-00001.json", trace_of({event("forward", 0, 1)}));
   write_text(folder / "rank-00000.json", "{");
+  std::filesystem::create_symlink("nowhere", folder / "rank-00002.json");
+  std::filesystem::create_directory(folder / "rank-00003.json");
+  for (int rank = 4; rank < 8; ++rank)
+    write_text(folder / fmt::format("rank-{:05}.json", rank), trace_of({event("forward", 0, 1)}));
   write_text(folder / "notes.json", trace_of({event("forward", 0, 1)}));
-  EXPECT_EQ(read_trace_times(folder.path()).size(), 1U);
+  EXPECT_EQ(read_trace_times(folder.path()).size(), 5U);
   EXPECT_TRUE(read_trace_times(folder / "none").empty());
 }
 

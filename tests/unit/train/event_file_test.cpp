@@ -80,10 +80,12 @@ TEST(EventFile, TakesTheCurvesOfALine) {
 }
 
 TEST(EventFile, SaysWhatTheMetricsSayAndNoMore) {
-  const TemporaryFolder folder;
+  const TemporaryFolder folder, run;
+  const fs::path metrics = run / "metrics.jsonl";
+  write_text(metrics, "");
   const std::string first = std::string(kLine) + "\n", second = R"({"step": 301, "eval_loss": 2, "time": 3})";
   {
-    EventFile events(folder.path(), "");
+    EventFile events(folder.path(), metrics);
     events.append(first);
     events.append(R"({"step": 302, "loss": 9, "time": 4})");
   }
@@ -93,7 +95,8 @@ TEST(EventFile, SaysWhatTheMetricsSayAndNoMore) {
   EXPECT_THAT(before, EndsWith(".llampi"));
   write_text(folder / "events.out.tfevents.1.of-another-program", "kept");
 
-  EventFile continued(folder.path(), first);  // metrics.jsonl was cut back
+  write_text(metrics, first);  // it was cut back
+  EventFile continued(folder.path(), metrics);
   continued.append(second);
   const auto names = names_in(folder.path());
   ASSERT_EQ(names.size(), 3U);
@@ -108,14 +111,28 @@ TEST(EventFile, SaysWhatTheMetricsSayAndNoMore) {
   EXPECT_EQ(messages[2], scalars_event(2.0, 300, scalars_of(kLine)));
   EXPECT_EQ(messages[3], scalars_event(3.0, 301, {{"eval/loss", 2}}));
 
-  const EventFile third(folder.path(), first);
+  const EventFile third(folder.path(), metrics);
   EXPECT_EQ(names_in(folder.path()).size(), 3U) << "files that were emptied before do not pile up";
+}
+
+TEST(EventFile, HasAllLinesOfALongRun) {
+  const TemporaryFolder folder, run;
+  constexpr int kSteps = 5000;
+  std::string lines;
+  for (int i = 1; i <= kSteps; ++i)
+    lines += fmt::format(R"({{"step": {}, "loss": 2, "lr": 1, "time": 3}})", i) + "\n";
+  write_text(run / "metrics.jsonl", lines);
+  const EventFile events(folder.path(), run / "metrics.jsonl");
+  const auto messages = messages_in(read_text(folder / names_in(folder.path())[0]));
+  ASSERT_EQ(messages.size(), 2U + kSteps);
+  for (int i = 1; i <= kSteps; ++i)
+    EXPECT_EQ(messages[1 + i], scalars_event(3, i, {{"train/loss", 2}, {"train/learning_rate", 1}}));
 }
 
 // A file that may not grow stands for a disk that is full.
 TEST(EventFile, WaitsForRoom) {
   const TemporaryFolder folder;
-  EventFile events(folder.path(), "");
+  EventFile events(folder.path(), folder / "none.jsonl");
   const fs::path file = folder / names_in(folder.path())[0];
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);

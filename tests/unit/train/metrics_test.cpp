@@ -73,6 +73,13 @@ TEST_F(Metrics, AStepIsOneJsonObjectWithTheKeysOfTheContract) {
   EXPECT_TRUE(json["mfu"].is_null());
 }
 
+TEST_F(Metrics, AStepOfSeveralRanksNamesTheSlowest) {
+  const auto json = nlohmann::json::parse(to_json({.slowest = SlowestRank{3, 0.25, 0.125}}));
+  EXPECT_EQ(json["slowest_rank"], 3);
+  EXPECT_EQ(json["slowest_rank_seconds"], 0.25);
+  EXPECT_EQ(json["mean_rank_seconds"], 0.125);
+}
+
 TEST_F(Metrics, ValuesThatAreNotFiniteAreNull) {
   const auto json = nlohmann::json::parse(to_json({.loss = std::numeric_limits<double>::quiet_NaN(),
                                                    .grad_norm = std::numeric_limits<double>::infinity()}));

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <limits>
 #include <regex>
 #include <sstream>
 #include <string>
 
+#include "llampi/io/temporary_file.hpp"
 #include "support/files.hpp"
 #include "train/prometheus.hpp"
 
@@ -77,14 +80,27 @@ TEST(Prometheus, AFileIsReplacedAsAWhole) {
   EXPECT_THAT(names_in(folder.path()), ElementsAre("a.prom"));
 }
 
+TEST(Prometheus, AJobThatIsKilledLeavesNothingForLong) {
+  const TemporaryFolder folder;
+  if (::fork() == 0) {
+    write_text(io::temporary_beside(folder / "a.prom"), "a part");
+    ::_exit(0);
+  }
+  ::wait(nullptr);
+  ASSERT_EQ(names_in(folder.path()).size(), 1U);
+  const PrometheusFile next(folder / "a.prom", "a", Log());
+  EXPECT_THAT(names_in(folder.path()), ElementsAre());
+}
+
 TEST(Prometheus, AFileOfAnotherKindIsNotReplaced) {
   const TemporaryFolder folder;
   write_text(folder / "notes", "mine\n");
   EXPECT_EQ(user_error([&] { PrometheusFile(folder / "notes", "a", Log()); }),
             "log.prometheus = " + (folder / "notes").string() +
-                " exists and is not a file that log.prometheus wrote; name another file");
+                " already exists and is not a file that log.prometheus wrote: name another file");
   EXPECT_EQ(read_text(folder / "notes"), "mine\n");
-  EXPECT_THAT(user_error([&] { PrometheusFile(folder.path(), "a", Log()); }), HasSubstr("exists and is not"));
+  EXPECT_THAT(user_error([&] { PrometheusFile(folder.path(), "a", Log()); }),
+              HasSubstr(" is a folder: give the name of a file"));
   EXPECT_THAT(user_error([&] { PrometheusFile(folder / "none" / "a.prom", "a", Log()); }),
               HasSubstr("there is no folder"));
 }
