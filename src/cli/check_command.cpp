@@ -1,46 +1,90 @@
 // SPDX-License-Identifier: Apache-2.0
 // llampi check
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
+#include "cli/keys.hpp"
+#include "cli/options.hpp"
 #include "cli/ranks.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
+#include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/selfcheck/check.hpp"
+#include "llampi/train/preflight.hpp"
 
 namespace llampi::cli {
 namespace {
 
 constexpr const char* kCheckUsage =
     R"(Usage: [mpirun -n RANKS] llampi check [--device auto|cpu|cuda] [--all] [--json]
+       [mpirun -n RANKS] llampi check --config FILE [--section.key=value ...] [--all] [--json]
 
 Checks that this machine computes correctly. Runs one small training step and compares every tensor:
 each rank's CPU with a plain float64 reference, its GPU with its CPU. Also checks exact sums over all
 ranks. Exits with status 1 if a difference is larger than rounding explains. Every run on GPUs starts
 with this check, in the dtype it computes in.
+
+With --config or any key of `llampi train`, on the ranks of the run, also checks what a long run with
+this configuration depends on, and prints a line that begins with PASS, FAIL or SKIP for each check:
+whether all ranks have the same program and data, slow ranks and slow links by name, four steps on one
+batch with a finite and falling loss, equal replicas, memory, disk space for the planned checkpoints,
+and a checkpoint that is saved and loaded. Nothing of the run is changed. A line with FAIL says what is
+wrong, where, and what to do.
+
+Exit status: 0 all checks passed, 1 a check failed, 2 invalid input.
 )";
 
 struct CheckRequest {
   comm::DeviceOptions compute;
   bool all = false;
   bool json = false;
+  bool skip_arithmetic = false;
 };
 
-std::vector<Option> options_of(CheckRequest& r) {
+std::vector<Option> output_options(CheckRequest& r) {
   return {
-      device_option(r.compute),
-      threads_option(r.compute.threads),
       {"all", &r.all, "list all tensors, not only the largest differences", {}, true},
-      {"json", &r.json, "print a JSON object: passed, devices, tensors", {}, true},
+      {"json",
+       &r.json,
+       "print a JSON object: passed, devices, tensors and, with a configuration, checks and figures",
+       {},
+       true},
   };
 }
 
-void print_json(const selfcheck::CheckResult& result) {
+/// Beside the keys, which say what computes.
+std::vector<Option> options_with_keys(CheckRequest& r) {
+  std::vector<Option> options = output_options(r);
+  options.push_back({"skip-arithmetic",
+                     &r.skip_arithmetic,
+                     "with a configuration: do not compare tensors, which takes seconds to a minute",
+                     {},
+                     true});
+  return options;
+}
+
+/// Without them.
+std::vector<Option> options_without_keys(CheckRequest& r) {
+  std::vector<Option> options = {device_option(r.compute), threads_option(r.compute.threads)};
+  for (auto& option : output_options(r)) options.push_back(std::move(option));
+  return options;
+}
+
+/// For the help.
+std::vector<Option> options_of(CheckRequest& r) {
+  std::vector<Option> options = {device_option(r.compute), threads_option(r.compute.threads)};
+  for (auto& option : options_with_keys(r)) options.push_back(std::move(option));
+  return options;
+}
+
+nlohmann::ordered_json to_json(const selfcheck::CheckResult& result) {
   nlohmann::ordered_json tensors = nlohmann::ordered_json::array();
   for (const auto& t : result.tensors) {
     // Errors that are not finite become null.
@@ -51,9 +95,36 @@ void print_json(const selfcheck::CheckResult& result) {
                        {"rank", t.rank},
                        {"passed", t.passed()}});
   }
-  print(nlohmann::ordered_json{{"passed", result.passed()}, {"devices", result.devices}, {"tensors", tensors}}
-            .dump() +
-        "\n");
+  return {{"passed", result.passed()}, {"devices", result.devices}, {"tensors", tensors}};
+}
+
+nlohmann::ordered_json to_json(const std::vector<selfcheck::Link>& links) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& link : links)
+    list.push_back({{"a", link.a}, {"b", link.b}, {"bytes_per_second", link.bytes_per_second}});
+  return list;
+}
+
+nlohmann::ordered_json to_json(const train::PreflightFigures& f) {
+  return {{"product_seconds", f.product_seconds},
+          {"links_between_nodes", to_json(f.links.between_nodes)},
+          {"links_inside_nodes", to_json(f.links.inside_nodes)},
+          {"losses", f.losses},
+          {"step_seconds", f.step_seconds},
+          {"tokens_per_second", f.tokens_per_second},
+          {"planned_bytes", f.planned_bytes},
+          {"used_bytes", f.used_bytes},
+          {"resident_bytes", f.resident_bytes},
+          {"checkpoint_bytes", f.checkpoint_bytes},
+          {"save_seconds", f.save_seconds},
+          {"load_seconds", f.load_seconds}};
+}
+
+nlohmann::ordered_json to_json(const std::vector<train::PreflightCheck>& checks) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const auto& check : checks)
+    list.push_back({{"name", check.name}, {"verdict", word_of(check.verdict)}, {"text", check.text}});
+  return list;
 }
 
 /// How much of what is allowed an error is; what allows nothing stands first where it differs.
@@ -83,18 +154,87 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
   }
 }
 
+void print_check(const train::PreflightCheck& check) {
+  print(fmt::format("{}  {:<10}  {}\n", word_of(check.verdict), check.name, check.text));
+}
+
+train::PreflightCheck verdict_on_tensors(const selfcheck::CheckResult& result) {
+  const auto wrong = std::count_if(result.tensors.begin(), result.tensors.end(),
+                                   [](const auto& tensor) { return !tensor.passed(); });
+  if (wrong == 0)
+    return {"arithmetic", train::Verdict::pass,
+            fmt::format("{} tensors match the reference", result.tensors.size())};
+  return {
+      "arithmetic", train::Verdict::fail,
+      fmt::format(
+          "{} of {} tensors differ from the reference by more than rounding explains; please report what is "
+          "printed above, with what llampi --version prints",
+          wrong, result.tensors.size())};
+}
+
+/// True if training keys are given.
+bool has_configuration(const Arguments& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const std::string& argument) {
+    const std::string name = argument.substr(0, argument.find('='));
+    return name == "--config" || (name.starts_with("--") && name.find('.') != std::string::npos);
+  });
+}
+
+int check_with_configuration(comm::World& world, const Arguments& arguments) {
+  CheckRequest r;
+  const bool speaks = world.rank() == 0;
+  const Log log = console_log(speaks, stderr);
+  const train::Config config = resolve_on_rank_0(world, arguments, log, options_with_keys(r));
+  const bool prints = speaks && !r.json;  // r is set on rank 0
+  selfcheck::CheckResult arithmetic;
+  std::vector<train::PreflightCheck> checks = {{"arithmetic", train::Verdict::skip, "as asked"}};
+  if (!comm::broadcast_value(world, r.skip_arithmetic)) {
+    arithmetic = selfcheck::check(
+        world,
+        {.device = config.run.device, .threads = config.run.threads, .share_gpu = config.run.share_gpu},
+        Log());
+    checks.front() = verdict_on_tensors(arithmetic);
+    if (prints && (r.all || !arithmetic.passed())) print_table(arithmetic, r.all);
+  }
+  if (prints) print_check(checks.front());
+  const train::PreflightOptions options{
+      .program = version_text(),
+      .tell =
+          [prints](const train::PreflightCheck& check) {
+            if (prints) print_check(check);
+          },
+      .complain = [](const std::string& summary) { print_summary("watchdog: " + summary); }};
+  const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
+  const train::PreflightResult result = train::preflight(world, config, texts, options, log);
+  checks.insert(checks.end(), result.checks.begin(), result.checks.end());
+  const auto failed = std::count_if(checks.begin(), checks.end(),
+                                    [](const auto& check) { return check.verdict == train::Verdict::fail; });
+  if (speaks && r.json) {
+    nlohmann::ordered_json json = to_json(arithmetic);
+    json["passed"] = failed == 0;
+    json["checks"] = to_json(checks);
+    json["figures"] = to_json(result.figures);
+    print(json.dump() + "\n");
+  }
+  if (prints) print(failed == 0 ? "no check failed\n" : fmt::format("{} failed\n", count(failed, "check")));
+  return failed == 0 ? kDone : kFailed;
+}
+
 }  // namespace
 
-Manual check_manual() { return manual_of<CheckRequest>(kCheckUsage); }
+Manual check_manual() { return with_keys(manual_of<CheckRequest>(kCheckUsage)); }
 
 int check_command(const Arguments& arguments) {
   return run_on_ranks([&](comm::World& world) {
+    if (has_configuration(arguments)) return check_with_configuration(world, arguments);
     CheckRequest r;
     const bool speaks = world.rank() == 0;
     const Log log = console_log(speaks, stderr);
-    assign_command_line(arguments, options_of(r), 0, log);
-    const selfcheck::CheckResult result = selfcheck::check(world, r.compute, log);
-    if (speaks) r.json ? print_json(result) : print_table(result, r.all);
+    assign_command_line(arguments, options_without_keys(r), 0, log);
+    const selfcheck::CheckResult result = selfcheck::check(
+        world, {.device = r.compute.device, .threads = r.compute.threads, .option = "--device"}, log);
+    if (speaks && r.json) print(to_json(result).dump() + "\n");
+    if (speaks && !r.json) print_table(result, r.all);
     if (!result.passed())
       throw comm::CommonError(
           "the check failed; please report what it printed, with what llampi --version prints");

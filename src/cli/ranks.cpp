@@ -7,6 +7,7 @@
 #include "cli/launch.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
+#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/train/train.hpp"
 
@@ -41,6 +42,12 @@ int run_on_ranks(const std::function<int(comm::World&)>& body) {
   } catch (...) {
     return end_job(*world, "an exception of unknown type");
   }
+}
+
+train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log,
+                                const std::vector<Option>& more) {
+  const auto resolve = [&] { return to_ini(resolve_config(arguments, log, Purpose::train, more)); };
+  return parse_ini(comm::from_rank_0(world, resolve), "the configuration of rank 0");
 }
 
 }  // namespace llampi::cli

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "cli/options.hpp"
 #include "llampi/comm/forward.hpp"
 
 namespace llampi::cli {
@@ -13,5 +14,11 @@ namespace llampi::cli {
 /// CommonError likewise, with status 1.
 /// Anything else is printed by the rank on which it happened and ends the job on all ranks with status 1.
 int run_on_ranks(const std::function<int(comm::World&)>& body);
+
+/// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
+/// have, or have otherwise, must not make the ranks differ. Collective.
+/// @param more options of the command, whose targets are set on rank 0
+train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log,
+                                const std::vector<Option>& more = {});
 
 }  // namespace llampi::cli

@@ -10,7 +10,6 @@
 #include "cli/ranks.hpp"
 #include "cli/stop_signals.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/on_rank_0.hpp"
 #include "llampi/train/train.hpp"
 
 namespace llampi::cli {
@@ -53,13 +52,6 @@ int print_config(Arguments arguments) {
   const train::Config config = resolve_config(arguments, Log(), Purpose::train, {}, &given);
   print(to_ini(config, &given));
   return kDone;
-}
-
-/// The configuration as rank 0 finds it: a variable of the environment or a file that other nodes do not
-/// have, or have otherwise, must not make the ranks differ. Collective.
-train::Config resolve_on_rank_0(comm::World& world, const Arguments& arguments, const Log& log) {
-  return parse_ini(comm::from_rank_0(world, [&] { return to_ini(resolve_config(arguments, log)); }),
-                   "the configuration of rank 0");
 }
 
 }  // namespace

@@ -48,10 +48,9 @@ bool CheckResult::passed() const {
   return std::all_of(tensors.begin(), tensors.end(), [](const auto& tensor) { return tensor.passed(); });
 }
 
-CheckResult check(comm::World& world, const comm::DeviceOptions& options, const Log& log) {
-  const int threads = comm::threads_per_rank(world, options.threads);
-  const comm::Compute compute =
-      comm::open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
+CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log) {
+  choice.threads = comm::threads_per_rank(world, choice.threads);
+  const comm::Compute compute = comm::open_compute(world, choice, log);
   CheckResult result;
   result.devices =
       world.all_gather(fmt::format("{}: {}", world.topology().host, compute.device().describe()));

@@ -61,8 +61,9 @@ class Collectives {
   }
   Tensor workspace(std::int64_t bytes) {
     if (bytes == 0) return {};
-    memory_.push_back(world_.allocate(bytes));
-    return {memory_.back().data(), DType::int32, 1, bytes / size_of(DType::int32)};
+    const std::int64_t words = (bytes + size_of(DType::int32) - 1) / size_of(DType::int32);
+    memory_.push_back(world_.allocate(words * size_of(DType::int32)));
+    return {memory_.back().data(), DType::int32, 1, words};
   }
   double sum(std::int64_t element) const {
     double sum = 0;

@@ -6,36 +6,18 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <vector>
 
-#include "llampi/checkpoint/staging.hpp"
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/infer/session.hpp"
-#include "llampi/io/block_sums.hpp"
+#include "train/state_sums.hpp"
 
 namespace llampi::train {
 namespace {
 
-/// Of each parameter of the model: this rank's part of it and of its moments.
 using Sums = std::vector<std::uint32_t>;
-
-Sums sums_of(device::Device& device, const std::vector<fsdp::StatePiece>& pieces, std::size_t parameters) {
-  Sums sums(parameters, 0);
-  checkpoint::Staging staging(device, checkpoint::kTransferElements);
-  for (const auto& piece : pieces) {
-    auto& sum = sums[static_cast<std::size_t>(piece.parameter)];
-    for (const auto& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq}) {
-      staging.in_parts(tensor, [&](const Tensor& part, std::int64_t) {
-        const std::span values(staging.fetch(part), static_cast<std::size_t>(part.elements()));
-        sum = io::crc32_of(std::as_bytes(values), sum);
-      });
-    }
-  }
-  return sums;
-}
 
 /// Those that have not what the most have; all of them where no majority is.
 std::vector<int> outvoted(const std::vector<int>& ranks, const std::vector<Sums>& sums) {
@@ -68,7 +50,7 @@ std::string find_differing_replicas(comm::World& world, device::Device& device, 
   if (groups.replica_count() == 1) return {};
   Sums own;
   const auto pieces = engine.pieces_held();  // collective
-  comm::agree(world, [&] { own = sums_of(device, pieces, engine.model().parameters().size()); });
+  comm::agree(world, [&] { own = state_sums(device, pieces, engine); });
   const auto sums = comm::all_gather_value(world, own);
   const auto hosts = world.all_gather(world.topology().host);
   std::string text;

@@ -16,16 +16,12 @@
 #include "train/run_warnings.hpp"
 
 namespace llampi::train {
-namespace {
 
-/// The largest resident memory that this process has had.
 std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
 }
-
-}  // namespace
 
 void RunReport::describe_device() {
   const std::string description = compute_.device().describe();

@@ -16,6 +16,9 @@
 
 namespace llampi::train {
 
+/// The largest resident memory that this process has had.
+std::int64_t peak_resident_bytes();
+
 class RunReport {
  public:
   /// All of it outlives the report.

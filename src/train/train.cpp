@@ -18,7 +18,6 @@
 #include "llampi/comm/exchange.hpp"
 #include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
-#include "llampi/comm/threads.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/exact_sum.hpp"
 #include "llampi/core/text.hpp"
@@ -28,7 +27,6 @@
 #include "llampi/io/posix_file.hpp"
 #include "llampi/optim/loss_scaler.hpp"
 #include "llampi/optim/schedule.hpp"
-#include "llampi/selfcheck/gpu_check.hpp"
 #include "llampi/train/evaluate.hpp"
 #include "llampi/train/run_text.hpp"
 #include "llampi/train/stop.hpp"
@@ -40,6 +38,7 @@
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
 #include "train/room.hpp"
+#include "train/run_engine.hpp"
 #include "train/run_folder.hpp"
 #include "train/run_report.hpp"
 #include "train/run_warnings.hpp"
@@ -189,10 +188,7 @@ std::int64_t Trainer::resume(std::vector<checkpoint::Refused>& refused) {
   for (;;) {
     const fs::path checkpoint = start_.checkpoint;
     try {
-      const auto saved =
-          checkpoint::load_checkpoint(world_, compute_.device(), checkpoint, infer::tensor_infos(*engine_),
-                                      infer::tensor_pieces(engine_->pieces_to_load()),
-                                      {config_.checkpoint.io, config_.run.resume_with_changes, log_});
+      const auto saved = fill_from_start(world_, compute_.device(), *engine_, start_, inputs_, config_, log_);
       state_ = continue_from(saved, state_);
       log_.info("resumed from {} at step {}", checkpoint.string(), saved.step);
       return saved.step;
@@ -209,13 +205,10 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
   const bool begins = start_.checkpoint.empty();
   const health::FlightPhase phase(record_, begins ? "reads the weights" : "reads the checkpoint");
   std::int64_t saved_step = -1;
-  if (!begins) {
-    saved_step = resume(refused);
-  } else if (!config_.model.weights) {
-    engine_->initialise(config_.run.seed);
+  if (begins) {
+    fill_from_start(world_, compute_.device(), *engine_, start_, inputs_, config_, log_);
   } else {
-    infer::load_weights(world_, compute_.device(), start_.weights, inputs_.llama, *engine_,
-                        config_.fsdp.sync_init, {.io = config_.checkpoint.io, .log = log_});
+    saved_step = resume(refused);
   }
   start_.run_text = with_decisions(start_.run_text, decisions);
   if (engine_->groups().sums_follow_placement)
@@ -359,7 +352,6 @@ bool Trainer::take_folder() {
 }
 
 Outcome Trainer::run_watched() {
-  const int threads = comm::threads_per_rank(world_, config_.run.threads);
   const std::string model = comm::from_rank_0(world_, [&] { return model_of_begun_run(config_, log_); });
   comm::agree(world_, [&] {
     inputs_ = open_inputs(config_, world_.size(), model);
@@ -383,40 +375,9 @@ Outcome Trainer::run_watched() {
                        start_.weights.string(), "give the model.config that belongs to the weights");
     });
   }
-  compute_ = comm::open_compute(world_,
-                                {.device = config_.run.device,
-                                 .threads = threads,
-                                 .share_gpu = config_.run.share_gpu,
-                                 .deterministic = config_.run.deterministic,
-                                 .tf32 = config_.run.tf32,
-                                 .attention = config_.run.attention,
-                                 .product_sms = config_.fsdp.product_sms,
-                                 .reduction = config_.fsdp.reduction,
-                                 .nccl = {.max_ctas = config_.fsdp.nccl_ctas,
-                                          .window = config_.fsdp.nccl_window,
-                                          .copy_engines = config_.fsdp.nccl_copy_engines,
-                                          .split_share = config_.fsdp.nccl_split_share},
-                                 .bind = config_.run.bind,
-                                 .name_of = texts_.name_of},
-                                log_);
-  const int micro_batches = micro_batches_of_step(config_, world_.size());
-  fsdp::EngineOptions options;
-  comm::agree(world_, [&] {
-    if (const auto& gpu = compute_.gpu_properties; compute_.on_gpu()) require_fp8_products(config_, gpu);
-    options = engine_options(config_, *inputs_.model, micro_batches,
-                             compute_.on_gpu() ? Hardware::gpu : Hardware::cpu);
-  });
-  selfcheck::check_gpus(world_, compute_,
-                        {.dtype = options.precision.compute,
-                         .tf32 = config_.run.tf32,
-                         .head_dim = inputs_.llama.head_dim,
-                         .fp8 = fp8_recipe(config_)},
-                        log_);
-  const Decisions decisions =
-      make_decisions({world_, compute_, inputs_, config_, start_.run_text, log_}, options);
-  inputs_.batch_options.micro_batch = options.batch.sequences;
-  engine_ = std::make_unique<fsdp::Engine>(*inputs_.model, compute_.device(), *compute_.host,
-                                           compute_.world(), options);
+  compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);
+  auto [engine, decisions] = build_engine(world_, compute_, inputs_, config_, start_.run_text, log_);
+  engine_ = std::move(engine);
   engine_->keep_record(record_);
   look_for_room(refused);
   choices_ = make_choices(world_, *engine_, compute_.device(), choice_sources(config_, start_.checkpoint),

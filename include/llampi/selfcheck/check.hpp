@@ -30,7 +30,8 @@ struct CheckResult {
 /// Compares what computes here, and moves data between ranks, with what it should give: the CPU with a plain
 /// float64 reference, GPUs in every dtype with the CPU, their attention in pieces with the whole, collectives
 /// with exact sums. Collective.
+/// @param choice threads: 0 as in comm::threads_per_rank()
 /// @throws CommonError if a device or a collective fails
-CheckResult check(comm::World& world, const comm::DeviceOptions& options, const Log& log);
+CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log);
 
 }  // namespace llampi::selfcheck

@@ -2,7 +2,7 @@
 // Preloaded into a run (LD_PRELOAD): makes one call on a file of a checkpoint or on metrics.jsonl fail, or
 // kills the process there. FAULTY_IO=RANK:CALL:NUMBER:WHAT, where CALL is write, fsync or rename, NUMBER
 // counts such calls of that rank from 1, and WHAT is kill (before the call), killed (after it), short (half
-// of it, then kill), hang, or an error's name; errors go on from there.
+// of it, then kill), hang, flip (a bit of it: of a write, in the middle), or an error's name; errors go on from there.
 // FREE_BYTES=FILE: where a path contains the first word of a line of FILE, so many bytes are free there as
 // the second word says; if there is a third, only once that file is there. FILE is read anew each time.
 #include <dlfcn.h>
@@ -65,9 +65,10 @@ std::string path_of(int descriptor) {
   std::abort();  // not reached
 }
 
-/// Runs `call`, or what is to happen instead of it. `half` does half of it, where there is such a thing.
-template <class Call, class Half>
-auto injected(const char* name, const std::string& path, const Call& call, const Half& half)
+/// Runs `call`, or what is to happen instead of it. `half` does half of it, where there is such a thing, and `flip`
+/// all of it but one bit.
+template <class Call, class Half, class Flip>
+auto injected(const char* name, const std::string& path, const Call& call, const Half& half, const Flip& flip)
     -> decltype(call()) {
   static std::atomic<long> calls{0};
   if (fault().call != name || !concerns(path)) return call();
@@ -79,6 +80,7 @@ auto injected(const char* name, const std::string& path, const Call& call, const
     return -1;
   }
   if (number > fault().number) return call();
+  if (what == "flip") return flip();
   if (what == "short") half();
   if (what == "killed") call();
   while (what == "hang") ::pause();
@@ -86,13 +88,22 @@ auto injected(const char* name, const std::string& path, const Call& call, const
 }
 
 constexpr auto kNoHalf = [] {};
+constexpr auto kNoFlip = []() -> int { std::abort(); };
+
+/// With one bit changed.
+std::string flipped(const void* data, std::size_t bytes) {
+  std::string copy(static_cast<const char*>(data), bytes);
+  if (bytes > 0) copy[bytes / 2] = static_cast<char>(copy[bytes / 2] ^ 1);
+  return copy;
+}
 
 template <class Write>
 ssize_t write_at(const char* symbol, int descriptor, const void* data, std::size_t bytes, off_t offset) {
   const auto real = next<Write>(symbol);
   return injected(
       "write", path_of(descriptor), [&] { return real(descriptor, data, bytes, offset); },
-      [&] { real(descriptor, data, bytes / 2, offset); });
+      [&] { real(descriptor, data, bytes / 2, offset); },
+      [&] { return real(descriptor, flipped(data, bytes).data(), bytes, offset); });
 }
 
 }  // namespace
@@ -104,7 +115,8 @@ ssize_t write(int descriptor, const void* data, std::size_t bytes) {
   static const auto real = next<Write>("write");
   return injected(
       "write", path_of(descriptor), [&] { return real(descriptor, data, bytes); },
-      [&] { real(descriptor, data, bytes / 2); });
+      [&] { real(descriptor, data, bytes / 2); },
+      [&] { return real(descriptor, flipped(data, bytes).data(), bytes); });
 }
 
 ssize_t pwrite(int descriptor, const void* data, std::size_t bytes, off_t offset) {
@@ -120,7 +132,7 @@ ssize_t pwrite64(int descriptor, const void* data, std::size_t bytes, off_t offs
 int fsync(int descriptor) {
   static const auto real = next<int (*)(int)>("fsync");
   return injected(
-      "fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf);
+      "fsync", path_of(descriptor), [&] { return real(descriptor); }, kNoHalf, kNoFlip);
 }
 
 int statvfs(const char* path, struct statvfs* status) noexcept {
@@ -145,7 +157,7 @@ int statvfs(const char* path, struct statvfs* status) noexcept {
 int rename(const char* from, const char* to) {
   static const auto real = next<int (*)(const char*, const char*)>("rename");
   return injected(
-      "rename", to, [&] { return real(from, to); }, kNoHalf);
+      "rename", to, [&] { return real(from, to); }, kNoHalf, kNoFlip);
 }
 
 }  // extern "C"

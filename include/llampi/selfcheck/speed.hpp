@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast each rank computes and each link carries data, to find those that hold a job up.
+#pragma once
+
+#include <vector>
+
+#include "llampi/comm/compute.hpp"
+#include "llampi/comm/forward.hpp"
+#include "llampi/selfcheck/outliers.hpp"
+
+namespace llampi::selfcheck {
+
+/// Seconds of each rank, by rank, for the same matrix product in `dtype`: the shortest of several, while all ranks
+/// compute. Where that finds a slow rank, it is measured again, twice at most: a rank is slow that was slow each time.
+/// Takes 400 MiB of a GPU, 12 MiB of a host. Collective.
+std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype);
+
+/// Pairs exchange messages of this many bytes, in both directions at once: the median time of several.
+inline constexpr std::int64_t kMessageBytes = std::int64_t{4} << 20;
+
+struct LinkSpeeds {
+  std::vector<Link> between_nodes;  ///< between the first ranks of nodes; ends are nodes
+  std::vector<Link> inside_nodes;   ///< ends are ranks
+};
+/// Every pair of nodes and every pair of ranks of a node, as many pairs at once as have no rank in common, with what
+/// moves the job's data: MPI or NCCL. Slow ones are measured again, as above, and the best counts. Collective.
+LinkSpeeds measure_links(comm::World& world, const comm::Compute& compute);
+
+}  // namespace llampi::selfcheck

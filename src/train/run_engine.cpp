@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "train/run_engine.hpp"
+
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/threads.hpp"
+#include "llampi/infer/session.hpp"
+#include "llampi/selfcheck/gpu_check.hpp"
+#include "train/engine_config.hpp"
+
+namespace llampi::train {
+
+comm::Compute open_compute_of_run(comm::World& world, const Config& config,
+                                  const ConfigError::Naming& name_of, const Log& log) {
+  const int threads = comm::threads_per_rank(world, config.run.threads);
+  return comm::open_compute(world,
+                            {.device = config.run.device,
+                             .threads = threads,
+                             .share_gpu = config.run.share_gpu,
+                             .deterministic = config.run.deterministic,
+                             .tf32 = config.run.tf32,
+                             .attention = config.run.attention,
+                             .product_sms = config.fsdp.product_sms,
+                             .reduction = config.fsdp.reduction,
+                             .nccl = {.max_ctas = config.fsdp.nccl_ctas,
+                                      .window = config.fsdp.nccl_window,
+                                      .copy_engines = config.fsdp.nccl_copy_engines,
+                                      .split_share = config.fsdp.nccl_split_share},
+                             .bind = config.run.bind,
+                             .name_of = name_of},
+                            log);
+}
+
+RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& inputs, const Config& config,
+                       const std::string& run_text, const Log& log) {
+  const int micro_batches = micro_batches_of_step(config, world.size());
+  fsdp::EngineOptions options;
+  comm::agree(world, [&] {
+    if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
+    options = engine_options(config, *inputs.model, micro_batches,
+                             compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
+  });
+  selfcheck::check_gpus(world, compute,
+                        {.dtype = options.precision.compute,
+                         .tf32 = config.run.tf32,
+                         .head_dim = inputs.llama.head_dim,
+                         .fp8 = fp8_recipe(config)},
+                        log);
+  Decisions decisions = make_decisions({world, compute, inputs, config, run_text, log}, options);
+  inputs.batch_options.micro_batch = options.batch.sequences;
+  return {std::make_unique<fsdp::Engine>(*inputs.model, compute.device(), *compute.host, compute.world(),
+                                         options),
+          std::move(decisions)};
+}
+
+checkpoint::TrainingState fill_from_start(comm::World& world, device::Device& device, fsdp::Engine& engine,
+                                          const Start& start, const Inputs& inputs, const Config& config,
+                                          const Log& log) {
+  if (!start.checkpoint.empty()) {
+    return checkpoint::load_checkpoint(world, device, start.checkpoint, infer::tensor_infos(engine),
+                                       infer::tensor_pieces(engine.pieces_to_load()),
+                                       {config.checkpoint.io, config.run.resume_with_changes, log});
+  }
+  if (config.model.weights) {
+    infer::load_weights(world, device, start.weights, inputs.llama, engine, config.fsdp.sync_init,
+                        {.io = config.checkpoint.io, .log = log});
+  } else {
+    engine.initialise(config.run.seed);
+  }
+  return {};
+}
+
+}  // namespace llampi::train

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks before a run, with faults that can be planted in one process of a job.
+#include "llampi/train/preflight.hpp"
+
+#include <gmock/gmock.h>
+
+#include "ranks/train/run_fixture.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace train;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+class Preflight : public Train {
+ protected:
+  Config config() const {
+    Config c = Train::config("run");
+    c.fsdp.strategy = fsdp::Strategy::no_shard;
+    return c;
+  }
+  Config config_of_new_run() const {
+    Config c = config();
+    c.run.dir = (folder_ / "new").string();
+    return c;
+  }
+  PreflightResult check(const Config& c, const PreflightOptions& options = {}) const {
+    return preflight(world(), c, {"resolved\n"}, options, Log());
+  }
+  static const PreflightCheck& of(const PreflightResult& result, const std::string& name) {
+    const auto found = std::find_if(result.checks.begin(), result.checks.end(),
+                                    [&](const auto& check) { return check.name == name; });
+    if (found == result.checks.end()) throw Error("no check " + name);
+    return *found;
+  }
+  /// The check that must fail, and no other of `healthy`: speeds are not judged where tests share the cores.
+  std::string failure(const Config& c, const std::string& name, const PreflightOptions& options = {}) const {
+    const PreflightResult result = check(c, options);
+    EXPECT_FALSE(result.passed());
+    EXPECT_EQ(of(result, name).verdict, Verdict::fail);
+    for (const auto& other : result.checks) {
+      if (other.name == name || other.name == "products" || other.name == "links") continue;
+      EXPECT_NE(other.verdict, Verdict::fail) << other.name << ": " << other.text;
+    }
+    EXPECT_EQ(result.checks.size(), 9U);
+    expect_unchanged();
+    return of(result, name).text;
+  }
+  /// No folder of the run, and nothing beside it.
+  void expect_unchanged() const {
+    world().barrier();
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      EXPECT_THAT(entry.path().filename().string(),
+                  ::testing::AnyOf("config.json", "tokens.h5", "eval.h5", "other.h5"));
+    }
+    world().barrier();
+  }
+  std::string rank_on_host(int rank) const {
+    return fmt::format("rank {} on {}", rank, world().topology().host);
+  }
+};
+
+TEST_F(Preflight, FindsNothingWrongAndLeavesNothing) {
+  for (const auto strategy : {fsdp::Strategy::full_shard, fsdp::Strategy::no_shard}) {
+    auto c = config();
+    c.fsdp.strategy = strategy;
+    std::vector<std::string> told;
+    const auto result = check(c, {.program = "p",
+                                  .tell = [&](const PreflightCheck& check) { told.push_back(check.name); },
+                                  .complain = {}});
+    EXPECT_THAT(told, ::testing::ElementsAre("program", "data", "products", "links", "steps", "replicas",
+                                             "memory", "room", "checkpoint"));
+    const bool has_replicas = strategy == fsdp::Strategy::no_shard && world().size() > 1;
+    for (const auto& check : result.checks) {
+      if (check.name == "products" || check.name == "links") continue;
+      EXPECT_EQ(check.verdict, check.name == "replicas" && !has_replicas ? Verdict::skip : Verdict::pass)
+          << check.name << ": " << check.text;
+    }
+    const auto& figures = result.figures;
+    EXPECT_EQ(std::ssize(figures.product_seconds), world().size());
+    EXPECT_EQ(std::ssize(figures.links.inside_nodes), world().size() * (world().size() - 1) / 2);
+    EXPECT_EQ(figures.losses.size(), 4U);
+    EXPECT_GT(figures.checkpoint_bytes, 0);
+    EXPECT_EQ(figures.planned_bytes, figures.used_bytes);
+    expect_unchanged();
+  }
+}
+
+TEST_F(Preflight, LeavesARunAsItWasAndStartsFromItsCheckpoint) {
+  auto c = config();
+  EXPECT_EQ(run(c), Outcome::done);
+  c.train.steps = 20;
+  const auto before = curve("run");
+  const auto result = check(c);
+  for (const auto* name : {"steps", "room", "checkpoint"})
+    EXPECT_EQ(of(result, name).verdict, Verdict::pass) << name;
+  world().barrier();
+  EXPECT_EQ(curve("run"), before);
+  EXPECT_EQ(checkpoint::list_checkpoints(c.run.dir).size(), 3U);
+  EXPECT_LT(result.figures.losses.front(), check(config_of_new_run()).figures.losses.front());
+  for (const auto& entry : fs::recursive_directory_iterator(folder_))
+    EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr(".tmp")));
+}
+
+TEST_F(Preflight, NamesARankWithOtherData) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to compare with";
+  if (world().rank() == 0) write_tokens("other.h5", 61, 2999);
+  world().barrier();
+  auto c = config();
+  const int last = world().size() - 1;
+  if (world().rank() == last) c.data.train = (folder_ / "other.h5").string();
+  EXPECT_THAT(failure(c, "data"),
+              AllOf(HasSubstr(rank_on_host(last) + " reads another data.train than the other ranks "
+                                                   "(2999 tokens in "),
+                    HasSubstr("instead of 3000 tokens in"), HasSubstr("give all nodes the same file")));
+  if (world().rank() == last) c.data.train = (folder_ / "none.h5").string();
+  EXPECT_THAT(failure(c, "data"), AllOf(HasSubstr(rank_on_host(last) + " cannot read what the others read: "),
+                                        HasSubstr("none.h5")));
+}
+
+TEST_F(Preflight, RefusesWhatNoRankCanRead) {
+  auto c = config();
+  c.data.train = (folder_ / "none.h5").string();
+  EXPECT_THROW(check(c), UserError);
+  expect_unchanged();
+}
+
+TEST_F(Preflight, NamesARankWithAnotherProgram) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has nothing to compare with";
+  const int last = world().size() - 1;
+  const std::string version = world().rank() == last ? "2" : "1";
+  EXPECT_THAT(
+      failure(config(), "program", {.program = "llampi\nlibrary " + version, .tell = {}, .complain = {}}),
+      AllOf(HasSubstr(rank_on_host(last) + " runs another program"),
+            HasSubstr("\"library 2\" instead of \"library 1\"")));
+}
+
+// A seed of its own gives a rank other weights, as a fault would.
+TEST_F(Preflight, NamesAReplicaThatDiffers) {
+  if (world().size() == 1) GTEST_SKIP() << "one rank has no replicas";
+  auto c = config();
+  const int last = world().size() - 1;
+  c.run.seed = world().rank() == last ? 1 : 0;
+  const std::string text = failure(c, "replicas");
+  EXPECT_THAT(
+      text, AllOf(HasSubstr(rank_on_host(last)), HasSubstr(" from other replicas of the shard, first in ")));
+  EXPECT_EQ(text.find(rank_on_host(0)) == std::string::npos, world().size() > 2) << text;
+}
+
+TEST_F(Preflight, NamesTheStepThatIsNotFinite) {
+  auto c = config();
+  c.optimizer.lr = 1e38;
+  EXPECT_THAT(failure(c, "steps"), AllOf(HasSubstr("the loss or the gradient is not finite at step 2 of 4: "),
+                                         HasSubstr("lower optimizer.lr")));
+}
+
+TEST_F(Preflight, SaysThatTheLossDoesNotFall) {
+  auto c = config();
+  c.optimizer.lr = 3;
+  EXPECT_THAT(failure(c, "steps"),
+              MatchesRegex("loss [0-9. ]+ in 4 steps on one batch does not fall; lower optimizer.lr.*"));
+}
+
+TEST_F(Preflight, SaysThatThereAreNoLabels) {
+  write_singles();
+  auto c = config();
+  c.data.train = (folder_ / "singles.h5").string();
+  c.data.document_mask = true;
+  const auto result = check(c);
+  EXPECT_THAT(of(result, "steps").text, HasSubstr("have no valid labels"));
+  EXPECT_EQ(of(result, "steps").verdict, Verdict::fail);
+  EXPECT_EQ(of(result, "checkpoint").verdict, Verdict::pass);
+}
+
+TEST_F(Preflight, ComparesWhatIsStoredNarrowerWithoutMoments) {
+  auto c = config();
+  c.checkpoint.state_dtype = DType::bfloat16;
+  const auto result = check(c);
+  EXPECT_EQ(of(result, "checkpoint").verdict, Verdict::pass);
+  EXPECT_THAT(of(result, "checkpoint").text, HasSubstr("but for moments"));
+}
+
+}  // namespace
+}  // namespace llampi::test

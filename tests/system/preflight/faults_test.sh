@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# faults_test.sh SOURCE LLAMPI FAULTY_IO: `llampi check` with a configuration, on two ranks, with a fault each time: it is named, the status
+# is 1, and nothing is left. Checks of speed are not judged where they are not asked for: tests share the cores.
+set -euo pipefail
+# shellcheck source=tests/system/drill/drill.sh
+source "$1/tests/system/drill/drill.sh"
+faulty_io=$3
+prepare "$1" "$2"
+keys=(--model.config=config.json --data.train=train.h5 --data.seq_len=16 --train.steps=12 --train.global_batch=12 --run.dir=run)
+
+# check COMMAND...: its output and status, in $output and $status
+check() {
+    status=0
+    output=$("$@" 2>&1) || status=$?
+}
+complain() {
+    printf '%s\nstatus %d: %s\n' "$output" "$status" "$*" >&2
+    exit 1
+}
+# expect VERDICT NAME PATTERN
+expect() {
+    grep -qE "^$1  $2 +.*$3" <<<"$output" || complain "no line: $1 $2 $3"
+}
+# Nothing but what there was; $1 is what may be there besides.
+expect_nothing_left() {
+    local left
+    left=$(find . -mindepth 1 ! -path './other*' ! -name config.json ! -name train.h5 ! -name free | sort)
+    [[ -z $left ]] || complain "left are $left"
+}
+on_two() { mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic "$@"; }
+
+check "$llampi" check "${keys[@]}"
+((status == 0)) || complain "nothing is wrong"
+for name in arithmetic program data products steps memory room checkpoint; do expect PASS $name ''; done
+for name in links replicas; do expect SKIP $name ''; done
+expect_nothing_left
+
+# Each rank in a folder of its own, where the data is another file, or is not.
+mkdir other
+cp config.json other
+head -c 5000 "$source_dir/LICENSE" >other.txt
+"$llampi" tokenize --tokenizer bytes --output other/train.h5 other.txt >/dev/null
+check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : -n 1 -wdir "$PWD/other" "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 1)) || complain "other data"
+expect FAIL data "rank 1 on .* reads another data.train than the other ranks \(5000 tokens in .* instead of [0-9]+ tokens"
+expect SKIP checkpoint "not checked after this failure"
+rm other/train.h5
+check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : -n 1 -wdir "$PWD/other" "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 1)) || complain "missing data"
+expect FAIL data "rank 1 on .* cannot read what the others read: .*train.h5"
+
+# A mistake on all ranks is the user's.
+check on_two --data.train=none.h5
+((status == 2)) || complain "data that is not there"
+[[ $(grep -c '^llampi: ' <<<"$output") == 1 && $output == *none.h5* ]] || complain "one sentence"
+
+check on_two --optimizer.lr=1e38
+((status == 1)) || complain "not a number"
+expect FAIL steps "the loss or the gradient is not finite at step 2 of 4: .*lower optimizer.lr"
+
+# No room for one, for two of three.
+echo "run 1000" >free
+mkdir run
+check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 1)) || complain "no room"
+expect FAIL room "no room for a checkpoint of this model: it needs .*, and 1000 B are free in run/checkpoints.*; make room there"
+expect SKIP checkpoint "there is no room for one"
+echo "run 600000" >free
+check env FREE_BYTES="$PWD/free" LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --checkpoint.every=2 --skip-arithmetic
+((status == 1)) || complain "little room"
+expect FAIL room "no room for all checkpoints of this run: .*; checkpoint.keep = 1 would fit"
+expect PASS checkpoint ''
+rmdir run
+
+# A disk that fails, and one that stores another bit than was written.
+check env FAULTY_IO=0:write:2:EIO LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 1)) || complain "a disk that fails"
+expect FAIL checkpoint "rank 0 on .*: pwrite failed: .*Input/output error.*; look at the file system of run"
+check env FAULTY_IO=0:write:1:flip LD_PRELOAD="$faulty_io" mpirun -n 2 "$llampi" check "${keys[@]}" --skip-arithmetic
+((status == 1)) || complain "a flipped bit"
+expect FAIL checkpoint "checkpoints/step-00000004.h5.*; look at the file system of run"
+rm -r other other.txt free
+expect_nothing_left
+
+# Rank 1 computes as on an older processor. Where other jobs slow rank 0 down as well, this is tried again.
+if [[ $("$llampi" --version) == *oneDNN*AVX-512* ]]; then
+    for ((attempt = 1; attempt <= 3; ++attempt)); do
+        check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : \
+            -n 1 -x DNNL_MAX_CPU_ISA=AVX2 "$llampi" check "${keys[@]}" --skip-arithmetic
+        ((status == 1)) || complain "a slow rank"
+        if grep -q "^FAIL  products .*rank 1" <<<"$output"; then break; fi
+    done
+    expect FAIL products "rank 1 on [^,]* is slow: a fixed matrix product takes [0-9.]+ times the median"
+    expect FAIL program "rank 1 on .* runs another program, .*: \"matrix products .*AVX2\" instead of \".*AVX-512\""
+fi
