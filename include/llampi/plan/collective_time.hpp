@@ -30,6 +30,7 @@ struct NetworkSpeed {
 /// What limits a phase.
 enum class Resource : std::uint8_t {
   own,            ///< nothing that others use
+  device,         ///< what computes: kernels of several streams share it
   in_node,        ///< links inside the node
   between_nodes,  ///< NICs
 };

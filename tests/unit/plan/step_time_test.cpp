@@ -26,7 +26,7 @@ class List {
     return *this;
   }
   List& compute(double seconds, std::vector<int> waits = {}) {
-    return add(Op::forward, Stream::compute, {{Resource::own, seconds}}, std::move(waits));
+    return add(Op::forward, Stream::compute, {{Resource::device, 0, seconds}}, std::move(waits));
   }
   List& gather(Phases phases, std::vector<int> waits = {}) {
     return add(Op::unshard, fsdp::kUnshardStream, std::move(phases), std::move(waits));
