@@ -53,6 +53,12 @@ Terms fit_costs(const std::vector<TimedWork>& rows) {
   return costs;
 }
 
+double rounded(double value) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  const double unit = std::pow(10, std::floor(std::log10(std::abs(value))) - 3);
+  return std::round(value / unit) * unit;
+}
+
 void set_costs(MachineSpeed& machine, const Terms& costs, double share, const Figure& source) {
   double rate_cost = 0;  // of the rate that an edge follows
   for (const FigureKind& kind : figures_of_machines()) {
@@ -69,6 +75,7 @@ void set_costs(MachineSpeed& machine, const Terms& costs, double share, const Fi
     } else {
       figure.value = cost / kind.unit;
     }
+    figure.value = rounded(figure.value);
     machine.set(kind.key, std::move(figure));
   }
 }

@@ -19,6 +19,9 @@ struct TimedWork {
 /// best that any row shows by itself. Terms that no row has cost nothing.
 Terms fit_costs(const std::vector<TimedWork>& rows);
 
+/// To four digits.
+double rounded(double value);
+
 /// Writes the figures whose terms `costs` has.
 /// @param share as in costs_of()
 void set_costs(MachineSpeed& machine, const Terms& costs, double share, const Figure& source);
