@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # cmake -DHEADER=x/assets.hpp -DNAMESPACE=a::b -DOUTPUT=out.cpp -DFILES=a/page.html;a/page.js -P EmbedFiles.cmake
-# A source file with each file's text as a constant: kPageHtml, kPageJs.
+# A source file with each file's text as a constant: kPageHtml, kPageJs; of a-b.json kABJson.
 set(source "// Made by cmake/EmbedFiles.cmake.\n#include \"${HEADER}\"\n\nnamespace ${NAMESPACE} {\n\n")
 foreach(file ${FILES})
   file(READ "${file}" text)
   get_filename_component(name "${file}" NAME)
-  string(REPLACE "." ";" words "${name}")
+  string(REGEX REPLACE "[.-]" ";" words "${name}")
   set(constant k)
   foreach(word ${words})
     string(SUBSTRING ${word} 0 1 first)

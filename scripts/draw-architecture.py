@@ -22,7 +22,8 @@ JOBS = {
     "comm": "ranks, groups, collectives", "health": "watchdog, flight records", "model": "stages and their gradients",
     "optim": "schedules, parameter groups", "fsdp": "units, program, engine", "tokenizer": "text to ids, chats",
     "data": "token files, batches", "checkpoint": "save, load, convert", "plan": "memory before the run",
-    "selfcheck": "GPU against CPU", "infer": "generation, questions", "train": "the loop, resuming", "report": "pages and views of runs",
+    "selfcheck": "GPU against CPU", "infer": "generation, questions", "train": "the loop, resuming", "measure": "speed of this machine",
+    "report": "pages and views of runs",
     "cli": "commands, options"}
 LIBRARIES = [("MPI", r"mpi\.h"), ("NCCL", r"nccl\.h"), ("CUDA", r"cuda_runtime\.h"), ("cuBLAS", r"cublasLt\.h"),
              ("cuDNN", r"cudnn(_frontend)?\.h"), ("oneDNN", r"oneapi/dnnl/dnnl\.h"), ("HDF5", r"hdf5\.h"),

@@ -21,6 +21,7 @@ int train_command(const Arguments& arguments);
 int evaluate_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
 int check_command(const Arguments& arguments);
+int bench_command(const Arguments& arguments);
 int export_command(const Arguments& arguments);
 int import_command(const Arguments& arguments);
 
@@ -37,6 +38,7 @@ Manual train_manual();
 Manual evaluate_manual();
 Manual generate_manual();
 Manual check_manual();
+Manual bench_manual();
 Manual export_manual();
 Manual import_manual();
 Manual tokenize_manual();

@@ -47,10 +47,14 @@ Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double w
   const int most = group.most_on_a_node(), fewest = group.fewest_on_a_node();
   if (group.nodes == 1 || most == 1 || route == Route::direct)
     return {direct_exchange(network, group, part_bytes)};
-  // A rank receives for its node as many parts as the smallest node's ranks do, but its own; and has as many parts for the others of
-  // its node as the largest node's ranks have.
+  // A rank receives for its node its share of the parts, but its own, and passes them on to the others. The smallest node's ranks have the
+  // most parts, and the most of the node's NICs, for each.
   const auto parts_of_a_rank = [&](int on_node) { return (group.ranks + on_node - 1) / on_node; };
-  return {exchange(network, Resource::between_nodes, parts_of_a_rank(fewest) - 1, part_bytes),
+  const auto between = [&](int on_node) {
+    return exchange(network, Resource::between_nodes, parts_of_a_rank(on_node) - 1, part_bytes * on_node / most);
+  };
+  const Phase of_smallest = between(fewest), of_largest = between(most);
+  return {of_smallest.seconds() > of_largest.seconds() ? of_smallest : of_largest,
           exchange(network, Resource::in_node, most - 1, parts_of_a_rank(most) * part_bytes)};
 }
 

@@ -77,10 +77,30 @@ Json predicted_json(const PlanReport& r) {
                           {"waiting_seconds", row.time.waiting_seconds()},
                           {"tokens_per_second", static_cast<double>(r.tokens()) / row.time.seconds}});
   }
-  return {{"flops_per_second", r.speed->flops_per_second},
+  return {{"flops_per_second", r.speed->costs ? Json() : Json(r.speed->flops_per_second)},
           {"in_node_bytes_per_second", r.speed->network.in_node.bytes_per_second},
           {"between_nodes_bytes_per_second", r.speed->network.between_nodes.bytes_per_second},
           {"strategies", strategies}};
+}
+
+Json step_time_json(const PlanReport& r) {
+  if (!r.prediction) return {};
+  const Prediction& p = *r.prediction;
+  const auto of_budget = [&](double value) { return p.budget_tokens > 0 ? Json(value) : Json(); };
+  return {{"machine", p.machine},
+          {"step_seconds", p.time.seconds},
+          {"product_seconds", p.parts.products},
+          {"attention_seconds", p.parts.attention},
+          {"memory_bound_seconds", p.parts.memory},
+          {"kernel_seconds", p.parts.kernels},
+          {"recomputation_seconds", p.parts.recomputed},
+          {"optimizer_seconds", p.parts.optimizer},
+          {"exposed_seconds", p.time.waiting_seconds()},
+          {"tokens_per_second", p.tokens_per_second()},
+          {"mfu", p.peak_flops > 0 ? Json(p.mfu()) : Json()},
+          {"budget_tokens", of_budget(p.budget_tokens)},
+          {"budget_days", of_budget(p.budget_seconds() / 86400)},
+          {"budget_device_hours", of_budget(p.budget_device_hours())}};
 }
 
 }  // namespace
@@ -180,6 +200,7 @@ Json report_json(const PlanReport& r) {
             {"host_to_device_bytes", r.traffic.host_to_device},
             {"device_to_host_bytes", r.traffic.device_to_host}}},
           {"predicted", predicted_json(r)},
+          {"step_time", step_time_json(r)},
           {"step_actions", r.step_actions},
           {"evaluation_actions", r.evaluation_actions},
           {"units", units_json(r.units)}};

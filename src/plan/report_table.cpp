@@ -24,6 +24,10 @@ std::string describe_job(const PlanReport& r) {
   if (r.trained_parameters != r.parameters) text += fmt::format(", {} of them trained", r.trained_parameters);
   text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"),
                       fsdp::to_string(r.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
+  if (m.nodes() > 1 && m.ranks % m.ranks_per_node != 0) {
+    text.pop_back();
+    text += fmt::format(", {} on the last: the same number on each is faster\n", count(m.ranks % m.ranks_per_node, "rank"));
+  }
   text += r.groups + "\n";
   text += fmt::format(
       "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
@@ -154,6 +158,33 @@ std::string format_times(const PlanReport& r) {
   return text;
 }
 
+std::string format_prediction(const PlanReport& r) {
+  if (!r.prediction) return "";
+  const Prediction& p = *r.prediction;
+  std::string text = fmt::format("\ntime of a step as configured, predicted for {}\n", p.machine);
+  const auto line = [&](const char* name, double seconds) {
+    if (seconds > 0)
+      text += fmt::format("  {:<48}{:>10.4f} s{:>7.1f}%\n", name, seconds, 100 * seconds / p.time.seconds);
+  };
+  line("matrix products", p.parts.products);
+  line("attention", p.parts.attention);
+  line("kernels that wait for memory", p.parts.memory);
+  line("fixed time of kernels", p.parts.kernels);
+  line("recomputation", p.parts.recomputed);
+  line("gradient norm and optimizer", p.parts.optimizer);
+  line("exposed communication and copies", p.time.waiting_seconds());
+  line("step", p.time.seconds);
+  text += fmt::format("  {:.0f} tokens/s, {:.0f} per rank", p.tokens_per_second(),
+                      p.tokens_per_second() / p.ranks);
+  if (p.peak_flops > 0) text += fmt::format(", MFU {:.1f} %", 100 * p.mfu());
+  text += "\n";
+  if (p.budget_tokens > 0) {
+    text += fmt::format("  {:.3g} tokens: {:.3g} days, {:.0f} {}-hours\n", p.budget_tokens,
+                        p.budget_seconds() / 86400, p.budget_device_hours(), r.on_gpu() ? "GPU" : "rank");
+  }
+  return text;
+}
+
 /// What was chosen by what fits, or given.
 std::string describe_choices(const PlanReport& r) {
   std::string text;
@@ -181,7 +212,8 @@ std::string describe_choices(const PlanReport& r) {
 std::string format_report(const PlanReport& report) {
   return describe_job(report) + describe_choices(report) + "\nmemory per rank, planned for a step:\n" +
          indented(report.step_plan) + "\n" + format_arenas(report) + format_fit(report) + "\n" +
-         format_peak(report) + "\n" + format_traffic(report) + format_times(report);
+         format_peak(report) + "\n" + format_traffic(report) + format_prediction(report) +
+         format_times(report);
 }
 
 }  // namespace llampi::plan

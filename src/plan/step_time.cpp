@@ -12,9 +12,9 @@ namespace llampi::plan {
 namespace {
 
 constexpr double kNormBytes = 64;  // a few integers, which the list does not count
-constexpr std::size_t kResources = 3;
+constexpr std::size_t kResources = 4;
 
-bool is_compute(const fsdp::Action& action) {
+bool is_stage(const fsdp::Action& action) {
   return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
          action.op == fsdp::Op::recompute;
 }
@@ -65,14 +65,14 @@ class Clock {
       queues_[actions[static_cast<std::size_t>(i)].stream.index()].push_back(i);
   }
 
-  double run() {
+  StepTime run() {
     start_what_can();
     while (!running_.empty()) {
       advance_to_next_change();
       start_what_can();
     }
     require(std::ranges::all_of(done_, [](bool done) { return done; }), "actions wait for each other");
-    return now_;
+    return {now_, computing_};
   }
 
  private:
@@ -100,6 +100,8 @@ class Clock {
     }
   }
 
+  static bool computes(const Running& running) { return running.resource() == Resource::device; }
+
   double rate_of(const Running& running, const std::array<int, kResources>& users) const {
     if (!running.transfers() || running.resource() == Resource::own) return 1;
     return 1.0 / users[static_cast<std::size_t>(running.resource())];
@@ -112,6 +114,7 @@ class Clock {
     double step = std::numeric_limits<double>::infinity();
     for (const Running& running : running_) step = std::min(step, running.remaining(rate_of(running, users)));
     now_ += step;
+    if (std::ranges::any_of(running_, computes)) computing_ += step;
     for (Running& running : running_) {
       const double rate = rate_of(running, users);
       running.advance(step, rate, running.remaining(rate) <= step);
@@ -130,35 +133,54 @@ class Clock {
   std::array<std::size_t, device::kStreams> next_{};
   std::array<bool, device::kStreams> busy_{};
   std::vector<Running> running_;
-  double now_ = 0;
+  double now_ = 0, computing_ = 0;
 };
+
+/// That of the group whose collectives take the longest: groups may lie differently on nodes.
+GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Speed& speed) {
+  constexpr double kBytes = 1e9;
+  GroupShape slowest;
+  double most = -1;
+  for (const auto& members : groups) {
+    const GroupShape shape = shape_of(members, speed.ranks_per_node);
+    const double time = seconds(all_gather_phases(speed.network, shape, kBytes, speed.route));
+    if (time > most) slowest = shape;
+    most = std::max(most, time);
+  }
+  return slowest;
+}
 
 }  // namespace
 
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
                                   const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
-                                  const Speed& speed) {
+                                  const Speed& speed, const std::vector<ActionWork>& work) {
+  require(!speed.costs || work.size() == compiled.step.actions.size(), "costs need the work of each action");
   const auto tokens = static_cast<double>(options.batch.tokens());
   const auto stages = static_cast<int>(compiled.specs.size());
   double matrices = 0;
   for (int stage = 0; stage < stages; ++stage)
     matrices += fsdp::forward_operations(model, compiled, stage, tokens);
   const double forward_flops = model.flops_per_token(options.batch.seq_len) * tokens / 3;
-  const double seconds_of_an_operation = matrices > 0 ? forward_flops / matrices / speed.flops_per_second : 0;
-  const GroupShape shards = shape_of(groups.shards_of(0), speed.ranks_per_node);
-  const GroupShape replicas = shape_of(groups.replicas_of(0), speed.ranks_per_node);
+  const bool by_operations = matrices > 0 && !speed.costs;
+  const double seconds_of_an_operation =
+      by_operations ? forward_flops / matrices / speed.flops_per_second : 0;
+  std::vector<std::vector<int>> replica_groups;
+  for (const int rank : groups.shards.front()) replica_groups.push_back(groups.replicas_of(rank));
+  const GroupShape shards = slowest_shape(groups.shards, speed), replicas = slowest_shape(replica_groups, speed);
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
-    if (is_compute(action)) {
+    if (is_stage(action)) {
       const bool ends_forward = action.stage == stages - 1;  // forward and backward at once
       const double forwards =
           action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
-      return {{Resource::own, forwards * seconds_of_an_operation *
-                                  fsdp::forward_operations(model, compiled, action.stage, tokens)}};
+      return {{Resource::device, 0,
+               forwards * seconds_of_an_operation *
+                   fsdp::forward_operations(model, compiled, action.stage, tokens)}};
     }
     if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
-      return {{Resource::own, bytes / fsdp::kHostBytesPerSecond}};
+      return {{Resource::own, bytes / speed.host_link_bytes_per_second}};
     if (action.ranks == fsdp::Ranks::self) return {};
     const GroupShape group = action.ranks == fsdp::Ranks::shard_group ? shards : replicas;
     if (action.op == fsdp::Op::unshard || action.op == fsdp::Op::all_gather)
@@ -168,17 +190,28 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     return all_reduce_phases(speed.network, group, std::max(bytes, kNormBytes), speed.route);
   };
   std::vector<Phases> all;
-  for (const auto& action : compiled.step.actions) all.push_back(phases_of(action));
+  for (std::size_t i = 0; i < compiled.step.actions.size(); ++i) {
+    const fsdp::Action& action = compiled.step.actions[i];
+    if (!speed.costs) {
+      all.push_back(phases_of(action));
+      continue;
+    }
+    Phases phases;
+    if (const double seconds = seconds_of(work[i].amounts, *speed.costs); seconds > 0)
+      phases.push_back(
+          {action.stream == device::Stream::host ? Resource::own : Resource::device, 0, seconds});
+    if (!is_stage(action)) {
+      const Phases moved = phases_of(action);
+      phases.insert(phases.end(), moved.begin(), moved.end());
+    }
+    all.push_back(std::move(phases));
+  }
   return all;
 }
 
 StepTime time_of_step(const std::vector<fsdp::Action>& actions, const std::vector<Phases>& phases) {
   require(actions.size() == phases.size(), "time_of_step: phases are not those of the actions");
-  StepTime time{.seconds = Clock(actions, phases).run()};
-  for (std::size_t i = 0; i < actions.size(); ++i) {
-    if (is_compute(actions[i])) time.compute_seconds += seconds(phases[i]);
-  }
-  return time;
+  return Clock(actions, phases).run();
 }
 
 }  // namespace llampi::plan

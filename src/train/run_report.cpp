@@ -48,6 +48,11 @@ void RunReport::describe(std::int64_t total_steps) {
   if (engine_.groups().sums_follow_placement)
     log_.info("sums: within each node first; the last bits depend on which ranks share a node ({})",
               comm::format_placement(topology.node_of_rank));
+  if (!topology.uniform && engine_.groups().shard_count() > 1) {
+    log_.warning(
+        "nodes have different numbers of ranks: each node receives all other nodes' parameters, so the ranks of the smallest node wait the "
+        "longest; start the same number on each");
+  }
   describe_device();
   log_.info("fsdp: {}", strategy_in_words());
   warn_of_keys_without_effect(config_, compute_.on_gpu(), engine_.groups(), log_);

@@ -21,7 +21,7 @@ struct LinkSpeed {
 struct NetworkSpeed {
   LinkSpeed in_node;
   LinkSpeed
-      between_nodes;  ///< of a rank: what the NICs of its node carry together, divided by the ranks of the node
+      between_nodes;  ///< of a rank: what the NICs of a node carry together, divided by the most ranks of a node
   double seconds_per_message = 1e-6;  ///< to start one
   /// Of the links' bandwidth, what messages in both directions at once leave of it. Fitted: bench/smpi.sh, docs/scaling.md.
   double bandwidth_reached = 0.952;
@@ -30,6 +30,7 @@ struct NetworkSpeed {
 /// What limits a phase.
 enum class Resource : std::uint8_t {
   own,            ///< nothing that others use
+  device,         ///< what computes: kernels of several streams share it
   in_node,        ///< links inside the node
   between_nodes,  ///< NICs
 };

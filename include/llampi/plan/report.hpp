@@ -47,8 +47,13 @@
 //       see Traffic
 //   predicted {flops_per_second, in_node_bytes_per_second, between_nodes_bytes_per_second, strategies [{strategy, fits,
 //              step_seconds, compute_seconds, waiting_seconds, tokens_per_second}]}
-//       of each strategy that these ranks can have, all else as it is; the bandwidths are of a rank, in each direction, tokens
+//       of each strategy that these ranks can have, all else as it is; flops_per_second is null with --machine; the bandwidths are of a rank, in each direction, tokens
 //       of all ranks; fits is null where memory is not known. null where no speeds were given
+//   step_time {machine, step_seconds, product_seconds, attention_seconds, memory_bound_seconds, kernel_seconds,
+//              recomputation_seconds, optimizer_seconds, exposed_seconds, tokens_per_second, mfu, budget_tokens, budget_days,
+//              budget_device_hours}
+//       of the configured strategy, with --machine; see format_report(). exposed_seconds: while a rank computes nothing. mfu is
+//       null where the peak of the device is not known, the budget's values without --tokens. null where no machine was given
 //   step_actions, evaluation_actions
 //   units [{name, parameters, elements, float32_bytes, param_dtype_bytes, shard_elements, padding, frozen}]
 //       see UnitReport
@@ -84,6 +89,23 @@ inline constexpr std::int64_t kProcessBytes = std::int64_t{64} << 20;
 /// What CUDA's context and the libraries take of a GPU when a run has opened and checked it, as measured on
 /// one H100 (driver 580, CUDA 13.0). What is loaded later is loaded_later_bytes().
 inline constexpr std::int64_t kContextBytes = std::int64_t{543} << 20;
+
+/// The time of a step on a machine whose figures are known.
+struct Prediction {
+  std::string machine;
+  ComputeParts parts;
+  StepTime time;
+  double tokens = 0;         ///< of a step, over all ranks
+  double step_flops = 0;     ///< of a step and rank, as MFU counts them: Model::flops_per_token()
+  double peak_flops = 0;     ///< of a rank's device; 0: not known
+  double budget_tokens = 0;  ///< of a whole run; 0: not asked for
+  int ranks = 1;
+
+  double tokens_per_second() const { return tokens / time.seconds; }
+  double mfu() const { return step_flops / time.seconds / peak_flops; }
+  double budget_seconds() const { return budget_tokens / tokens_per_second(); }
+  double budget_device_hours() const { return budget_seconds() / 3600 * ranks; }
+};
 
 /// Where a step would run.
 struct Machine {
@@ -180,9 +202,10 @@ struct PlanReport {
   std::int64_t needed_bytes = 0;        ///< of the device's memory
   std::int64_t host_needed_bytes = 0;   ///< of a node's host memory, its GPUs' not included; 0 on CPUs
 
-  std::optional<Speed> speed;          ///< none: no seconds are predicted
-  std::vector<StrategyTime> times;     ///< with `speed`: of `strategy` and others
-  std::vector<double> action_seconds;  ///< with `speed`: of the actions of the step, each by itself
+  std::optional<Speed> speed;            ///< none: no seconds are predicted
+  std::vector<StrategyTime> times;       ///< with `speed`: of `strategy` and others
+  std::vector<double> action_seconds;    ///< with `speed`: of the actions of the step, each by itself
+  std::optional<Prediction> prediction;  ///< with the figures of a machine
 
   /// 0: not known. See fsdp::fitting_seq_len().
   std::int64_t longest_seq_len = 0;

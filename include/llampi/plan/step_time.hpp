@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "llampi/fsdp/compiled_model.hpp"
+#include "llampi/fsdp/fit.hpp"
 #include "llampi/plan/collective_time.hpp"
+#include "llampi/plan/compute_time.hpp"
 
 namespace llampi::plan {
 
@@ -18,11 +20,15 @@ struct Speed {
   NetworkSpeed network;
   int ranks_per_node = 1;
   Route route = Route::two_levels;
+  /// Of what a step computes, instead of flops_per_second: costs_of() a machine.
+  std::optional<Terms> costs = {};
+  double host_link_bytes_per_second = fsdp::kHostBytesPerSecond;  ///< each direction
 };
 
 struct StepTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< of the stages, recomputation included
+  /// During which the device computes: recomputation included, norm and update where costs are known.
+  double compute_seconds = 0;
   /// While nothing is computed, as collectives (or copies between host and device) are waited for.
   double waiting_seconds() const { return seconds - compute_seconds; }
 };
@@ -35,12 +41,13 @@ struct StrategyTime {
 };
 
 /// Of each action of the step what it takes, nothing else under way. Stages share Model::flops_per_token() in proportion
-/// to their matrices, a backward pass being two forwards. Copies between host and device have a link of their own. What only
-/// moves memory of the device (casts, sums, norm, update) takes nothing.
+/// to their matrices, a backward pass being two forwards; what only moves memory of the device (casts, sums, norm, update)
+/// takes nothing. With Speed::costs, each action takes what its work costs. Copies between host and device have a link of their own.
 /// @param options, groups those that `compiled` was compiled with
+/// @param work of each action, with Speed::costs: work_of_step()
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
                                   const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
-                                  const Speed& speed);
+                                  const Speed& speed, const std::vector<ActionWork>& work = {});
 
 /// Each stream has its actions one after another, each after those that it waits for. All ranks do the same at the same time.
 /// @param phases of each action

@@ -139,10 +139,44 @@ TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
   EXPECT_THAT(plan(speeds + "--device cuda --memory 4").out, Not(HasSubstr("does not fit")));
   EXPECT_THAT(plan(speeds + "--device cuda --memory 0.5").out,
               ContainsRegex("\n  no_shard .* [0-9]+  does not fit\n"));
+  expect_refused(ranks + "--network-gb-s 1",
+                 "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
   expect_refused(ranks + "--tflops 1 --network-gb-s 1",
                  "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
   expect_refused(ranks + "--tflops 1 --in-node-gb-s 1",
                  "--tflops with several nodes needs the speed of their network; add --network-gb-s");
+}
+
+TEST_F(Plan, PredictsTheTimeOfAStepOnAMachine) {
+  const auto step = json("--ranks 4 --per-node 2 --machine h100 --tokens 1e9")["step_time"];
+  EXPECT_EQ(step["machine"], "h100");
+  const auto seconds = [&](const char* part) { return step[part].get<double>(); };
+  EXPECT_GT(seconds("product_seconds"), 0);
+  EXPECT_GT(seconds("attention_seconds"), 0);
+  EXPECT_GT(seconds("exposed_seconds"), 0);
+  EXPECT_NEAR(seconds("product_seconds") + seconds("attention_seconds") + seconds("memory_bound_seconds") +
+                  seconds("kernel_seconds") + seconds("recomputation_seconds") +
+                  seconds("optimizer_seconds") + seconds("exposed_seconds"),
+              seconds("step_seconds"), 1e-6 * seconds("step_seconds"));
+  EXPECT_DOUBLE_EQ(seconds("budget_days") * 24 * 4, seconds("budget_device_hours"));
+  EXPECT_DOUBLE_EQ(seconds("budget_days") * 86400 * seconds("tokens_per_second"), 1e9);
+  const Ending ending = plan("--machine h100 --tokens 1e9");
+  EXPECT_THAT(ending.out,
+              AllOf(HasSubstr("\ntime of a step as configured, predicted for h100\n  matrix products  "),
+                    HasSubstr(" tokens/s, "), ContainsRegex("\n  1e\\+09 tokens: .* days, .* GPU-hours\n")));
+  EXPECT_THAT(ending.out, HasSubstr("\ndevice h100, "));
+  EXPECT_EQ(json("")["step_time"], nullptr);
+  // What is given counts more than what the machine's file says.
+  const auto slow = json("--ranks 4 --per-node 2 --machine h100 --network-gb-s 0.001")["step_time"];
+  EXPECT_GT(slow["step_seconds"].get<double>(), 2 * seconds("step_seconds"));
+  EXPECT_EQ(json("--machine h100 --tflops 1")["step_time"], nullptr);
+  expect_refused("--machine h1000",
+                 "there is no machine file \"h1000\"; give the path of one, or one of h100, "
+                 "h200, a100, workstation-2-cores");
+  expect_refused("--machine h100 --device cpu",
+                 "--machine h100 has the figures of GPUs, but the plan is for --device cpu; make them "
+                 "agree");
+  expect_refused("--tokens 1e9", "--tokens needs the figures of a machine; add --machine");
 }
 
 TEST_F(Plan, TakesThreadsAsARunDoes) {

@@ -30,7 +30,7 @@ case $shell in
     bash)
         if command -v shellcheck >/dev/null; then shellcheck script; fi
         expect command "$(offers_bash llampi tr)" train
-        expect commands "$(offers_bash llampi '')" "$("$llampi" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p' | grep -v bench | sort | paste -sd '|')"
+        expect commands "$(offers_bash llampi '')" "$("$llampi" --help | sed -n '/^Commands/,/^$/s/^  \([a-z]*\) .*/\1/p' | sort | paste -sd '|')"
         expect key "$(offers_bash llampi train --run.dev)" "--run.device="
         expect "after =" "$(offers_bash llampi train --run.device =)" "auto|cpu|cuda"
         expect "after =c" "$(offers_bash llampi train --steps = 3 --run.device = c)" "cpu|cuda"

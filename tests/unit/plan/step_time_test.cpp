@@ -26,7 +26,7 @@ class List {
     return *this;
   }
   List& compute(double seconds, std::vector<int> waits = {}) {
-    return add(Op::forward, Stream::compute, {{Resource::own, seconds}}, std::move(waits));
+    return add(Op::forward, Stream::compute, {{Resource::device, 0, seconds}}, std::move(waits));
   }
   List& gather(Phases phases, std::vector<int> waits = {}) {
     return add(Op::unshard, fsdp::kUnshardStream, std::move(phases), std::move(waits));
@@ -80,7 +80,7 @@ TEST(StepTime, PhasesAreOneAfterAnother) {
 TEST(StepTime, AListThatNeverEndsIsNoStep) { EXPECT_THROW(List().compute(1, {1}).compute(1).time(), Error); }
 
 struct TimedStep {
-  TimedStep(fsdp::Strategy strategy, int ranks, int ranks_per_node) {
+  TimedStep(fsdp::Strategy strategy, int ranks, int ranks_per_node, int shard_group_size = 0) {
     model::LlamaConfig config;
     config.vocab_size = 1000;
     config.hidden_size = 64;
@@ -94,7 +94,7 @@ struct TimedStep {
     options.batch = {2, 16};
     std::vector<int> nodes;
     for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / ranks_per_node);
-    groups = fsdp::make_groups(strategy, nodes, 0);
+    groups = fsdp::make_groups(strategy, nodes, shard_group_size);
     compiled = fsdp::compile_model(*model, options, groups, *device::make_cpu_sizes(1));
     speed.ranks_per_node = ranks_per_node;
     speed.flops_per_second = 1e9;
@@ -155,6 +155,14 @@ TEST(StepTime, TheOptimizerStateOverReplicasCostsWhatItSaves) {
   c.options.shard_optimizer_over_replicas = true;
   c.compiled = fsdp::compile_model(*c.model, c.options, c.groups, *device::make_cpu_sizes(1));
   EXPECT_NEAR(c.communication(), whole, 0.02 * whole);  // but for the norm, now over both groups, and padding
+}
+
+// 3 shard groups of 2 on nodes of 3 ranks: only the one in the middle lies on two nodes, and the others wait for it.
+TEST(StepTime, IsThatOfTheSlowestGroup) {
+  TimedStep c(fsdp::Strategy::hybrid_shard, 6, 3, 2);
+  const double with_crossing = c.communication();
+  c.groups.shards = {{0, 1}, {1, 2}, {3, 4}};  // all inside a node
+  EXPECT_GT(with_crossing, 1.2 * c.communication());
 }
 
 TEST(StepTime, OneRankWaitsForNobody) {

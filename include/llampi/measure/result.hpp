@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What was measured, for people, for files, and for comparison.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "llampi/plan/compute_time.hpp"
+
+namespace llampi::measure {
+
+/// What was measured of one thing.
+struct Row {
+  std::string group;   ///< "step", "phase", "product", "attention", "memory", "collective", "checkpoint"
+  std::string name;    ///< unique within the group
+  double seconds = 0;  ///< of the slowest rank, the shortest of some runs
+  double rate = 0;
+  std::string unit;          ///< of the rate: "tokens/s", "TFLOP/s" or "GB/s"; empty: it has none
+  double bus_rate = 0;       ///< of a collective: bus bandwidth as nccl-tests define it, GB/s
+  plan::Terms amounts = {};  ///< of an operation, for calibration; not in files
+};
+
+struct Result {
+  std::string device;  ///< as Device::describe() puts it
+  std::string gpu;     ///< a key of device::known_gpus(); "cpu" on CPUs, "cuda" for others
+  int ranks = 1, nodes = 1, ranks_on_node = 1, threads = 1;
+  std::vector<Row> rows;
+};
+
+/// A table for people.
+std::string format(const Result& result);
+/// {version, device, gpu, ranks, nodes, ranks_on_node, threads, rows: [{group, name, seconds, rate, unit, bus_rate}]}
+std::string to_json(const Result& result);
+/// @throws UserError for a text that to_json() has not written
+Result from_json(const std::string& text, const std::string& file);
+/// Both rates of each row that both have, and the ratio: above 1 where `now` is faster.
+std::string format_comparison(const Result& now, const Result& then);
+
+}  // namespace llampi::measure

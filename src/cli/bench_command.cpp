@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// llampi bench
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <sstream>
+
+#include "cli/commands.hpp"
+#include "cli/console.hpp"
+#include "cli/options.hpp"
+#include "cli/ranks.hpp"
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/error.hpp"
+#include "llampi/io/output_file.hpp"
+#include "llampi/io/posix_file.hpp"
+#include "llampi/io/temporary_file.hpp"
+#include "llampi/measure/measure.hpp"
+
+namespace llampi::cli {
+namespace {
+
+constexpr const char* kBenchUsage =
+    R"(Usage: [mpirun -n RANKS] llampi bench [--config FILE] [--section.key=value ...] [--json FILE]
+                                      [--compare FILE] [--calibrate FILE] [--folder FOLDER]
+
+Measures how fast this machine trains the configured model: whole steps on random tokens by phase and,
+with several ranks, with each strategy; matrix products, attention and memory-bound operations alone;
+collectives, with bandwidths as nccl-tests define them; with --folder, saving and loading a checkpoint.
+Each time is the shortest of some, of the slowest rank. Takes the keys of `llampi train` from the same
+places, and reads only the model's config.json: no data, no weights.
+)";
+
+struct BenchRequest {
+  measure::Settings settings;
+  std::string folder, json, compare, calibrate;
+  bool steps_only = false;
+};
+
+std::vector<Option> options_of(BenchRequest& r) {
+  constexpr Range kSteps{.low = 1, .high = 10000};
+  return {
+      {"json", &r.json, "file to write the result to, for --compare", {.name = "FILE"}},
+      {"compare",
+       &r.compare,
+       "file of an earlier --json: also print the ratio of each time to it",
+       {.name = "FILE"}},
+      {"calibrate",
+       &r.calibrate,
+       "machine file to write, for llampi plan --machine: figures fitted to what was measured",
+       {.name = "FILE"}},
+      {"folder",
+       &r.folder,
+       "folder in which a checkpoint is saved, loaded and deleted, to measure its speed",
+       {.name = "FOLDER"}},
+      {"steps", &r.settings.steps, "number of timed steps of each kind", {.range = kSteps}},
+      {"seconds",
+       &r.settings.seconds,
+       "time in seconds to repeat a single operation for",
+       {.range = kPositive}},
+      {"steps-only",
+       &r.steps_only,
+       "measure only steps and collectives, and only the configured strategy",
+       {},
+       true},
+  };
+}
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream stream(path);
+  std::ostringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+/// Whether `read` accepts a file.
+template <class Read>
+bool accepts(const std::filesystem::path& path, const Read& read) {
+  try {
+    read(text_of(path), path.string());
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
+io::OutputFile json_file(const std::string& path) {
+  return {.path = io::follow_links(path), .kind = "a result of llampi bench", .is_own = [](const auto& file) {
+            return accepts(file, measure::from_json);
+          }};
+}
+
+io::OutputFile machine_file(const std::string& path) {
+  return {.path = io::follow_links(path), .kind = "a machine file", .is_own = [](const auto& file) {
+            return accepts(file, plan::parse_machine);
+          }};
+}
+
+void write(const io::OutputFile& output, const std::string& text) {
+  const io::TemporaryFile temporary(io::temporary_beside(output.path));
+  const auto file = io::PosixFile::create(temporary.path());
+  file.write_at(0, std::as_bytes(std::span(text)));
+  file.sync();
+  output.place(temporary.path());
+}
+
+measure::Result read_result(const std::string& path) {
+  if (!std::filesystem::is_regular_file(path)) throw_user_error("there is no file {} to compare with", path);
+  return measure::from_json(text_of(path), path);
+}
+
+}  // namespace
+
+Manual bench_manual() { return with_keys(manual_of<BenchRequest>(kBenchUsage)); }
+
+int bench_command(const Arguments& arguments) {
+  return run_on_ranks([&](comm::World& world) {
+    const bool speaks = world.rank() == 0;
+    const Log log = console_log(speaks, stderr);
+    BenchRequest r;
+    train::Config config;
+    comm::agree(world, [&] { config = resolve_config(arguments, log, Purpose::plan, options_of(r)); });
+    r.settings.folder = r.folder;
+    if (r.steps_only) r.settings.strategies = r.settings.single = false;
+    comm::on_rank_0(world, [&] {
+      if (r.steps_only && !r.calibrate.empty())
+        throw_user_error("--calibrate needs single operations; leave --steps-only out");
+      if (!r.folder.empty() && !std::filesystem::is_directory(r.folder))
+        throw_user_error("--folder {} is no folder; create it first", r.folder);
+      if (!r.compare.empty()) read_result(r.compare);
+      if (!r.json.empty()) json_file(r.json).check();
+      if (!r.calibrate.empty()) machine_file(r.calibrate).check();
+    });
+    const measure::Result result = measure::measure(world, config, r.settings, log);
+    comm::on_rank_0(world, [&] {
+      print(measure::format(result));
+      if (!r.compare.empty()) print("\n" + measure::format_comparison(result, read_result(r.compare)));
+      if (!r.json.empty()) write(json_file(r.json), measure::to_json(result));
+      if (!r.calibrate.empty()) {
+        const std::string name = std::filesystem::path(r.calibrate).stem().string();
+        write(machine_file(r.calibrate), plan::to_json(measure::calibrate(result, name)));
+      }
+    });
+    return kDone;
+  });
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/measure/measure.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/threads.hpp"
+#include "llampi/device/gpu.hpp"
+#include "llampi/plan/calibration.hpp"
+#include "measure/steps.hpp"
+
+namespace llampi::measure {
+namespace {
+
+std::string key_of(const comm::Compute& compute) {
+  if (!compute.on_gpu()) return "cpu";
+  for (const auto& gpu : device::known_gpus()) {
+    if (compute.gpu_properties.name.find(gpu.driver_name) != std::string::npos) return std::string(gpu.key);
+  }
+  return "cuda";
+}
+
+plan::AttentionKernels attention_of(const train::Config& config, bool on_gpu) {
+  if (!on_gpu || config.run.attention == device::GpuAttention::own) return plan::AttentionKernels::native;
+  return config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
+}
+
+/// Bandwidth and latency of the links: seconds = latency + bytes / bandwidth, by least squares of the relative errors over all
+/// all-gathers and reduce-scatters. Bytes are those of the bus bandwidth.
+void add_links(plan::MachineSpeed& machine, const Result& result) {
+  double one_one = 0, one_bytes = 0, bytes_bytes = 0, one = 0, all_bytes = 0;
+  for (const auto& row : result.rows) {
+    if (row.group != "collective" || row.name.starts_with("all_reduce")) continue;
+    const double bytes = row.bus_rate * 1e9, inverse = 1 / row.seconds;  // both for one second
+    one_one += inverse * inverse, one_bytes += inverse * bytes, bytes_bytes += bytes * bytes;
+    one += inverse, all_bytes += bytes;
+  }
+  const double determinant = one_one * bytes_bytes - one_bytes * one_bytes;
+  if (bytes_bytes == 0 || determinant <= 0) return;
+  const double latency = std::max(0.0, (one * bytes_bytes - all_bytes * one_bytes) / determinant);
+  const double seconds_of_byte = (all_bytes - latency * one_bytes) / bytes_bytes;
+  const auto figure = [](double value, const char* note) {
+    return plan::Figure{.value = value, .source = plan::Source::measured, .note = note};
+  };
+  const char* const note = "fitted to all_gather and reduce_scatter of llampi bench";
+  machine.set("bandwidth_reached", figure(1, "the bandwidths are those that collectives reach"));
+  machine.set("message_us", figure(0, "part of the latency"));
+  const double rate = plan::rounded(1e-9 / seconds_of_byte), microseconds = plan::rounded(latency * 1e6);
+  if (result.nodes == 1) {
+    machine.set("in_node_gb_s", figure(rate, note));
+    machine.set("in_node_latency_us", figure(microseconds, note));
+  } else if (result.ranks_on_node == 1) {
+    machine.set("network_gb_s", figure(rate, note));
+    machine.set("network_latency_us", figure(microseconds, note));
+  }
+}
+
+}  // namespace
+
+Result measure(comm::World& world, const train::Config& config, const Settings& settings, const Log& log) {
+  Result result;
+  const auto& topology = world.topology();
+  const int threads = comm::threads_per_rank(config.run.threads, topology.local_ranks);
+  comm::Compute compute = comm::open_compute(world,
+                                             {.device = config.run.device,
+                                              .threads = threads,
+                                              .share_gpu = config.run.share_gpu,
+                                              .deterministic = config.run.deterministic,
+                                              .tf32 = config.run.tf32,
+                                              .attention = config.run.attention,
+                                              .reduction = config.fsdp.reduction,
+                                              .bind = config.run.bind},
+                                             log);
+  result.device = compute.device().describe();
+  result.gpu = key_of(compute);
+  result.ranks = world.size();
+  result.nodes = topology.nodes;
+  result.ranks_on_node = topology.local_ranks;
+  result.threads = threads;
+  train::RunShape shape{.ranks = world.size(), .ranks_per_node = topology.local_ranks, .threads = threads};
+  if (compute.on_gpu()) {
+    shape.hardware = train::Hardware::gpu;
+    shape.memory_bytes = compute.gpu_properties.memory_bytes;
+    shape.gpu = compute.gpu_properties.name;
+    shape.gpu_major = compute.gpu_properties.major;
+    shape.gpu_minor = compute.gpu_properties.minor;
+  }
+  const Bench bench{.world = world,
+                    .compute = compute,
+                    .config = config,
+                    .settings = settings,
+                    .shape = shape,
+                    .attention = attention_of(config, compute.on_gpu()),
+                    .rows = result.rows};
+  log.info("measuring steps");
+  measure_steps(bench);
+  log.info("measuring collectives");
+  measure_collectives(bench);
+  if (settings.single) {
+    log.info("measuring products, attention and memory");
+    measure_operations(bench);
+  }
+  return result;
+}
+
+plan::MachineSpeed calibrate(const Result& result, const std::string& name) {
+  plan::MachineSpeed machine;
+  machine.name = name;
+  machine.device = result.gpu;
+  const bool on_cpu = result.gpu == "cpu";
+  if (on_cpu) machine.cores = result.ranks_on_node * result.threads;
+  machine.description = fmt::format("written by llampi bench --calibrate: {}, {} ranks on {} nodes",
+                                    result.device, result.ranks, result.nodes);
+  std::vector<plan::TimedWork> rows;
+  for (const auto& row : result.rows) {
+    if (row.group == "operation" || row.group == "product" || row.group == "attention" ||
+        row.group == "memory")
+      rows.push_back({.amounts = row.amounts, .seconds = row.seconds});
+  }
+  const plan::Figure source{
+      .value = 0, .source = plan::Source::measured, .note = "fitted to the operations of llampi bench"};
+  plan::set_costs(machine, plan::fit_costs(rows), on_cpu ? 1.0 / result.ranks_on_node : 1, source);
+  add_links(machine, result);
+  return machine;
+}
+
+}  // namespace llampi::measure

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result for people and for programs.
+#include "llampi/measure/result.hpp"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "llampi/core/error.hpp"
+#include "llampi/core/text.hpp"
+
+namespace llampi::measure {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr int kVersion = 1;
+
+const Row* find(const Result& result, const std::string& group, const std::string& name) {
+  const auto found = std::ranges::find_if(
+      result.rows, [&](const Row& row) { return row.group == group && row.name == name; });
+  return found == result.rows.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string format(const Result& result) {
+  std::string text = fmt::format("{}; {} on {}, {} per rank\n", result.device, count(result.ranks, "rank"),
+                                 count(result.nodes, "node"), count(result.threads, "thread"));
+  std::string group;
+  const Row* first_step = nullptr;
+  for (const auto& row : result.rows) {
+    if (row.group == "operation") continue;  // for calibration, and in the file
+    if (row.group != group) text += fmt::format("\n{}\n", group = row.group);
+    text += fmt::format("  {:<52}{:>12.4f} ms", row.name, row.seconds * 1e3);
+    if (!row.unit.empty()) text += fmt::format("{:>14.4g} {}", row.rate, row.unit);
+    if (row.bus_rate > 0) text += fmt::format(", bus bandwidth {:.4g} GB/s", row.bus_rate);
+    if (row.group == "step" && first_step != nullptr)
+      text += fmt::format(", {:.3f} times {}", row.rate / first_step->rate, first_step->name);
+    if (row.group == "step" && first_step == nullptr) first_step = &row;
+    text += "\n";
+  }
+  return text;
+}
+
+std::string to_json(const Result& result) {
+  Json rows = Json::array();
+  for (const auto& row : result.rows) {
+    rows.push_back({{"group", row.group},
+                    {"name", row.name},
+                    {"seconds", row.seconds},
+                    {"rate", row.unit.empty() ? Json() : Json(row.rate)},
+                    {"unit", row.unit.empty() ? Json() : Json(row.unit)},
+                    {"bus_rate", row.bus_rate > 0 ? Json(row.bus_rate) : Json()}});
+  }
+  return Json{{"llampi_bench", kVersion},  {"device", result.device},
+              {"gpu", result.gpu},         {"ranks", result.ranks},
+              {"nodes", result.nodes},     {"ranks_on_node", result.ranks_on_node},
+              {"threads", result.threads}, {"rows", rows}}
+             .dump(1) +
+         "\n";
+}
+
+Result from_json(const std::string& text, const std::string& file) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("llampi_bench", Json()) != kVersion)
+    throw_user_error("{} is not a file that llampi bench --json has written", file);
+  try {
+    Result result{.device = json.at("device"),
+                  .gpu = json.at("gpu"),
+                  .ranks = json.at("ranks"),
+                  .nodes = json.at("nodes"),
+                  .ranks_on_node = json.at("ranks_on_node"),
+                  .threads = json.at("threads"),
+                  .rows = {}};
+    for (const auto& row : json.at("rows")) {
+      Row read{.group = row.at("group"), .name = row.at("name"), .seconds = row.at("seconds"), .unit = {}};
+      if (row.at("unit").is_string()) read.unit = row.at("unit"), read.rate = row.at("rate");
+      if (row.at("bus_rate").is_number()) read.bus_rate = row.at("bus_rate");
+      result.rows.push_back(std::move(read));
+    }
+    return result;
+  } catch (const nlohmann::json::exception&) {
+    throw_user_error(
+        "{} is not a file that llampi bench --json has written: a value is missing or of another type", file);
+  }
+}
+
+std::string format_comparison(const Result& now, const Result& then) {
+  std::string text =
+      fmt::format("{:<12}{:<52}{:>12}{:>12}{:>10}\n", "", "milliseconds", "then", "now", "ratio");
+  for (const auto& row : now.rows) {
+    const Row* before = find(then, row.group, row.name);
+    if (before == nullptr || row.seconds <= 0) continue;
+    text += fmt::format("{:<12}{:<52}{:>12.4f}{:>12.4f}{:>10.3f}\n", row.group, row.name,
+                        before->seconds * 1e3, row.seconds * 1e3, before->seconds / row.seconds);
+  }
+  return text + "ratio: above 1 where it is faster now\n";
+}
+
+}  // namespace llampi::measure

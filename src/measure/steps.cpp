@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "measure/steps.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "llampi/checkpoint/checkpoint.hpp"
+#include "llampi/comm/agree.hpp"
+#include "llampi/comm/comm.hpp"
+#include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/clock.hpp"
+#include "llampi/core/philox.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/infer/session.hpp"
+#include "measure/operation_times.hpp"
+
+namespace llampi::measure {
+namespace {
+
+constexpr int kWarmUp = 2;
+constexpr double kLearningRate = 1e-6;
+
+device::HostBatch random_batch(model::BatchShape shape, std::int64_t vocabulary, std::uint64_t seed) {
+  const RandomStream random(seed, "tokens");
+  device::HostBatch batch(shape.tokens());
+  for (std::int64_t t = 0; t < shape.tokens(); ++t) {
+    const auto i = static_cast<std::size_t>(t);
+    const auto number = [&](std::uint64_t which) {
+      return static_cast<std::int32_t>(random.bits(2 * i + which) % static_cast<std::uint64_t>(vocabulary));
+    };
+    batch.tokens()[i] = number(0);
+    batch.labels()[i] = number(1);
+    batch.positions()[i] = static_cast<std::int32_t>(t % shape.seq_len);
+  }
+  for (std::int64_t s = 0; s <= shape.sequences; ++s)
+    batch.segment_offsets()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * shape.seq_len);
+  batch.segments = shape.sequences;
+  batch.valid_labels = shape.tokens();
+  return batch;
+}
+
+/// An engine that trains on random tokens.
+class Training {
+ public:
+  Training(const Bench& bench, const train::CompiledRun& run, const fsdp::EngineOptions& options)
+      : bench_(bench),
+        vocabulary_(run.model->vocabulary()),
+        engine_(*run.model, bench.compute.device(), *bench.compute.host, bench.compute.world(), options) {
+    engine_.initialise(1);
+  }
+  fsdp::Engine& engine() { return engine_; }
+  double tokens() const {
+    const auto& options = engine_.options();
+    return static_cast<double>(options.batch.tokens() * options.micro_batches * bench_.world.size());
+  }
+  /// Of the slowest rank.
+  double step() {
+    ++steps_;
+    const auto& options = engine_.options();
+    std::vector<device::HostBatch> batches;
+    for (int m = 0; m < options.micro_batches; ++m) {
+      const int number = (steps_ * options.micro_batches + m) * bench_.world.size() + bench_.world.rank();
+      batches.push_back(random_batch(options.batch, vocabulary_, static_cast<std::uint64_t>(number)));
+    }
+    bench_.world.barrier();
+    const double begin = steady_seconds();
+    engine_.step(batches, {.learning_rate = kLearningRate,
+                           .optimizer_step = steps_,
+                           .valid_labels = static_cast<std::int64_t>(tokens())});
+    return bench_.slowest(steady_seconds() - begin);
+  }
+  double shortest_step() {
+    double shortest = step();
+    for (int i = 1; i < bench_.settings.steps; ++i) shortest = std::min(shortest, step());
+    return shortest;
+  }
+  void warm_up() {
+    for (int i = 0; i < kWarmUp; ++i) step();
+  }
+
+ private:
+  const Bench& bench_;
+  std::int64_t vocabulary_;
+  fsdp::Engine engine_;
+  int steps_ = 0;
+};
+
+const char* phase_of(const plan::Terms& amounts, bool optimizes) {
+  using plan::Term;
+  if (optimizes) return "gradient norm and optimizer";
+  for (const Term term : {Term::product_float32, Term::product_half, Term::product_fp8}) {
+    if (amounts[term] > 0) return "matrix products, with what is fused";
+  }
+  for (const Term term : {Term::attention_forward, Term::attention_any_order, Term::attention_deterministic,
+                          Term::attention_native}) {
+    if (amounts[term] > 0) return "attention";
+  }
+  return "other operations";
+}
+
+/// The step with the least time in its operations, by phase, and each operation.
+void measure_phases(const Bench& bench, Training& training) {
+  OperationTimer timer(bench.compute.device(), bench.attention);
+  std::map<std::string, OperationTime> best, shortest;
+  double best_sum = 0, step_seconds = 0;
+  for (int i = 0; i < bench.settings.steps; ++i) {
+    const double seconds = training.step();
+    const auto times = timer.take();
+    double sum = 0;
+    for (const auto& [name, time] : times) {
+      sum += time.seconds;
+      auto& entry = shortest.try_emplace(name, time).first->second;
+      entry.shortest = std::min(entry.shortest, time.shortest);
+    }
+    if (i > 0 && sum >= best_sum) continue;
+    best = times, best_sum = sum, step_seconds = seconds;
+  }
+  std::map<std::string, double> phases;
+  for (const auto& [name, time] : best) phases[phase_of(time.amounts, time.optimizes)] += time.seconds;
+  for (const char* phase : {"matrix products, with what is fused", "attention", "other operations",
+                            "gradient norm and optimizer"})
+    bench.rows.push_back(
+        {.group = "phase", .name = phase, .seconds = bench.slowest(phases[phase]), .unit = {}});
+  bench.rows.push_back({.group = "phase",
+                        .name = "between operations, and waiting",
+                        .seconds = bench.slowest(std::max(0.0, step_seconds - best_sum)),
+                        .unit = {}});
+  for (const auto& [name, time] : shortest) {
+    bench.rows.push_back({.group = "operation",
+                          .name = name,
+                          .seconds = bench.slowest(time.shortest),
+                          .unit = {},
+                          .amounts = time.amounts});
+  }
+}
+
+void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
+  const auto infos = infer::tensor_infos(engine);
+  const auto pieces = infer::tensor_pieces(engine.pieces_to_save());
+  std::int64_t bytes = 0;
+  for (const auto& piece : pieces) bytes += piece.elements() * (piece.exp_avg.elements() > 0 ? 12 : 4);
+  bench.world.sum(std::span(&bytes, 1));
+  const auto number = comm::from_rank_0(bench.world, [] { return static_cast<std::int64_t>(::getpid()); });
+  const std::filesystem::path file = bench.settings.folder / fmt::format("llampi-bench-{}.h5", number);
+  comm::on_rank_0(bench.world, [&] {
+    if (std::filesystem::exists(file)) throw_user_error("{} exists; remove it", file.string());
+  });
+  const auto add = [&](const char* name, double begin) {
+    const double seconds = bench.slowest(steady_seconds() - begin);
+    bench.rows.push_back({.group = "checkpoint",
+                          .name = name,
+                          .seconds = seconds,
+                          .rate = static_cast<double>(bytes) / seconds * 1e-9,
+                          .unit = "GB/s"});
+  };
+  bench.world.barrier();
+  double begin = steady_seconds();
+  checkpoint::save_checkpoint(bench.world, bench.compute.device(), file,
+                              {infos, pieces, {.step = 1}, {"{}", ""}});
+  add("save", begin);
+  bench.world.barrier();
+  begin = steady_seconds();
+  checkpoint::load_checkpoint(bench.world, bench.compute.device(), file, infos,
+                              infer::tensor_pieces(engine.pieces_to_load()));
+  add("load, from the page cache", begin);
+  comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
+}
+
+Row step_row(const std::string& name, double seconds, double tokens) {
+  return {.group = "step", .name = name, .seconds = seconds, .rate = tokens / seconds, .unit = "tokens/s"};
+}
+
+}  // namespace
+
+double Bench::slowest(double seconds) const {
+  world.max(std::span(&seconds, 1));
+  return seconds;
+}
+
+void measure_steps(const Bench& bench) {
+  const train::CompiledRun run = train::compile_run(bench.config, bench.shape);
+  {
+    Training training(bench, run, run.options);
+    training.warm_up();
+    bench.rows.push_back(
+        step_row(fsdp::to_string(run.options.strategy), training.shortest_step(), training.tokens()));
+    if (!run.options.graph) measure_phases(bench, training);
+    if (!bench.settings.folder.empty()) measure_checkpoint(bench, training.engine());
+  }
+  if (run.options.graph) {  // operations are only seen when they are issued
+    fsdp::EngineOptions issued = run.options;
+    issued.graph = false;
+    Training training(bench, run, issued);
+    training.warm_up();
+    measure_phases(bench, training);
+  }
+  if (!bench.settings.strategies || bench.world.size() == 1) return;
+  for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
+    if (strategy == run.options.strategy) continue;
+    train::Config config = bench.config;
+    config.fsdp.strategy = strategy;
+    config.fsdp.shard_optimizer_over_replicas = config.fsdp.all_reduce_stream = false;
+    if (!fsdp::is_hybrid(strategy)) config.fsdp.shard_group_size = std::nullopt;
+    std::optional<train::CompiledRun> other;
+    try {
+      other = train::compile_run(config, bench.shape);
+    } catch (const UserError&) {
+      continue;  // these ranks cannot have it, on any of them
+    }
+    try {
+      Training training(bench, *other, other->options);
+      training.warm_up();
+      bench.rows.push_back(step_row(word, training.shortest_step(), training.tokens()));
+    } catch (const UserError&) {
+      // Its arenas do not fit, which the engine says on all ranks.
+    }
+  }
+}
+
+}  // namespace llampi::measure

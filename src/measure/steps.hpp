@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is measured, one kind of thing each.
+#pragma once
+
+#include <vector>
+
+#include "llampi/comm/compute.hpp"
+#include "llampi/measure/result.hpp"
+#include "llampi/measure/settings.hpp"
+#include "llampi/train/compiled_run.hpp"
+
+namespace llampi::measure {
+
+/// What all kinds need. All collective functions add the same rows on all ranks.
+struct Bench {
+  comm::World& world;
+  comm::Compute& compute;
+  const train::Config& config;
+  const Settings& settings;
+  train::RunShape shape;
+  plan::AttentionKernels attention = plan::AttentionKernels::native;
+  std::vector<Row>& rows;
+
+  /// The largest over ranks. Collective.
+  double slowest(double seconds) const;
+};
+
+/// Whole steps, as configured and with other strategies; the phases and operations of one; a checkpoint of its state.
+void measure_steps(const Bench& bench);
+/// Products, attention and memory-bound operations alone.
+void measure_operations(const Bench& bench);
+/// Where there are several ranks.
+void measure_collectives(const Bench& bench);
+
+}  // namespace llampi::measure

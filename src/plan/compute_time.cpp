@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/plan/compute_time.hpp"
+
+#include <algorithm>
+
+#include "llampi/core/error.hpp"
+#include "llampi/device/host_batch.hpp"
+#include "llampi/optim/adamw.hpp"
+
+namespace llampi::plan {
+namespace {
+
+namespace op = device::op;
+
+/// Rows of logits that are made at a time: about what the devices' workspaces hold.
+constexpr std::int64_t kHeadRows = 2048;
+
+constexpr std::uintptr_t kArenaAddress = std::uintptr_t{1} << 50;
+
+class Counter {
+ public:
+  explicit Counter(AttentionKernels kernels) : kernels_(kernels) {}
+  Terms amounts;
+
+  void operator()(const op::Embedding& o) { bytes({o.x, o.x}); }
+  void operator()(const op::EmbeddingBackward& o) {
+    bytes({o.dx});
+    if (o.accumulate_dtable == Accumulate::no) bytes({o.dtable});
+  }
+  void operator()(const op::RmsNorm& o) { bytes({o.x, o.y}); }
+  void operator()(const op::RmsNormBackward& o) {
+    bytes({o.dy, o.x, o.dx});
+    if (o.accumulate_dx == Accumulate::yes) bytes({o.dx});
+  }
+  void operator()(const op::QkvRope& o) {
+    product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
+    rotation(o.qkv, o.shape);
+  }
+  void operator()(const op::QkvRopeBackward& o) {
+    backward_products(o.x, o.weight, o.dweight);
+    rotation(o.dqkv, o.shape);
+  }
+  void operator()(const op::Attention& o) {
+    const double operations = attention_operations(o.documents, o.shape, o.qkv.rows);
+    amounts[Term::attention_forward] += operations;
+    amounts[Term::attention_forward_edge] += operations / length(o.documents, o.qkv.rows);
+  }
+  void operator()(const op::AttentionBackward& o) {
+    const double operations = 2.5 * attention_operations(o.documents, o.shape, o.qkv.rows);
+    const double edge = operations / length(o.documents, o.qkv.rows);
+    const int pieces = kernels_ == AttentionKernels::deterministic ? pieces_of(o) : 0;
+    if (kernels_ == AttentionKernels::any_order) {
+      amounts[Term::attention_any_order] += operations;
+      amounts[Term::attention_any_order_edge] += edge;
+    } else if (pieces > 0) {
+      amounts[Term::attention_deterministic] += operations;
+      amounts[Term::attention_deterministic_edge] += edge;
+      amounts[Term::attention_deterministic_piece] += edge * (pieces - 1);
+    } else {
+      amounts[Term::attention_native] += operations;
+      amounts[Term::attention_native_edge] += edge;
+    }
+  }
+  void operator()(const op::CachedAttention& o) { bytes({o.qkv, o.kv_cache, o.out}); }
+  void operator()(const op::ProjectionResidual& o) {
+    product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
+    bytes({o.residual});
+  }
+  void operator()(const op::ProjectionBackward& o) { backward_products(o.x, o.weight, o.dweight); }
+  void operator()(const op::GateUpSwiglu& o) {
+    product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
+    bytes({o.gate_up, o.activated});
+  }
+  void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
+  void operator()(const op::GateUpSwigluBackward& o) {
+    backward_products(o.x, o.weight, o.dweight);
+    bytes({o.dactivated, o.gate_up, o.gate_up});
+  }
+  void operator()(const op::LinearCrossEntropy& o) {
+    head(o.x, o.weight, 1);
+    logits(o.x, o.weight, 1);
+  }
+  void operator()(const op::LinearCrossEntropyBackward& o) {
+    head(o.x, o.weight, o.dweight ? 3 : 2);
+    logits(o.x, o.weight, 2);
+    // Each chunk of rows but the first adds to the gradient of the weight.
+    const auto chunks = (o.x.rows + kHeadRows - 1) / kHeadRows;
+    for (std::int64_t chunk = 1; o.dweight && chunk < chunks; ++chunk) bytes({o.dweight, o.dweight});
+  }
+  void operator()(const op::Fp8Product& o) {
+    product(o.a.dtype, o.a.rows, o.b.rows, o.a.cols);
+    bytes({o.residual});
+  }
+  void operator()(const op::Fp8Maximum& o) { bytes({o.source}); }
+  void operator()(const op::Fp8BlockMaximum& o) { bytes({o.source}); }
+  void operator()(const op::Fp8Cast& o) { bytes({o.source, o.values, o.transposed}); }
+  void operator()(const op::Fp8BlockCast& o) { bytes({o.source, o.values}); }
+  void operator()(const op::Fp8TileCast& o) { bytes({o.source, o.values, o.transposed}); }
+  void operator()(const op::Fp8Transpose& o) { bytes({o.source, o.transposed}); }
+  void operator()(const op::Fp8Scales&) {}
+  void operator()(const op::Fp8BlockScales&) {}
+  void operator()(const op::Rope& o) { rotation(o.qkv, o.shape); }
+  void operator()(const op::SwigluBackward& o) { bytes({o.dactivated, o.gate_up, o.gate_up}); }
+  void operator()(const op::Linear& o) { product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols); }
+  void operator()(const op::Add& o) { bytes({o.source, o.destination, o.destination}); }
+  void operator()(const op::Copy& o) { bytes({o.source, o.destination}); }
+  void operator()(const op::Cast& o) { bytes({o.source, o.destination}); }
+  void operator()(const op::Zero& o) { bytes({o.destination}); }
+  void operator()(const op::RandomNormal& o) { bytes({o.out}); }
+  void operator()(const op::MaxMagnitude& o) { bytes({o.gradient}); }
+  void operator()(const op::SumSquares& o) { bytes({o.gradient}); }
+  void operator()(const op::FinishNorm&) {}
+  void operator()(const op::AdamW& o) {
+    bytes({o.gradient, o.master, o.master, o.exp_avg, o.exp_avg, o.exp_avg_sq, o.exp_avg_sq});
+    if (o.shard.data != o.master.data) bytes({o.shard});
+  }
+
+ private:
+  void bytes(std::initializer_list<Tensor> tensors) {
+    for (const Tensor& tensor : tensors) amounts[Term::memory_bytes] += static_cast<double>(tensor.bytes());
+  }
+  void product(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, double times = 1) {
+    const double operations =
+        times * 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+    const double edges =
+        operations * (1 / static_cast<double>(m) + 1 / static_cast<double>(n) + 1 / static_cast<double>(k));
+    const bool half = dtype == DType::bfloat16 || dtype == DType::float16;
+    if (size_of(dtype) == 1) {
+      amounts[Term::product_fp8] += operations;
+      amounts[Term::product_fp8_edge] += edges;
+    } else {
+      amounts[half ? Term::product_half : Term::product_float32] += operations;
+      amounts[half ? Term::product_half_edge : Term::product_float32_edge] += edges;
+    }
+  }
+  /// dx = dy weight, and dweight = dy^T x unless the weight is frozen.
+  void backward_products(const Tensor& x, const Tensor& weight, const Tensor& dweight) {
+    product(x.dtype, x.rows, weight.rows, x.cols, dweight ? 2 : 1);
+  }
+  void head(const Tensor& x, const Tensor& weight, double products) {
+    product(x.dtype, std::min(x.rows, kHeadRows), weight.rows, x.cols,
+            products * static_cast<double>(x.rows) / static_cast<double>(std::min(x.rows, kHeadRows)));
+  }
+  void logits(const Tensor& x, const Tensor& weight, double times) {
+    amounts[Term::memory_bytes] += times * static_cast<double>(x.rows) * static_cast<double>(weight.rows) *
+                                   static_cast<double>(size_of(x.dtype));
+  }
+  /// Query and key heads, read and written.
+  void rotation(const Tensor& qkv, device::AttentionShape shape) {
+    amounts[Term::memory_bytes] += 2.0 * static_cast<double>(qkv.rows) *
+                                   static_cast<double>(shape.query_cols() + shape.key_value_cols()) *
+                                   static_cast<double>(size_of(qkv.dtype));
+  }
+  /// Of the documents, on average.
+  static double length(const device::Documents& documents, std::int64_t tokens) {
+    return static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, documents.count));
+  }
+  /// Two products, the causal half.
+  static double attention_operations(const device::Documents& documents, device::AttentionShape shape,
+                                     std::int64_t tokens) {
+    return 2.0 * static_cast<double>(tokens) * length(documents, tokens) *
+           static_cast<double>(shape.query_cols());
+  }
+  /// Launches of one sequence; 0: dP of not even one key/value head has room (device/cuda/attention_sizes.hpp).
+  static int pieces_of(const op::AttentionBackward& o) {
+    const std::int64_t rows = (o.documents.max_seqlen + 127) / 128 * 128;
+    const std::int64_t of_head = 2 * rows * rows * (o.shape.query_heads / o.shape.key_value_heads);
+    const std::int64_t heads =
+        std::min(o.dp_room / std::max<std::int64_t>(1, of_head), o.shape.key_value_heads);
+    return heads == 0 ? 0 : static_cast<int>((o.shape.key_value_heads + heads - 1) / heads);
+  }
+
+  AttentionKernels kernels_;
+};
+
+/// The device that counts.
+class CountingOperations final : public device::Operations {
+ public:
+  CountingOperations(const device::OperationSizes& sizes, AttentionKernels kernels)
+      : sizes_(sizes), kernels_(kernels) {}
+  const device::OperationSizes& sizes() const override { return sizes_; }
+  Terms counted;
+
+ protected:
+  void issue(const device::Operation& operation) override { counted += amounts_of(operation, kernels_); }
+
+ private:
+  const device::OperationSizes& sizes_;
+  AttentionKernels kernels_;
+};
+
+class StepCounter {
+ public:
+  StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+              const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes,
+              AttentionKernels kernels)
+      : model_(model),
+        options_(options),
+        program_(compiled.step),
+        sizes_(sizes),
+        shards_(groups.shard_count()),
+        replicas_(groups.replica_count()),
+        kernels_(kernels) {}
+
+  ActionWork of(const fsdp::Action& action) const {
+    using fsdp::Op;
+    CountingOperations device(sizes_, kernels_);
+    ActionWork work;
+    if (action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward) {
+      stage(action, device);
+      work.recomputes = action.op == Op::recompute;
+    } else if (action.op == Op::norm) {
+      // Their largest magnitudes have been found, or are found here.
+      const bool also_largest = action.find(fsdp::Slot::norm_scalars)->access == fsdp::Access::write;
+      for (const Tensor& gradient : all(action, fsdp::Slot::gradient)) {
+        if (also_largest) device.run(op::MaxMagnitude{.gradient = gradient, .ranges = {}, .maximum = {}});
+        device.run(op::SumSquares{.gradient = gradient, .ranges = {}, .maximum = {}, .limbs = {}});
+      }
+    } else if (action.op == Op::largest) {
+      device.run(
+          op::MaxMagnitude{.gradient = first(action, fsdp::Slot::gradient), .ranges = {}, .maximum = {}});
+    } else if (action.op == Op::update) {
+      update(action, device);
+    } else if (action.op == Op::cast_params || action.op == Op::cast_grads || action.op == Op::add ||
+               action.op == Op::fp8_cast || action.op == Op::transpose || is_copy(action)) {
+      local(action, device);
+    }
+    work.amounts = device.counted;
+    if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) {
+      // Long arrays, one pass.
+      work.amounts[Term::array_bytes] = work.amounts[Term::memory_bytes];
+      work.amounts[Term::memory_bytes] = 0;
+    }
+    work.optimizes = action.op == Op::norm || action.op == Op::largest || action.op == Op::update;
+    if (action.op == Op::update && action.stream == device::Stream::host &&
+        kernels_ != AttentionKernels::native) {
+      work.amounts[Term::host_memory_bytes] = work.amounts[Term::array_bytes];
+      work.amounts[Term::array_bytes] = work.amounts[Term::kernels] = 0;
+    }
+    return work;
+  }
+
+ private:
+  /// A tensor of the operand's shape. Nothing is ever read or written there, but the addresses are as far apart as in the arena.
+  Tensor tensor(const fsdp::Operand& operand) const {
+    if (operand.buffer == fsdp::BufferId::none) return {};
+    const fsdp::Buffer& buffer = program_[operand.buffer];
+    const auto place =
+        kArenaAddress * (static_cast<std::uintptr_t>(buffer.arena) + 1) +
+        static_cast<std::uintptr_t>(buffer.offset + operand.part.offset * size_of(buffer.dtype));
+    auto* const data = reinterpret_cast<void*>(place);  // NOLINT(performance-no-int-to-ptr)
+    if (operand.part.own != fsdp::Own::none) {
+      const int parts = operand.part.own == fsdp::Own::shard ? shards_ : replicas_;
+      return {data, buffer.dtype, 1, buffer.elements() / parts};
+    }
+    if (operand.part.rows > 0) return {data, buffer.dtype, operand.part.rows, operand.part.cols};
+    return {data, buffer.dtype, buffer.rows, buffer.cols};
+  }
+  std::vector<Tensor> all(const fsdp::Action& action, fsdp::Slot slot) const {
+    std::vector<Tensor> tensors;
+    for (const auto& operand : action.operands) {
+      if (operand.slot == slot) tensors.push_back(tensor(operand));
+    }
+    return tensors;
+  }
+  Tensor first(const fsdp::Action& action, fsdp::Slot slot) const {
+    const fsdp::Operand* found = action.find(slot);
+    return found == nullptr ? Tensor{} : tensor(*found);
+  }
+
+  void stage(const fsdp::Action& action, CountingOperations& device) const {
+    using fsdp::Slot;
+    const device::Batch batch =
+        device::HostBatch::view_of(first(action, Slot::batch), options_.batch.sequences);
+    std::vector<Accumulate> accumulate;
+    for (const auto& operand : action.operands) {
+      if (operand.slot == Slot::parameter_gradient)
+        accumulate.push_back(operand.access == fsdp::Access::both ? Accumulate::yes : Accumulate::no);
+    }
+    const auto scales = all(action, Slot::fp8_scales), transposed = all(action, Slot::transposed);
+    std::vector<model::Fp8Weight> fp8_weights;
+    for (std::size_t i = 0; i < scales.size(); ++i)
+      fp8_weights.push_back(
+          {.scale = scales[i], .transposed = i < transposed.size() ? transposed[i] : Tensor{}});
+    const auto parameters = all(action, Slot::parameter), gradients = all(action, Slot::parameter_gradient),
+               saved = all(action, Slot::saved), scratch = all(action, Slot::scratch),
+               kept = all(action, Slot::kv_cache), constants = all(action, Slot::constant);
+    optim::StepScalars scalars;
+    double loss_sum = 0;
+    model::StageContext context{.operations = device,
+                                .batch = batch,
+                                .seq_len = options_.batch.seq_len,
+                                .dp_room = options_.batch.dp_room,
+                                .input = first(action, Slot::input),
+                                .output = first(action, Slot::output),
+                                .gradient = first(action, Slot::residual_gradient),
+                                .parameters = parameters,
+                                .parameter_gradients = gradients,
+                                .accumulate = accumulate,
+                                .saved = saved,
+                                .scratch = scratch,
+                                .kept = kept,
+                                .constants = constants,
+                                .fp8_weights = fp8_weights,
+                                .fp8_counts = &scalars.fp8,
+                                .inverse_tokens = &scalars.inverse_tokens,
+                                .loss_sum = &loss_sum,
+                                .logits = {},
+                                .logits_row = 0};
+    const model::Stage& stage = *model_.stages()[static_cast<std::size_t>(action.stage)];
+    if (action.op == fsdp::Op::backward) {
+      stage.backward(context);
+    } else if (action.selective) {
+      stage.recompute(context);
+    } else {
+      stage.forward(context);
+    }
+  }
+
+  void update(const fsdp::Action& action, CountingOperations& device) const {
+    using fsdp::Slot;
+    const fsdp::Operand& shard = *action.find(Slot::output);
+    const Tensor master = first(action, Slot::master);
+    if (shard.access == fsdp::Access::write)
+      device.run(op::Cast{.source = master, .destination = tensor(shard)});
+    device.run(op::AdamW{.gradient = first(action, Slot::gradient),
+                         .ranges = {},
+                         .beta1 = 0,
+                         .beta2 = 0,
+                         .eps = 0,
+                         .scalars = nullptr,
+                         .master = master,
+                         .exp_avg = first(action, Slot::exp_avg),
+                         .exp_avg_sq = first(action, Slot::exp_avg_sq),
+                         .shard = tensor(shard)});
+  }
+
+  /// A collective of one rank, unless it is in place.
+  bool is_copy(const fsdp::Action& action) const {
+    if (action.ranks == fsdp::Ranks::self) return false;
+    const int ranks = action.ranks == fsdp::Ranks::shard_group ? shards_ : replicas_;
+    const auto *input = action.find(fsdp::Slot::input), *output = action.find(fsdp::Slot::output);
+    return ranks == 1 && input != nullptr && output != nullptr && input->buffer != output->buffer;
+  }
+
+  /// What reads its inputs and writes its outputs once.
+  void local(const fsdp::Action& action, CountingOperations& device) const {
+    for (const auto& operand : action.operands) {
+      if (operand.slot != fsdp::Slot::input && operand.slot != fsdp::Slot::output) continue;
+      device.counted[Term::memory_bytes] +=
+          (operand.access == fsdp::Access::both ? 2.0 : 1.0) * static_cast<double>(tensor(operand).bytes());
+    }
+    device.counted[Term::kernels] += 1;
+  }
+
+  const model::Model& model_;
+  const fsdp::EngineOptions& options_;
+  const fsdp::Program& program_;
+  const device::OperationSizes& sizes_;
+  int shards_, replicas_;
+  AttentionKernels kernels_;
+};
+
+}  // namespace
+
+Terms& Terms::operator+=(const Terms& other) {
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
+  return *this;
+}
+
+double seconds_of(const Terms& amounts, const Terms& costs) {
+  double seconds = 0;
+  for (std::size_t i = 0; i < amounts.values.size(); ++i) seconds += amounts.values[i] * costs.values[i];
+  return seconds;
+}
+
+Terms amounts_of(const device::Operation& operation, AttentionKernels attention) {
+  Counter counter(attention);
+  std::visit(counter, operation);
+  counter.amounts[Term::kernels] = 1;
+  return counter.amounts;
+}
+
+std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
+                                     const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                                     const device::OperationSizes& sizes, AttentionKernels attention) {
+  const StepCounter counter(model, options, groups, compiled, sizes, attention);
+  std::vector<ActionWork> work;
+  for (const auto& action : compiled.step.actions) work.push_back(counter.of(action));
+  return work;
+}
+
+ComputeParts parts_of(const std::vector<ActionWork>& work, const Terms& costs) {
+  ComputeParts parts;
+  for (const auto& action : work) {
+    if (action.recomputes || action.optimizes) {
+      (action.recomputes ? parts.recomputed : parts.optimizer) += seconds_of(action.amounts, costs);
+      continue;
+    }
+    for (int i = 0; i < kTerms; ++i) {
+      const auto term = static_cast<Term>(i);
+      double& part = term < Term::attention_forward ? parts.products
+                     : term < Term::memory_bytes    ? parts.attention
+                     : term == Term::kernels        ? parts.kernels
+                                                    : parts.memory;
+      part += action.amounts[term] * costs[term];
+    }
+  }
+  return parts;
+}
+
+}  // namespace llampi::plan

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// `llampi bench` as a user meets it. What it measures is not looked at, but that everything is measured.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "support/shell.hpp"
+
+namespace llampi::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+class BenchCommand : public ::testing::Test {
+ protected:
+  BenchCommand() {
+    std::filesystem::create_directory(folder_.path() / "model");
+    folder_.write("model/config.json", R"({"model_type": "llama", "vocab_size": 64, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": false,
+      "hidden_act": "silu", "initializer_range": 0.02})");
+    folder_.write(
+        "run.ini",
+        "[model]\nconfig = model\n[data]\nseq_len = 32\n[train]\nmicro_batch = 1\nglobal_batch = 2\n");
+  }
+  Ending bench(const std::string& options, int ranks = 1) const {
+    const std::string launch = ranks > 1 ? MPIRUN " -n " + std::to_string(ranks) + " " : "";
+    return shell(folder_.path(),
+                 launch + LLAMPI_PROGRAM " bench --config run.ini --steps 1 --seconds 1e-6 " + options);
+  }
+  std::string refusal(const std::string& options) const {
+    const Ending ending = bench(options);
+    EXPECT_EQ(ending.status, 2) << ending.err;
+    return ending.err;
+  }
+  nlohmann::json json(const std::string& file) const {
+    std::ifstream stream(folder_.path() / file);
+    return nlohmann::json::parse(stream, nullptr, false);
+  }
+  ScratchFolder folder_;
+};
+
+TEST_F(BenchCommand, MeasuresEverythingAndWritesAMachineFileThatAPlanTakes) {
+  const Ending first = bench("--folder . --json a.json --calibrate tiny.json", 2);
+  ASSERT_EQ(first.status, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr("times full_shard\n"));
+  EXPECT_THAT(first.out, HasSubstr(", bus bandwidth "));
+  std::set<std::string> groups;
+  const auto written = json("a.json");
+  for (const auto& row : written["rows"]) {
+    groups.insert(row["group"]);
+    EXPECT_TRUE(row["seconds"].is_number()) << row.dump();
+  }
+  EXPECT_THAT(groups, IsSupersetOf({"step", "phase", "operation", "product", "attention", "memory",
+                                    "collective", "checkpoint"}));
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
+    EXPECT_NE(entry.path().extension(), ".h5") << "the checkpoint is still there";
+  const Ending plan =
+      shell(folder_.path(),
+            std::string(LLAMPI_PROGRAM) + " plan --config run.ini --ranks 2 --threads 1 --machine tiny.json");
+  EXPECT_EQ(plan.status, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("predicted for tiny\n"));
+  const Ending again = bench("--steps-only --compare a.json --json a.json", 2);
+  EXPECT_EQ(again.status, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr("ratio: above 1 where it is faster now\n"));
+}
+
+TEST_F(BenchCommand, RefusesBeforeItMeasures) {
+  folder_.write("mine.json", "{}");
+  EXPECT_THAT(refusal("--json mine.json"), HasSubstr("mine.json"));
+  EXPECT_THAT(refusal("--compare no.json"), HasSubstr("llampi: there is no file no.json to compare with\n"));
+  EXPECT_THAT(refusal("--compare mine.json"),
+              HasSubstr("llampi: mine.json is not a file that llampi bench --json has written\n"));
+  EXPECT_THAT(refusal("--folder nowhere"),
+              HasSubstr("llampi: --folder nowhere is no folder; create it first\n"));
+  EXPECT_THAT(refusal("--steps-only --calibrate x.json"),
+              HasSubstr("llampi: --calibrate needs single operations; leave --steps-only out\n"));
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results of measurements: written, read, compared, and turned into figures of a machine.
+#include "llampi/measure/measure.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace measure;
+using ::testing::HasSubstr;
+
+Row product(std::int64_t side, double tflops) {
+  Row row{.group = "product", .name = std::to_string(side), .unit = "TFLOP/s"};
+  row.amounts = plan::amounts_of(device::op::Linear{.x = {nullptr, DType::float32, side, side},
+                                                    .weight = {nullptr, DType::float32, side, side},
+                                                    .y = {}},
+                                 plan::AttentionKernels::native);
+  row.amounts[plan::Term::kernels] = 0;
+  row.seconds = row.amounts[plan::Term::product_float32] / tflops * 1e-12;
+  return row;
+}
+
+Row collective(const std::string& name, double bytes, double seconds) {
+  return {.group = "collective",
+          .name = name,
+          .seconds = seconds,
+          .rate = bytes / seconds * 1e-9,
+          .unit = "GB/s",
+          .bus_rate = bytes / 2 / seconds * 1e-9};
+}
+
+Result result_of_two_ranks() {
+  Result result{
+      .device = "a CPU", .gpu = "cpu", .ranks = 2, .nodes = 1, .ranks_on_node = 2, .threads = 1, .rows = {}};
+  // Half of the rate at 96: an edge of 32 of each of three sides.
+  result.rows = {product(96, 0.1), product(96 * 99, 0.198),
+                 // 3 microseconds, and half of the bytes at 5 GB/s
+                 collective("all_gather small", 1e4, 4e-6), collective("reduce_scatter medium", 1e6, 1.03e-4),
+                 collective("all_gather large", 1e8, 1.0003e-2),
+                 collective("reduce_scatter large", 1e8, 1.0003e-2),
+                 collective("all_reduce large", 1e8, 9e-2)};
+  return result;
+}
+
+TEST(BenchResult, IsReadAsItWasWritten) {
+  const Result result = result_of_two_ranks();
+  const std::string text = to_json(result);
+  EXPECT_EQ(to_json(from_json(text, "x.json")), text);
+  for (const std::string bad : {"", "{}", "{\"llampi_bench\": 2}", "{\"llampi_bench\": 1}"}) {
+    try {
+      from_json(bad, "x.json");
+      ADD_FAILURE() << bad;
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("x.json is not a file that llampi bench --json has written"));
+    }
+  }
+}
+
+TEST(BenchResult, IsComparedRowByRow) {
+  Result now = result_of_two_ranks();
+  const Result then = now;
+  now.rows[0].seconds /= 2;
+  now.rows[1].name = "another";
+  const std::string text = format_comparison(now, then);
+  EXPECT_THAT(text, HasSubstr("     2.000\n"));
+  EXPECT_THAT(text, HasSubstr("     1.000\n"));
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("another")));
+}
+
+TEST(BenchResult, GivesTheFiguresOfTheWholeNode) {
+  const plan::MachineSpeed machine = calibrate(result_of_two_ranks(), "two");
+  EXPECT_EQ(machine.name, "two");
+  EXPECT_EQ(machine.cores, 2);
+  EXPECT_NEAR(machine.value("product_tflops_float32"), 2 * 0.2, 0.001);
+  EXPECT_NEAR(machine.value("product_edge_float32"), 32, 0.1);
+  EXPECT_NEAR(machine.value("in_node_gb_s"), 5, 0.01);
+  EXPECT_NEAR(machine.value("in_node_latency_us"), 3, 0.01);
+  EXPECT_EQ(machine.find("network_gb_s"), nullptr);
+}
+
+}  // namespace
+}  // namespace llampi::test

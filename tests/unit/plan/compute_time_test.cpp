@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is counted of a step, against the model's own count.
+#include "llampi/plan/compute_time.hpp"
+
+#include <gtest/gtest.h>
+
+#include "llampi/model/llama.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace plan;
+
+struct CountedStep {
+  explicit CountedStep(const fsdp::BlockCheckpointing& checkpointing = {}, int micro_batches = 1,
+                       int ranks = 1) {
+    model::LlamaConfig config;
+    config.vocab_size = 1000;
+    config.hidden_size = 64;
+    config.intermediate_size = 128;
+    config.layers = 3;
+    config.query_heads = 4;
+    config.key_value_heads = 2;
+    config.head_dim = 16;
+    config.max_position_embeddings = 64;
+    model = model::make_llama(config);
+    options.batch = {2, 16};
+    options.micro_batches = micro_batches;
+    options.checkpointing = checkpointing;
+    options.groups = optim::parameter_groups(model->parameters(), {});
+    groups = fsdp::make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks)), 0);
+    const auto sizes = device::make_cpu_sizes(1);
+    compiled = fsdp::compile_model(*model, options, groups, *sizes);
+    work = work_of_step(*model, options, groups, compiled, *sizes, AttentionKernels::native);
+    for (const auto& action : work) {
+      sum += action.amounts;
+      if (action.recomputes) recomputed += action.amounts;
+    }
+  }
+  std::unique_ptr<model::Model> model;
+  fsdp::EngineOptions options;
+  fsdp::RankGroups groups;
+  fsdp::CompiledModel compiled;
+  std::vector<ActionWork> work;
+  Terms sum, recomputed;
+};
+
+TEST(ComputeTime, CountsTheOperationsThatTheModelHas) {
+  for (const int micro_batches : {1, 3}) {
+    const CountedStep step({}, micro_batches);
+    // Model::flops_per_token() counts attention as three times its forward pass; the backward pass has five products for two.
+    const double attention = step.sum[Term::attention_forward];
+    EXPECT_DOUBLE_EQ(step.sum[Term::attention_native], 2.5 * attention);
+    EXPECT_NEAR(step.sum[Term::product_float32] + 3 * attention,
+                step.model->flops_per_token(16) * 32 * micro_batches, 1);
+  }
+}
+
+TEST(ComputeTime, RecomputationIsTheForwardPassOnceMore) {
+  const CountedStep none, full(fsdp::Checkpointing::full), selective(fsdp::Checkpointing::selective);
+  EXPECT_EQ(none.recomputed[Term::product_float32], 0);
+  EXPECT_EQ(selective.recomputed[Term::product_float32], 0);
+  EXPECT_GT(selective.recomputed[Term::memory_bytes], 0);
+  EXPECT_DOUBLE_EQ(full.recomputed[Term::attention_forward], none.sum[Term::attention_forward]);
+  EXPECT_DOUBLE_EQ(full.sum[Term::product_float32] - full.recomputed[Term::product_float32],
+                   none.sum[Term::product_float32]);
+}
+
+TEST(ComputeTime, AnUpdateIsOfTheShard) {
+  const auto updated = [](const CountedStep& step) {
+    double bytes = 0;
+    for (std::size_t i = 0; i < step.work.size(); ++i) {
+      if (step.compiled.step.actions[i].op == fsdp::Op::update)
+        bytes += step.work[i].amounts[Term::array_bytes];
+    }
+    return bytes;
+  };
+  const CountedStep one, four({}, 1, 4);
+  // Gradient read; master, exp_avg and exp_avg_sq read and written: float32.
+  EXPECT_GE(updated(one), 28.0 * static_cast<double>(one.model->parameter_elements()));
+  EXPECT_LE(updated(one), 28.5 * static_cast<double>(one.model->parameter_elements()));
+  EXPECT_NEAR(updated(four), updated(one) / 4, updated(one) / 50);
+}
+
+}  // namespace
+}  // namespace llampi::test

@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// Times measured on an H100 (h100_rows.json) against predicted ones: every second row of a kind is fitted, the others are predicted.
+// input/machines/h100.json has the figures that are fitted here, and docs/benchmarks.md the table that is printed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "llampi/device/gpu.hpp"
+#include "llampi/model/llama.hpp"
+#include "llampi/plan/calibration.hpp"
+#include "llampi/plan/step_time.hpp"
+
+namespace llampi::test {
+namespace {
+
+using namespace plan;
+using Json = nlohmann::json;
+
+/// A row: what it takes, and what it took.
+struct Measured {
+  std::string kind, name;
+  TimedWork work;
+  bool fitted = false;
+};
+
+AttentionKernels kernels_of(const std::string& word) {
+  if (word == "native") return AttentionKernels::native;
+  return word == "any_order" ? AttentionKernels::any_order : AttentionKernels::deterministic;
+}
+
+/// A step of a model on one GPU.
+struct MeasuredStep {
+  explicit MeasuredStep(const Json& row) : kernels(kernels_of(row["attention"])) {
+    model::LlamaConfig config;
+    config.vocab_size = row["vocab"];
+    config.hidden_size = row["hidden"];
+    config.intermediate_size = row["ffn"];
+    config.layers = row["layers"];
+    config.query_heads = row["heads"];
+    config.key_value_heads = row["kv_heads"];
+    config.head_dim = config.hidden_size / config.query_heads;
+    config.max_position_embeddings = 8192;
+    model = model::make_llama(config);
+    options.batch = {row["sequences"], row["seq_len"]};
+    if (kernels == AttentionKernels::deterministic) options.batch.dp_room = std::int64_t{1} << 30;
+    options.micro_batches = row["micro_batches"];
+    options.checkpointing = *fsdp::parse_checkpointing(row["checkpointing"].get<std::string>());
+    const DType gradient = row["gradient"] == "bfloat16" ? DType::bfloat16 : DType::float32;
+    auto& precision = options.precision;
+    precision.param = precision.compute = precision.master = precision.moment = DType::bfloat16;
+    precision.reduce = precision.gradient_shard = gradient;
+    options.clip_grad_norm = 1;
+    options.groups = optim::parameter_groups(model->parameters(), {.weight_decay = 0.1});
+    groups = fsdp::make_groups(options.strategy, {0}, 0);
+    const auto sizes = device::make_gpu_sizes();
+    compiled = fsdp::compile_model(*model, options, groups, *sizes, comm::Backend::nccl);
+    work = work_of_step(*model, options, groups, compiled, *sizes, kernels);
+    tokens = static_cast<double>(options.batch.tokens() * options.micro_batches);
+  }
+  Terms sum() const {
+    Terms all;
+    for (const auto& action : work) all += action.amounts;
+    return all;
+  }
+
+  AttentionKernels kernels;
+  std::unique_ptr<model::Model> model;
+  fsdp::EngineOptions options;
+  fsdp::RankGroups groups;
+  fsdp::CompiledModel compiled;
+  std::vector<ActionWork> work;
+  double tokens = 0;
+};
+
+Terms attention_work(const Json& row) {
+  const device::AttentionShape shape{row["heads"], row["kv_heads"], row["head_dim"]};
+  const std::int64_t tokens = row["tokens"], length = row["seq_len"];
+  const Tensor qkv{nullptr, DType::bfloat16, tokens, shape.qkv_cols()};
+  const device::Documents documents{
+      .cu_seqlens = {}, .positions = {}, .count = tokens / length, .max_seqlen = length};
+  Terms amounts;
+  if (row["kind"] == "forward") {
+    amounts = amounts_of(device::op::Attention{.documents = documents,
+                                               .shape = shape,
+                                               .qkv = qkv,
+                                               .out = {},
+                                               .log_sum_exp = {},
+                                               .workspace = {}},
+                         AttentionKernels::any_order);
+  } else {
+    const std::int64_t heads = row["heads_at_a_time"];
+    const std::int64_t dp_room = 2 * length * length * (heads > 0 ? heads : shape.query_heads);
+    amounts = amounts_of(device::op::AttentionBackward{.documents = documents,
+                                                       .shape = shape,
+                                                       .dout = {},
+                                                       .qkv = qkv,
+                                                       .out = {},
+                                                       .log_sum_exp = {},
+                                                       .dqkv = {},
+                                                       .workspace = {},
+                                                       .dp_room = dp_room},
+                         kernels_of(row["kind"]));
+  }
+  amounts[Term::kernels] = 0;  // kernels alone, one after another
+  return amounts;
+}
+
+double attention_operations(const Json& row) {
+  return (row["kind"] == "forward" ? 2.0 : 5.0) * row["tokens"].get<double>() * row["seq_len"].get<double>() *
+         row["heads"].get<double>() * row["head_dim"].get<double>();
+}
+
+Terms product_work(const Json& row) {
+  const std::int64_t m = row["m"], n = row["n"], k = row["k"];
+  Terms amounts = amounts_of(device::op::Fp8Product{.a = {nullptr, DType::float8_e4m3fn, m, k},
+                                                    .a_scale = {},
+                                                    .b = {nullptr, DType::float8_e4m3fn, n, k},
+                                                    .b_scale = {},
+                                                    .residual = {},
+                                                    .y = {},
+                                                    .accumulate_y = Accumulate::no,
+                                                    .fast_accumulation = true,
+                                                    .workspace = {}},
+                             AttentionKernels::any_order);
+  amounts[Term::kernels] = 0;
+  return amounts;
+}
+
+/// One class of kernels of a step.
+Terms class_work(const MeasuredStep& step, const std::string& kind) {
+  Terms amounts;
+  const Terms sum = step.sum();
+  const auto take = [&](std::initializer_list<Term> terms) {
+    for (const Term term : terms) amounts[term] = sum[term];
+  };
+  if (kind == "products") {
+    take({Term::product_half, Term::product_half_edge});
+  } else if (kind == "attention_forward") {
+    take({Term::attention_forward, Term::attention_forward_edge});
+  } else if (kind == "attention_backward") {
+    take({Term::attention_native, Term::attention_native_edge});
+  } else if (kind == "rms_norm") {
+    // Forward and backward of two norms of each block and that before the head; backward also reads the residual's gradient.
+    const Tensor x{nullptr, DType::bfloat16, step.options.batch.tokens(), 4096};
+    const double norms = 2.0 * 17 + 1;
+    amounts[Term::memory_bytes] = norms * step.options.micro_batches * 6 * static_cast<double>(x.bytes());
+  } else {
+    const fsdp::Op op = kind == "adamw" ? fsdp::Op::update : fsdp::Op::norm;
+    for (std::size_t i = 0; i < step.work.size(); ++i) {
+      const fsdp::Op of_action = step.compiled.step.actions[i].op;
+      if (of_action == op || (op == fsdp::Op::norm && of_action == fsdp::Op::largest))
+        amounts[Term::array_bytes] += step.work[i].amounts[Term::array_bytes];
+    }
+  }
+  return amounts;
+}
+
+std::vector<Measured> read_rows() {
+  std::ifstream stream(LLAMPI_TEST_DATA "/unit/plan/h100_rows.json");
+  const Json file = Json::parse(stream);
+  std::vector<Measured> rows;
+  const auto add_all = [&](const std::string& kind, const auto& work_of) {
+    bool fitted = false;
+    for (const auto& row : file[kind]) rows.push_back({kind, row["name"], work_of(row), fitted = !fitted});
+  };
+  add_all("steps", [](const Json& row) {
+    const MeasuredStep step(row);
+    return TimedWork{step.sum(), step.tokens / row["tokens_per_second"].get<double>()};
+  });
+  for (const char* kind :
+       {"attention_forward", "attention_any_order", "attention_deterministic", "attention_native"}) {
+    add_all(kind, [](const Json& row) {
+      return TimedWork{attention_work(row), attention_operations(row) / row["tflops"].get<double>() * 1e-12};
+    });
+  }
+  add_all("products_fp8", [](const Json& row) {
+    const double operations = 2 * row["m"].get<double>() * row["n"].get<double>() * row["k"].get<double>();
+    return TimedWork{product_work(row), operations / row["tflops"].get<double>() * 1e-12};
+  });
+  for (const auto& row : file["steps"]) {
+    if (row["name"] != file["classes_step"]) continue;
+    const MeasuredStep step(row);
+    add_all("classes", [&](const Json& of_class) {
+      return TimedWork{class_work(step, of_class["kind"]), of_class["milliseconds"].get<double>() * 1e-3};
+    });
+  }
+  return rows;
+}
+
+/// What the error of a predicted row may be: 10 %, but for what the figures leave out.
+double allowed_error(const Measured& row) {
+  if (row.name.find("heads of 64") != std::string::npos) return 0.35;  // rates are those of heads of 128
+  if (row.name == "attention forward") return 0.2;  // in a step, where products have slowed the clock down
+  if (row.name == "norm of the gradient") return 0.12;  // counted as two passes in float32
+  if (row.name == "32 blocks, any order, 4096, selective") return 0.105;
+  return 0.1;
+}
+
+TEST(H100Rows, HalfOfTheRowsPredictTheOthers) {
+  const auto rows = read_rows();
+  std::vector<TimedWork> fitted;
+  for (const auto& row : rows) {
+    if (row.fitted) fitted.push_back(row.work);
+  }
+  const Terms costs = fit_costs(fitted);
+  fmt::print("{:<24} {:<50} {:>12} {:>12} {:>8}\n", "kind", "row", "measured ms", "predicted ms", "error");
+  int predicted = 0, within = 0;
+  for (const auto& row : rows) {
+    const double seconds = seconds_of(row.work.amounts, costs);
+    const double error = seconds / row.work.seconds - 1;
+    fmt::print("{:<24} {:<50} {:>12.3f} {:>12.3f} {:>+7.1f}%{}\n", row.kind, row.name, row.work.seconds * 1e3,
+               seconds * 1e3, 100 * error, row.fitted ? "  fitted" : "");
+    if (row.fitted) continue;
+    ++predicted;
+    within += std::abs(error) <= 0.10 ? 1 : 0;
+    EXPECT_LE(std::abs(error), allowed_error(row)) << row.name;
+  }
+  fmt::print("{} of {} predicted rows within 10 %\n", within, predicted);
+  EXPECT_GE(within, 16);
+  EXPECT_EQ(predicted, 21);
+  MachineSpeed machine;
+  set_costs(machine, costs, 1, {});
+  const MachineSpeed file = read_machine("h100");
+  for (const auto& kind : figures_of_machines()) {
+    if (kind.gives == FigureKind::Gives::nothing || machine.find(kind.key) == nullptr) continue;
+    fmt::print("{} {:.4g}\n", kind.key, machine.value(kind.key));
+    if (file.find(kind.key) == nullptr) {
+      ADD_FAILURE() << "input/machines/h100.json has no " << kind.key;
+    } else {
+      EXPECT_NEAR(file.value(kind.key), machine.value(kind.key), 0.02 * machine.value(kind.key) + 1e-9)
+          << kind.key;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llampi::test
