@@ -222,6 +222,7 @@ std::optional<Figures> figures_of(const PlanRequest& r, const plan::Machine& mac
   }
   figures.speed.flops_per_second = r.tflops * 1e12;
   figures.speed.ranks_per_node = machine.ranks_per_node;
+  figures.speed.cores_copy_messages = machine.backend == comm::Backend::mpi;
   figures.speed.network = network_of(r, machine, figures.machine);
   if (figures.machine)
     figures.speed.host_link_bytes_per_second =

@@ -14,6 +14,8 @@
 namespace llampi::measure {
 namespace {
 
+constexpr double kWeightOfAlone = 0.002;
+
 std::string key_of(const comm::Compute& compute) {
   if (!compute.on_gpu()) return "cpu";
   for (const auto& gpu : device::known_gpus()) {
@@ -113,11 +115,20 @@ plan::MachineSpeed calibrate(const Result& result, const std::string& name) {
   if (on_cpu) machine.cores = result.ranks_on_node * result.threads;
   machine.description = fmt::format("written by llampi bench --calibrate: {}, {} ranks on {} nodes",
                                     result.device, result.ranks, result.nodes);
+  // Operations of the step count by their share of it. Those alone are faster than in a step, which finds its operands in memory
+  // and not in caches: they only say how times change with shapes.
+  double step_seconds = 0;
+  for (const auto& row : result.rows) {
+    if (row.group == "operation") step_seconds += row.calls * row.seconds;
+  }
   std::vector<plan::TimedWork> rows;
   for (const auto& row : result.rows) {
-    if (row.group == "operation" || row.group == "product" || row.group == "attention" ||
-        row.group == "memory")
-      rows.push_back({.amounts = row.amounts, .seconds = row.seconds});
+    const bool alone = row.group == "product" || row.group == "attention" || row.group == "memory";
+    if (row.group == "operation") {
+      rows.push_back({row.amounts, row.seconds, row.calls * row.seconds / step_seconds});
+    } else if (alone) {
+      rows.push_back({row.amounts, row.seconds, kWeightOfAlone});
+    }
   }
   const plan::Figure source{
       .value = 0, .source = plan::Source::measured, .note = "fitted to the operations of llampi bench"};

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <type_traits>
 
 namespace llampi::measure {
@@ -59,7 +58,6 @@ std::map<std::string, OperationTime> OperationTimer::take() {
     entry.amounts = timed.amounts;
     entry.optimizes = timed.optimizes;
     entry.seconds += seconds;
-    entry.shortest = entry.calls == 0 ? seconds : std::min(entry.shortest, seconds);
     ++entry.calls;
   }
   timed_.clear();

@@ -15,7 +15,6 @@ namespace llampi::measure {
 struct OperationTime {
   plan::Terms amounts;  ///< of a call
   double seconds = 0;   ///< of all calls
-  double shortest = 0;  ///< of a call
   int calls = 0;
   bool optimizes = false;  ///< gradient norm and update
 };

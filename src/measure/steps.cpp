@@ -103,19 +103,15 @@ const char* phase_of(const plan::Terms& amounts, bool optimizes) {
 /// The step with the least time in its operations, by phase, and each operation.
 void measure_phases(const Bench& bench, Training& training) {
   OperationTimer timer(bench.compute.device(), bench.attention);
-  std::map<std::string, OperationTime> best, shortest;
+  std::map<std::string, OperationTime> best;
   double best_sum = 0, step_seconds = 0;
   for (int i = 0; i < bench.settings.steps; ++i) {
     const double seconds = training.step();
-    const auto times = timer.take();
+    auto times = timer.take();
     double sum = 0;
-    for (const auto& [name, time] : times) {
-      sum += time.seconds;
-      auto& entry = shortest.try_emplace(name, time).first->second;
-      entry.shortest = std::min(entry.shortest, time.shortest);
-    }
+    for (const auto& [name, time] : times) sum += time.seconds;
     if (i > 0 && sum >= best_sum) continue;
-    best = times, best_sum = sum, step_seconds = seconds;
+    best = std::move(times), best_sum = sum, step_seconds = seconds;
   }
   std::map<std::string, double> phases;
   for (const auto& [name, time] : best) phases[phase_of(time.amounts, time.optimizes)] += time.seconds;
@@ -127,12 +123,13 @@ void measure_phases(const Bench& bench, Training& training) {
                         .name = "between operations, and waiting",
                         .seconds = bench.slowest(std::max(0.0, step_seconds - best_sum)),
                         .unit = {}});
-  for (const auto& [name, time] : shortest) {
+  for (const auto& [name, time] : best) {
     bench.rows.push_back({.group = "operation",
                           .name = name,
-                          .seconds = bench.slowest(time.shortest),
+                          .seconds = bench.slowest(time.seconds / time.calls),
                           .unit = {},
-                          .amounts = time.amounts});
+                          .amounts = time.amounts,
+                          .calls = time.calls});
   }
 }
 

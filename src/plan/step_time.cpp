@@ -100,7 +100,11 @@ class Clock {
     }
   }
 
-  static bool computes(const Running& running) { return running.resource() == Resource::device; }
+  bool computes(const Running& running) const {
+    const fsdp::Action& action = actions_[static_cast<std::size_t>(running.action())];
+    if (action.ranks != fsdp::Ranks::self && action.op != fsdp::Op::norm) return false;
+    return running.resource() == Resource::device;
+  }
 
   double rate_of(const Running& running, const std::array<int, kResources>& users) const {
     if (!running.transfers() || running.resource() == Resource::own) return 1;
@@ -114,7 +118,8 @@ class Clock {
     double step = std::numeric_limits<double>::infinity();
     for (const Running& running : running_) step = std::min(step, running.remaining(rate_of(running, users)));
     now_ += step;
-    if (std::ranges::any_of(running_, computes)) computing_ += step;
+    if (std::ranges::any_of(running_, [&](const Running& running) { return computes(running); }))
+      computing_ += step;
     for (Running& running : running_) {
       const double rate = rate_of(running, users);
       running.advance(step, rate, running.remaining(rate) <= step);
@@ -201,7 +206,11 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
       phases.push_back(
           {action.stream == device::Stream::host ? Resource::own : Resource::device, 0, seconds});
     if (!is_stage(action)) {
-      const Phases moved = phases_of(action);
+      Phases moved = phases_of(action);
+      for (Phase& phase : moved) {
+        if (speed.cores_copy_messages && phase.resource == Resource::in_node)
+          phase.resource = Resource::device;
+      }
       phases.insert(phases.end(), moved.begin(), moved.end());
     }
     all.push_back(std::move(phases));

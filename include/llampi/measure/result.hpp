@@ -18,6 +18,7 @@ struct Row {
   std::string unit;          ///< of the rate: "tokens/s", "TFLOP/s" or "GB/s"; empty: it has none
   double bus_rate = 0;       ///< of a collective: bus bandwidth as nccl-tests define it, GB/s
   plan::Terms amounts = {};  ///< of an operation, for calibration; not in files
+  int calls = 1;             ///< of an operation in a step: `seconds` is their mean; not in files
 };
 
 struct Result {

@@ -22,6 +22,8 @@ struct Speed {
   Route route = Route::two_levels;
   /// Of what a step computes, instead of flops_per_second: costs_of() a machine.
   std::optional<Terms> costs = {};
+  /// Messages inside a node are copied by what computes: CPUs.
+  bool cores_copy_messages = false;
   double host_link_bytes_per_second = fsdp::kHostBytesPerSecond;  ///< each direction
 };
 
