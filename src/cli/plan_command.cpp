@@ -207,7 +207,8 @@ std::optional<Figures> figures_of(const PlanRequest& r, const plan::Machine& mac
   if (r.tflops == 0 && r.machine.empty()) {
     if (r.tokens > 0) throw_user_error("--tokens needs the figures of a machine; add --machine");
     if (r.in_node_gb_s > 0 || r.network_gb_s > 0)
-      throw_user_error("--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
+      throw_user_error(
+          "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
     return std::nullopt;
   }
   Figures figures;

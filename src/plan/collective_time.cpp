@@ -51,7 +51,8 @@ Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double w
   // most parts, and the most of the node's NICs, for each.
   const auto parts_of_a_rank = [&](int on_node) { return (group.ranks + on_node - 1) / on_node; };
   const auto between = [&](int on_node) {
-    return exchange(network, Resource::between_nodes, parts_of_a_rank(on_node) - 1, part_bytes * on_node / most);
+    return exchange(network, Resource::between_nodes, parts_of_a_rank(on_node) - 1,
+                    part_bytes * on_node / most);
   };
   const Phase of_smallest = between(fewest), of_largest = between(most);
   return {of_smallest.seconds() > of_largest.seconds() ? of_smallest : of_largest,

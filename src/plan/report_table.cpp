@@ -26,7 +26,8 @@ std::string describe_job(const PlanReport& r) {
                       fsdp::to_string(r.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
   if (m.nodes() > 1 && m.ranks % m.ranks_per_node != 0) {
     text.pop_back();
-    text += fmt::format(", {} on the last: the same number on each is faster\n", count(m.ranks % m.ranks_per_node, "rank"));
+    text += fmt::format(", {} on the last: the same number on each is faster\n",
+                        count(m.ranks % m.ranks_per_node, "rank"));
   }
   text += r.groups + "\n";
   text += fmt::format(

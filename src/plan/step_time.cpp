@@ -172,7 +172,8 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
       by_operations ? forward_flops / matrices / speed.flops_per_second : 0;
   std::vector<std::vector<int>> replica_groups;
   for (const int rank : groups.shards.front()) replica_groups.push_back(groups.replicas_of(rank));
-  const GroupShape shards = slowest_shape(groups.shards, speed), replicas = slowest_shape(replica_groups, speed);
+  const GroupShape shards = slowest_shape(groups.shards, speed),
+                   replicas = slowest_shape(replica_groups, speed);
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);

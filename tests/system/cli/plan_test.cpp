@@ -139,8 +139,9 @@ TEST_F(Plan, PredictsSecondsWhereItKnowsSpeeds) {
   EXPECT_THAT(plan(speeds + "--device cuda --memory 4").out, Not(HasSubstr("does not fit")));
   EXPECT_THAT(plan(speeds + "--device cuda --memory 0.5").out,
               ContainsRegex("\n  no_shard .* [0-9]+  does not fit\n"));
-  expect_refused(ranks + "--network-gb-s 1",
-                 "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
+  expect_refused(
+      ranks + "--network-gb-s 1",
+      "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
   expect_refused(ranks + "--tflops 1 --network-gb-s 1",
                  "--tflops with several ranks on a node needs the speed of their links; add --in-node-gb-s");
   expect_refused(ranks + "--tflops 1 --in-node-gb-s 1",
