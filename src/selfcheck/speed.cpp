@@ -16,17 +16,19 @@ constexpr device::Stream kExchange = device::Stream::urgent(0, "exchange");
 constexpr int kMeasurements = 3;  // at most, while something is slow
 constexpr int kRounds = 5;        // of a measurement
 
-/// x weight^T, a few milliseconds of a CPU's core or of a GPU.
+constexpr double kSecondsOfRound = 5e-3;
+constexpr double kFastGpu = 1e-3;  // seconds of the small product
+
+/// x weight^T
 struct Product {
   std::int64_t rows = 512, inner = 1024, columns = 1024;
-  int repeats = 1;
 };
-constexpr Product kOfGpu{.rows = 4096, .inner = 8192, .columns = 8192, .repeats = 10};
+/// For GPUs, of which the small one uses a part only.
+constexpr Product kLarge{.rows = 4096, .inner = 8192, .columns = 8192};
 
 class TimedProduct {
  public:
-  TimedProduct(device::Device& device, const Product& product, DType dtype)
-      : device_(device), repeats_(product.repeats) {
+  TimedProduct(device::Device& device, const Product& product, DType dtype) : device_(device) {
     if (const std::int64_t bytes = device.sizes().shared_workspace(); bytes > 0)
       device.set_workspace(make(1, bytes / size_of(DType::int32), DType::int32));
     x_ = fill(product.rows, product.inner, dtype);
@@ -34,9 +36,9 @@ class TimedProduct {
     y_ = make(product.rows, product.columns, dtype);
   }
 
-  double seconds() {
+  double seconds(int repeats) {
     const double begin = steady_seconds();
-    for (int i = 0; i < repeats_; ++i) device_.run(device::op::Linear{.x = x_, .weight = weight_, .y = y_});
+    for (int i = 0; i < repeats; ++i) device_.run(device::op::Linear{.x = x_, .weight = weight_, .y = y_});
     device_.synchronize(device::Stream::compute);
     return steady_seconds() - begin;
   }
@@ -57,7 +59,6 @@ class TimedProduct {
   }
 
   device::Device& device_;
-  int repeats_;
   std::vector<device::Memory> memory_;
   Tensor x_, weight_, y_;
 };
@@ -134,16 +135,26 @@ std::vector<std::vector<int>> ranks_of_nodes(const comm::Topology& topology) {
 
 std::vector<double> time_products(comm::World& world, const comm::Compute& compute, DType dtype) {
   std::unique_ptr<TimedProduct> product;
-  comm::agree(world, [&] {
-    product = std::make_unique<TimedProduct>(compute.device(), compute.on_gpu() ? kOfGpu : Product(), dtype);
-    product->seconds();  // libraries load
-  });
+  // Seconds on the fastest rank. The first time, libraries load.
+  const auto make = [&](const Product& shape) {
+    double fastest = 0;
+    comm::agree(world, [&] {
+      product = std::make_unique<TimedProduct>(compute.device(), shape, dtype);
+      product->seconds(1);
+      fastest = -product->seconds(1);
+    });
+    world.max(std::span(&fastest, 1));
+    return -fastest;
+  };
+  double fastest = make(Product());
+  if (compute.on_gpu() && fastest < kFastGpu) fastest = make(kLarge);
+  const int repeats = std::clamp(static_cast<int>(kSecondsOfRound / fastest), 1, 1000);
   std::vector<double> seconds;
   double shortest = 0;
   for (int i = 0; i < kMeasurements && (i == 0 || !slow_ranks(seconds).empty()); ++i) {
     for (int round = 0; round < kRounds; ++round) {
       world.barrier();
-      const double now = product->seconds();
+      const double now = product->seconds(repeats) / repeats;
       shortest = shortest == 0 ? now : std::min(shortest, now);
     }
     seconds = comm::all_gather_value(world, shortest);
