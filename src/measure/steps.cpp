@@ -196,13 +196,9 @@ void measure_steps(const Bench& bench) {
   if (!bench.settings.strategies || bench.world.size() == 1) return;
   for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
     if (strategy == run.options.strategy) continue;
-    train::Config config = bench.config;
-    config.fsdp.strategy = strategy;
-    config.fsdp.shard_optimizer_over_replicas = config.fsdp.all_reduce_stream = false;
-    if (!fsdp::is_hybrid(strategy)) config.fsdp.shard_group_size = std::nullopt;
     std::optional<train::CompiledRun> other;
     try {
-      other = train::compile_run(config, bench.shape);
+      other = train::compile_run(train::with_strategy(bench.config, strategy), bench.shape);
     } catch (const UserError&) {
       continue;  // these ranks cannot have it, on any of them
     }
