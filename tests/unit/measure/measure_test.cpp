@@ -60,6 +60,21 @@ TEST(BenchResult, IsReadAsItWasWritten) {
   }
 }
 
+TEST(BenchResult, IsAcceptedOrRefusedWhateverIsChanged) {
+  const std::string text = to_json(result_of_two_ranks());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    for (const char c : {'"', '{', '9', '-', '\xff'}) {
+      std::string changed = text;
+      changed[i] = c;
+      try {
+        from_json(changed, "x.json");
+      } catch (const UserError&) {
+        // As it should be: anything else ends the test.
+      }
+    }
+  }
+}
+
 TEST(BenchResult, IsComparedRowByRow) {
   Result now = result_of_two_ranks();
   const Result then = now;

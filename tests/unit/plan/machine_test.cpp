@@ -53,6 +53,18 @@ TEST(MachineFile, RefusesWhatItIsNot) {
   EXPECT_EQ(refusal_of(with_figures(R"("memory_gb_s": {"value": 1, "source": "assumed"})")), "accepted");
 }
 
+TEST(MachineFile, IsAcceptedOrRefusedInOneSentenceWhateverIsChanged) {
+  const std::string text = to_json(read_machine("workstation-2-cores"));
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    refusal_of(text.substr(0, i));  // anything else than a UserError ends the test
+    for (const char c : {'"', '{', '9', '-', '\xff'}) {
+      std::string changed = text;
+      changed[i] = c;
+      EXPECT_EQ(refusal_of(changed).find('\n'), std::string::npos);
+    }
+  }
+}
+
 TEST(MachineFile, NamesTheFigureThatAPlanNeeds) {
   const MachineSpeed machine = parse_machine(with_figures(""), "x.json");
   ActionWork work;
