@@ -66,7 +66,7 @@ std::vector<Option> options_of(PlanRequest& r) {
       {"ranks", &r.shape.ranks, "ranks of the job", {.range = kRanks}},
       {"per-node",
        &r.shape.ranks_per_node,
-       "consecutive ranks per node, of which the last has the rest; 0: all ranks on one node",
+       "consecutive ranks per node; the last node has the rest. 0: all ranks on one node",
        {.range = kAtLeastZero}},
       {"threads",
        &r.shape.threads,
