@@ -15,6 +15,7 @@
 #   memcheck=120    test_gpu under compute-sanitizer, skipped where that is not found
 #   racecheck=90    likewise; shared memory, without the tests of attention
 #   bench=480       bench/gpu_table.sh: gpu_bench, and PyTorch beside it where python3 has it
+#   keys=580        where several GPUs are visible: bench/several_gpus.sh, with a verdict on each key of communication
 #
 #   OUT=FOLDER      where the logs go; default: gpu-results
 #   TOTAL=SECONDS   for all steps together; default: what they may take. What would begin later fails.
@@ -32,7 +33,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 2
 mkdir -p "$out" || exit 2
 
 steps=(program tests ranks runs memcheck racecheck bench)
-declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=300 [memcheck]=120 [racecheck]=90 [bench]=480)
+if (($(nvidia-smi -L 2>/dev/null | grep -c "^GPU") > 1)); then steps+=(keys); fi
+declare -A budget=([program]=20 [tests]=300 [ranks]=570 [runs]=300 [memcheck]=120 [racecheck]=90 [bench]=480 [keys]=580)
 chosen=()
 for argument in "$@"; do
     step=${argument%%=*}
@@ -245,6 +247,14 @@ step_bench() {
     run gpu_bench measured env PYTHON="$out/python" bench/gpu_table.sh --program "$build/gpu_bench" \
         "${beside[@]}" --folder "$out/gpu_table" --budget $(($(seconds_left) - 10))
     if [[ -e $out/gpu_table/tables.md ]]; then cat "$out/gpu_table/tables.md"; fi
+}
+
+verdicts() { # of the keys; a run without any of them must have worked, or the script had failed
+    echo "$(grep -c ': GAINS, ' "$1") keys gain, $(grep -c ': loses, ' "$1") lose, $(grep -c ' FAILED ' "$1") failed"
+}
+step_keys() {
+    run several_gpus verdicts bench/several_gpus.sh --program "$build/llampi" --folder "$out/several_gpus"
+    cat "$out/several_gpus.log"
 }
 
 machine 2>&1 | tee "$out/machine.log"

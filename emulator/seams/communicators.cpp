@@ -69,7 +69,6 @@ bool stalls(Call call) {
   return true;
 }
 
-/// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may: at `place`, if any.
 void check_buffer(const void* data, std::size_t bytes) {
   require(device_memory().contains(data), "a collective on memory that is no GPU's");
   device_memory().check(data, bytes, "a collective");
@@ -81,6 +80,7 @@ bool are_apart(const void* a, std::size_t a_bytes, const void* b, std::size_t b_
   return first + a_bytes <= second || second + b_bytes <= first;
 }
 
+/// Buffers are a GPU's, and apart, or `receive` lies in `send` (or the other way round) just where it may: at `place`, if any.
 void check_buffers(const Collective& c, std::size_t send_bytes, std::size_t receive_bytes,
                    std::optional<std::ptrdiff_t> place) {
   check_buffer(c.send, send_bytes);

@@ -49,7 +49,7 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
   }
   if (step.sums_follow_placement) {
     parts.problem =
-        "needs consecutive ranks on each node, and on each the same power of two of them: ranks of a node are summed first";
+        "needs the same power of two of consecutive ranks on every node: ranks of a node are summed first";
     parts.remedy =
         "start them so (mpirun --map-by slot, srun --distribution=block), or use {sum_order} = any";
     return parts;

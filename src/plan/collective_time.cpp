@@ -18,7 +18,7 @@ Phase exchange(const NetworkSpeed& network, Resource resource, int messages, dou
 /// To each other rank its part. Messages inside the node and between nodes are under way at the same time.
 Phase direct_exchange(const NetworkSpeed& network, GroupShape group, double part_bytes) {
   const int per_node = group.most_on_a_node();
-  const int peers_inside = per_node - 1, peers_outside = group.ranks - per_node;
+  const int peers_inside = per_node - 1, peers_outside = group.ranks - group.fewest_on_a_node();
   const Phase inside = exchange(network, Resource::in_node, peers_inside, part_bytes, peers_outside);
   if (group.nodes == 1) return inside;
   const Phase between = exchange(network, Resource::between_nodes, peers_outside, part_bytes, peers_inside);
@@ -54,9 +54,11 @@ Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double w
     return exchange(network, Resource::between_nodes, parts_of_a_rank(on_node) - 1,
                     part_bytes * on_node / most);
   };
-  const Phase of_smallest = between(fewest), of_largest = between(most);
-  return {of_smallest.seconds() > of_largest.seconds() ? of_smallest : of_largest,
-          exchange(network, Resource::in_node, most - 1, parts_of_a_rank(most) * part_bytes)};
+  const auto inside = [&](int on_node) {
+    return exchange(network, Resource::in_node, on_node - 1, parts_of_a_rank(on_node) * part_bytes);
+  };
+  const auto slower = [](Phase a, Phase b) { return a.seconds() > b.seconds() ? a : b; };
+  return {slower(between(fewest), between(most)), slower(inside(fewest), inside(most))};
 }
 
 Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {

@@ -48,10 +48,10 @@ void RunReport::describe(std::int64_t total_steps) {
   if (engine_.groups().sums_follow_placement)
     log_.info("sums: within each node first; the last bits depend on which ranks share a node ({})",
               comm::format_placement(topology.node_of_rank));
-  if (!topology.uniform && engine_.groups().shard_count() > 1) {
+  if (!topology.uniform) {
     log_.warning(
-        "nodes have different numbers of ranks: each node receives all other nodes' parameters, so the ranks of the smallest node wait the "
-        "longest; start the same number on each");
+        "nodes have different numbers of ranks: in collectives over several nodes those of the smallest node have the most to receive, and the "
+        "others wait for them; start the same number on each");
   }
   describe_device();
   log_.info("fsdp: {}", strategy_in_words());

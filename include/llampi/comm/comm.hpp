@@ -45,8 +45,8 @@ class Work {
 /// owns it: (r0 + r1) + (r2 + r3) for four. Where a group has several ranks on a node and others elsewhere,
 /// the ranks of a node are summed first, in this order, then the sums of the nodes, in the order of the nodes' lowest ranks.
 /// That is the same order if each node has the same power of two of consecutive ranks, and for some other placements
-/// (sums_follow_placement(), placement.hpp). So each part of a reduction or gather crosses to another node once: (nodes - 1) / nodes * B of
-/// B bytes leave a node, and a rank has as many peers as its node has ranks plus as many as there are nodes. With different numbers of ranks
+/// (sums_follow_placement(), placement.hpp). So each part of a reduction or gather crosses to each other node once. With equally many
+/// ranks on nodes, (nodes - 1) / nodes * B of B bytes leave a node, and a rank has as many peers as its node has ranks plus as many as there are nodes. With different numbers of ranks
 /// on nodes, a rank of a small node has more peers, because it exchanges with other nodes for a larger share of the parts.
 ///
 /// What is reduced in bfloat16 or float16 travels so, is widened to float32 and summed in float32; the result

@@ -34,7 +34,7 @@ void start_receive(const Ends& ends, void* data, Shape shape, int rank, Requests
 ByteBlock contiguous(const Ends& ends, std::int64_t bytes) { return {bytes, ends.max_count}; }
 
 /// The parts of these ranks, in `whole`.
-ScatteredBlocks parts_of(const Ends& ends, std::int64_t part_bytes, const std::vector<int>& ranks) {
+ScatteredBlocks blocks_of(const Ends& ends, std::int64_t part_bytes, const std::vector<int>& ranks) {
   return {contiguous(ends, part_bytes), part_bytes, ranks};
 }
 
@@ -76,6 +76,7 @@ void start_share(const Ends& ends, const std::vector<int>& to, const std::vector
 
 void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, int round, Requests& requests) {
   const Levels& levels = *ends.levels;
+  if (levels.places() == 1) return;  // its parts are the node's sums
   const std::vector<int> mine = levels.parts_of(levels.place, round);
   const std::int64_t row = std::ssize(mine) * room.bytes;
   const Shape arriving = shape_of(requests.keep(contiguous(ends, row)));
@@ -91,13 +92,14 @@ void start_scatter_in_node(const Ends& ends, Tensor whole, Room room, int round,
     const std::vector<int> theirs = levels.parts_of(place, round);
     if (!mine.empty()) start_receive(ends, arrives, arriving, rank, requests);
     if (!theirs.empty())
-      start_send(ends, whole.data, shape_of(requests.keep(parts_of(ends, room.bytes, theirs))), rank,
+      start_send(ends, whole.data, shape_of(requests.keep(blocks_of(ends, room.bytes, theirs))), rank,
                  requests);
   }
 }
 
 void combine_in_node(const Ends& ends, Tensor whole, Room room, int round, ReduceOp op) {
   const Levels& levels = *ends.levels;
+  if (levels.places() == 1) return;
   const std::vector<int> mine = levels.parts_of(levels.place, round);
   const std::int64_t elements = room.bytes / size_of(whole.dtype), parts = std::ssize(mine);
   for (std::int64_t n = 0; n < parts; ++n) {
@@ -125,12 +127,12 @@ void start_gather_between_nodes(const Ends& ends, Tensor own, void* whole, Reque
 
 void start_gather_in_node(const Ends& ends, std::int64_t part_bytes, void* whole, Requests& requests) {
   const Levels& levels = *ends.levels;
-  const Shape leaving = shape_of(requests.keep(parts_of(ends, part_bytes, levels.own_parts())));
+  const Shape leaving = shape_of(requests.keep(blocks_of(ends, part_bytes, levels.own_parts())));
   for (int place = 0; place < levels.places(); ++place) {
     if (place == levels.place) continue;
     const int rank = levels.own_node()[static_cast<std::size_t>(place)];
     const auto& parts = levels.parts_of_place[static_cast<std::size_t>(place)];
-    start_receive(ends, whole, shape_of(requests.keep(parts_of(ends, part_bytes, parts))), rank, requests);
+    start_receive(ends, whole, shape_of(requests.keep(blocks_of(ends, part_bytes, parts))), rank, requests);
     start_send(ends, whole, leaving, rank, requests);
   }
 }

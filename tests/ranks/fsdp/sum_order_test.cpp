@@ -139,7 +139,7 @@ TEST_P(InTree, BitsDoNotDependOnTheNodes) {
     } catch (const UserError& error) {
       EXPECT_STREQ(
           error.what(),
-          "sum_order = tree needs consecutive ranks on each node, and on each the same power of two of them: ranks of a node are "
+          "sum_order = tree needs the same power of two of consecutive ranks on every node: ranks of a node are "
           "summed first; start them so (mpirun --map-by slot, srun --distribution=block), or use sum_order = any");
     }
   }

@@ -13,7 +13,7 @@ MISTAKES = [
     ("command", "llampi trian", 2, "did you mean train"),
     ("command", "llampi frobnicate", 2, "unknown command .frobnicate.; see llampi --help"),
     ("command", "llampi -x", 2, "unknown command"),
-    ("command", "llampi bench", 2, "not built yet|not implemented"),
+    ("command", "llampi bench", 2, "model.config is not given"),
     ("key", "train --train.stepz=5", 2, "did you mean --train.steps"),
     ("key", "train --lr=1e-3", 2, "did you mean --optimizer.lr"),
     ("key", "train --optimizer.learning_rate=1e-3", 2, "did you mean --optimizer.lr"),

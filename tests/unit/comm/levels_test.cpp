@@ -68,6 +68,8 @@ TEST(Levels, HaveRoomForEveryPlacement) {
         in_rounds.insert(in_rounds.end(), parts.begin(), parts.end());
       }
       EXPECT_EQ(in_rounds, mine->own_parts());
+      EXPECT_LE(mine->rounds, 2);
+      EXPECT_LE(std::ssize(mine->own_parts()), (6 + mine->places() - 1) / mine->places());
       EXPECT_EQ(mine->through[static_cast<std::size_t>(mine->node)], rank);
       for (int owner = 0; owner < 6; ++owner) {
         const auto theirs = two_levels(nodes, owner);
