@@ -25,6 +25,12 @@ std::vector<std::vector<int>> members_by_node(const std::vector<int>& node_of_me
   return nodes;
 }
 
+/// Several nodes, and one of them with several ranks.
+bool has_two_levels(const std::vector<std::vector<int>>& nodes) {
+  return nodes.size() > 1 &&
+         std::ranges::any_of(nodes, [](const auto& members) { return members.size() > 1; });
+}
+
 /// See Levels::parts_of_place. The parts of other nodes are dealt out in turns.
 std::vector<std::vector<int>> parts_through_places(const std::vector<std::vector<int>>& nodes, int node) {
   std::vector<std::vector<int>> parts(nodes[static_cast<std::size_t>(node)].size());
@@ -77,9 +83,7 @@ std::vector<int> Levels::parts_of(int of_place, int round) const {
 std::shared_ptr<const Levels> two_levels(const std::vector<int>& node_of_member, int rank) {
   Levels levels;
   levels.nodes = members_by_node(node_of_member);
-  if (levels.node_count() <= 1 ||
-      std::ranges::all_of(levels.nodes, [](const auto& members) { return members.size() == 1; }))
-    return nullptr;
+  if (!has_two_levels(levels.nodes)) return nullptr;
   for (int node = 0; node < levels.node_count(); ++node) {
     const auto& members = levels.nodes[static_cast<std::size_t>(node)];
     const auto found = std::ranges::find(members, rank);
@@ -115,8 +119,7 @@ bool sums_follow_placement(const std::vector<int>& node_of_member) {
   const bool consecutive = std::ranges::all_of(nodes, [](const auto& members) {
     return members.back() - members.front() + 1 == static_cast<int>(members.size());
   });
-  return two_levels(node_of_member, 0) != nullptr &&
-         !(consecutive && is_part_of_tree(nodes.data(), std::ssize(nodes)));
+  return has_two_levels(nodes) && !(consecutive && is_part_of_tree(nodes.data(), std::ssize(nodes)));
 }
 
 }  // namespace llampi::comm

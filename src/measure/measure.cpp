@@ -9,6 +9,7 @@
 #include "llampi/comm/threads.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/plan/calibration.hpp"
+#include "llampi/train/open_compute.hpp"
 #include "measure/steps.hpp"
 
 namespace llampi::measure {
@@ -65,16 +66,7 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
   Result result;
   const auto& topology = world.topology();
   const int threads = comm::threads_per_rank(config.run.threads, topology.local_ranks);
-  comm::Compute compute = comm::open_compute(world,
-                                             {.device = config.run.device,
-                                              .threads = threads,
-                                              .share_gpu = config.run.share_gpu,
-                                              .deterministic = config.run.deterministic,
-                                              .tf32 = config.run.tf32,
-                                              .attention = config.run.attention,
-                                              .reduction = config.fsdp.reduction,
-                                              .bind = config.run.bind},
-                                             log);
+  comm::Compute compute = train::open_compute_of_run(world, config, {}, log);
   result.device = compute.device().describe();
   result.gpu = key_of(compute);
   result.ranks = world.size();

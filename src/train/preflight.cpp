@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "llampi/train/preflight.hpp"
+#include "llampi/train/open_compute.hpp"
 
 #include <algorithm>
 #include <array>

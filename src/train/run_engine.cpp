@@ -3,33 +3,11 @@
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/threads.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 #include "train/engine_config.hpp"
 
 namespace llampi::train {
-
-comm::Compute open_compute_of_run(comm::World& world, const Config& config,
-                                  const ConfigError::Naming& name_of, const Log& log) {
-  const int threads = comm::threads_per_rank(world, config.run.threads);
-  return comm::open_compute(world,
-                            {.device = config.run.device,
-                             .threads = threads,
-                             .share_gpu = config.run.share_gpu,
-                             .deterministic = config.run.deterministic,
-                             .tf32 = config.run.tf32,
-                             .attention = config.run.attention,
-                             .product_sms = config.fsdp.product_sms,
-                             .reduction = config.fsdp.reduction,
-                             .nccl = {.max_ctas = config.fsdp.nccl_ctas,
-                                      .window = config.fsdp.nccl_window,
-                                      .copy_engines = config.fsdp.nccl_copy_engines,
-                                      .split_share = config.fsdp.nccl_split_share},
-                             .bind = config.run.bind,
-                             .name_of = name_of},
-                            log);
-}
 
 RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& inputs, const Config& config,
                        const std::string& run_text, const Log& log) {

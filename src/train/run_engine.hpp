@@ -8,7 +8,6 @@
 #include "llampi/checkpoint/checkpoint.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/forward.hpp"
-#include "llampi/core/config_error.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/train/config.hpp"
@@ -17,10 +16,6 @@
 #include "train/resume.hpp"
 
 namespace llampi::train {
-
-/// The device and the links that the configuration asks for. Collective. @throws as comm::open_compute()
-comm::Compute open_compute_of_run(comm::World& world, const Config& config,
-                                  const ConfigError::Naming& name_of, const Log& log);
 
 struct RunEngine {
   std::unique_ptr<fsdp::Engine> engine;

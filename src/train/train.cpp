@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The training loop.
 #include "llampi/train/train.hpp"
+#include "llampi/train/open_compute.hpp"
 
 #include <algorithm>
 #include <array>
