@@ -46,7 +46,7 @@ llampi::device::HostBatch random_batch(std::int64_t sequences, std::int64_t seq_
     batch.positions()[i] = static_cast<std::int32_t>(t % seq_len);
   }
   for (std::int64_t s = 0; s <= sequences; ++s) {
-    batch.segment_offsets()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * seq_len);
+    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * seq_len);
   }
   batch.segments = sequences;
   batch.valid_labels = batch.token_count();

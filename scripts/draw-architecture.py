@@ -19,7 +19,7 @@ import structure  # noqa: E402
 PICTURE = ROOT / "docs/architecture.svg"
 JOBS = {
     "core": "errors, log, tensor views, Philox", "io": "whole files, HDF5, MPI-IO", "device": "memory, streams, operations",
-    "comm": "ranks, groups, collectives", "health": "watchdog, flight records", "model": "stages and their gradients",
+    "comm": "ranks, groups, collectives", "health": "watchdog, flight records", "model": "layers and their gradients",
     "optim": "schedules, parameter groups", "fsdp": "units, program, engine", "tokenizer": "text to ids, chats",
     "data": "token files, batches", "checkpoint": "save, load, convert", "plan": "memory before the run",
     "selfcheck": "GPU against CPU", "infer": "generation, questions", "train": "the loop, resuming", "measure": "speed of this machine",

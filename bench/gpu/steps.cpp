@@ -82,7 +82,7 @@ device::HostBatch random_batch(const Options& o, std::uint64_t seed) {
   }
   batch.segments = o.tokens / length;
   for (std::int64_t s = 0; s <= batch.segments; ++s)
-    batch.segment_offsets()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
+    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * length);
   batch.valid_labels = o.tokens;
   return batch;
 }

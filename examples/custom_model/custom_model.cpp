@@ -4,7 +4,7 @@
 //   mpirun -n 2 custom_model [CHECKPOINT.h5]
 //
 // It guesses a byte from the one before it: an embedding, blocks x + W2 swiglu(W1 x), a head with the loss. Each
-// is a stage: passes made of the device's operations, and what memory they need. All else follows.
+// is a layer: passes made of the device's operations, and what memory they need. All else follows.
 #include <fmt/format.h>
 
 #include "llampi/checkpoint/checkpoint.hpp"
@@ -13,36 +13,36 @@
 #include "llampi/data/loader.hpp"
 #include "llampi/device/operations.hpp"
 #include "llampi/infer/session.hpp"
+#include "llampi/model/layer_support.hpp"
 #include "llampi/model/sequential.hpp"
-#include "llampi/model/stage_support.hpp"
 
 using namespace llampi;
-using model::BatchShape, model::StageContext, model::StageSpec, device::OperationSizes;
+using model::BatchShape, model::LayerContext, model::LayerSpec, device::OperationSizes;
 namespace op = device::op;
 
 constexpr std::int64_t kVocabulary = 256, kHidden = 32, kFeedForward = 64, kSequences = 4, kSeqLen = 32;
 
-// ---- the stages: the only lines that call the device ----
+// ---- the layers: the only lines that call the device ----
 
-struct Embedding final : model::Stage {
-  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
+struct Embedding final : model::Layer {
+  LayerSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
     return {.module = "embedding",
             .parameters = {{.parameter = 0, .backward = false}},
             .output = {"x", batch.tokens(), kHidden, dtype},
             .keeps_input = false};
   }
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     c.operations.run(op::Embedding{c.batch.tokens, c.parameters[0], c.output});
   }
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     c.operations.run(
         op::EmbeddingBackward{c.batch.tokens, c.gradient, c.parameter_gradients[0], c.accumulate[0]});
   }
 };
 
-struct Block final : model::Stage {
+struct Block final : model::Layer {
   explicit Block(int first) : first(first) {}
-  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
+  LayerSpec spec(BatchShape batch, DType dtype, const OperationSizes&) const override {
     return {.module = fmt::format("blocks.{}", first / 2),
             .parameters = model::read_in_both({first, first + 1}),
             .output = {"x", batch.tokens(), kHidden, dtype},
@@ -51,12 +51,12 @@ struct Block final : model::Stage {
             .backward_scratch = {{"dactivated", batch.tokens(), kFeedForward, dtype},
                                  {"dx", batch.tokens(), kHidden, dtype}}};
   }
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [gate_up, activated] = model::take<2>(c.saved);
     c.operations.run(op::GateUpSwiglu{c.input, c.parameters[0], gate_up, activated});
     if (c.output) c.operations.run(op::ProjectionResidual{activated, c.parameters[1], c.input, c.output});
   }
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [w1, w2] = model::take<2>(c.parameters);
     const auto [dw1, dw2] = model::take<2>(c.parameter_gradients);
     const auto [gate_up, activated] = model::take<2>(c.saved);
@@ -68,9 +68,9 @@ struct Block final : model::Stage {
   int first;
 };
 
-struct Head final : model::Stage {
+struct Head final : model::Layer {
   explicit Head(int weight) : weight(weight) {}
-  StageSpec spec(BatchShape batch, DType dtype, const OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType dtype, const OperationSizes& sizes) const override {
     const auto bytes = sizes.linear_cross_entropy_workspace(batch.tokens(), kHidden, kVocabulary, dtype);
     const auto workspace = model::workspace_spec(bytes, model::statistics_dtype(dtype));
     return {.module = "head",
@@ -78,11 +78,11 @@ struct Head final : model::Stage {
             .forward_scratch = {workspace},
             .backward_scratch = {workspace}};
   }
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     c.operations.run(
         op::LinearCrossEntropy{c.batch.labels, c.input, c.parameters[0], c.loss_sum, c.scratch[0]});
   }
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     c.operations.run(op::LinearCrossEntropyBackward{c.batch.labels, c.input, c.parameters[0],
                                                     c.inverse_tokens, c.loss_sum, c.gradient,
                                                     c.parameter_gradients[0], c.accumulate[0], c.scratch[0]});

@@ -211,9 +211,9 @@ void print_units(const fs::path& path, bool json) {
   const bool config_alone = path.extension() == ".json" && fs::is_regular_file(path, ignored);
   const auto model =
       model::make_llama(config_alone ? model::LlamaConfig::read(path) : infer::config_of_weights(path));
-  std::vector<model::StageSpec> specs;
-  for (const auto& stage : model->stages())
-    specs.push_back(stage->spec({1, 1}, DType::float32, *device::make_cpu_sizes(1)));
+  std::vector<model::LayerSpec> specs;
+  for (const auto& layer : model->layers())
+    specs.push_back(layer->spec({1, 1}, DType::float32, *device::make_cpu_sizes(1)));
   const auto units = fsdp::wrap(*model, specs, {}, 1);
   print(json ? "{\"units\":" + plan::to_json(plan::report_units(*model, units, DType::float32)) + "}\n"
              : fsdp::format_units(*model, units));

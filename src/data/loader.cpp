@@ -86,7 +86,7 @@ class BatchBuilder {
   void add_segment(std::int64_t tokens) {
     for (std::int64_t i = 0; i < tokens; ++i) batch_.positions()[filled_ + i] = static_cast<std::int32_t>(i);
     filled_ += tokens;
-    batch_.segment_offsets()[++batch_.segments] = static_cast<std::int32_t>(filled_);
+    batch_.cu_seqlens()[++batch_.segments] = static_cast<std::int32_t>(filled_);
   }
 
   const TokenFile& file_;
@@ -123,7 +123,7 @@ device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t se
     std::copy(ids.begin(), ids.end() - 1, batch.tokens().begin() + begin);
     std::copy(ids.begin() + 1, ids.end(), batch.labels().begin() + begin);
     std::iota(batch.positions().begin() + begin, batch.positions().begin() + begin + seq_len, 0);
-    batch.segment_offsets()[++batch.segments] = static_cast<std::int32_t>(begin + seq_len);
+    batch.cu_seqlens()[++batch.segments] = static_cast<std::int32_t>(begin + seq_len);
   }
   batch.valid_labels = batch.token_count();
   return batch;

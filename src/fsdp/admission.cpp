@@ -9,7 +9,7 @@
 namespace llampi::fsdp {
 
 void check_that_it_fits(const Site& site, const model::Model& model, const EngineOptions& options,
-                        const RankGroups& groups, const CompiledModel& compiled) {
+                        const DeviceMesh& groups, const CompiledModel& compiled) {
   const comm::Backend backend = site.world.backend();
   const auto& topology = site.world.topology();
   const bool one_memory = site.one_memory;
@@ -37,7 +37,7 @@ void check_that_it_fits(const Site& site, const model::Model& model, const Engin
                         .groups = groups,
                         .sizes = site.device.sizes(),
                         .backend = backend,
-                        .fits = [&](const auto& arenas, const RankGroups& in_groups) {
+                        .fits = [&](const auto& arenas, const DeviceMesh& in_groups) {
                           return available.holds(arenas, in_groups);
                         }});
   });

@@ -9,15 +9,15 @@
 namespace llampi::fsdp {
 namespace {
 
-/// Per stage, the number of the block that it belongs to; -1 outside all blocks.
-std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<model::StageSpec>& specs) {
+/// Per layer, the number of the block that it belongs to; -1 outside all blocks.
+std::vector<int> blocks_of_layers(const model::Model& model, const std::vector<model::LayerSpec>& specs) {
   const auto& modules = model.modules();
   std::map<int, int> numbers;  // by module
   std::vector<int> blocks;
   for (const auto& spec : specs) {
     const auto own =
         std::find_if(modules.begin(), modules.end(), [&](const auto& m) { return m.name == spec.module; });
-    require(own != modules.end(), "a stage names a module that the model does not have");
+    require(own != modules.end(), "a layer names a module that the model does not have");
     int m = static_cast<int>(own - modules.begin());
     while (m >= 0 && modules[m].type != model.block_type()) m = modules[m].parent;
     blocks.push_back(m < 0 ? -1 : numbers.try_emplace(m, static_cast<int>(numbers.size())).first->second);
@@ -27,7 +27,7 @@ std::vector<int> blocks_of_stages(const model::Model& model, const std::vector<m
 
 }  // namespace
 
-StepShape step_shape(const EngineOptions& options, const RankGroups& groups) {
+StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups) {
   return {.per_rank = options.micro_batches,
           .shards = groups.shard_count(),
           .replicas = groups.replica_count(),
@@ -36,12 +36,12 @@ StepShape step_shape(const EngineOptions& options, const RankGroups& groups) {
           .sums_follow_placement = groups.sums_follow_placement};
 }
 
-CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,
                             const device::OperationSizes& sizes, comm::Backend backend) {
   check_sum_order(step_shape(options, groups), options.precision, backend, options.reduction);
   CompiledModel compiled;
-  for (const auto& stage : model.stages()) {
-    compiled.specs.push_back(stage->spec(options.batch, options.precision.compute, sizes));
+  for (const auto& layer : model.layers()) {
+    compiled.specs.push_back(layer->spec(options.batch, options.precision.compute, sizes));
   }
   std::vector<bool> frozen;
   for (const auto& group : options.groups) frozen.push_back(group.frozen);
@@ -67,7 +67,7 @@ CompiledModel compile_model(const model::Model& model, const EngineOptions& opti
                    .precision = options.precision,
                    .offload = options.offload,
                    .checkpointing = options.checkpointing,
-                   .blocks = blocks_of_stages(model, compiled.specs),
+                   .blocks = blocks_of_layers(model, compiled.specs),
                    .shards = groups.shard_count(),
                    .replicas = groups.replica_count(),
                    .backend = backend,

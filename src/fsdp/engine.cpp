@@ -23,10 +23,10 @@ namespace llampi::fsdp {
 namespace {
 
 CompiledModel compile_what_fits(const Site& site, const model::Model& model, const EngineOptions& options,
-                                const RankGroups& groups) {
+                                const DeviceMesh& groups) {
   const auto& precision = options.precision;
   require(!precision.shortens_gradient() || precision.gradient_shard == precision.reduce,
-          "sharded gradients are kept in the dtype that stages write or in the one that is reduced in");
+          "sharded gradients are kept in the dtype that layers write or in the one that is reduced in");
   CompiledModel compiled = compile_model(model, options, groups, site.device.sizes(), site.world.backend());
   check_that_it_fits(site, model, options, groups, compiled);
   return compiled;
@@ -217,7 +217,7 @@ struct Engine::Impl {
   device::Device& host;
   comm::World& world;
   EngineOptions options;
-  RankGroups groups;
+  DeviceMesh groups;
   std::unique_ptr<comm::Group> shards, replicas;
   CompiledModel compiled;
   Arenas arenas;
@@ -273,7 +273,7 @@ void Engine::rehearse() {
   }
   batch.segments = options.batch.sequences;
   for (std::int64_t s = 0; s <= batch.segments; ++s)
-    batch.segment_offsets()[s] = static_cast<std::int32_t>(s * options.batch.seq_len);
+    batch.cu_seqlens()[s] = static_cast<std::int32_t>(s * options.batch.seq_len);
   batch.valid_labels = batch.token_count();
 
   initialise(options.seed);
@@ -290,7 +290,7 @@ void Engine::prepare_for_documents() {
   const health::FlightPhase phase(record(), "prepares for packed documents");
   for (const std::int64_t segments : {batch.sequences, batch.tokens()}) {
     for (const BoundProgram* program : {&impl_->step, &impl_->evaluation})
-      prepare_stages(impl_->context, *program, {segments, {}});
+      prepare_layers(impl_->context, *program, {segments, {}});
   }
 }
 
@@ -373,7 +373,7 @@ health::FlightRecord& Engine::record() { return impl_->executor.record(); }
 
 const model::Model& Engine::model() const { return impl_->model; }
 const EngineOptions& Engine::options() const { return impl_->options; }
-const RankGroups& Engine::groups() const { return impl_->groups; }
+const DeviceMesh& Engine::groups() const { return impl_->groups; }
 const CompiledModel& Engine::compiled() const { return impl_->compiled; }
 const Arenas& Engine::memory() const { return impl_->arenas; }
 std::int64_t Engine::replays() const { return impl_->graphs.replays(); }

@@ -136,8 +136,8 @@ Changes narrower_state(const EngineOptions& options) {
 }
 
 /// The groups that `ranks` ranks would have, no more of them on a node; hybrid strategies keep the size of theirs.
-RankGroups groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
-  RankGroups groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
+DeviceMesh groups_for(const FitQuestion& q, const EngineOptions& options, int ranks) {
+  DeviceMesh groups = make_groups(options.strategy, std::vector<int>(static_cast<std::size_t>(ranks), 0),
                                   is_hybrid(options.strategy) ? q.groups.shard_count() : 0);
   const int on_node = q.groups.shards_on_node * q.groups.replicas_on_node;
   groups.shards_on_node = std::min(groups.shards_on_node, on_node);
@@ -160,8 +160,8 @@ std::vector<OptionValue> together(const Changes& changes) {
 /// Of which the tokens of a micro-batch are to be a multiple: 1 without products in 8 bits.
 std::int64_t fp8_tokens(const FitQuestion& q) {
   std::int64_t multiple = 1;
-  for (const auto& stage : q.model.stages()) {
-    const auto spec = stage->spec(q.options.batch, q.options.precision.compute, q.sizes);
+  for (const auto& layer : q.model.layers()) {
+    const auto spec = layer->spec(q.options.batch, q.options.precision.compute, q.sizes);
     if (spec.fp8_weights.empty()) continue;
     const auto scales = spec.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
     multiple = std::max(multiple, model::fp8_multiple(scales));
@@ -175,7 +175,7 @@ std::optional<FittingRun> fit_with(const FitQuestion& q, const Changes& changes,
   for (const auto& change : changes) change.apply(options);
   if (options.batch.tokens() % fp8_tokens(q) != 0) return std::nullopt;
 
-  const RankGroups groups = groups_for(q, options, ranks);
+  const DeviceMesh groups = groups_for(q, options, ranks);
   if (sum_order_problem(step_shape(options, groups), options.precision, q.backend, options.reduction))
     return std::nullopt;
   const auto arena_bytes = compile_model(q.model, options, groups, q.sizes, q.backend).arena_bytes;
@@ -233,7 +233,7 @@ std::optional<FittingRun> fitting_change(const FitQuestion& q, int ranks) {
   return std::nullopt;
 }
 
-int ranks_of(const RankGroups& groups) { return groups.shard_count() * groups.replica_count(); }
+int ranks_of(const DeviceMesh& groups) { return groups.shard_count() * groups.replica_count(); }
 
 /// What to do, with options as ConfigError::Parts::remedy has them.
 std::string advice(const std::optional<FittingRun>& fit, const FitQuestion& q) {
@@ -269,7 +269,7 @@ std::string largest_items(const CompiledModel& compiled, std::optional<Arena> ar
 
 }  // namespace
 
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& groups,
                           comm::Reduction reduction, bool one_memory) {
   const auto [on_device, on_host] = arena_bytes;
   return on_device + (one_memory ? on_host : 0) + communicator_bytes(backend, groups, reduction) +
@@ -334,10 +334,10 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
   return choice(enough);
 }
 
-double forward_operations(const model::Model& model, const CompiledModel& compiled, int stage,
+double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer,
                           double tokens) {
   double elements = 0;
-  for (const auto& use : compiled.specs[static_cast<std::size_t>(stage)].parameters) {
+  for (const auto& use : compiled.specs[static_cast<std::size_t>(layer)].parameters) {
     const auto& parameter = model.parameters()[static_cast<std::size_t>(use.parameter)];
     // What is looked up is a matrix too, but not read in the backward pass.
     const bool multiplied = parameter.shape.size() == 2 && use.backward;
@@ -349,14 +349,14 @@ double forward_operations(const model::Model& model, const CompiledModel& compil
 AddedOperations added_operations(const model::Model& model, const EngineOptions& options,
                                  const CompiledModel& compiled) {
   constexpr double kOperationsOfAByte = 16'000;
-  const auto forward_of = [&](int stage) {
-    return forward_operations(model, compiled, stage, static_cast<double>(options.batch.tokens()));
+  const auto forward_of = [&](int layer) {
+    return forward_operations(model, compiled, layer, static_cast<double>(options.batch.tokens()));
   };
   AddedOperations sum;
   double copied = 0;  // in one direction
   for (const auto& action : compiled.step.actions) {
-    if (action.op == Op::backward) sum.needed += 3 * forward_of(action.stage);
-    if (action.op == Op::recompute && !action.selective) sum.recomputed += forward_of(action.stage);
+    if (action.op == Op::backward) sum.needed += 3 * forward_of(action.layer);
+    if (action.op == Op::recompute && !action.selective) sum.recomputed += forward_of(action.layer);
     if (action.op == Op::d2h && action.payload == CopyPayload::residual)
       copied += static_cast<double>(action.bytes);
   }

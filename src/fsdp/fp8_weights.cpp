@@ -50,7 +50,7 @@ void place_scales(Fp8WeightPlace& weight, const Fp8WeightPlace& before) {
 
 }  // namespace
 
-std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::StageSpec>& specs,
+std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::LayerSpec>& specs,
                                              const std::vector<Unit>& units,
                                              const std::vector<model::Parameter>& parameters) {
   const auto unit_of = unit_of_parameter(units, parameters.size());
@@ -59,7 +59,7 @@ std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::StageSpec>
     for (const auto& members : specs[s].fp8_weights) {
       const int unit = unit_of[members.front()];
       Fp8WeightPlace place = place_of(members, unit, units[unit], parameters);
-      place.stage = s;
+      place.layer = s;
       place.in_blocks = specs[s].fp8_blocks;
       place_scales(place, places.empty() ? Fp8WeightPlace{} : places.back());
       places.push_back(place);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights that stages read in 8 bits: where each lies in its unit.
+// Weights that layers read in 8 bits: where each lies in its unit.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace llampi::fsdp {
 
 /// Parameters that join, as one matrix.
 struct Fp8WeightPlace {
-  int stage = 0;
+  int layer = 0;
   int unit = 0;
   std::int64_t offset = 0;  ///< of the first element in the unit's flat buffer
   std::int64_t rows = 0, cols = 0;
@@ -22,9 +22,9 @@ struct Fp8WeightPlace {
   Part scales, transposed_scales;  ///< of the buffer of scales; one scale is that of both
 };
 
-/// In the order of the stages and of StageSpec::fp8_weights.
+/// In the order of the layers and of LayerSpec::fp8_weights.
 /// @throws Error if parameters of one do not join, or are of a unit that is not gathered in 8 bits
-std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::StageSpec>& specs,
+std::vector<Fp8WeightPlace> find_fp8_weights(const std::vector<model::LayerSpec>& specs,
                                              const std::vector<Unit>& units,
                                              const std::vector<model::Parameter>& parameters);
 

@@ -63,7 +63,7 @@ int most_on_a_node(const std::vector<int>& members, const std::vector<int>& node
   return most;
 }
 
-bool follow_placement(const RankGroups& groups, const std::vector<int>& node_of_rank) {
+bool follow_placement(const DeviceMesh& groups, const std::vector<int>& node_of_rank) {
   const auto follows = [&](const std::vector<int>& members) {
     return comm::sums_follow_placement(comm::nodes_of_members(members, node_of_rank));
   };
@@ -74,7 +74,7 @@ bool follow_placement(const RankGroups& groups, const std::vector<int>& node_of_
 
 }  // namespace
 
-const std::vector<int>& RankGroups::shards_of(int rank) const {
+const std::vector<int>& DeviceMesh::shards_of(int rank) const {
   const auto group = std::find_if(shards.begin(), shards.end(), [&](const auto& ranks) {
     return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
   });
@@ -82,7 +82,7 @@ const std::vector<int>& RankGroups::shards_of(int rank) const {
   return *group;
 }
 
-std::vector<int> RankGroups::replicas_of(int rank) const {
+std::vector<int> DeviceMesh::replicas_of(int rank) const {
   const auto& mine = shards_of(rank);
   const auto index = std::find(mine.begin(), mine.end(), rank) - mine.begin();
   std::vector<int> replicas;
@@ -90,9 +90,9 @@ std::vector<int> RankGroups::replicas_of(int rank) const {
   return replicas;
 }
 
-RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
+DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size) {
   const int ranks = static_cast<int>(node_of_rank.size());
-  RankGroups groups;
+  DeviceMesh groups;
   if (is_hybrid(strategy)) {
     groups.shards =
         shard_group_size == 0 ? groups_by_node(node_of_rank) : groups_of_size(ranks, shard_group_size);
@@ -116,7 +116,7 @@ std::vector<int> nodes_of_ranks(comm::World& world) { return world.topology().no
 
 constexpr std::size_t kShown = 4;  // groups, and twice as many ranks, written out
 
-std::string format_groups(const RankGroups& groups) {
+std::string format_groups(const DeviceMesh& groups) {
   const auto format = [](const std::vector<std::vector<int>>& lists) {
     std::vector<std::string> parts;
     for (std::size_t g = 0; g < std::min(lists.size(), kShown); ++g) {
@@ -132,7 +132,7 @@ std::string format_groups(const RankGroups& groups) {
   return fmt::format("shards {}; replicas {}", format(groups.shards), format(replicas));
 }
 
-std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups, comm::Reduction reduction) {
+std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction) {
   const int shards = groups.shard_count(), replicas = groups.replica_count();
   std::int64_t bytes =
       2 * comm::communicator_bytes(backend, shards) + comm::communicator_bytes(backend, replicas);

@@ -14,7 +14,7 @@ bool is_power_of_two(int count) { return std::has_single_bit(static_cast<unsigne
 
 }  // namespace
 
-std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch) {
+std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch) {
   const std::int64_t ranks = std::int64_t{step.shards} * step.replicas;
   if (step.order == SumOrder::any) return micro_batch * ranks + rank;
   const auto group = std::ranges::find_if(

@@ -20,7 +20,7 @@ Unit make_unit(std::string name, const std::vector<int>& parameters, const std::
   unit.state_parts = state_parts;
   std::int64_t end = 0;
   for (const int p : parameters) {
-    if (!all[p].joins_previous) end = round_up(end, kAlignment);
+    if (!all[p].fused_with_previous) end = round_up(end, kAlignment);
     unit.parameters.push_back({p, end, all[p].elements()});
     end += all[p].elements();
   }

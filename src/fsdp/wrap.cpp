@@ -129,9 +129,9 @@ std::vector<int> keys_of_parameters(const model::Model& model, const Flags& wrap
   return keys;
 }
 
-/// Gives what the stages use of the root only behind the first block a key of its own, unless a parameter of
+/// Gives what the layers use of the root only behind the first block a key of its own, unless a parameter of
 /// the root is used on both sides.
-void split_root(const std::vector<model::StageSpec>& specs, std::vector<int>& keys) {
+void split_root(const std::vector<model::LayerSpec>& specs, std::vector<int>& keys) {
   std::array<Flags, 2> used = {Flags(keys.size(), false), Flags(keys.size(), false)};  // before, behind
   bool after_blocks = false;
   for (const auto& spec : specs) {
@@ -158,7 +158,7 @@ std::vector<bool> separable(const std::vector<model::Parameter>& parameters,
   std::vector<bool> result(parameters.size(), false);
   for (std::size_t p = 0; p < frozen.size();) {
     std::size_t end = p + 1;
-    while (end < parameters.size() && parameters[end].joins_previous) ++end;
+    while (end < parameters.size() && parameters[end].fused_with_previous) ++end;
     const bool all = std::all_of(frozen.begin() + p, frozen.begin() + end, [](bool f) { return f; });
     std::fill(result.begin() + p, result.begin() + end, all);
     p = end;
@@ -167,7 +167,7 @@ std::vector<bool> separable(const std::vector<model::Parameter>& parameters,
 }
 
 /// Per parameter: it is read in 8 bits.
-std::vector<bool> read_in_fp8(const std::vector<model::StageSpec>& specs, std::size_t parameters) {
+std::vector<bool> read_in_fp8(const std::vector<model::LayerSpec>& specs, std::size_t parameters) {
   std::vector<bool> result(parameters, false);
   for (const auto& spec : specs) {
     for (const auto& weight : spec.fp8_weights) {
@@ -177,8 +177,8 @@ std::vector<bool> read_in_fp8(const std::vector<model::StageSpec>& specs, std::s
   return result;
 }
 
-/// Per parameter: when the stages use it first. One that no stage uses comes last.
-std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::size_t parameters) {
+/// Per parameter: when the layers use it first. One that no layer uses comes last.
+std::vector<int> first_uses(const std::vector<model::LayerSpec>& specs, std::size_t parameters) {
   std::vector<int> first(parameters, std::numeric_limits<int>::max());
   int time = 0;
   for (const auto& spec : specs) {
@@ -189,7 +189,7 @@ std::vector<int> first_uses(const std::vector<model::StageSpec>& specs, std::siz
 
 }  // namespace
 
-std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
+std::vector<Unit> wrap(const model::Model& model, const std::vector<model::LayerSpec>& specs,
                        const WrapOptions& options, int shards, const std::vector<bool>& frozen,
                        int state_parts) {
   const auto& parameters = model.parameters();
@@ -197,7 +197,7 @@ std::vector<Unit> wrap(const model::Model& model, const std::vector<model::Stage
   auto keys = keys_of_parameters(model, select(model, options));
   if (options.policy == WrapPolicy::transformer) split_root(specs, keys);
   for (std::size_t p = 1; p < keys.size(); ++p) {
-    if (parameters[p].joins_previous) keys[p] = keys[p - 1];
+    if (parameters[p].fused_with_previous) keys[p] = keys[p - 1];
   }
 
   struct Members {

@@ -7,8 +7,8 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "health/diagnosis.hpp"
 #include "health/heartbeat.hpp"
-#include "health/verdict.hpp"
 #include "llampi/core/clock.hpp"
 
 namespace llampi::health {

@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "health/diagnosis.hpp"
 #include "health/flight_file.hpp"
 #include "health/process_links.hpp"
 #include "health/relay.hpp"
-#include "health/verdict.hpp"
 #include "health/watchers.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/exchange.hpp"

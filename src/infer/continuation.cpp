@@ -30,15 +30,15 @@ model::BatchShape generation_shape(std::int64_t tokens) {
 std::vector<double> Continuation::pass(std::span<const std::int32_t>& waiting) {
   const std::int64_t rows = engine_.options().batch.seq_len;
   const std::int64_t count = std::min(rows, std::ssize(waiting));
-  const std::int64_t past = count > 0 ? length_ : 0;
+  const std::int64_t kv_len = count > 0 ? length_ : 0;
   device::HostBatch batch(
       rows);  // what stands behind the tokens comes after them, and the next pass overwrites it
   std::copy_n(waiting.begin(), count, batch.tokens().begin());
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
-  std::iota(batch.positions().begin(), batch.positions().end(), static_cast<std::int32_t>(past));
-  batch.segment_offsets()[1] = static_cast<std::int32_t>(rows);
+  std::iota(batch.positions().begin(), batch.positions().end(), static_cast<std::int32_t>(kv_len));
+  batch.cu_seqlens()[1] = static_cast<std::int32_t>(rows);
   batch.segments = 1;
-  batch.past = past;
+  batch.kv_len = kv_len;
   auto logits = engine_.logits(batch, std::max<std::int64_t>(count, 1) - 1);
   length_ += count;
   waiting = waiting.subspan(static_cast<std::size_t>(count));

@@ -151,7 +151,7 @@ class SingleOperations {
 };
 
 /// Of the attention layers, by what they save.
-device::AttentionShape attention_shape(const std::vector<model::StageSpec>& specs) {
+device::AttentionShape attention_shape(const std::vector<model::LayerSpec>& specs) {
   std::int64_t query_heads = 0, query_cols = 0, qkv_cols = 0;
   for (const auto& spec : specs) {
     for (const auto& saved : spec.saved) {

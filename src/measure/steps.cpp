@@ -35,7 +35,7 @@ device::HostBatch random_batch(model::BatchShape shape, std::int64_t vocabulary,
     batch.positions()[i] = static_cast<std::int32_t>(t % shape.seq_len);
   }
   for (std::int64_t s = 0; s <= shape.sequences; ++s)
-    batch.segment_offsets()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * shape.seq_len);
+    batch.cu_seqlens()[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(s * shape.seq_len);
   batch.segments = shape.sequences;
   batch.valid_labels = shape.tokens();
   return batch;

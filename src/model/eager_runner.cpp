@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "llampi/device/fp8_scaling.hpp"
-#include "llampi/model/stage_support.hpp"
+#include "llampi/model/layer_support.hpp"
 
 namespace llampi::model {
 namespace {
@@ -18,7 +18,7 @@ struct LossScalars {
 
 }  // namespace
 
-/// The views that a stage's context points to, and the scratch memory of one call.
+/// The views that a layer's context points to, and the scratch memory of one call.
 struct EagerRunner::Operands {
   std::vector<Tensor> parameters, gradients, scratch;
   std::vector<Fp8Weight> fp8_weights;
@@ -31,8 +31,8 @@ EagerRunner::EagerRunner(const Model& model, device::Device& device, BatchShape 
     : model_(model), device_(device), shape_(shape), compute_(compute), unwritten_(unwritten) {
   if (const std::int64_t bytes = device.sizes().shared_workspace(); bytes > 0)
     device.set_workspace(make(DType::int32, 1, bytes / size_of(DType::int32)));
-  for (const auto& stage : model.stages()) {
-    specs_.push_back(stage->spec(shape, compute, device.sizes()));
+  for (const auto& layer : model.layers()) {
+    specs_.push_back(layer->spec(shape, compute, device.sizes()));
     outputs_.push_back(make(specs_.back().output));
     auto& saved = saved_.emplace_back();
     for (const auto& spec : specs_.back().saved) saved.push_back(make(spec));
@@ -58,7 +58,7 @@ std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
   std::vector<std::int64_t> offsets;
   std::int64_t elements = 0;
   for (const auto& parameter : model_.parameters()) {
-    if (!parameter.joins_previous) elements = (elements + kElements - 1) / kElements * kElements;
+    if (!parameter.fused_with_previous) elements = (elements + kElements - 1) / kElements * kElements;
     offsets.push_back(elements);
     elements += parameter.elements();
   }
@@ -76,20 +76,20 @@ std::vector<Tensor> EagerRunner::make_parameters(DType dtype) {
 void EagerRunner::make_fp8_weights() {
   read_parameters_ = parameters_;
   fp8_weights_.resize(specs_.size());
-  for (std::size_t stage = 0; stage < specs_.size(); ++stage) {
-    for (const auto& members : specs_[stage].fp8_weights) {
+  for (std::size_t layer = 0; layer < specs_.size(); ++layer) {
+    for (const auto& members : specs_[layer].fp8_weights) {
       std::vector<Tensor> parts;
       for (const int p : members) parts.push_back(parameters_[static_cast<std::size_t>(p)]);
       const Tensor weight = stacked(parts);
       const Tensor values = make(DType::float8_e4m3fn, weight.rows, weight.cols);
-      const bool in_blocks = specs_[stage].fp8_blocks;
+      const bool in_blocks = specs_[layer].fp8_blocks;
       const auto scaling = in_blocks ? device::Fp8Scaling::blocks : device::Fp8Scaling::tensor;
       const auto scales = [&](std::int64_t rows, std::int64_t cols) {
         const auto shape = device::fp8_scale_shape(scaling, rows, cols);
         return make(DType::float32, shape.rows, shape.cols);
       };
       const Tensor scale = scales(weight.rows, weight.cols);
-      fp8_weights_[stage].push_back({.weight = weight,
+      fp8_weights_[layer].push_back({.weight = weight,
                                      .values = values,
                                      .transposed = make(DType::float8_e4m3fn, weight.cols, weight.rows),
                                      .scale = scale,
@@ -109,8 +109,8 @@ void EagerRunner::make_fp8_weights() {
 }
 
 void EagerRunner::cast_fp8_weights() {
-  for (const auto& of_stage : fp8_weights_) {
-    for (const CastWeight& cast : of_stage) {
+  for (const auto& of_layer : fp8_weights_) {
+    for (const CastWeight& cast : of_layer) {
       device_.run(device::op::Zero{.destination = cast.maxima});
       if (cast.in_blocks) {
         cast_blocks(cast);
@@ -173,13 +173,13 @@ double EagerRunner::loss_sum() {
   return scalars.loss_sum;
 }
 
-EagerRunner::Operands EagerRunner::operands(std::size_t stage, const std::vector<BufferSpec>& scratch) {
+EagerRunner::Operands EagerRunner::operands(std::size_t layer, const std::vector<BufferSpec>& scratch) {
   Operands operands;
-  for (const auto& use : specs_[stage].parameters) {
+  for (const auto& use : specs_[layer].parameters) {
     operands.parameters.push_back(read_parameters_[static_cast<std::size_t>(use.parameter)]);
     operands.gradients.push_back(gradients_[static_cast<std::size_t>(use.parameter)]);
   }
-  for (const auto& cast : fp8_weights_[stage])
+  for (const auto& cast : fp8_weights_[layer])
     operands.fp8_weights.push_back({.scale = cast.scale, .transposed = cast.transposed});
   for (const auto& spec : scratch) {
     if (spec.bytes() > 0) operands.memory.push_back(device_.allocate(spec.bytes()));
@@ -191,21 +191,21 @@ EagerRunner::Operands EagerRunner::operands(std::size_t stage, const std::vector
   return operands;
 }
 
-StageContext EagerRunner::context(std::size_t stage, const Operands& operands) {
+LayerContext EagerRunner::context(std::size_t layer, const Operands& operands) {
   auto* const scalars = static_cast<LossScalars*>(loss_scalars_.data);
   return {.operations = device_,
           .batch = batch_,
           .seq_len = shape_.seq_len,
           .dp_room = shape_.dp_room,
-          .input = stage > 0 ? outputs_[stage - 1] : Tensor(),
+          .input = layer > 0 ? outputs_[layer - 1] : Tensor(),
           .output = {},
           .gradient = {},
           .parameters = operands.parameters,
           .parameter_gradients = {},
           .accumulate = {},
-          .saved = saved_[stage],
+          .saved = saved_[layer],
           .scratch = operands.scratch,
-          .kept = {},
+          .kv_cache = {},
           .constants = constants_,
           .fp8_weights = operands.fp8_weights,
           .inverse_tokens = &scalars->inverse_tokens,
@@ -214,65 +214,65 @@ StageContext EagerRunner::context(std::size_t stage, const Operands& operands) {
           .logits_row = 0};
 }
 
-void EagerRunner::forward(std::size_t stage) {
-  const Operands given = operands(stage, specs_[stage].forward_scratch);
-  StageContext c = context(stage, given);
-  c.output = outputs_[stage];
+void EagerRunner::forward(std::size_t layer) {
+  const Operands given = operands(layer, specs_[layer].forward_scratch);
+  LayerContext c = context(layer, given);
+  c.output = outputs_[layer];
   spoil(c.output);
-  for (const Tensor& saved : saved_[stage]) spoil(saved);
-  model_.stages()[stage]->forward(c);
+  for (const Tensor& saved : saved_[layer]) spoil(saved);
+  model_.layers()[layer]->forward(c);
   device_.synchronize(device::Stream::compute);
 }
 
-void EagerRunner::recompute(std::size_t stage) {
-  const Operands given = operands(stage, specs_[stage].recompute_scratch);
-  StageContext c = context(stage, given);
-  model_.stages()[stage]->recompute(c);
+void EagerRunner::recompute(std::size_t layer) {
+  const Operands given = operands(layer, specs_[layer].recompute_scratch);
+  LayerContext c = context(layer, given);
+  model_.layers()[layer]->recompute(c);
   device_.synchronize(device::Stream::compute);
 }
 
-void EagerRunner::backward(std::size_t stage, Accumulate accumulate) {
-  Operands given = operands(stage, specs_[stage].backward_scratch);
+void EagerRunner::backward(std::size_t layer, Accumulate accumulate) {
+  Operands given = operands(layer, specs_[layer].backward_scratch);
   given.accumulate.assign(given.gradients.size(), accumulate);
-  backward(stage, given);
+  backward(layer, given);
 }
 
-/// What the stage says that it does not read is not given to it.
-void EagerRunner::backward(std::size_t stage, Operands& given) {
-  const StageSpec& spec = specs_[stage];
+/// What the layer says that it does not read is not given to it.
+void EagerRunner::backward(std::size_t layer, Operands& given) {
+  const LayerSpec& spec = specs_[layer];
   for (std::size_t i = 0; i < spec.parameters.size(); ++i) {
     if (!spec.parameters[i].backward) given.parameters[i] = {};
     if (given.accumulate[i] == Accumulate::no) spoil(given.gradients[i]);
   }
   for (std::size_t w = 0; w < given.fp8_weights.size(); ++w)
-    given.fp8_weights[w].scale = fp8_weights_[stage][w].transposed_scale;
-  StageContext c = context(stage, given);
+    given.fp8_weights[w].scale = fp8_weights_[layer][w].transposed_scale;
+  LayerContext c = context(layer, given);
   if (!spec.keeps_input) c.input = {};
   c.gradient = residual_gradient_;
   c.parameter_gradients = given.gradients;
   c.accumulate = given.accumulate;
-  model_.stages()[stage]->backward(c);
+  model_.layers()[layer]->backward(c);
   device_.synchronize(device::Stream::compute);
 }
 
 double EagerRunner::forward(const device::HostBatch& batch) {
   upload(batch, 0);
-  for (std::size_t stage = 0; stage < specs_.size(); ++stage) forward(stage);
+  for (std::size_t layer = 0; layer < specs_.size(); ++layer) forward(layer);
   return loss_sum();
 }
 
 double EagerRunner::forward_and_backward(const device::HostBatch& batch, double inverse_tokens,
                                          Accumulate accumulate) {
   upload(batch, inverse_tokens);
-  for (std::size_t stage = 0; stage + 1 < specs_.size(); ++stage) forward(stage);
+  for (std::size_t layer = 0; layer + 1 < specs_.size(); ++layer) forward(layer);
   spoil(residual_gradient_);
-  std::vector<Accumulate> next(parameters_.size(), accumulate);  // a tied parameter adds in its second stage
-  for (std::size_t stage = specs_.size(); stage-- > 0;) {
-    Operands given = operands(stage, specs_[stage].backward_scratch);
-    for (const auto& use : specs_[stage].parameters)
+  std::vector<Accumulate> next(parameters_.size(), accumulate);  // a tied parameter adds in its second layer
+  for (std::size_t layer = specs_.size(); layer-- > 0;) {
+    Operands given = operands(layer, specs_[layer].backward_scratch);
+    for (const auto& use : specs_[layer].parameters)
       given.accumulate.push_back(
           std::exchange(next[static_cast<std::size_t>(use.parameter)], Accumulate::yes));
-    backward(stage, given);
+    backward(layer, given);
   }
   return loss_sum();
 }
@@ -280,14 +280,14 @@ double EagerRunner::forward_and_backward(const device::HostBatch& batch, double 
 Tensor EagerRunner::logits(const device::HostBatch& batch, std::int64_t row) {
   upload(batch, 0);
   const std::size_t last = specs_.size() - 1;
-  for (std::size_t stage = 0; stage < last; ++stage) forward(stage);
+  for (std::size_t layer = 0; layer < last; ++layer) forward(layer);
   if (!logits_) logits_ = make(compute_, 1, model_.vocabulary());
   spoil(logits_);
   const Operands given = operands(last, specs_[last].forward_scratch);
-  StageContext c = context(last, given);
+  LayerContext c = context(last, given);
   c.logits = logits_;
   c.logits_row = row;
-  model_.stages()[last]->forward(c);
+  model_.layers()[last]->forward(c);
   device_.synchronize(device::Stream::compute);
   return logits_;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products in 8 bits as a stage issues them: casts of what is multiplied, then products of what was cast.
+// Products in 8 bits as a layer issues them: casts of what is multiplied, then products of what was cast.
 #pragma once
 
 #include "llampi/model/fp8_recipe.hpp"
@@ -39,10 +39,10 @@ struct NormOutputs {
   Tensor y, inverse_rms;
 };
 
-/// What a stage issues, by one recipe.
+/// What a layer issues, by one recipe.
 class Fp8Products {
  public:
-  Fp8Products(const StageContext& context, const Fp8Recipe& recipe) : c_(context), recipe_(recipe) {}
+  Fp8Products(const LayerContext& context, const Fp8Recipe& recipe) : c_(context), recipe_(recipe) {}
 
   /// Of a matrix [rows, cols] at most, or of one form of it.
   static BufferSpec scale_spec(const Fp8Recipe& recipe, std::string name, std::int64_t rows,
@@ -163,7 +163,7 @@ class Fp8Products {
                                               .counts = c_.fp8_counts});
   }
 
-  const StageContext& c_;
+  const LayerContext& c_;
   Fp8Recipe recipe_;
 };
 

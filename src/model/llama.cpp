@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama as data: its module tree, parameters and stages, with the names of transformers' LlamaForCausalLM.
+// A Llama as data: its module tree, parameters and layers, with the names of transformers' LlamaForCausalLM.
 #include "llampi/model/llama.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "llampi/core/config_error.hpp"
-#include "model/llama_stages.hpp"
+#include "model/llama_layers.hpp"
 #include "model/rope.hpp"
 
 namespace llampi::model {
@@ -57,13 +57,13 @@ class Llama final : public Model {
     const int model = add_module("model", "LlamaModel", root);
     const int table = add_embedding(model);
     const int layers = add_module("model.layers", "ModuleList", model);
-    for (std::int64_t layer = 0; layer < config_.layers; ++layer) add_layer(layer, layers);
+    for (std::int64_t block = 0; block < config_.layers; ++block) add_block(block, layers);
     add_head(root, model, table);
   }
 
   const std::vector<Module>& modules() const override { return modules_; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
-  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
+  const std::vector<std::unique_ptr<Layer>>& layers() const override { return layers_; }
   std::string block_type() const override { return "LlamaDecoderLayer"; }
   std::int64_t vocabulary() const override { return config_.vocab_size; }
 
@@ -84,16 +84,16 @@ class Llama final : public Model {
 
   double flops_per_token(std::int64_t seq_len) const override {
     const auto& heads = sizes_.attention;
-    const std::int64_t layer = config_.hidden_size * (heads.qkv_cols() + heads.query_cols()) +
+    const std::int64_t block = config_.hidden_size * (heads.qkv_cols() + heads.query_cols()) +
                                3 * config_.hidden_size * config_.intermediate_size;
     const std::int64_t head = config_.vocab_size * config_.hidden_size;
-    const std::int64_t matrices = config_.layers * layer + head;
+    const std::int64_t matrices = config_.layers * block + head;
     const std::int64_t attention = config_.layers * heads.query_cols() * seq_len;
     return 6.0 * static_cast<double>(matrices) + 6.0 * static_cast<double>(attention);
   }
 
  private:
-  enum class Place : bool { apart, joins_previous };
+  enum class Place : bool { apart, fused_with_previous };
 
   int add_module(const std::string& name, const char* type, int parent) {
     modules_.push_back({name, type, parent});
@@ -111,19 +111,19 @@ class Llama final : public Model {
                            .shape = std::move(shape),
                            .module = module,
                            .initializer = initializer,
-                           .joins_previous = place == Place::joins_previous});
+                           .fused_with_previous = place == Place::fused_with_previous});
     return static_cast<int>(parameters_.size()) - 1;
   }
 
   int add_embedding(int model) {
     const char* name = "model.embed_tokens";
     const int table = add_weight(name, "Embedding", model, {config_.vocab_size, config_.hidden_size});
-    stages_.push_back(make_embedding_stage(name, table, sizes_));
+    layers_.push_back(make_embedding_layer(name, table, sizes_));
     return table;
   }
 
-  void add_layer(std::int64_t layer, int layers) {
-    const std::string name = "model.layers." + std::to_string(layer);
+  void add_block(std::int64_t index, int layers) {
+    const std::string name = "model.layers." + std::to_string(index);
     const std::string attention = name + ".self_attn", mlp = name + ".mlp";
     const std::int64_t hidden = config_.hidden_size, feed_forward = config_.intermediate_size;
     const std::int64_t queries = sizes_.attention.query_cols(), keys = sizes_.attention.key_value_cols();
@@ -132,25 +132,25 @@ class Llama final : public Model {
     const int norm1 = add_weight(name + ".input_layernorm", "LlamaRMSNorm", block, {hidden});
     const int attention_module = add_module(attention, "LlamaAttention", block);
     const int q = add_weight(attention + ".q_proj", "Linear", attention_module, {queries, hidden});
-    const int k =
-        add_weight(attention + ".k_proj", "Linear", attention_module, {keys, hidden}, Place::joins_previous);
-    const int v =
-        add_weight(attention + ".v_proj", "Linear", attention_module, {keys, hidden}, Place::joins_previous);
+    const int k = add_weight(attention + ".k_proj", "Linear", attention_module, {keys, hidden},
+                             Place::fused_with_previous);
+    const int v = add_weight(attention + ".v_proj", "Linear", attention_module, {keys, hidden},
+                             Place::fused_with_previous);
     const int o = add_weight(attention + ".o_proj", "Linear", attention_module, {hidden, queries});
-    const auto make_attention = sizes_.fp8 ? make_fp8_attention_stage : make_attention_stage;
-    stages_.push_back(make_attention(attention, {norm1, q, k, v, o}, sizes_));
+    const auto make_attention = sizes_.fp8 ? make_fp8_attention_layer : make_attention_layer;
+    layers_.push_back(make_attention(attention, {norm1, q, k, v, o}, sizes_));
 
     const int norm2 = add_weight(name + ".post_attention_layernorm", "LlamaRMSNorm", block, {hidden});
     const int mlp_module = add_module(mlp, "LlamaMLP", block);
     const int gate = add_weight(mlp + ".gate_proj", "Linear", mlp_module, {feed_forward, hidden});
-    const int up =
-        add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden}, Place::joins_previous);
+    const int up = add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden},
+                              Place::fused_with_previous);
     const int down = add_weight(mlp + ".down_proj", "Linear", mlp_module, {hidden, feed_forward});
-    const auto make_mlp = sizes_.fp8 ? make_fp8_mlp_stage : make_mlp_stage;
-    stages_.push_back(make_mlp(mlp, {norm2, gate, up, down}, sizes_));
+    const auto make_mlp = sizes_.fp8 ? make_fp8_mlp_layer : make_mlp_layer;
+    layers_.push_back(make_mlp(mlp, {norm2, gate, up, down}, sizes_));
   }
 
-  /// The stage of the loss spans two modules, so it is the root's.
+  /// The layer of the loss spans two modules, so it is the root's.
   void add_head(int root, int model, int table) {
     const int norm = add_weight("model.norm", "LlamaRMSNorm", model, {config_.hidden_size});
     int head = table;
@@ -159,14 +159,14 @@ class Llama final : public Model {
     } else {
       head = add_weight("lm_head", "Linear", root, {config_.vocab_size, config_.hidden_size});
     }
-    stages_.push_back(make_loss_stage("", {norm, head}, sizes_));
+    layers_.push_back(make_loss_layer("", {norm, head}, sizes_));
   }
 
   LlamaConfig config_;
   LlamaSizes sizes_;
   std::vector<Module> modules_;
   std::vector<Parameter> parameters_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::unique_ptr<Layer>> layers_;
 };
 
 }  // namespace

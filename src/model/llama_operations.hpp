@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that several stages of a Llama issue alike. The first parameter of such a stage is the weight of its norm.
+// Operations that several layers of a Llama issue alike. The first parameter of such a layer is the weight of its norm.
 #pragma once
 
-#include "llampi/model/stage_support.hpp"
+#include "llampi/model/layer_support.hpp"
 
 namespace llampi::model {
 
 /// y = norm(input). @param maximum of y, to be measured; empty: it is not
-inline void run_norm(const StageContext& c, double eps, const Tensor& y, const Tensor& inverse_rms,
+inline void run_norm(const LayerContext& c, double eps, const Tensor& y, const Tensor& inverse_rms,
                      const Tensor& maximum = {}) {
   c.operations.run(device::op::RmsNorm{.x = c.input,
                                        .weight = c.parameters[0],
@@ -19,7 +19,7 @@ inline void run_norm(const StageContext& c, double eps, const Tensor& y, const T
 
 /// From the gradient of norm(input) to those of the input and of the norm's weight.
 /// @param accumulate_dx yes: c.gradient already holds the gradient of the residual branch
-inline void run_norm_backward(const StageContext& c, const Tensor& dnormed, const Tensor& inverse_rms,
+inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, const Tensor& inverse_rms,
                               Accumulate accumulate_dx, const Tensor& workspace) {
   c.operations.run(device::op::RmsNormBackward{.dy = dnormed,
                                                .x = c.input,
@@ -37,7 +37,7 @@ struct AttentionTensors {
   Tensor qkv, heads, log_sum_exp;
 };
 
-inline void run_attention(const StageContext& c, const device::AttentionShape& shape,
+inline void run_attention(const LayerContext& c, const device::AttentionShape& shape,
                           const AttentionTensors& t, const Tensor& workspace) {
   c.operations.run(device::op::Attention{.documents = documents_of(c.batch, c.seq_len),
                                          .shape = shape,
@@ -47,7 +47,7 @@ inline void run_attention(const StageContext& c, const device::AttentionShape& s
                                          .workspace = workspace});
 }
 
-inline void run_attention_backward(const StageContext& c, const device::AttentionShape& shape,
+inline void run_attention_backward(const LayerContext& c, const device::AttentionShape& shape,
                                    const AttentionTensors& t, const Tensor& dheads, const Tensor& dqkv,
                                    const Tensor& workspace) {
   c.operations.run(device::op::AttentionBackward{.documents = documents_of(c.batch, c.seq_len),

@@ -3,8 +3,8 @@
 
 namespace llampi::model {
 
-void Stage::recompute(StageContext&) const {
-  throw Error("internal error: this stage has nothing to recompute");
+void Layer::recompute(LayerContext&) const {
+  throw Error("internal error: this layer has nothing to recompute");
 }
 
 std::vector<BufferSpec> Model::constants(std::int64_t, DType) const { return {}; }

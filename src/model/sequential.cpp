@@ -9,14 +9,14 @@ Sequential::Sequential(std::string type, std::string block_type, std::int64_t vo
     : block_type_(std::move(block_type)), vocabulary_(vocabulary), modules_{{"", std::move(type), -1}} {}
 
 void Sequential::add(const std::string& name, const std::string& type, std::vector<Parameter> parameters,
-                     std::unique_ptr<Stage> stage) {
+                     std::unique_ptr<Layer> layer) {
   for (auto& parameter : parameters) {
     parameter.name = name + "." + parameter.name;
     parameter.module = static_cast<int>(modules_.size());
     parameters_.push_back(std::move(parameter));
   }
   modules_.push_back({name, type, 0});
-  stages_.push_back(std::move(stage));
+  layers_.push_back(std::move(layer));
 }
 
 double Sequential::flops_per_token(std::int64_t /*seq_len*/) const {

@@ -191,7 +191,7 @@ class CountingOperations final : public device::Operations {
 
 class StepCounter {
  public:
-  StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+  StepCounter(const model::Model& model, const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
               const fsdp::CompiledModel& compiled, const device::OperationSizes& sizes,
               AttentionKernels kernels)
       : model_(model),
@@ -207,7 +207,7 @@ class StepCounter {
     CountingOperations device(sizes_, kernels_);
     ActionWork work;
     if (action.op == Op::forward || action.op == Op::recompute || action.op == Op::backward) {
-      stage(action, device);
+      layer(action, device);
       work.recomputes = action.op == Op::recompute;
     } else if (action.op == Op::norm) {
       // Their largest magnitudes have been found, or are found here.
@@ -268,7 +268,7 @@ class StepCounter {
     return found == nullptr ? Tensor{} : tensor(*found);
   }
 
-  void stage(const fsdp::Action& action, CountingOperations& device) const {
+  void layer(const fsdp::Action& action, CountingOperations& device) const {
     using fsdp::Slot;
     const device::Batch batch =
         device::HostBatch::view_of(first(action, Slot::batch), options_.batch.sequences);
@@ -284,10 +284,10 @@ class StepCounter {
           {.scale = scales[i], .transposed = i < transposed.size() ? transposed[i] : Tensor{}});
     const auto parameters = all(action, Slot::parameter), gradients = all(action, Slot::parameter_gradient),
                saved = all(action, Slot::saved), scratch = all(action, Slot::scratch),
-               kept = all(action, Slot::kv_cache), constants = all(action, Slot::constant);
+               kv_cache = all(action, Slot::kv_cache), constants = all(action, Slot::constant);
     optim::StepScalars scalars;
     double loss_sum = 0;
-    model::StageContext context{.operations = device,
+    model::LayerContext context{.operations = device,
                                 .batch = batch,
                                 .seq_len = options_.batch.seq_len,
                                 .dp_room = options_.batch.dp_room,
@@ -299,7 +299,7 @@ class StepCounter {
                                 .accumulate = accumulate,
                                 .saved = saved,
                                 .scratch = scratch,
-                                .kept = kept,
+                                .kv_cache = kv_cache,
                                 .constants = constants,
                                 .fp8_weights = fp8_weights,
                                 .fp8_counts = &scalars.fp8,
@@ -307,13 +307,13 @@ class StepCounter {
                                 .loss_sum = &loss_sum,
                                 .logits = {},
                                 .logits_row = 0};
-    const model::Stage& stage = *model_.stages()[static_cast<std::size_t>(action.stage)];
+    const model::Layer& layer = *model_.layers()[static_cast<std::size_t>(action.layer)];
     if (action.op == fsdp::Op::backward) {
-      stage.backward(context);
+      layer.backward(context);
     } else if (action.selective) {
-      stage.recompute(context);
+      layer.recompute(context);
     } else {
-      stage.forward(context);
+      layer.forward(context);
     }
   }
 
@@ -382,7 +382,7 @@ Terms amounts_of(const device::Operation& operation, AttentionKernels attention)
 }
 
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
-                                     const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                                     const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
                                      const device::OperationSizes& sizes, AttentionKernels attention) {
   const StepCounter counter(model, options, groups, compiled, sizes, attention);
   std::vector<ActionWork> work;

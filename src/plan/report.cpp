@@ -66,7 +66,7 @@ std::string Machine::device_in_words() const {
 }
 
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::RankGroups& groups, comm::Reduction reduction) {
+                          const fsdp::DeviceMesh& groups, comm::Reduction reduction) {
   const bool on_cpus = backend == comm::Backend::mpi;
   return fsdp::needed_bytes(backend, arena_bytes, groups, reduction, on_cpus) +
          (on_cpus ? kProcessBytes : kContextBytes);
@@ -79,11 +79,11 @@ std::int64_t host_needed_bytes(const Machine& machine,
 }
 
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
                                const device::OperationSizes& sizes) {
   const auto fits = [&report, reduction = options.reduction](
                         const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                        const fsdp::RankGroups& in_groups) {
+                        const fsdp::DeviceMesh& in_groups) {
     const Machine& machine = report.machine;
     return needed_bytes(machine.backend, arena_bytes, in_groups, reduction) <= machine.memory_bytes &&
            (!report.knows_host_memory() ||
@@ -140,7 +140,7 @@ ArenaReport PlanReport::total() const {
 }
 
 PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                       const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
                        const Machine& machine) {
   require(!compiled.step.empty(), "a report is of a training step");
   PlanReport report;
@@ -149,9 +149,9 @@ PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& opt
   report.batch = options.batch;
   report.micro_batches = options.micro_batches;
   report.precision = options.precision;
-  for (const auto& stage : compiled.specs) {
-    if (!stage.fp8_weights.empty())
-      report.fp8 = stage.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
+  for (const auto& layer : compiled.specs) {
+    if (!layer.fp8_weights.empty())
+      report.fp8 = layer.fp8_blocks ? model::Fp8Scales::block : model::Fp8Scales::tensor;
   }
   report.checkpointing = options.checkpointing;
   report.attention_workspace = options.batch.dp_room;

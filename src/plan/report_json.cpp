@@ -111,9 +111,9 @@ namespace {
 
 Json action_json(const fsdp::CompiledModel& compiled, const fsdp::Action& action) {
   Json json = {{"op", fsdp::to_string(action.op)}, {"stream", action.stream.name()}, {"waits", action.waits}};
-  if (action.stage >= 0) {
-    json["stage"] = action.stage;
-    json["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
+  if (action.layer >= 0) {
+    json["stage"] = action.layer;
+    json["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
   }
   if (action.unit >= 0) {
     json["unit"] = action.unit;

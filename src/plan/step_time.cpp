@@ -14,7 +14,7 @@ namespace {
 constexpr double kNormBytes = 64;  // a few integers, which the list does not count
 constexpr std::size_t kResources = 4;
 
-bool is_stage(const fsdp::Action& action) {
+bool is_layer(const fsdp::Action& action) {
   return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
          action.op == fsdp::Op::recompute;
 }
@@ -158,14 +158,14 @@ GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Spee
 }  // namespace
 
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
-                                  const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                                  const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
                                   const Speed& speed, const std::vector<ActionWork>& work) {
   require(!speed.costs || work.size() == compiled.step.actions.size(), "costs need the work of each action");
   const auto tokens = static_cast<double>(options.batch.tokens());
-  const auto stages = static_cast<int>(compiled.specs.size());
+  const auto layers = static_cast<int>(compiled.specs.size());
   double matrices = 0;
-  for (int stage = 0; stage < stages; ++stage)
-    matrices += fsdp::forward_operations(model, compiled, stage, tokens);
+  for (int layer = 0; layer < layers; ++layer)
+    matrices += fsdp::forward_operations(model, compiled, layer, tokens);
   const double forward_flops = model.flops_per_token(options.batch.seq_len) * tokens / 3;
   const bool by_operations = matrices > 0 && !speed.costs;
   const double seconds_of_an_operation =
@@ -177,13 +177,13 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
-    if (is_stage(action)) {
-      const bool ends_forward = action.stage == stages - 1;  // forward and backward at once
+    if (is_layer(action)) {
+      const bool ends_forward = action.layer == layers - 1;  // forward and backward at once
       const double forwards =
           action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
       return {{Resource::device, 0,
                forwards * seconds_of_an_operation *
-                   fsdp::forward_operations(model, compiled, action.stage, tokens)}};
+                   fsdp::forward_operations(model, compiled, action.layer, tokens)}};
     }
     if (action.op == fsdp::Op::h2d || action.op == fsdp::Op::d2h)
       return {{Resource::own, bytes / speed.host_link_bytes_per_second}};
@@ -206,7 +206,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     if (const double seconds = seconds_of(work[i].amounts, *speed.costs); seconds > 0)
       phases.push_back(
           {action.stream == device::Stream::host ? Resource::own : Resource::device, 0, seconds});
-    if (!is_stage(action)) {
+    if (!is_layer(action)) {
       Phases moved = phases_of(action);
       for (Phase& phase : moved) {
         if (speed.cores_copy_messages && phase.resource == Resource::in_node)

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kSeed = 20240607;
 
 // What rounding explains. Sums of up to 1000 terms in float32 are off by about sqrt(1000) roundings of 2^-24,
-// fast exponentials by a few. Between the operands of a stage and any of its results there are at most eight
+// fast exponentials by a few. Between the operands of a layer and any of its results there are at most eight
 // tensors that are kept in `dtype`, the result included (gradient of the heads, probabilities, scores, qkv,
 // twice with RoPE, norm, residual). Rounding one of them to nearest changes it by less than its unit
 // roundoff u, relative to its norm, and what is linear in it by about as much: eight roundings by less than
@@ -64,14 +64,14 @@ device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64
   for (std::int64_t t = 0; t < tokens; ++t) {
     const std::int64_t position = t % options.seq_len;
     const bool starts = position == 0 || (position == cut && t / options.seq_len + 1 < options.sequences);
-    if (starts) batch.segment_offsets()[batch.segments++] = static_cast<std::int32_t>(t);
-    const std::int32_t begin = batch.segment_offsets()[batch.segments - 1];
+    if (starts) batch.cu_seqlens()[batch.segments++] = static_cast<std::int32_t>(t);
+    const std::int32_t begin = batch.cu_seqlens()[batch.segments - 1];
     batch.tokens()[t] = token(t);
     batch.labels()[t] = t % 5 == 3 ? -1 : token(tokens + t);
     batch.positions()[t] = static_cast<std::int32_t>(t) - begin;
     batch.valid_labels += t % 5 == 3 ? 0 : 1;
   }
-  batch.segment_offsets()[batch.segments] = static_cast<std::int32_t>(tokens);
+  batch.cu_seqlens()[batch.segments] = static_cast<std::int32_t>(tokens);
   return batch;
 }
 
@@ -79,7 +79,7 @@ device::HostBatch make_check_batch(const DeviceCheckOptions& options, std::int64
 device::HostBatch without_documents(device::HostBatch batch, const DeviceCheckOptions& options) {
   batch.segments = options.sequences;
   for (std::int64_t s = 0; s <= options.sequences; ++s)
-    batch.segment_offsets()[s] = static_cast<std::int32_t>(s * options.seq_len);
+    batch.cu_seqlens()[s] = static_cast<std::int32_t>(s * options.seq_len);
   for (std::int64_t t = 0; t < batch.token_count(); ++t)
     batch.positions()[t] = static_cast<std::int32_t>(t % options.seq_len);
   return batch;
@@ -104,11 +104,11 @@ class AttentionInPieces {
                                                          const device::HostBatch& batch) {
     device::Device& device = runner_.device();
     runner_.upload(batch, 1);
-    for (std::size_t stage = 0; stage <= kStage; ++stage) runner_.forward(stage);
+    for (std::size_t layer = 0; layer <= kLayer; ++layer) runner_.forward(layer);
     device.run(device::op::Copy{.source = given_, .destination = runner_.residual_gradient()});
-    runner_.backward(kStage, Accumulate::no);
+    runner_.backward(kLayer, Accumulate::no);
     std::vector<std::pair<std::string, Numbers>> result;
-    for (const auto& use : runner_.spec(kStage).parameters) {
+    for (const auto& use : runner_.spec(kLayer).parameters) {
       const auto p = static_cast<std::size_t>(use.parameter);
       result.emplace_back(model.parameters()[p].name, download_numbers(device, runner_.gradient(p)));
     }
@@ -117,7 +117,7 @@ class AttentionInPieces {
   }
 
  private:
-  static constexpr std::size_t kStage = 1;  // after the embedding
+  static constexpr std::size_t kLayer = 1;  // after the embedding
 
   void give(Tensor tensor, const std::string& purpose, double deviation, DType dtype) {
     upload_numbers(runner_.device(), rounded(normal(tensor.elements(), purpose, 0, deviation), dtype),
@@ -144,14 +144,14 @@ class Comparison {
   }
 
   std::vector<ComparedTensor> run() {
-    const std::size_t last = model_->stages().size() - 1;
-    for (std::size_t stage = 0; stage < last; ++stage) forward(stage);
+    const std::size_t last = model_->layers().size() - 1;
+    for (std::size_t layer = 0; layer < last; ++layer) forward(layer);
     loss("loss of an evaluation", [&](auto& side) { side.forward(last); });
     loss("loss", [&](auto& side) { side.backward(last, Accumulate::no); });
     gradients(last);
-    for (std::size_t stage = last; stage-- > 0;) {
-      // Every other stage adds to what is there.
-      backward(stage, stage % 2 == 1 ? Accumulate::yes : Accumulate::no);
+    for (std::size_t layer = last; layer-- > 0;) {
+      // Every other layer adds to what is there.
+      backward(layer, layer % 2 == 1 ? Accumulate::yes : Accumulate::no);
     }
     update();
     return std::move(compared_);
@@ -188,44 +188,44 @@ class Comparison {
 
   /// A saved tensor. One in 8 bits is compared as what it stands for, with its scale, which follows it; of the scales
   /// themselves, one may be twice the other, where the largest magnitude is at the border.
-  void compare_saved(std::size_t stage, std::size_t i, const std::string& name) {
+  void compare_saved(std::size_t layer, std::size_t i, const std::string& name) {
     const auto saved = [&](std::size_t item) {
-      return [stage, item](auto& side) { return side.saved(stage, item); };
+      return [layer, item](auto& side) { return side.saved(layer, item); };
     };
-    if (!is_float8(device_.saved(stage, i).dtype)) return compare_and_share(name, saved(i));
+    if (!is_float8(device_.saved(layer, i).dtype)) return compare_and_share(name, saved(i));
     Numbers values[2];
     for (auto* side : {&device_, &judge_}) {
-      const double inverse = download_numbers(side->device(), side->saved(stage, i + 1))[1];
-      values[side == &judge_] = download_numbers(side->device(), side->saved(stage, i));
+      const double inverse = download_numbers(side->device(), side->saved(layer, i + 1))[1];
+      values[side == &judge_] = download_numbers(side->device(), side->saved(layer, i));
       for (double& value : values[side == &judge_]) value *= inverse;
     }
     note(name, distance(values[0], values[1]), allowed_);
-    give(download_numbers(judge_.device(), judge_.saved(stage, i)), saved(i));
-    give(download_numbers(judge_.device(), judge_.saved(stage, i + 1)), saved(i + 1));
+    give(download_numbers(judge_.device(), judge_.saved(layer, i)), saved(i));
+    give(download_numbers(judge_.device(), judge_.saved(layer, i + 1)), saved(i + 1));
   }
 
-  /// Compares it and gives both sides the judge's, so that errors do not add up from stage to stage.
+  /// Compares it and gives both sides the judge's, so that errors do not add up from layer to layer.
   template <class View>
   void compare_and_share(const std::string& name, const View& view) {
     const Tensor mine = view(device_);
     give(rounded(compare(name, view), mine.dtype), view);
   }
 
-  void forward(std::size_t stage) {
-    const auto& spec = device_.spec(stage);
-    for (auto* side : {&device_, &judge_}) side->forward(stage);
+  void forward(std::size_t layer) {
+    const auto& spec = device_.spec(layer);
+    for (auto* side : {&device_, &judge_}) side->forward(layer);
     compare_and_share(fmt::format("output of {}", spec.module),
-                      [&](auto& side) { return side.output(stage); });
-    bool cheap = false;
+                      [&](auto& side) { return side.output(layer); });
+    bool recomputed = false;
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      cheap = cheap || spec.saved[i].cheap;
-      compare_saved(stage, i, fmt::format("{} of {}", spec.saved[i].name, spec.module));
+      recomputed = recomputed || spec.saved[i].recomputed;
+      compare_saved(layer, i, fmt::format("{} of {}", spec.saved[i].name, spec.module));
     }
-    if (!cheap) return;
-    for (auto* side : {&device_, &judge_}) side->recompute(stage);
+    if (!recomputed) return;
+    for (auto* side : {&device_, &judge_}) side->recompute(layer);
     for (std::size_t i = 0; i < spec.saved.size(); ++i) {
-      if (!spec.saved[i].cheap) continue;
-      compare_saved(stage, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
+      if (!spec.saved[i].recomputed) continue;
+      compare_saved(layer, i, fmt::format("{} of {}, recomputed", spec.saved[i].name, spec.module));
     }
   }
 
@@ -240,19 +240,19 @@ class Comparison {
     note(name, distance({sums[0]}, {sums[1]}), allowed_);
   }
 
-  void backward(std::size_t stage, Accumulate accumulate) {
-    for (auto* side : {&device_, &judge_}) side->backward(stage, accumulate);
-    gradients(stage);
+  void backward(std::size_t layer, Accumulate accumulate) {
+    for (auto* side : {&device_, &judge_}) side->backward(layer, accumulate);
+    gradients(layer);
   }
 
-  void gradients(std::size_t stage) {
-    const auto& spec = device_.spec(stage);
+  void gradients(std::size_t layer) {
+    const auto& spec = device_.spec(layer);
     for (const auto& use : spec.parameters) {
       const auto p = static_cast<std::size_t>(use.parameter);
       compare(fmt::format("gradient of {}", model_->parameters()[p].name),
               [&](auto& side) { return side.gradient(p); });
     }
-    if (stage == 0) return;  // nothing comes before it
+    if (layer == 0) return;  // nothing comes before it
     compare_and_share(fmt::format("gradient before {}", spec.module.empty() ? "the head" : spec.module),
                       [&](auto& side) { return side.residual_gradient(); });
   }

@@ -36,13 +36,13 @@ struct ComparedTensor {
 /// Of products in 8 bits, with sequences like the default whose tokens they can sum over.
 DeviceCheckOptions fp8_check_options(DType dtype, const model::Fp8Recipe& recipe);
 
-/// The error that rounding can explain of any tensor of a stage.
+/// The error that rounding can explain of any tensor of a layer.
 double rounding_explains(DType dtype, bool tf32);
 /// The same where products are in 8 bits.
 double fp8_rounding_explains(DType dtype);
 
-/// Forward and backward pass of every stage of a Llama (embedding, attention, MLP, head with loss), stage by
-/// stage with the judge's results as operands, then gradient norm and AdamW. The inputs are random numbers of
+/// Forward and backward pass of every layer of a Llama (embedding, attention, MLP, head with loss), layer by
+/// layer with the judge's results as operands, then gradient norm and AdamW. The inputs are random numbers of
 /// Philox, the same in every run, rounded to `dtype`. Allocates its memory, some tens of MiB and the device's
 /// workspace, and gives it back; the device must be given another shared workspace afterwards.
 /// @throws Error if a device does

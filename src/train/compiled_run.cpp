@@ -42,7 +42,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;
   if (decides_by_memory(config, shape.hardware)) {
-    const auto fits = [&](const auto& arena_bytes, const fsdp::RankGroups& groups) {
+    const auto fits = [&](const auto& arena_bytes, const fsdp::DeviceMesh& groups) {
       const std::int64_t on_host = run.shape.ranks_per_node * (arena_bytes[1] + plan::kProcessBytes);
       return (shape.memory_bytes == 0 || plan::needed_bytes(backend, arena_bytes, groups,
                                                             run.options.reduction) <= shape.memory_bytes) &&

@@ -75,7 +75,7 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
   const auto groups =
       fsdp::make_groups(options.strategy, fsdp::nodes_of_ranks(world), options.shard_group_size);
   comm::agree(world, [&] {
-    const auto fits = [&](const auto& arenas, const fsdp::RankGroups& in_groups) {
+    const auto fits = [&](const auto& arenas, const fsdp::DeviceMesh& in_groups) {
       return least.available.holds(arenas, in_groups);
     };
     const fsdp::FitQuestion question{.model = *inputs.model,

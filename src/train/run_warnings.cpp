@@ -27,7 +27,7 @@ void warn_of_zero_learning_rate(const optim::LearningRateSchedule& schedule, std
   }
 }
 
-void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::RankGroups& groups,
+void warn_of_keys_without_effect(const Config& config, bool on_gpu, const fsdp::DeviceMesh& groups,
                                  const Log& log) {
   const auto& f = config.fsdp;
   const auto warn = [&log](bool is_set, const std::string& setting, const std::string& reason) {

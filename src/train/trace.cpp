@@ -17,9 +17,9 @@ nlohmann::json arguments_of(const fsdp::Action& action, const fsdp::Engine& engi
   const auto& compiled = engine.compiled();
   nlohmann::json arguments = nlohmann::json::object();
   if (action.micro_batch >= 0) arguments["micro_batch"] = action.micro_batch;
-  if (action.stage >= 0) {
-    arguments["stage"] = action.stage;
-    arguments["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.stage)]);
+  if (action.layer >= 0) {
+    arguments["stage"] = action.layer;
+    arguments["stage_name"] = fsdp::name_of(compiled.specs[static_cast<std::size_t>(action.layer)]);
   }
   if (action.unit >= 0) {
     arguments["unit"] = action.unit;

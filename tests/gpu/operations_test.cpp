@@ -148,10 +148,10 @@ TEST_F(GpuOperations, AttentionIsLikeTheReference) {
 }
 
 TEST_F(GpuOperations, AttentionCachedIsLikeTheReference) {
-  for (const std::int64_t past : {0, 31, 150}) {
+  for (const std::int64_t kv_len : {0, 31, 150}) {
     for (const std::int64_t tokens : {1, 16}) {
-      expect_like_reference(cached_attention(past, tokens, {4, 2, 16}));
-      expect_like_reference(cached_attention(past, tokens, {3, 1, 6}));
+      expect_like_reference(cached_attention(kv_len, tokens, {4, 2, 16}));
+      expect_like_reference(cached_attention(kv_len, tokens, {3, 1, 6}));
     }
   }
   expect_like_reference(cached_attention(70, 5, {2, 1, 136}));

@@ -210,24 +210,24 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape, std:
   return result;
 }
 
-OperationCase cached_attention(std::int64_t past, std::int64_t tokens, device::AttentionShape shape) {
-  const std::int64_t context = past + tokens + 3, columns = 2 * shape.key_value_cols();
+OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device::AttentionShape shape) {
+  const std::int64_t context = kv_len + tokens + 3, columns = 2 * shape.key_value_cols();
   OperationCase result;
-  result.name = fmt::format("cached_attention, {} after {}, {} heads over {} of {}", tokens, past,
+  result.name = fmt::format("cached_attention, {} after {}, {} heads over {} of {}", tokens, kv_len,
                             shape.query_heads, shape.key_value_heads, shape.head_dim);
-  result.inputs = {normal(tokens, shape.qkv_cols(), "qkv"), normal(past, columns, "cache")};
-  result.terms = std::max(past + tokens, shape.head_dim);
+  result.inputs = {normal(tokens, shape.qkv_cols(), "qkv"), normal(kv_len, columns, "cache")};
+  result.terms = std::max(kv_len + tokens, shape.head_dim);
   result.roundings = 2;
   result.forward = [=](Session& s, const Inputs& in) {
     Layout layout = one_segment(static_cast<std::int32_t>(tokens));
     device::Batch batch = s.batch(layout);
-    batch.past = past;
+    batch.kv_len = kv_len;
     Values filled{context, columns, std::vector<double>(static_cast<std::size_t>(context * columns), 0.5)};
     std::copy(in[1].data.begin(), in[1].data.end(), filled.data.begin());
     const Tensor cache = s.upload(filled), out = s.output(tokens, shape.query_cols());
     const Tensor scratch =
         s.workspace(s.device().sizes().attention_workspace(shape, tokens, context, s.dtype()));
-    s.device().run(device::op::CachedAttention{.kv_len = batch.past,
+    s.device().run(device::op::CachedAttention{.kv_len = batch.kv_len,
                                                .shape = shape,
                                                .qkv = s.upload(in[0]),
                                                .kv_cache = cache,

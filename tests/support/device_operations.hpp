@@ -41,8 +41,8 @@ OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::Attent
 /// @param dp_room of the backward direction: by default enough for all of dP
 OperationCase attention(const Layout& layout, device::AttentionShape shape,
                         std::int64_t dp_room = std::int64_t{1} << 30);
-/// The next `tokens` of a sequence of which `past` are in the cache. No gradient.
-OperationCase cached_attention(std::int64_t past, std::int64_t tokens, device::AttentionShape shape);
+/// The next `tokens` of a sequence of which `kv_len` are in the cache. No gradient.
+OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device::AttentionShape shape);
 /// Of qkv, in place; its gradient is the rotation back.
 OperationCase rope(const Layout& layout, device::AttentionShape shape);
 OperationCase projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);

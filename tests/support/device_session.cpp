@@ -147,7 +147,7 @@ device::Batch Session::batch(const Layout& layout) {
   return {.tokens = integers(tokens),
           .labels = integers(labels),
           .positions = integers(positions),
-          .segment_offsets = integers(offsets),
+          .cu_seqlens = integers(offsets),
           .segments = static_cast<std::int64_t>(layout.lengths.size()),
           .lengths = lengths};
 }
@@ -177,7 +177,7 @@ Values Session::download(Tensor tensor) {
 }
 
 device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
-  return {.cu_seqlens = batch.segment_offsets,
+  return {.cu_seqlens = batch.cu_seqlens,
           .positions = batch.positions,
           .count = batch.segments,
           .max_seqlen = max_seqlen,

@@ -35,8 +35,7 @@ device::HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const s
       std::copy(one.labels().begin(), one.labels().end(), batch.labels().begin() + s * S);
       std::copy(one.positions().begin(), one.positions().end(), batch.positions().begin() + s * S);
       for (std::int64_t i = 1; i <= one.segments; ++i) {
-        offsets.push_back(static_cast<std::int32_t>(s * S) +
-                          one.segment_offsets()[static_cast<std::size_t>(i)]);
+        offsets.push_back(static_cast<std::int32_t>(s * S) + one.cu_seqlens()[static_cast<std::size_t>(i)]);
       }
       batch.valid_labels += one.valid_labels;
     } else {
@@ -45,7 +44,7 @@ device::HostBatch padded_batch(const oracle::Fixture& fixture, std::span<const s
       offsets.push_back(static_cast<std::int32_t>((s + 1) * S));
     }
   }
-  std::copy(offsets.begin(), offsets.end(), batch.segment_offsets().begin());
+  std::copy(offsets.begin(), offsets.end(), batch.cu_seqlens().begin());
   batch.segments = static_cast<std::int64_t>(offsets.size()) - 1;
   return batch;
 }

@@ -18,9 +18,10 @@ struct Batch {
   Tensor labels;     ///< int32 [1, T], ids; -1 where there is no valid label
   Tensor positions;  ///< int32 [1, T], position within the segment, for RoPE
   /// int32 [1, T + 1]; the first segments + 1 entries count: segment i is [i], ..., [i + 1] - 1
-  Tensor segment_offsets;
+  Tensor cu_seqlens;
   std::int64_t segments = 0;
-  std::int64_t past = 0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
+  std::int64_t kv_len =
+      0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
   LengthClasses lengths = {};  ///< of the segments
 };
 
@@ -39,12 +40,12 @@ class HostBatch {
   std::span<std::int32_t> labels() { return part(1, tokens_); }     ///< -1: no valid label
   std::span<std::int32_t> positions() { return part(2, tokens_); }  ///< within the segment
   /// The first segments + 1 entries count.
-  std::span<std::int32_t> segment_offsets() { return part(3, tokens_ + 1); }
+  std::span<std::int32_t> cu_seqlens() { return part(3, tokens_ + 1); }
   std::span<const std::int32_t> values() const { return values_; }
 
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
-  std::int64_t past = 0;  ///< see Batch
+  std::int64_t kv_len = 0;  ///< see Batch
 
   /// Of the segments that are not empty.
   LengthClasses lengths() const {
@@ -58,15 +59,15 @@ class HostBatch {
   }
 
   /// The batch where its values() were copied to: int32 [1, elements(tokens)].
-  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t past = 0,
+  static Batch view_of(Tensor block, std::int64_t segments, std::int64_t kv_len = 0,
                        const LengthClasses& lengths = {}) {
     const std::int64_t tokens = block.cols / 4;
     return {.tokens = block.slice(0, tokens),
             .labels = block.slice(tokens, 2 * tokens),
             .positions = block.slice(2 * tokens, 3 * tokens),
-            .segment_offsets = block.slice(3 * tokens, block.cols),
+            .cu_seqlens = block.slice(3 * tokens, block.cols),
             .segments = segments,
-            .past = past,
+            .kv_len = kv_len,
             .lengths = lengths};
   }
 

@@ -27,10 +27,10 @@ constexpr auto word_table(Prefetch) {
 
 /// Activation checkpointing (Chen et al., arXiv 1604.06174; selective: Korthikanti et al., arXiv 2205.05198).
 enum class Checkpointing : std::uint8_t {
-  none,          ///< saved tensors live from forward to backward
-  full,          ///< of each block only the input lives; the block runs forward again before its backward
-  selective,     ///< saved tensors that are marked (BufferSpec::cheap) are recomputed, the others are saved
-  feed_forward,  ///< the last stage of a block runs forward again from its input; of the others as selective
+  none,       ///< saved tensors live from forward to backward
+  full,       ///< of each block only the input lives; the block runs forward again before its backward
+  selective,  ///< saved tensors that are marked (BufferSpec::recomputed) are recomputed, the others are saved
+  feed_forward,  ///< the last layer of a block runs forward again from its input; of the others as selective
 };
 constexpr auto word_table(Checkpointing) {
   return std::to_array<Word<Checkpointing>>({{Checkpointing::none, "none"},
@@ -62,7 +62,7 @@ std::optional<BlockCheckpointing> parse_checkpointing(std::string_view text);
 /// All that a program follows from. What is referred to must live as long.
 struct ProgramSpec {
   const std::vector<model::Parameter>& parameters;  ///< of the model
-  const std::vector<model::StageSpec>& specs;       ///< of the stages, in order; the last stage is the loss
+  const std::vector<model::LayerSpec>& specs;       ///< of the layers, in order; the last layer is the loss
   const std::vector<Unit>& units;
   const std::vector<model::BufferSpec>& constants;
   model::BatchShape batch;  ///< of a micro-batch
@@ -81,7 +81,7 @@ struct ProgramSpec {
   Precision precision = {};
   Offload offload = {};
   BlockCheckpointing checkpointing = {};
-  std::vector<int> blocks = {};  ///< per stage: its block, from 0 on; -1 outside
+  std::vector<int> blocks = {};  ///< per layer: its block, from 0 on; -1 outside
 
   int shards = 1;    ///< ranks of the shard group
   int replicas = 1;  ///< ranks that hold the same shard
@@ -99,7 +99,7 @@ struct ProgramSpec {
 
 /// The program, not yet placed.
 /// A unit of one shard needs no gather: its parameters are read where they are kept, if that is the device
-/// and the dtype is that of compute. The backward pass ends with the first stage that has a trained
+/// and the dtype is that of compute. The backward pass ends with the first layer that has a trained
 /// parameter.
 Program build(const ProgramSpec& spec);
 

@@ -45,10 +45,10 @@ struct EngineOptions {
   std::vector<optim::ParameterGroup> groups;  ///< one per parameter; training only
 };
 
-StepShape step_shape(const EngineOptions& options, const RankGroups& groups);
+StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups);
 
 struct CompiledModel {
-  std::vector<model::StageSpec> specs;
+  std::vector<model::LayerSpec> specs;
   std::vector<Unit> units;
   std::vector<model::BufferSpec> constants;
   Program step;        ///< empty if not training
@@ -57,7 +57,7 @@ struct CompiledModel {
 
   const PersistentBuffers& persistent() const { return evaluation.persistent; }
 };
-CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const RankGroups& groups,
+CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,
                             const device::OperationSizes& sizes, comm::Backend backend = comm::Backend::mpi);
 
 }  // namespace llampi::fsdp

@@ -23,7 +23,7 @@ constexpr std::int64_t loaded_later_bytes(comm::Backend backend) {
 /// Bytes of device memory that a rank takes after its device has been opened: the arena, buffers that
 /// communicators allocate in their first collectives, kernels that are loaded when they are first used.
 /// @param one_memory the device computes in host memory, where the host's arena is too
-std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const RankGroups& groups,
+std::int64_t needed_bytes(comm::Backend backend, const ArenaBytes& arena_bytes, const DeviceMesh& groups,
                           comm::Reduction reduction, bool one_memory);
 
 /// What a rank can have.
@@ -33,11 +33,11 @@ struct AvailableMemory {
   comm::Reduction reduction = comm::Reduction::tree;  ///< as for needed_bytes(), and so below
   bool one_memory = false;
 
-  bool device_holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {
+  bool device_holds(const ArenaBytes& arena_bytes, const DeviceMesh& groups) const {
     return needed_bytes(backend, arena_bytes, groups, reduction, one_memory) <= on_device;
   }
   bool host_holds(const ArenaBytes& arena_bytes) const { return one_memory || arena_bytes[1] <= on_host; }
-  bool holds(const ArenaBytes& arena_bytes, const RankGroups& groups) const {
+  bool holds(const ArenaBytes& arena_bytes, const DeviceMesh& groups) const {
     return device_holds(arena_bytes, groups) && host_holds(arena_bytes);
   }
 };
@@ -45,11 +45,11 @@ struct AvailableMemory {
 struct FitQuestion {
   const model::Model& model;
   const EngineOptions& options;
-  const RankGroups& groups;
+  const DeviceMesh& groups;
   const device::OperationSizes& sizes;
   comm::Backend backend = comm::Backend::mpi;
   /// Whether arenas of this size would fit on ranks in these groups.
-  std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const RankGroups& groups)> fits;
+  std::function<bool(const std::array<std::int64_t, kArenas>& arena_bytes, const DeviceMesh& groups)> fits;
 };
 
 /// An option of EngineOptions with another value: "batch.sequences", "4".
@@ -82,9 +82,9 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question);
 /// Of a link between a GPU and its host, in each direction: measured on one H100.
 inline constexpr double kHostBytesPerSecond = 43e9;
 
-/// Operations of matrices (a multiplication and an addition are two) of a stage's forward pass over so many tokens, on one rank.
+/// Operations of matrices (a multiplication and an addition are two) of a layer's forward pass over so many tokens, on one rank.
 /// Attention is left out.
-double forward_operations(const model::Model& model, const CompiledModel& compiled, int stage, double tokens);
+double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer, double tokens);
 
 /// Additional work of a step that saves memory and does not change the result, in operations of matrices (a multiplication
 /// and an addition are two), of all micro-batches on one rank. Attention is not counted, except as time that

@@ -36,7 +36,7 @@ inline bool reshards_after_forward(Strategy s) {
 
 /// Shard groups in order; all have the same size, every rank is in one. Ranks with the same index in their
 /// groups are replicas.
-struct RankGroups {
+struct DeviceMesh {
   std::vector<std::vector<int>> shards;
   /// Whether sums over a group, of shards or of replicas, depend on which ranks share a node: comm::sums_follow_placement().
   bool sums_follow_placement = false;
@@ -53,16 +53,16 @@ struct RankGroups {
 /// @param shard_group_size for hybrid strategies: ranks per shard group, consecutive; 0: the ranks of a node
 /// @throws UserError if it cannot be done as asked (one group only, a size that does not divide the ranks,
 /// uneven nodes): it is never silently weakened
-RankGroups make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
+DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, int shard_group_size);
 
 /// The node of each rank of the world.
 std::vector<int> nodes_of_ranks(comm::World& world);
 
 /// About what the communicators of a rank take of the device's memory: the shard group's gathers and its reductions, which exchange parts
 /// unless NCCL reduces, have one each, and so have the replicas' reductions.
-std::int64_t communicator_bytes(comm::Backend backend, const RankGroups& groups, comm::Reduction reduction);
+std::int64_t communicator_bytes(comm::Backend backend, const DeviceMesh& groups, comm::Reduction reduction);
 
 /// "shards 0 1 | 2 3, replicas 0 2 | 1 3"; long lists are cut.
-std::string format_groups(const RankGroups& groups);
+std::string format_groups(const DeviceMesh& groups);
 
 }  // namespace llampi::fsdp

@@ -38,10 +38,10 @@ class Op {
   static const Op cast_params;  ///< a unit's parameters to the dtype that is computed with
   static const Op fp8_scales;   ///< of all weights that are gathered in 8 bits, agreed over the shard group
   static const Op fp8_cast;     ///< a unit's shard to 8 bits
-  static const Op transpose;    ///< the weights of a stage in 8 bits, for its backward
-  static const Op forward;      ///< of a stage
-  static const Op recompute;    ///< activation checkpointing: a stage's saved tensors again
-  static const Op backward;     ///< of a stage; of the last stage forward and backward at once
+  static const Op transpose;    ///< the weights of a layer in 8 bits, for its backward
+  static const Op forward;      ///< of a layer
+  static const Op recompute;    ///< activation checkpointing: a layer's saved tensors again
+  static const Op backward;     ///< of a layer; of the last layer forward and backward at once
   static const Op reshard;      ///< a unit's unsharded parameters are freed
   static const Op cast_grads;   ///< a unit's gradient to the dtype that is reduced in
   static const Op reduce;       ///< reduce-scatter of a unit's gradient over the shard group
@@ -75,7 +75,7 @@ enum class CopyPayload : std::uint8_t {
   state,      ///< h2d and d2h: what a unit has of an optimizer's state in host memory
   gradient,   ///< d2h: a unit's sharded gradient
   scalars,    ///< d2h: those of the step
-  residual,   ///< d2h and h2d: a stage's output, from the forward to the backward pass
+  residual,   ///< d2h and h2d: a layer's output, from the forward to the backward pass
 };
 const char* to_string(CopyPayload payload);
 
@@ -97,7 +97,7 @@ const char* to_string(Arena arena);
 using ArenaBytes = std::array<std::int64_t, kArenas>;
 
 /// What memory is spent on, in a report. `parameters`: shards and unsharded copies; `optimizer`: masters of
-/// their own and moments; `activations`: what lives between stages, with its gradient; `other`: workspaces,
+/// their own and moments; `activations`: what lives between layers, with its gradient; `other`: workspaces,
 /// inputs, tables.
 enum class Category : std::uint8_t { parameters, gradients, optimizer, activations, other };
 inline constexpr int kCategories = 5;
@@ -119,7 +119,7 @@ class Purpose {
   static const Purpose master;           ///< likewise; where there is none, the shard is the master
   static const Purpose exp_avg, exp_avg_sq;
   static const Purpose constant;  ///< a table of the model
-  static const Purpose kv_cache;  ///< of a stage, in generation
+  static const Purpose kv_cache;  ///< of a layer, in generation
   static const Purpose step_scalars;
   static const Purpose fp8_maxima;        ///< int32: of each weight in 8 bits, or each of its blocks
   static const Purpose fp8_scales;        ///< float32: likewise, as op::Fp8Product takes them
@@ -132,16 +132,16 @@ class Purpose {
   static const Purpose host_inputs;   ///< a micro-batch before it travels (OperationSizes::stages_inputs())
   // For a part of a step.
   static const Purpose fp8_shard;           ///< of a unit, as it is gathered
-  static const Purpose transposed_params;   ///< weights of a stage in 8 bits
+  static const Purpose transposed_params;   ///< weights of a layer in 8 bits
   static const Purpose unsharded_params;    ///< of a unit, in the dtype that is gathered
   static const Purpose cast_params;         ///< likewise, in the dtype that is computed with
   static const Purpose reduce_buffer;       ///< a unit's gradient in the dtype that is reduced in
   static const Purpose unsharded_gradient;  ///< of a unit, before its reduction
   static const Purpose sharded_gradient;
-  static const Purpose activation;         ///< output of a stage
+  static const Purpose activation;         ///< output of a layer
   static const Purpose host_activation;    ///< likewise, between its forward and backward uses
   static const Purpose residual_gradient;  ///< of the residual stream
-  static const Purpose saved;              ///< by a stage's forward for its backward
+  static const Purpose saved;              ///< by a layer's forward for its backward
   static const Purpose forward_scratch, backward_scratch;
   static const Purpose collective_workspace;
   static const Purpose streamed_state;  ///< of a unit's optimizer, on its way through the device
@@ -227,12 +227,12 @@ constexpr bool writes(Access access) { return access == Access::write || access 
 
 /// As what an operation takes an operand. Operands of one slot stand side by side.
 enum class Slot : std::uint8_t {
-  input,   ///< of copies, casts, collectives; of a stage the output of the one before it
+  input,   ///< of copies, casts, collectives; of a layer the output of the one before it
   output,  ///< as many as inputs, where there are several
   workspace,
   scalars,            ///< StepScalars
   batch,              ///< the micro-batch
-  residual_gradient,  ///< of a stage; those that follow are in the order of its spec
+  residual_gradient,  ///< of a layer; those that follow are in the order of its spec
   parameter,          ///< none: not read
   transposed,         ///< of the weights in 8 bits, in the order of the spec
   fp8_scales,         ///< likewise; of fp8_scales all
@@ -278,13 +278,13 @@ struct Operand {
 struct Action {
   Op op;
   device::Stream stream = device::Stream::compute;
-  int stage = -1;
+  int layer = -1;
   int unit = -1;
   int micro_batch = -1;
   CopyPayload payload = CopyPayload::none;
   Ranks ranks = Ranks::self;
   std::optional<Pass> pass = {};  ///< where unsharded parameters are made or freed: which copy
-  bool selective = false;         ///< recompute: only what BufferSpec::cheap marks
+  bool selective = false;         ///< recompute: only what BufferSpec::recomputed marks
   /// The first computation of a later micro-batch: before it, a step can be given up and begun again.
   bool may_drop_before = false;
   std::vector<Operand> operands = {};
@@ -312,7 +312,7 @@ struct UnitState {
 struct PersistentBuffers {
   std::vector<UnitState> units;
   std::vector<BufferId> constants;              ///< of the model
-  std::vector<std::vector<BufferId>> kv_cache;  ///< per stage
+  std::vector<std::vector<BufferId>> kv_cache;  ///< per layer
   BufferId step_scalars = BufferId::none, norm_scalars = BufferId::none, logits = BufferId::none;
   BufferId fp8_maxima = BufferId::none, fp8_scales = BufferId::none;  ///< none: no weights in 8 bits
   BufferId shared_workspace = BufferId::none, host_scalars = BufferId::none;

@@ -32,7 +32,7 @@ struct Precision {
 /// - host_step: sharded gradients are copied to the host, AdamW runs there, new shards are copied back.
 ///   Otherwise master and moments pass through the device, two units at a time.
 ///
-/// - residuals: what the backward pass reads of the residual stream, the input of each stage, is copied to the
+/// - residuals: what the backward pass reads of the residual stream, the input of each layer, is copied to the
 ///   host as soon as it is made, and back shortly before it is read. That of the last block stays.
 ///
 /// Bytes over the link per element of a shard and step, with float32 state: 12 in and 12 out on the device (8

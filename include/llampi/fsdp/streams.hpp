@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the streams of a device are used for. Stream::compute runs stages and updates; Stream::host is the
+// What the streams of a device are used for. Stream::compute runs layers and updates; Stream::host is the
 // calling thread.
 #pragma once
 

@@ -28,7 +28,7 @@ struct StepShape {
   int shards = 1, replicas = 1;  ///< ranks of a shard group, and groups
   bool unsharded = false;        ///< they add up on the rank first: EngineOptions::accumulate_unsharded
   SumOrder order = SumOrder::any;
-  bool sums_follow_placement = false;  ///< RankGroups::sums_follow_placement
+  bool sums_follow_placement = false;  ///< DeviceMesh::sums_follow_placement
 };
 
 /// Micro-batches that are added on a rank before ranks are: the largest power of two that divides `per_rank`. So the sum of
@@ -39,7 +39,7 @@ constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_ra
 /// train.micro_batch and those that follow.
 /// With SumOrder::any ranks take turns; with SumOrder::tree what is added first stands side by side.
 /// @param rank of the world
-std::int64_t micro_batch_number(const StepShape& step, const RankGroups& groups, int rank, int micro_batch);
+std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch);
 
 /// Why sums in the order of the tree cannot be had so; none: they can. Groups that are no powers of two, gradients that are
 /// not summed in float32, ranks of one node whose sums are no part of the tree, or several GPUs with Reduction::nccl, an order

@@ -35,7 +35,7 @@ struct Unit {
   /// Ranks that hold the same shard and divide its optimizer state into equal parts; 1: each holds the entire state.
   int state_parts = 1;
   bool frozen = false;   ///< no gradient, no optimizer state
-  bool fp8 = false;      ///< gathered in float8_e4m3fn: its parameters are StageSpec::fp8_weights
+  bool fp8 = false;      ///< gathered in float8_e4m3fn: its parameters are LayerSpec::fp8_weights
   bool follows = false;  ///< another part of the unit before it: gathered and freed with it
 
   std::int64_t flat_elements() const { return shard_elements * shards; }

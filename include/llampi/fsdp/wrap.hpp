@@ -6,10 +6,10 @@
 // wrapped inside a wrapped block, the block's unit keeps the norms. Three rules hold for every policy:
 // - Parameters that join (q, k, v; gate, up) are one matrix and stay together: all of them go to the unit of
 //   the first of them, whatever the policy chose for the others.
-// - A parameter that several stages use (a tied head) is in one unit, that of the module that holds it.
+// - A parameter that several layers use (a tied head) is in one unit, that of the module that holds it.
 // - Units that end up without parameters vanish.
 // Frozen parameters of a unit with trained ones become a Unit of their own that follows it; one that joins a
-// trained one (k between trained q and v) stays with it. So do those that stages read in 8 bits.
+// trained one (k between trained q and v) stays with it. So do those that layers read in 8 bits.
 #pragma once
 
 #include <cstdint>
@@ -51,16 +51,16 @@ struct WrapOptions {
   std::vector<std::string> modules = {};
 };
 
-/// Units in the order of first use by the stages, each with its parameters in ascending order. A unit is
+/// Units in the order of first use by the layers, each with its parameters in ascending order. A unit is
 /// named after the wrapped module, the root's is "root", those of the root's two sides are named after the
 /// module of their first parameter.
-/// @param specs those of the stages, in order; only `parameters` and `fp8_weights` are read
+/// @param specs those of the layers, in order; only `parameters` and `fp8_weights` are read
 /// @param shards ranks among which each unit is divided
 /// @param frozen per parameter; empty: none is
 /// @param state_parts Unit::state_parts of those that are trained
 /// @throws UserError if an entry of `modules` is malformed or finds nothing, if there is none, or if
 /// `min_params` is negative
-std::vector<Unit> wrap(const model::Model& model, const std::vector<model::StageSpec>& specs,
+std::vector<Unit> wrap(const model::Model& model, const std::vector<model::LayerSpec>& specs,
                        const WrapOptions& options, int shards, const std::vector<bool>& frozen = {},
                        int state_parts = 1);
 

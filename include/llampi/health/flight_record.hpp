@@ -70,7 +70,7 @@ class FlightRecord {
   FlightRecord() : ring_(kEntries) {}
 
   // ---- the thread that trains ----
-  /// Units and stages, by which what follows says its `name`.
+  /// Units and layers, by which what follows says its `name`.
   void set_names(std::vector<std::string> names);
   /// The operations of a step that is replayed whole.
   void set_captured(std::vector<FlightOperation> operations);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shortest way to run a model: one stage after another on one device, with everything in memory of its
-// own. No units, no ranks, no schedule. For comparing devices, and for tests of the stages.
+// The shortest way to run a model: one layer after another on one device, with everything in memory of its
+// own. No units, no ranks, no schedule. For comparing devices, and for tests of the layers.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace llampi::model {
 
-/// What memory holds that a stage must not rely on: outputs, saved tensors, scratch, gradients to be
+/// What memory holds that a layer must not rely on: outputs, saved tensors, scratch, gradients to be
 /// overwritten.
 enum class Unwritten : std::uint8_t {
   anything,
@@ -34,24 +34,24 @@ class EagerRunner {
   /// Of one token of the batch: [1, V] in the dtype that is computed in, until the next call.
   Tensor logits(const device::HostBatch& batch, std::int64_t row);
 
-  // ---- one stage at a time; each has run when the call returns ----
+  // ---- one layer at a time; each has run when the call returns ----
   /// The batch of what follows. Starts a sum of losses. Weights in 8 bits are cast: parameters are set before.
   void upload(const device::HostBatch& batch, double inverse_tokens);
   /// Of the token losses since upload().
   double loss_sum();
-  /// The last stage's adds to the loss.
-  void forward(std::size_t stage);
-  void recompute(std::size_t stage);
-  /// From residual_gradient() to itself; the gradients of the stage's parameters are overwritten or added to.
-  void backward(std::size_t stage, Accumulate accumulate);
+  /// The last layer's adds to the loss.
+  void forward(std::size_t layer);
+  void recompute(std::size_t layer);
+  /// From residual_gradient() to itself; the gradients of the layer's parameters are overwritten or added to.
+  void backward(std::size_t layer, Accumulate accumulate);
 
   device::Device& device() const { return device_; }
-  const StageSpec& spec(std::size_t stage) const { return specs_[stage]; }
+  const LayerSpec& spec(std::size_t layer) const { return specs_[layer]; }
   /// By their index in Model::parameters().
   Tensor parameter(std::size_t index) const { return parameters_[index]; }
   Tensor gradient(std::size_t index) const { return gradients_[index]; }
-  Tensor output(std::size_t stage) const { return outputs_[stage]; }
-  Tensor saved(std::size_t stage, std::size_t item) const { return saved_[stage][item]; }
+  Tensor output(std::size_t layer) const { return outputs_[layer]; }
+  Tensor saved(std::size_t layer, std::size_t item) const { return saved_[layer][item]; }
   Tensor residual_gradient() const { return residual_gradient_; }
   DType gradient_dtype() const { return statistics_dtype(compute_); }
   /// Additional memory that lives as long as the runner: zeros.
@@ -70,9 +70,9 @@ class EagerRunner {
   void make_fp8_weights();
   void cast_fp8_weights();
   void cast_blocks(const CastWeight& cast);
-  Operands operands(std::size_t stage, const std::vector<BufferSpec>& scratch);
-  StageContext context(std::size_t stage, const Operands& operands);
-  void backward(std::size_t stage, Operands& operands);
+  Operands operands(std::size_t layer, const std::vector<BufferSpec>& scratch);
+  LayerContext context(std::size_t layer, const Operands& operands);
+  void backward(std::size_t layer, Operands& operands);
   void spoil(Tensor tensor) const;
 
   const Model& model_;
@@ -81,11 +81,11 @@ class EagerRunner {
   DType compute_;
   Unwritten unwritten_;
   std::vector<device::Memory> memory_;
-  std::vector<StageSpec> specs_;
-  std::vector<Tensor> read_parameters_;  ///< as stages are given them: weights in 8 bits as they are cast
+  std::vector<LayerSpec> specs_;
+  std::vector<Tensor> read_parameters_;  ///< as layers are given them: weights in 8 bits as they are cast
   std::vector<Tensor> parameters_, gradients_, outputs_, constants_;
   std::vector<std::vector<Tensor>> saved_;
-  std::vector<std::vector<CastWeight>> fp8_weights_;  // per stage
+  std::vector<std::vector<CastWeight>> fp8_weights_;  // per layer
   Tensor residual_gradient_, loss_scalars_, host_batch_, logits_;
   device::Batch batch_;
 };

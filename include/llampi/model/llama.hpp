@@ -11,7 +11,7 @@
 
 namespace llampi::model {
 
-/// Modules, parameters and stages (embedding; attention and MLP of each layer; final norm with head and
+/// Modules, parameters and layers (embedding; attention and MLP of each layer; final norm with head and
 /// loss), with the names of LlamaForCausalLM. A tied head uses model.embed_tokens.weight and has no parameter
 /// of its own.
 /// @param fp8 none: products are in the dtype of the activations

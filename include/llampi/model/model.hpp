@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model as data (modules, parameters, stages) and as arithmetic (forward and backward of each stage).
+// A model as data (modules, parameters, layers) and as arithmetic (forward and backward of each layer).
 // `fsdp` works on these types alone; Llama is one implementation, a user's own model another.
 #pragma once
 
@@ -27,7 +27,7 @@ struct Parameter {
   Initializer initializer = {};
   /// Placed directly after the preceding parameter, without a gap, so that both are one matrix (q, k, v;
   /// gate, up).
-  bool joins_previous = false;
+  bool fused_with_previous = false;
 
   std::int64_t elements() const {
     std::int64_t n = 1;
@@ -43,14 +43,15 @@ struct Module {
   int parent = -1;
 };
 
-/// A matrix that a stage needs.
+/// A matrix that a layer needs.
 struct BufferSpec {
   std::string name;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   DType dtype = DType::float32;
-  bool cheap = false;  ///< saved tensors only: Stage::recompute() makes it again from the input and the other
-                       ///< saved ones
+  bool recomputed =
+      false;  ///< saved tensors only: Layer::recompute() computes it from the input and the other
+              ///< saved ones
 
   std::int64_t bytes() const { return rows * cols * size_of(dtype); }
 };
@@ -70,8 +71,8 @@ struct BatchShape {
   std::int64_t tokens() const { return sequences * seq_len; }
 };
 
-/// What a stage uses; a pure function of (batch shape, compute dtype, device sizes).
-struct StageSpec {
+/// What a layer uses; a pure function of (batch shape, compute dtype, device sizes).
+struct LayerSpec {
   struct Use {
     int parameter = 0;     ///< index into Model::parameters()
     bool forward = true;   ///< read by forward()
@@ -79,36 +80,36 @@ struct StageSpec {
   };
   std::string module;  ///< the module it is part of
   std::vector<Use> parameters = {};
-  BufferSpec output = {};                          ///< [T, H] to the next stage; none (0 rows) for the last
+  BufferSpec output = {};                          ///< [T, H] to the next layer; none (0 rows) for the last
   bool keeps_input = true;                         ///< backward() reads the input again
   std::vector<BufferSpec> saved = {};              ///< written by forward(), read by backward()
   std::vector<BufferSpec> forward_scratch = {};    ///< only inside forward()
   std::vector<BufferSpec> backward_scratch = {};   ///< only inside backward()
   std::vector<BufferSpec> recompute_scratch = {};  ///< only inside recompute()
-  std::vector<BufferSpec> kept = {};               ///< from pass to pass, in generation
+  std::vector<BufferSpec> kv_cache = {};           ///< from pass to pass, in generation
   /// Weights that it reads in 8 bits: for each product its parameters, indices into Model::parameters(), which
-  /// join. All of them are matrices, and no other stage uses them.
+  /// join. All of them are matrices, and no other layer uses them.
   std::vector<std::vector<int>> fp8_weights = {};
   bool fp8_blocks = false;  ///< these have a scale for each block of 128 x 128; else one each
 };
 
 /// A weight in 8 bits, of parameters that join: op::Fp8Product's operands. `values` are the parameters themselves,
-/// stacked, which StageContext::parameters has.
+/// stacked, which LayerContext::parameters has.
 struct Fp8Weight {
   Tensor scale;       ///< one or of blocks, see device::Fp8Scaling; for backward() of what is transposed
   Tensor transposed;  ///< [in, out], for backward() alone
 };
 
-/// What a stage is given. All memory is the caller's; views are in the order of the spec.
-struct StageContext {
+/// What a layer is given. All memory is the caller's; views are in the order of the spec.
+struct LayerContext {
   device::Operations& operations;  ///< might be prepared and not run: a layer does all its work through them
   const device::Batch& batch;
   std::int64_t seq_len = 0;  ///< of the BatchShape: no segment is longer
   std::int64_t dp_room = 0;  ///< likewise
-  Tensor input;              ///< the previous stage's output; none for the first stage
+  Tensor input;              ///< the previous layer's output; none for the first layer
   Tensor output;
   /// Gradient of the residual stream: that of the output on entry of backward(), that of the input on exit,
-  /// in place. The last stage only writes it, the first only reads it.
+  /// in place. The last layer only writes it, the first only reads it.
   Tensor gradient;
   std::span<const Tensor> parameters;
   /// backward() only. Empty where a parameter is frozen; of parameters that join, all or none.
@@ -116,29 +117,29 @@ struct StageContext {
   std::span<const Accumulate> accumulate;  ///< per parameter gradient: overwrite or add
   std::span<const Tensor> saved;
   std::span<const Tensor> scratch;
-  std::span<const Tensor> kept;
+  std::span<const Tensor> kv_cache;
   std::span<const Tensor> constants;            ///< the model's
-  std::span<const Fp8Weight> fp8_weights = {};  ///< as StageSpec::fp8_weights
+  std::span<const Fp8Weight> fp8_weights = {};  ///< as LayerSpec::fp8_weights
   device::Fp8Counts* fp8_counts = nullptr;      ///< device memory: casts to 8 bits add to it
   const double* inverse_tokens =
       nullptr;                  ///< device memory: the gradients are those of loss_sum * inverse_tokens
-  double* loss_sum = nullptr;   ///< device memory: the last stage adds to it
-  Tensor logits;                ///< last stage's forward(): if set, [1, V] logits of the token `logits_row`,
+  double* loss_sum = nullptr;   ///< device memory: the last layer adds to it
+  Tensor logits;                ///< last layer's forward(): if set, [1, V] logits of the token `logits_row`,
   std::int64_t logits_row = 0;  ///< instead of the loss
 };
 
-/// A part of a block. The last stage of a model is the loss: its backward() does the forward as well, chunk
+/// A part of a block. The last layer of a model is the loss: its backward() does the forward as well, chunk
 /// by chunk, so that logits are never whole; its forward() is for evaluation.
-class Stage {
+class Layer {
  public:
-  virtual ~Stage() = default;
-  virtual StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
+  virtual ~Layer() = default;
+  virtual LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
   /// Writes the saved tensors and, unless `output` is empty, the output.
-  virtual void forward(StageContext& context) const = 0;
-  /// Recomputes the cheap saved tensors, bitwise equal, from the input and the expensive ones. Only for layers that
-  /// have cheap ones.
-  virtual void recompute(StageContext& context) const;
-  virtual void backward(StageContext& context) const = 0;
+  virtual void forward(LayerContext& context) const = 0;
+  /// Recomputes the recomputed saved tensors, bitwise equal, from the input and the expensive ones. Only for layers that
+  /// have recomputed ones.
+  virtual void recompute(LayerContext& context) const;
+  virtual void backward(LayerContext& context) const = 0;
 };
 
 class Model {
@@ -147,7 +148,7 @@ class Model {
   virtual const std::vector<Module>& modules() const = 0;
   virtual const std::vector<Parameter>& parameters() const = 0;
   std::int64_t parameter_elements() const;  ///< of all parameters together
-  virtual const std::vector<std::unique_ptr<Stage>>& stages() const = 0;
+  virtual const std::vector<std::unique_ptr<Layer>>& layers() const = 0;
   /// Tables that do not change (RoPE), [rows, cols] for sequences up to seq_len; none if not overridden.
   virtual std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const;
   /// Fills host memory of constant `index` in the dtype of its spec. To be overridden where there are any.

@@ -73,7 +73,7 @@ struct ActionWork {
 /// Of each action of the compiled step.
 /// @param options, groups, sizes those that `compiled` was compiled with
 std::vector<ActionWork> work_of_step(const model::Model& model, const fsdp::EngineOptions& options,
-                                     const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                                     const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
                                      const device::OperationSizes& sizes, AttentionKernels attention);
 
 /// Seconds of a step by kind of work, of one rank, however much of it is at the same time.

@@ -63,7 +63,7 @@
 //   actions [{op, stream, waits, operands [{buffer, slot, access, bytes}], ...}]
 //       in order, their numbers count from 0; `waits` are numbers of actions, `buffer` an index into buffers,
 //       `access` one of read, write, both, reserve. `seconds`, of the action alone, where speeds were given. As far as they
-//       apply: stage, stage_name, unit, unit_name, micro_batch, pass, cargo, ranks, bytes
+//       apply: layer, layer_name, unit, unit_name, micro_batch, pass, cargo, ranks, bytes
 //   buffers [{purpose, name, arena, dtype, rows, cols, bytes, kept, offset, live [[first, last]]}]
 //       `live` are actions during which a buffer that is not kept holds something
 #pragma once
@@ -226,19 +226,19 @@ struct PlanReport {
 /// What a rank of these groups needs of the memory of its device: a GPU's with the context, what is loaded
 /// later and communicators, or the host's, where both arenas lie with the process itself.
 std::int64_t needed_bytes(comm::Backend backend, const std::array<std::int64_t, fsdp::kArenas>& arena_bytes,
-                          const fsdp::RankGroups& groups, comm::Reduction reduction);
+                          const fsdp::DeviceMesh& groups, comm::Reduction reduction);
 /// What the ranks of a node with GPUs need of the host's memory; 0 on CPUs.
 std::int64_t host_needed_bytes(const Machine& machine,
                                const std::array<std::int64_t, fsdp::kArenas>& arena_bytes);
 
 /// @param compiled with a training step
 PlanReport make_report(const model::Model& model, const fsdp::EngineOptions& options,
-                       const fsdp::RankGroups& groups, const fsdp::CompiledModel& compiled,
+                       const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
                        const Machine& machine);
 
 /// Whether other options would fit where the report is of. All must outlive it.
 fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& model,
-                               const fsdp::EngineOptions& options, const fsdp::RankGroups& groups,
+                               const fsdp::EngineOptions& options, const fsdp::DeviceMesh& groups,
                                const device::OperationSizes& sizes);
 
 /// One sentence for a plan that does not fit: what it needs, the largest items, what would make it fit.

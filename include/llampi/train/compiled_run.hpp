@@ -26,7 +26,7 @@ struct CompiledRun {
   RunShape shape;  ///< with automatic values replaced by the resulting numbers
   std::unique_ptr<model::Model> model;
   std::unique_ptr<device::OperationSizes> sizes;
-  fsdp::RankGroups groups;
+  fsdp::DeviceMesh groups;
   fsdp::EngineOptions options;
   fsdp::CompiledModel compiled;
   std::int64_t max_positions = 0;  ///< of a sequence: the model's max_position_embeddings

@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "comm/mpi/lane.hpp"
+#include "comm/mpi/stream_queue.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {

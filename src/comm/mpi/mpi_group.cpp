@@ -15,19 +15,19 @@ namespace llampi::comm {
 namespace {
 
 /// whole[r] = own of rank r.
-void start_all_gather(const Ends& ends, Tensor own, void* whole, Requests& requests) {
-  const ByteBlock& block = requests.keep(ByteBlock(own.bytes(), ends.max_count));
-  const bool in_place = own.data == static_cast<std::byte*>(whole) + ends.rank * own.bytes();
+void start_all_gather(const Endpoints& endpoints, Tensor own, void* whole, Requests& requests) {
+  const ByteBlock& block = requests.keep(ByteBlock(own.bytes(), endpoints.max_count));
+  const bool in_place = own.data == static_cast<std::byte*>(whole) + endpoints.rank * own.bytes();
   check_mpi(MPI_Iallgather(in_place ? MPI_IN_PLACE : own.data, block.count(), block.type(), whole,
-                           block.count(), block.type(), ends.communicator, requests.add()),
+                           block.count(), block.type(), endpoints.communicator, requests.add()),
             "MPI_Iallgather");
 }
 
 /// received[r] = whole[own rank] of rank r.
-void start_all_to_all(const Ends& ends, Tensor whole, void* received, Requests& requests) {
-  const ByteBlock& block = requests.keep(ByteBlock(whole.bytes() / ends.ranks, ends.max_count));
+void start_all_to_all(const Endpoints& endpoints, Tensor whole, void* received, Requests& requests) {
+  const ByteBlock& block = requests.keep(ByteBlock(whole.bytes() / endpoints.ranks, endpoints.max_count));
   check_mpi(MPI_Ialltoall(whole.data, block.count(), block.type(), received, block.count(), block.type(),
-                          ends.communicator, requests.add()),
+                          endpoints.communicator, requests.add()),
             "MPI_Ialltoall");
 }
 
@@ -38,7 +38,7 @@ std::uint16_t* halves(Tensor elements) { return static_cast<std::uint16_t*>(elem
 /// The steps of an all-reduce, with all arithmetic but the last addition done by the owner of a slice. Over two levels the ranks
 /// of a node combine what they have first, then nodes do.
 struct AllReduce {
-  Ends ends;
+  Endpoints endpoints;
   Tensor values;
   Tensor result;
   ReduceOp op;
@@ -55,7 +55,7 @@ struct AllReduce {
   Tensor head() const { return (adds() ? values : result).slice(0, split.head); }
   Tensor lower_head() const { return {workspace, values.dtype, 1, split.head}; }
   Tensor own(Tensor whole) const {
-    return whole.slice(ends.rank * split.slice, (ends.rank + 1) * split.slice);
+    return whole.slice(endpoints.rank * split.slice, (endpoints.rank + 1) * split.slice);
   }
   Tensor values_head() const { return values.slice(0, split.head); }
   Tensor values_tail() const { return values.slice(split.head, values.cols); }
@@ -65,27 +65,29 @@ struct AllReduce {
     return {static_cast<std::byte*>(workspace) + lower_head().bytes(), values.dtype, contributors(),
             split.tail};
   }
-  std::int64_t contributors() const { return ends.levels ? ends.levels->node_count() : ends.ranks; }
+  std::int64_t contributors() const {
+    return endpoints.levels ? endpoints.levels->node_count() : endpoints.ranks;
+  }
   Room slice_room() const { return {workspace, split.slice * size_of(values.dtype)}; }
   Room tail_room() const { return {tails().data, split.tail * size_of(values.dtype)}; }
 
   void exchange(Requests& requests) const {
-    if (split.head > 0) start_all_to_all(ends, values_head(), workspace, requests);
-    if (split.tail > 0) start_all_gather(ends, values_tail(), tails().data, requests);
+    if (split.head > 0) start_all_to_all(endpoints, values_head(), workspace, requests);
+    if (split.tail > 0) start_all_gather(endpoints, values_tail(), tails().data, requests);
   }
   void exchange_in_node(int round, Requests& requests) const {
-    if (split.head > 0) start_scatter_in_node(ends, values_head(), slice_room(), round, requests);
-    if (split.tail > 0 && round == 0) start_share_in_node(ends, values_tail(), tail_room(), requests);
+    if (split.head > 0) start_scatter_in_node(endpoints, values_head(), slice_room(), round, requests);
+    if (split.tail > 0 && round == 0) start_share_in_node(endpoints, values_tail(), tail_room(), requests);
   }
   void combine_node(int round) const {
-    if (split.head > 0) combine_in_node(ends, values_head(), slice_room(), round, op);
+    if (split.head > 0) combine_in_node(endpoints, values_head(), slice_room(), round, op);
     if (round > 0) return;
-    const Tensor of_ranks = {tails().data, values.dtype, ends.levels->places(), split.tail};
+    const Tensor of_ranks = {tails().data, values.dtype, endpoints.levels->places(), split.tail};
     combine_in_tree_order(of_ranks, op, Accumulate::no, values_tail());
   }
   void exchange_between_nodes(Requests& requests) const {
-    if (split.head > 0) start_scatter_between_nodes(ends, values_head(), slice_room(), requests);
-    if (split.tail > 0) start_share_between_nodes(ends, values_tail(), tail_room(), requests);
+    if (split.head > 0) start_scatter_between_nodes(endpoints, values_head(), slice_room(), requests);
+    if (split.tail > 0) start_share_between_nodes(endpoints, values_tail(), tail_room(), requests);
   }
   void combine() const {
     if (in_halves()) {
@@ -115,7 +117,7 @@ struct AllReduce {
 std::vector<Step> all_reduce_steps(const AllReduce& all) {
   const auto gather = [=](Requests& requests) {
     all.for_each_gathered(
-        [&](Tensor own, Tensor whole) { start_all_gather(all.ends, own, whole.data, requests); });
+        [&](Tensor own, Tensor whole) { start_all_gather(all.endpoints, own, whole.data, requests); });
   };
   return {{[=](Requests& requests) { all.exchange(requests); }, [=] { all.combine(); }},
           {gather, [=] { all.add(); }}};
@@ -123,15 +125,17 @@ std::vector<Step> all_reduce_steps(const AllReduce& all) {
 
 std::vector<Step> all_reduce_steps_of_levels(const AllReduce& all) {
   const auto gather_between_nodes = [=](Requests& requests) {
-    all.for_each_gathered(
-        [&](Tensor own, Tensor whole) { start_gather_between_nodes(all.ends, own, whole.data, requests); });
+    all.for_each_gathered([&](Tensor own, Tensor whole) {
+      start_gather_between_nodes(all.endpoints, own, whole.data, requests);
+    });
   };
   const auto gather_in_node = [=](Requests& requests) {
-    all.for_each_gathered(
-        [&](Tensor own, Tensor whole) { start_gather_in_node(all.ends, own.bytes(), whole.data, requests); });
+    all.for_each_gathered([&](Tensor own, Tensor whole) {
+      start_gather_in_node(all.endpoints, own.bytes(), whole.data, requests);
+    });
   };
   std::vector<Step> steps;
-  for (int round = 0; round < all.ends.levels->rounds; ++round) {
+  for (int round = 0; round < all.endpoints.levels->rounds; ++round) {
     steps.push_back({[=](Requests& requests) { all.exchange_in_node(round, requests); },
                      [=] { all.combine_node(round); }});
   }
@@ -143,34 +147,37 @@ std::vector<Step> all_reduce_steps_of_levels(const AllReduce& all) {
 }
 
 /// whole[r] = shard of rank r.
-std::vector<Step> all_gather_steps(const Ends& ends, Tensor shard, Tensor whole) {
-  if (!ends.levels)
-    return {{[=](Requests& requests) { start_all_gather(ends, shard, whole.data, requests); }, {}}};
-  return {{[=](Requests& requests) { start_gather_between_nodes(ends, shard, whole.data, requests); }, {}},
-          {[=](Requests& requests) { start_gather_in_node(ends, shard.bytes(), whole.data, requests); }, {}}};
+std::vector<Step> all_gather_steps(const Endpoints& endpoints, Tensor shard, Tensor whole) {
+  if (!endpoints.levels)
+    return {{[=](Requests& requests) { start_all_gather(endpoints, shard, whole.data, requests); }, {}}};
+  return {
+      {[=](Requests& requests) { start_gather_between_nodes(endpoints, shard, whole.data, requests); }, {}},
+      {[=](Requests& requests) { start_gather_in_node(endpoints, shard.bytes(), whole.data, requests); },
+       {}}};
 }
 
 /// shard (+)= sum over ranks of their whole[own rank].
-std::vector<Step> reduce_scatter_steps(const Ends& ends, Tensor whole, Tensor shard, Accumulate accumulate,
-                                       void* workspace) {
+std::vector<Step> reduce_scatter_steps(const Endpoints& endpoints, Tensor whole, Tensor shard,
+                                       Accumulate accumulate, void* workspace) {
   const auto finish = [=](std::int64_t contributors) {
     return [=] {
       combine_in_tree_order({workspace, whole.dtype, contributors, shard.elements(), shard.elements()},
                             ReduceOp::sum, accumulate, row(shard));
     };
   };
-  if (!ends.levels) {
-    return {{[=](Requests& requests) { start_all_to_all(ends, whole, workspace, requests); },
-             finish(ends.ranks)}};
+  if (!endpoints.levels) {
+    return {{[=](Requests& requests) { start_all_to_all(endpoints, whole, workspace, requests); },
+             finish(endpoints.ranks)}};
   }
-  const Room room{workspace, whole.bytes() / ends.ranks};
+  const Room room{workspace, whole.bytes() / endpoints.ranks};
   std::vector<Step> steps;
-  for (int round = 0; round < ends.levels->rounds; ++round) {
-    steps.push_back({[=](Requests& requests) { start_scatter_in_node(ends, whole, room, round, requests); },
-                     [=] { combine_in_node(ends, whole, room, round, ReduceOp::sum); }});
+  for (int round = 0; round < endpoints.levels->rounds; ++round) {
+    steps.push_back(
+        {[=](Requests& requests) { start_scatter_in_node(endpoints, whole, room, round, requests); },
+         [=] { combine_in_node(endpoints, whole, room, round, ReduceOp::sum); }});
   }
-  steps.push_back({[=](Requests& requests) { start_scatter_between_nodes(ends, whole, room, requests); },
-                   finish(ends.levels->node_count())});
+  steps.push_back({[=](Requests& requests) { start_scatter_between_nodes(endpoints, whole, room, requests); },
+                   finish(endpoints.levels->node_count())});
   return steps;
 }
 
@@ -193,7 +200,7 @@ MpiGroup::MpiGroup(std::vector<int> members, int rank, const Communicator* commu
   make_for(device::Stream::host);
 }
 
-Ends MpiGroup::ends(device::Stream stream) const {
+Endpoints MpiGroup::endpoints(device::Stream stream) const {
   const auto& communicator = communicators_[stream.index()];
   return {communicator == nullptr ? MPI_COMM_NULL : communicator->get(), rank_, size(), max_count_, levels_};
 }
@@ -208,7 +215,7 @@ std::unique_ptr<Work> MpiGroup::issue_on(device::Stream stream, std::vector<Step
 std::unique_ptr<Work> MpiGroup::all_gather(Tensor shard, Tensor whole, device::Stream stream) {
   require(shard.dtype == whole.dtype && shard.elements() * size() == whole.elements(),
           "all_gather: whole is not `size` shards");
-  if (size() > 1) return issue_on(stream, all_gather_steps(ends(stream), row(shard), row(whole)));
+  if (size() > 1) return issue_on(stream, all_gather_steps(endpoints(stream), row(shard), row(whole)));
   Step gather;
   gather.finish = [=] {
     if (shard.data == whole.data || whole.elements() == 0) return;
@@ -224,8 +231,8 @@ std::unique_ptr<Work> MpiGroup::reduce_scatter(Tensor whole, Tensor shard, Accum
   require(workspace.bytes() >= reduce_scatter_workspace(whole.elements(), size(), whole.dtype),
           "reduce_scatter: workspace too small");
   if (size() > 1) {
-    return issue_on(stream,
-                    reduce_scatter_steps(ends(stream), row(whole), row(shard), accumulate, workspace.data));
+    return issue_on(
+        stream, reduce_scatter_steps(endpoints(stream), row(whole), row(shard), accumulate, workspace.data));
   }
   Step combine;
   combine.finish = [=] { combine_in_tree_order(row(whole), ReduceOp::sum, accumulate, row(shard)); };
@@ -248,9 +255,9 @@ std::unique_ptr<Work> MpiGroup::all_reduce(Tensor values, Tensor result, ReduceO
     combine.finish = [=] { combine_in_tree_order(row(values), op, accumulate, row(result)); };
     return issue_on(stream, {combine});
   }
-  const AllReduce all{ends(stream),  row(values),
-                      row(result),   op,
-                      accumulate,    split_all_reduce(elements, size(), values.dtype),
+  const AllReduce all{endpoints(stream), row(values),
+                      row(result),       op,
+                      accumulate,        split_all_reduce(elements, size(), values.dtype),
                       workspace.data};
   return issue_on(stream, levels_ ? all_reduce_steps_of_levels(all) : all_reduce_steps(all));
 }

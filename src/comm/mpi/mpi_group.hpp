@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/mpi/ends.hpp"
+#include "comm/mpi/endpoints.hpp"
 #include "comm/mpi/handles.hpp"
-#include "comm/mpi/lane.hpp"
+#include "comm/mpi/stream_queue.hpp"
 #include "llampi/comm/comm.hpp"
 
 namespace llampi::comm {
@@ -25,7 +25,7 @@ class MpiGroup final : public Group {
  public:
   /// @param members world ranks, in the order of the communicator's
   /// @param communicator of the group; none for a group of one, which makes no call to MPI
-  /// @param progress of the world, whose lanes the collectives of all groups share
+  /// @param progress of the world, whose queues the collectives of all groups share
   /// @param levels see two_levels()
   MpiGroup(std::vector<int> members, int rank, const Communicator* communicator,
            std::shared_ptr<Progress> progress, std::shared_ptr<const Levels> levels,
@@ -42,7 +42,7 @@ class MpiGroup final : public Group {
                                    Tensor workspace, device::Stream stream) override;
 
  private:
-  Ends ends(device::Stream stream) const;
+  Endpoints endpoints(device::Stream stream) const;
   std::unique_ptr<Work> issue_on(device::Stream stream, std::vector<Step> steps);
 
   std::vector<int> members_;

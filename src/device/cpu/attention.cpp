@@ -148,17 +148,18 @@ void CpuDevice::execute(const op::Attention& o) {
 
 // The same blocks of queries; keys and values come from the cache.
 void CpuDevice::execute(const op::CachedAttention& o) {
-  const std::int64_t tokens = o.qkv.rows, past = o.kv_len, context = o.kv_cache.rows, dim = o.shape.head_dim;
+  const std::int64_t tokens = o.qkv.rows, kv_len = o.kv_len, context = o.kv_cache.rows,
+                     dim = o.shape.head_dim;
   const std::int64_t width = 2 * o.shape.key_value_cols(), stride = o.shape.qkv_cols(),
                      out_stride = o.shape.query_cols();
-  require(past >= 0 && past + tokens <= context, "more tokens than the cache has rows");
+  require(kv_len >= 0 && kv_len + tokens <= context, "more tokens than the cache has rows");
   const float* qkv = floats(o.qkv, tokens, stride, "qkv");
   float* cache = floats(o.kv_cache, context, width, "cache");
   float* out = floats(o.out, tokens, out_stride, "out");
   auto* scratch = static_cast<float*>(
       workspace_of(o.workspace, sizes_.attention_workspace(o.shape, tokens, context, DType::float32)));
   for (std::int64_t t = 0; t < tokens; ++t)
-    std::copy_n(qkv + t * stride + o.shape.query_cols(), width, cache + (past + t) * width);
+    std::copy_n(qkv + t * stride + o.shape.query_cols(), width, cache + (kv_len + t) * width);
 
   parallel_items(threads_, o.shape.query_heads, [&](std::int64_t head, int thread) {
     const float* key = cache + head / (o.shape.query_heads / o.shape.key_value_heads) * dim;
@@ -167,13 +168,13 @@ void CpuDevice::execute(const op::CachedAttention& o) {
     const std::int64_t score_stride = CpuSizes::score_stride(context);
     float* scores = scratch + thread * CpuSizes::score_elements(context);
     for (std::int64_t first = 0; first < tokens; first += kBlock) {
-      const std::int64_t rows = std::min(kBlock, tokens - first), keys = past + first + rows;
+      const std::int64_t rows = std::min(kBlock, tokens - first), keys = kv_len + first + rows;
       const Block products{rows, keys, dim};
       float inverse_sum[kBlock], log_sum = 0;
       gemm_.serial(against_keys(products, scale, {qkv + first * stride + head * dim, stride}, {key, width},
                                 {scores, score_stride}));
       for (std::int64_t i = 0; i < rows; ++i)
-        kernels_.softmax(past + first + i + 1, keys, scores + i * score_stride, &log_sum, &inverse_sum[i]);
+        kernels_.softmax(kv_len + first + i + 1, keys, scores + i * score_stride, &log_sum, &inverse_sum[i]);
       float* block = out + first * out_stride + head * dim;
       gemm_.serial(over_keys(products, 1, {scores, score_stride}, {value, width}, {block, out_stride}));
       for (std::int64_t i = 0; i < rows; ++i) kernels_.scale(dim, inverse_sum[i], block + i * out_stride);

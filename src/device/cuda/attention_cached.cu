@@ -11,7 +11,7 @@ namespace llampi::device::cuda {
 namespace {
 
 struct CachedProblem {
-  int past = 0, dim = 0, group = 1;  ///< query heads per key/value head
+  int kv_len = 0, dim = 0, group = 1;  ///< query heads per key/value head
   float scale = 1;
   std::int64_t qkv_stride = 0, out_stride = 0;
   std::int64_t width = 0;  ///< of a row of the cache; its second half are values
@@ -22,7 +22,7 @@ template <class T>
 __global__ void keep_kernel(CachedProblem p, const T* qkv, T* cache) {
   const std::int64_t token = blockIdx.x;
   const T* const from = qkv + token * p.qkv_stride + p.out_stride;  // behind the query heads
-  T* const to = cache + (p.past + token) * p.width;
+  T* const to = cache + (p.kv_len + token) * p.width;
   for (std::int64_t i = threadIdx.x; i < p.width; i += blockDim.x) to[i] = from[i];
 }
 
@@ -39,7 +39,7 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 
   const T* const keys = cache + static_cast<std::int64_t>(head / p.group) * p.dim;
   const T* const values = keys + p.width / 2;
-  const int visible = p.past + token + 1;
+  const int visible = p.kv_len + token + 1;
   float largest = -INFINITY, total = 0, sum[kLaneColumns] = {};
   for (int first = warp * 32; first < visible; first += kPlainWarps * 32) {
     const int count = min(32, visible - first);
@@ -96,7 +96,7 @@ void CudaDevice::execute(const op::CachedAttention& o) {
   require(o.kv_len >= 0 && o.kv_len + tokens <= o.kv_cache.rows, "more tokens than the cache has rows");
   check_head_dim(o.shape.head_dim);
   CachedProblem problem;
-  problem.past = static_cast<int>(o.kv_len);
+  problem.kv_len = static_cast<int>(o.kv_len);
   problem.dim = static_cast<int>(o.shape.head_dim);
   problem.group = static_cast<int>(o.shape.query_heads / o.shape.key_value_heads);
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(o.shape.head_dim)));

@@ -37,7 +37,7 @@ __device__ Rank rank_in_block(bool mine) {
 
 /// A block for each class.
 __global__ void __launch_bounds__(kElementThreads)
-    ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
+    ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, std::int64_t tokens,
                   TablesOfClasses classes, RaggedWidths widths) {
   const RaggedTables& tables = classes.of[blockIdx.x];
   const std::int64_t row = (tables.batch + 4) / 4 * 4;  // RaggedTables::row()
@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(kElementThreads)
   std::int64_t filled = 0;
   for (std::int64_t first = 0; first < segments; first += kElementThreads) {
     const std::int64_t i = first + threadIdx.x;
-    const std::int64_t begin = i < segments ? segment_offsets[i] : 0;
-    const std::int64_t length = i < segments ? segment_offsets[i + 1] - begin : 0;
+    const std::int64_t begin = i < segments ? cu_seqlens[i] : 0;
+    const std::int64_t length = i < segments ? cu_seqlens[i + 1] - begin : 0;
     const bool mine = length > tables.above && length <= tables.longest;
     const Rank rank = rank_in_block(mine);
     if (mine && filled + rank.before < entries) put(filled + rank.before, begin, length);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kElementThreads)
 
 }  // namespace
 
-void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segments, std::int64_t tokens,
+void fill_ragged_tables(const std::int32_t* cu_seqlens, std::int64_t segments, std::int64_t tokens,
                         std::span<const RaggedTables> tables, const RaggedWidths& widths,
                         cudaStream_t stream) {
   TablesOfClasses classes;
@@ -108,8 +108,8 @@ void fill_ragged_tables(const std::int32_t* segment_offsets, std::int64_t segmen
     if (of_class.launches > 0) classes.of[count++] = of_class;
   }
   if (count == 0) return;
-  launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, segment_offsets, segments, tokens,
-         classes, widths);
+  launch(ragged_tables, dim3(count), dim3(kElementThreads), 0, stream, cu_seqlens, segments, tokens, classes,
+         widths);
 }
 
 void copy_documents(const DocumentRows& rows, cudaStream_t stream) {

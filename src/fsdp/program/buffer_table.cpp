@@ -29,7 +29,7 @@ Buffer shaped(Buffer buffer) {
   return buffer;
 }
 
-/// Of the gradients that stages write. GPUs round to bfloat16 what is kept in bfloat16 as they write it, unless
+/// Of the gradients that layers write. GPUs round to bfloat16 what is kept in bfloat16 as they write it, unless
 /// micro-batches add up before that.
 DType written_gradient(const ProgramSpec& spec) {
   const Precision& precision = spec.precision;
@@ -64,7 +64,7 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
       program_(program),
       placement_(state_placement(spec.precision, spec.offload)),
       fp8_weights_(find_fp8_weights(spec.specs, spec.units, spec.parameters)) {
-  const std::size_t units = spec.units.size(), stages = spec.specs.size();
+  const std::size_t units = spec.units.size(), layers = spec.specs.size();
   constexpr std::array kNone = {BufferId::none, BufferId::none};
   workspace_.fill(BufferId::none);
   unsharded_.assign(units, kNone);
@@ -73,16 +73,16 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
     list->assign(units, BufferId::none);
   unsharded_gradient_.resize(units);
   sharded_gradient_.resize(units);
-  joined_gradient_.resize(units);
+  all_reduced_gradient_.resize(units);
   transposed_.assign(fp8_weights_.size(), BufferId::none);
   streamed_.resize(units);
   for (auto* list : {&activation_, &host_activation_, &returned_activation_})
-    list->assign(stages, BufferId::none);
-  for (const auto& stage : spec.specs) {
-    saved_.emplace_back(stage.saved.size(), BufferId::none);
-    forward_scratch_.emplace_back(stage.forward_scratch.size(), BufferId::none);
-    recompute_scratch_.emplace_back(stage.recompute_scratch.size(), BufferId::none);
-    backward_scratch_.emplace_back(stage.backward_scratch.size(), BufferId::none);
+    list->assign(layers, BufferId::none);
+  for (const auto& layer : spec.specs) {
+    saved_.emplace_back(layer.saved.size(), BufferId::none);
+    forward_scratch_.emplace_back(layer.forward_scratch.size(), BufferId::none);
+    recompute_scratch_.emplace_back(layer.recompute_scratch.size(), BufferId::none);
+    backward_scratch_.emplace_back(layer.backward_scratch.size(), BufferId::none);
   }
 
   add_states();
@@ -94,10 +94,10 @@ BufferTable::BufferTable(const ProgramSpec& spec, Program& program)
                                             .rows = constant.rows,
                                             .cols = constant.cols}));
   }
-  for (int s = 0; s < static_cast<int>(stages); ++s) {
+  for (int s = 0; s < static_cast<int>(layers); ++s) {
     auto& caches = lasting.kv_cache.emplace_back();
-    for (const auto& item : spec.specs[s].kept)
-      caches.push_back(persistent(of_stage(Purpose::kv_cache, s, item)));
+    for (const auto& item : spec.specs[s].kv_cache)
+      caches.push_back(persistent(of_layer(Purpose::kv_cache, s, item)));
   }
   const std::int64_t scalars = optim::kStepScalars + spec.input_buffers;
   lasting.step_scalars =
@@ -189,9 +189,9 @@ Buffer BufferTable::of_unit(Purpose purpose, int unit, DType dtype, std::int64_t
   return {.purpose = purpose, .name = spec_.units[unit].name, .dtype = dtype, .cols = elements};
 }
 
-Buffer BufferTable::of_stage(Purpose purpose, int stage, const model::BufferSpec& item) const {
+Buffer BufferTable::of_layer(Purpose purpose, int layer, const model::BufferSpec& item) const {
   return {.purpose = purpose,
-          .name = name_of(spec_.specs[stage]) + "." + item.name,
+          .name = name_of(spec_.specs[layer]) + "." + item.name,
           .dtype = item.dtype,
           .rows = item.rows,
           .cols = item.cols};
@@ -206,7 +206,7 @@ BufferId BufferTable::fp8_shard(int unit) {
 BufferId BufferTable::transposed(int weight) {
   const Fp8WeightPlace& place = fp8_weights_[weight];
   return once(transposed_[weight], [&] {
-    return of_stage(Purpose::transposed_params, place.stage,
+    return of_layer(Purpose::transposed_params, place.layer,
                     {"weight^T", place.cols, place.rows, DType::float8_e4m3fn});
   });
 }
@@ -250,27 +250,27 @@ BufferId BufferTable::sharded_gradient(int unit, int sum) {
                              of.shards > 1 ? of.shard_elements : of.part_elements()));
 }
 
-BufferId BufferTable::joined_gradient(int unit, int sum) {
+BufferId BufferTable::all_reduced_gradient(int unit, int sum) {
   const Unit& of = spec_.units[unit];
   if (of.shards == 1 || of.state_parts == 1) return sharded_gradient(unit, sum);
   Buffer part = of_unit(Purpose::sharded_gradient, unit, spec_.precision.gradient_shard, of.part_elements());
   part.name += ", part";
-  return partial_sum(joined_gradient_[unit], sum, part);
+  return partial_sum(all_reduced_gradient_[unit], sum, part);
 }
 
-BufferId BufferTable::activation(int stage) {
-  return once(activation_[stage],
-              [&] { return of_stage(Purpose::activation, stage, spec_.specs[stage].output); });
+BufferId BufferTable::activation(int layer) {
+  return once(activation_[layer],
+              [&] { return of_layer(Purpose::activation, layer, spec_.specs[layer].output); });
 }
 
-BufferId BufferTable::host_activation(int stage) {
-  return once(host_activation_[stage],
-              [&] { return on_host(of_stage(Purpose::host_activation, stage, spec_.specs[stage].output)); });
+BufferId BufferTable::host_activation(int layer) {
+  return once(host_activation_[layer],
+              [&] { return on_host(of_layer(Purpose::host_activation, layer, spec_.specs[layer].output)); });
 }
 
-BufferId BufferTable::returned_activation(int stage) {
-  return once(returned_activation_[stage],
-              [&] { return of_stage(Purpose::activation, stage, spec_.specs[stage].output); });
+BufferId BufferTable::returned_activation(int layer) {
+  return once(returned_activation_[layer],
+              [&] { return of_layer(Purpose::activation, layer, spec_.specs[layer].output); });
 }
 
 BufferId BufferTable::residual_gradient() {
@@ -283,26 +283,26 @@ BufferId BufferTable::residual_gradient() {
   });
 }
 
-BufferId BufferTable::saved(int stage, int item) {
-  return once(saved_[stage][item],
-              [&] { return of_stage(Purpose::saved, stage, spec_.specs[stage].saved[item]); });
+BufferId BufferTable::saved(int layer, int item) {
+  return once(saved_[layer][item],
+              [&] { return of_layer(Purpose::saved, layer, spec_.specs[layer].saved[item]); });
 }
 
-BufferId BufferTable::forward_scratch(int stage, int item) {
-  return once(forward_scratch_[stage][item], [&] {
-    return of_stage(Purpose::forward_scratch, stage, spec_.specs[stage].forward_scratch[item]);
+BufferId BufferTable::forward_scratch(int layer, int item) {
+  return once(forward_scratch_[layer][item], [&] {
+    return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].forward_scratch[item]);
   });
 }
 
-BufferId BufferTable::recompute_scratch(int stage, int item) {
-  return once(recompute_scratch_[stage][item], [&] {
-    return of_stage(Purpose::forward_scratch, stage, spec_.specs[stage].recompute_scratch[item]);
+BufferId BufferTable::recompute_scratch(int layer, int item) {
+  return once(recompute_scratch_[layer][item], [&] {
+    return of_layer(Purpose::forward_scratch, layer, spec_.specs[layer].recompute_scratch[item]);
   });
 }
 
-BufferId BufferTable::backward_scratch(int stage, int item) {
-  return once(backward_scratch_[stage][item], [&] {
-    return of_stage(Purpose::backward_scratch, stage, spec_.specs[stage].backward_scratch[item]);
+BufferId BufferTable::backward_scratch(int layer, int item) {
+  return once(backward_scratch_[layer][item], [&] {
+    return of_layer(Purpose::backward_scratch, layer, spec_.specs[layer].backward_scratch[item]);
   });
 }
 

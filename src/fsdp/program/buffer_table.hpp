@@ -46,16 +46,16 @@ class BufferTable {
   BufferId reduce_buffer(int unit);
   BufferId sharded_gradient(int unit, int sum = 0);
   /// The sharded gradient, summed over replicas; where these divide the optimizer state, this rank's part of it.
-  BufferId joined_gradient(int unit, int sum = 0);
+  BufferId all_reduced_gradient(int unit, int sum = 0);
 
-  BufferId activation(int stage);
-  BufferId host_activation(int stage);
-  BufferId returned_activation(int stage);  ///< from the host
+  BufferId activation(int layer);
+  BufferId host_activation(int layer);
+  BufferId returned_activation(int layer);  ///< from the host
   BufferId residual_gradient();
-  BufferId saved(int stage, int item);
-  BufferId forward_scratch(int stage, int item);
-  BufferId recompute_scratch(int stage, int item);
-  BufferId backward_scratch(int stage, int item);
+  BufferId saved(int layer, int item);
+  BufferId forward_scratch(int layer, int item);
+  BufferId recompute_scratch(int layer, int item);
+  BufferId backward_scratch(int layer, int item);
 
   /// One for all collectives of a stream, as large as the largest need.
   BufferId workspace(device::Stream stream, std::int64_t bytes);
@@ -78,7 +78,7 @@ class BufferTable {
   BufferId once(BufferId& known, const Make& make);
   BufferId partial_sum(std::vector<BufferId>& known, int sum, Buffer buffer);
   Buffer of_unit(Purpose purpose, int unit, DType dtype, std::int64_t elements) const;
-  Buffer of_stage(Purpose purpose, int stage, const model::BufferSpec& spec) const;
+  Buffer of_layer(Purpose purpose, int layer, const model::BufferSpec& spec) const;
 
   const ProgramSpec& spec_;
   Program& program_;
@@ -88,11 +88,11 @@ class BufferTable {
   std::vector<BufferId> fp8_shard_, transposed_;
   std::vector<BufferId> reduce_buffer_, host_gradient_, host_shard_;
   std::vector<std::vector<BufferId>> unsharded_gradient_, sharded_gradient_,
-      joined_gradient_;  // per unit and sum
+      all_reduced_gradient_;  // per unit and sum
   std::vector<StreamedState> streamed_;
-  std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per stage
+  std::vector<BufferId> activation_, host_activation_, returned_activation_;  // per layer
   std::vector<std::vector<BufferId>> saved_, forward_scratch_, recompute_scratch_,
-      backward_scratch_;  // per stage and item
+      backward_scratch_;  // per layer and item
   BufferId residual_gradient_ = BufferId::none;
   std::array<BufferId, device::kStreams> workspace_;
 };

@@ -36,8 +36,8 @@ class Builder {
     const auto& weights = list_.buffers.fp8_weights();
     fp8_weights_.resize(spec.specs.size());
     is_cast_.resize(spec.units.size());
-    for (int w = 0; w < static_cast<int>(weights.size()); ++w) fp8_weights_[weights[w].stage].push_back(w);
-    // Kept where stages can read them, parameters are there from the beginning.
+    for (int w = 0; w < static_cast<int>(weights.size()); ++w) fp8_weights_[weights[w].layer].push_back(w);
+    // Kept where layers can read them, parameters are there from the beginning.
     for (int u = 0; u < static_cast<int>(spec.units.size()); ++u)
       source_.push_back(list_.units[u].in_place() ? shard_of(u) : BufferId::none);
   }
@@ -90,12 +90,12 @@ class Builder {
                     both_of(lasting.step_scalars, Slot::scalars), write_of(list_.buffers.fp8_shard(unit))}});
   }
 
-  /// For the product that forms the gradient of a stage's input, both operands are read row by row.
-  /// @param arrived what the stage's parameters are still to be waited for: then no more
+  /// For the product that forms the gradient of a layer's input, both operands are read row by row.
+  /// @param arrived what the layer's parameters are still to be waited for: then no more
   void emit_transposes(const ComputeEvent& event, std::vector<int>& arrived) {
-    const std::vector<int>& weights = fp8_weights_[event.stage];
+    const std::vector<int>& weights = fp8_weights_[event.layer];
     if (weights.empty()) return;
-    Action transpose{.op = Op::transpose, .stage = event.stage, .micro_batch = event.micro_batch};
+    Action transpose{.op = Op::transpose, .layer = event.layer, .micro_batch = event.micro_batch};
     for (const int w : weights) {
       const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
       const Part part{.offset = weight.offset, .rows = weight.rows, .cols = weight.cols};
@@ -180,11 +180,11 @@ class Builder {
 
   void emit_departures(int e) {
     for (const int i : leaves_after_[e]) {
-      const int s = schedule_.host_stays[i].stage;
+      const int s = schedule_.host_stays[i].layer;
       copied_out_[i] = list_.push(
           {.op = Op::d2h,
            .stream = kCopyOutStream,
-           .stage = s,
+           .layer = s,
            .micro_batch = schedule_.events[e].micro_batch,
            .payload = CopyPayload::residual,
            .operands = {read_of(list_.buffers.activation(s)), write_of(list_.buffers.host_activation(s))},
@@ -197,12 +197,12 @@ class Builder {
   /// To memory that any action on the compute stream before it in the list may have freed.
   void emit_returns(int e) {
     for (const int i : returns_before_[e]) {
-      const int s = schedule_.host_stays[i].stage;
+      const int s = schedule_.host_stays[i].layer;
       const BufferId returned = list_.buffers.returned_activation(s);
       copied_back_[i] =
           list_.push({.op = Op::h2d,
                       .stream = kCopyStream,
-                      .stage = s,
+                      .layer = s,
                       .micro_batch = schedule_.events[e].micro_batch,
                       .payload = CopyPayload::residual,
                       .operands = {read_of(list_.buffers.host_activation(s)), write_of(returned)},
@@ -216,13 +216,13 @@ class Builder {
     for (const int i : left_at_[e]) waits.push_back(copied_out_[i]);
     for (const int i : read_at_[e]) {
       waits.push_back(copied_back_[i]);
-      has_returned_[schedule_.host_stays[i].stage] = true;
+      has_returned_[schedule_.host_stays[i].layer] = true;
     }
   }
 
-  BufferId input_of(int stage) {
-    return has_returned_[stage - 1] ? list_.buffers.returned_activation(stage - 1)
-                                    : list_.buffers.activation(stage - 1);
+  BufferId input_of(int layer) {
+    return has_returned_[layer - 1] ? list_.buffers.returned_activation(layer - 1)
+                                    : list_.buffers.activation(layer - 1);
   }
 
   void emit_unshards(IssuePoint point) {
@@ -271,7 +271,7 @@ class Builder {
                        .bytes = list_.bytes_of(whole)});
   }
 
-  /// Where stages read a unit's parameters during a residency.
+  /// Where layers read a unit's parameters during a residency.
   BufferId readable(int unit, Pass pass) {
     if (list_.units[unit].in_place()) return shard_of(unit);
     return list_.units[unit].cast ? list_.buffers.cast(unit, pass) : list_.buffers.unsharded(unit, pass);
@@ -307,7 +307,7 @@ class Builder {
     const ComputeEvent& event = schedule_.events[e];
     std::vector<int> arrived = emit_arrivals(e);
     if (event.op == Op::backward) emit_transposes(event, arrived);
-    Action action{.op = event.op, .stage = event.stage, .micro_batch = event.micro_batch};
+    Action action{.op = event.op, .layer = event.layer, .micro_batch = event.micro_batch};
     action.selective = event.selective;
     if (e % schedule_.events_per_micro_batch == 0) {
       action.waits.push_back(inputs_);
@@ -327,17 +327,17 @@ class Builder {
   /// A recomputation makes again what it makes: all saved tensors and inner outputs of a block, or
   /// (selective) what is marked.
   void add_forward_operands(Action& action, const ComputeEvent& event) {
-    const int s = event.stage;
-    const auto& stage = spec_.specs[s];
+    const int s = event.layer;
+    const auto& layer = spec_.specs[s];
     auto& operands = action.operands;
-    if (stage.output.rows > 0 && event.writes_output)
+    if (layer.output.rows > 0 && event.writes_output)
       operands.push_back(write_of(list_.buffers.activation(s)));
     if (s > 0) operands.push_back(read_of(input_of(s)));
-    for (int k = 0; k < static_cast<int>(stage.saved.size()); ++k) {
-      const bool made = !action.selective || stage.saved[k].cheap;
+    for (int k = 0; k < static_cast<int>(layer.saved.size()); ++k) {
+      const bool made = !action.selective || layer.saved[k].recomputed;
       operands.push_back({list_.buffers.saved(s, k), Slot::saved, made ? Access::write : Access::read});
     }
-    const auto& scratch = action.selective ? stage.recompute_scratch : stage.forward_scratch;
+    const auto& scratch = action.selective ? layer.recompute_scratch : layer.forward_scratch;
     for (int k = 0; k < static_cast<int>(scratch.size()); ++k) {
       operands.push_back(write_of(
           action.selective ? list_.buffers.recompute_scratch(s, k) : list_.buffers.forward_scratch(s, k),
@@ -348,33 +348,33 @@ class Builder {
   /// The gradient of the residual stream is that of the output, then that of the input, in place. Saved
   /// tensors may be overwritten.
   void add_backward_operands(Action& action, const ComputeEvent& event) {
-    const int s = event.stage;
-    const auto& stage = spec_.specs[s];
+    const int s = event.layer;
+    const auto& layer = spec_.specs[s];
     auto& operands = action.operands;
     const bool is_loss = s + 1 == static_cast<int>(spec_.specs.size());
     const BufferId residual = list_.buffers.residual_gradient();
     operands.push_back({residual, Slot::residual_gradient, is_loss ? Access::write : Access::both});
-    for (int k = 0; !is_loss && k < static_cast<int>(stage.saved.size()); ++k)
+    for (int k = 0; !is_loss && k < static_cast<int>(layer.saved.size()); ++k)
       operands.push_back(both_of(list_.buffers.saved(s, k), Slot::saved));
-    if (s > 0 && (is_loss || stage.keeps_input)) operands.push_back(read_of(input_of(s)));
-    for (int k = 0; k < static_cast<int>(stage.backward_scratch.size()); ++k)
+    if (s > 0 && (is_loss || layer.keeps_input)) operands.push_back(read_of(input_of(s)));
+    for (int k = 0; k < static_cast<int>(layer.backward_scratch.size()); ++k)
       operands.push_back(write_of(list_.buffers.backward_scratch(s, k), Slot::scratch));
-    for (const auto& use : stage.parameters)
+    for (const auto& use : layer.parameters)
       operands.push_back(gradient_operand(use.parameter, event, action.waits));
   }
 
   void add_common_operands(Action& action, const ComputeEvent& event) {
-    const auto& stage = spec_.specs[event.stage];
+    const auto& layer = spec_.specs[event.layer];
     const auto& lasting = list_.program.persistent;
-    const bool is_loss = event.stage + 1 == static_cast<int>(spec_.specs.size());
+    const bool is_loss = event.layer + 1 == static_cast<int>(spec_.specs.size());
     auto& operands = action.operands;
-    for (const auto& use : stage.parameters) {
+    for (const auto& use : layer.parameters) {
       const bool is_read = reads_parameter(spec_, event, use);
       const BufferId source = is_read ? source_[unit_of_[use.parameter]] : BufferId::none;
-      require(!is_read || source != BufferId::none, "a stage reads parameters that are nowhere");
+      require(!is_read || source != BufferId::none, "a layer reads parameters that are nowhere");
       operands.push_back(read_of(source, Slot::parameter, parts_[use.parameter]));
     }
-    const std::vector<int>& weights = fp8_weights_[event.stage];
+    const std::vector<int>& weights = fp8_weights_[event.layer];
     const bool transposed = event.op == Op::backward;
     for (const int w : weights) {
       const Fp8WeightPlace& weight = list_.buffers.fp8_weights()[w];
@@ -384,7 +384,7 @@ class Builder {
     for (const int w : weights)
       operands.push_back(
           read_of(transposed ? list_.buffers.transposed(w) : BufferId::none, Slot::transposed));
-    for (const BufferId cache : lasting.kv_cache[event.stage])
+    for (const BufferId cache : lasting.kv_cache[event.layer])
       operands.push_back(both_of(cache, Slot::kv_cache));
     for (const BufferId constant : lasting.constants) operands.push_back(read_of(constant, Slot::constant));
     operands.push_back(read_of(lasting.inputs.at(event.micro_batch), Slot::batch));
@@ -400,7 +400,7 @@ class Builder {
     const UnitPlan& plan = list_.units[unit];
     if (!plan.trained) return write_of(BufferId::none, Slot::parameter_gradient);
     const bool travels = plan.reduced && !plan.cast_gradient;  // otherwise its reduce buffer travels
-    if (travels && live_gradients_.insert(unit).second) wait_for_travelling(unit, waits);
+    if (travels && live_gradients_.insert(unit).second) wait_for_reductions(unit, waits);
     const bool per_micro_batch = plan.reduced && (!spec_.accumulate_unsharded || in_tree());
     const std::pair<int, int> key{parameter, per_micro_batch ? event.micro_batch : 0};
     const bool first = written_.insert(key).second;
@@ -412,18 +412,18 @@ class Builder {
 
   /// One gradient may still be travelling while the next is computed, unless it is of the same unit; those
   /// before it must have left.
-  void wait_for_travelling(int unit, std::vector<int>& waits) {
-    if (travelling_.empty()) return;
-    const auto& latest = list_.program.actions[travelling_.back()];
-    const auto kept = latest.unit == unit ? travelling_.end() : travelling_.end() - 1;
-    if (kept == travelling_.begin()) return;
+  void wait_for_reductions(int unit, std::vector<int>& waits) {
+    if (pending_reductions_.empty()) return;
+    const auto& latest = list_.program.actions[pending_reductions_.back()];
+    const auto kept = latest.unit == unit ? pending_reductions_.end() : pending_reductions_.end() - 1;
+    if (kept == pending_reductions_.begin()) return;
     waits.push_back(*(kept - 1));
-    travelling_.erase(travelling_.begin(), kept);
+    pending_reductions_.erase(pending_reductions_.begin(), kept);
   }
 
   bool writes_gradient(const ComputeEvent& event, int unit) const {
     if (event.op != Op::backward || !list_.units[unit].trained) return false;
-    const auto& uses = spec_.specs[event.stage].parameters;
+    const auto& uses = spec_.specs[event.layer].parameters;
     return std::any_of(uses.begin(), uses.end(),
                        [&](const auto& use) { return unit_of_[use.parameter] == unit; });
   }
@@ -458,15 +458,15 @@ class Builder {
     BufferId gradient = list_.buffers.unsharded_gradient(unit);
     if (list_.units[unit].cast_gradient) {
       Action cast{.op = Op::cast_grads, .unit = unit, .micro_batch = m};
-      wait_for_travelling(unit, cast.waits);
+      wait_for_reductions(unit, cast.waits);
       cast.operands = {read_of(gradient), write_of(list_.buffers.reduce_buffer(unit))};
       list_.push(std::move(cast));
       gradient = list_.buffers.reduce_buffer(unit);
     }
     const bool adds = m > 0 && !spec_.accumulate_unsharded;
     const BufferId shard = list_.buffers.sharded_gradient(unit);
-    travelling_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
-    if (joins_groups(spec_, unit) && m + 1 == spec_.micro_batches) push_join(list_, unit, m, 0);
+    pending_reductions_.push_back(push_reduction(list_, {unit, m, gradient, shard, adds}));
+    if (has_replicas(spec_, unit) && m + 1 == spec_.micro_batches) push_all_reduce(list_, unit, m, 0);
   }
 
   /// The same in the order of a tree.
@@ -474,7 +474,7 @@ class Builder {
     const int reduction = sums_.end_micro_batch(unit, m);
     if (reduction < 0) return;
     live_gradients_.erase(unit);
-    travelling_.push_back(reduction);
+    pending_reductions_.push_back(reduction);
   }
 
   bool in_tree() const { return spec_.sum_order == SumOrder::tree; }
@@ -484,17 +484,17 @@ class Builder {
   GradientSums sums_;
   Schedule schedule_;
   std::vector<int> unit_of_;
-  std::vector<std::vector<int>> fp8_weights_;  // per stage: numbers of its weights in 8 bits
+  std::vector<std::vector<int>> fp8_weights_;  // per layer: numbers of its weights in 8 bits
   std::vector<bool> is_cast_;                  // per unit: its shard, to 8 bits
   std::vector<Part> parts_;                    // per parameter
-  std::vector<BufferId> source_;               // per unit: where stages read it now
+  std::vector<BufferId> source_;               // per unit: where layers read it now
   std::vector<std::vector<int>> first_at_, last_at_, issued_at_;  // residencies per event and issue point
   std::vector<std::map<int, int>> arrivals_;                      // per residency and unit: see emit_unshard
   std::vector<std::vector<int>> leaves_after_, returns_before_, left_at_, read_at_;  // host stays per event
   std::vector<int> copied_out_, copied_back_;                                        // per host stay: actions
-  std::vector<bool> has_returned_;         // per stage: its output is where it came back to
+  std::vector<bool> has_returned_;         // per layer: its output is where it came back to
   std::set<int> live_gradients_;           // units whose unsharded gradient is being written
-  std::vector<int> travelling_;            // reductions that nothing has waited for yet
+  std::vector<int> pending_reductions_;    // reductions that nothing has waited for yet
   std::set<std::pair<int, int>> written_;  // (parameter, micro-batch)
   int inputs_ = -1;
 };

@@ -34,14 +34,14 @@ const char* to_string(Access access) {
   return kNames.at(static_cast<std::size_t>(access));
 }
 
-std::string name_of(const model::StageSpec& stage) { return stage.module.empty() ? "root" : stage.module; }
+std::string name_of(const model::LayerSpec& layer) { return layer.module.empty() ? "root" : layer.module; }
 
-std::string to_string(const Action& action, const std::vector<model::StageSpec>& specs,
+std::string to_string(const Action& action, const std::vector<model::LayerSpec>& specs,
                       const std::vector<Unit>& units) {
   std::string text = to_string(action.op);
   if (action.payload != CopyPayload::none) text += fmt::format(" {}", to_string(action.payload));
   if (action.micro_batch >= 0) text += fmt::format(" mb{}", action.micro_batch);
-  if (action.stage >= 0) text += fmt::format(" stage {} ({})", action.stage, name_of(specs[action.stage]));
+  if (action.layer >= 0) text += fmt::format(" layer {} ({})", action.layer, name_of(specs[action.layer]));
   if (action.unit >= 0) text += fmt::format(" unit {} ({})", action.unit, units[action.unit].name);
   if (action.pass) text += action.pass == Pass::forward ? " fwd" : " bwd";
   return text;
@@ -60,7 +60,7 @@ std::vector<OperandLine> operand_lines(const Program& program, const Action& act
   return lines;
 }
 
-std::string format_actions(const Program& program, const std::vector<model::StageSpec>& specs,
+std::string format_actions(const Program& program, const std::vector<model::LayerSpec>& specs,
                            const std::vector<Unit>& units) {
   std::string text;
   for (int i = 0; i < program.size(); ++i) {

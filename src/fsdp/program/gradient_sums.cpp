@@ -45,7 +45,7 @@ int push_reduction(Emission& list, const Reduction& r) {
   return list.last_reduction;
 }
 
-int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits) {
+int push_all_reduce(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits) {
   const ProgramSpec& spec = list.spec;
   const Unit& of = spec.units[unit];
   const BufferId shard = list.buffers.sharded_gradient(unit, sum);
@@ -60,7 +60,7 @@ int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<in
                  .micro_batch = micro_batch,
                  .ranks = Ranks::replicate_group,
                  .operands = {{shard, Slot::input, of.state_parts > 1 ? Access::both : Access::read},
-                              write_of(list.buffers.joined_gradient(unit, sum)),
+                              write_of(list.buffers.all_reduced_gradient(unit, sum)),
                               workspace_operand(list, stream, workspace)},
                  .waits = std::move(waits),
                  .bytes = list.bytes_of(shard)});
@@ -106,7 +106,7 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
   }
   add_pending(unit);
   const BufferId gradient = list_.buffers.unsharded_gradient(unit);
-  if (!joins_groups(spec_, unit)) {
+  if (!has_replicas(spec_, unit)) {
     const auto term = sums.between.begin_added_term();
     reduce(unit, micro_batch, gradient, term.buffer, term.adds);
     sums.pending = between_subtrees(unit, sums.between.end_term(term));
@@ -125,7 +125,7 @@ int GradientSums::add_micro_batch(int unit, int micro_batch) {
     sums.within.end();
   }
   const int subtree = sums.between.begin_term(), reduced = sums.reduction;
-  sums.reduction = push_join(list_, unit, micro_batch, subtree, {list_.last_compute});
+  sums.reduction = push_all_reduce(list_, unit, micro_batch, subtree, {list_.last_compute});
   sums.pending = between_subtrees(unit, sums.between.end_term({subtree}));
   return reduced;
 }
@@ -156,7 +156,8 @@ std::vector<GradientSums::Addition> GradientSums::between_subtrees(
     int unit, const std::vector<PartialSums::Addition>& additions) {
   std::vector<Addition> result;
   for (const auto& [from, to] : additions)
-    result.push_back({list_.buffers.joined_gradient(unit, from), list_.buffers.joined_gradient(unit, to)});
+    result.push_back(
+        {list_.buffers.all_reduced_gradient(unit, from), list_.buffers.all_reduced_gradient(unit, to)});
   return result;
 }
 

@@ -20,14 +20,14 @@ struct Reduction {
 int push_reduction(Emission& list, const Reduction& reduction);
 
 /// Hybrid: whether sums within the groups are to be joined.
-inline bool joins_groups(const ProgramSpec& spec, int unit) {
+inline bool has_replicas(const ProgramSpec& spec, int unit) {
   return spec.units[unit].shards > 1 && spec.replicas > 1;
 }
 
 /// Hybrid: a sharded gradient is complete within the group. One all-reduce of the shard, in place, joins the groups, or a
-/// reduce-scatter: see BufferTable::joined_gradient().
+/// reduce-scatter: see BufferTable::all_reduced_gradient().
 /// @param sum of partial sums
-int push_join(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits = {});
+int push_all_reduce(Emission& list, int unit, int micro_batch, int sum, std::vector<int> waits = {});
 
 /// SumOrder::tree. What is added on a rank are the sums of subtrees (see micro_batches_of_subtree()): each micro-batch has a
 /// gradient of its own, which is reduced at once, or, with ProgramSpec::accumulate_unsharded, with those of its subtree.

@@ -13,9 +13,9 @@ class Scheduler {
   Scheduler(const ProgramSpec& spec, const std::vector<bool>& in_place)
       : spec_(spec),
         in_place_(in_place),
-        stages_(static_cast<int>(spec.specs.size())),
+        layers_(static_cast<int>(spec.specs.size())),
         unit_of_(unit_of_parameter(spec.units, spec.parameters.size())) {
-    first_trained_ = first_trained_stage();
+    first_trained_ = first_trained_layer();
   }
 
   Schedule run() {
@@ -33,24 +33,24 @@ class Scheduler {
 
  private:
   /// The backward pass ends with it: nothing before it needs a gradient.
-  int first_trained_stage() const {
-    for (int s = 0; s < stages_; ++s) {
+  int first_trained_layer() const {
+    for (int s = 0; s < layers_; ++s) {
       const auto& uses = spec_.specs[s].parameters;
       if (std::any_of(uses.begin(), uses.end(), [&](const auto& use) { return trained(use.parameter); }))
         return s;
     }
     require(spec_.forward_only, "a step that trains nothing");
-    return stages_;
+    return layers_;
   }
   bool trained(int parameter) const { return !spec_.units[unit_of_[parameter]].frozen; }
 
   void add_events(int m) {
     auto& events = made_.events;
-    const int forwards = spec_.forward_only ? stages_ : stages_ - 1;
+    const int forwards = spec_.forward_only ? layers_ : layers_ - 1;
     for (int s = 0; s < forwards; ++s) events.push_back({s, m, Op::forward});
     if (spec_.forward_only) return;
-    for (int s = stages_ - 1; s >= first_trained_; --s) {
-      if (s < stages_ - 1) add_recomputation(s, m);
+    for (int s = layers_ - 1; s >= first_trained_; --s) {
+      if (s < layers_ - 1) add_recomputation(s, m);
       events.push_back({s, m, Op::backward});
     }
   }
@@ -58,11 +58,11 @@ class Scheduler {
   Checkpointing checkpointing_of(int s) const {
     const int block = spec_.blocks.empty() ? -1 : spec_.blocks.at(s);
     if (block >= 0) return spec_.checkpointing.of(static_cast<std::size_t>(block));
-    // Outside of blocks there are cheap tensors only where all of them are recomputed.
+    // Outside of blocks there are recomputed tensors only where all of them are recomputed.
     return spec_.checkpointing == Checkpointing::selective ? Checkpointing::selective : Checkpointing::none;
   }
 
-  /// What must run again before the backward of stage `s`.
+  /// What must run again before the backward of layer `s`.
   void add_recomputation(int s, int m) {
     const Checkpointing checkpointing = checkpointing_of(s);
     if (checkpointing == Checkpointing::none) return;
@@ -77,13 +77,14 @@ class Scheduler {
       made_.events.push_back({s, m, Op::recompute, false});
     } else {
       const auto& saved = spec_.specs[s].saved;
-      const bool some = std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.cheap; });
+      const bool some =
+          std::any_of(saved.begin(), saved.end(), [](const auto& item) { return item.recomputed; });
       if (some) made_.events.push_back({s, m, Op::recompute, false, true});
     }
   }
 
   bool reads_unit(const ComputeEvent& event, int unit) const {
-    const auto& uses = spec_.specs[event.stage].parameters;
+    const auto& uses = spec_.specs[event.layer].parameters;
     return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
       return unit_of_[use.parameter] == unit && reads_parameter(spec_, event, use);
     });
@@ -92,7 +93,7 @@ class Scheduler {
   /// The loss event stands between forward and backward and belongs to both.
   void add_residencies(int m) {
     const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
-    const int loss = begin + stages_ - 1;
+    const int loss = begin + layers_ - 1;
     for (int u = 0; u < static_cast<int>(spec_.units.size()); ++u) {
       if (spec_.units[u].follows) continue;
       const auto parts = with_followers(spec_.units, u);
@@ -123,7 +124,7 @@ class Scheduler {
   }
 
   /// With prefetch, a unit is gathered as soon as the limit allows, but not before its own copy of the
-  /// micro-batch before is freed. A stage that needs more units at once than the limit has them
+  /// micro-batch before is freed. A layer that needs more units at once than the limit has them
   /// nevertheless.
   void choose_issue_points() {
     IssuePoint earliest;  // gathers are issued in the order of use
@@ -145,18 +146,18 @@ class Scheduler {
     }
   }
 
-  /// What the backward pass reads of a stage's output, unless it would come back at once. The copies have the
-  /// time of two stages in either direction, so that the memory of two or three outputs is enough.
+  /// What the backward pass reads of a layer's output, unless it would come back at once. The copies have the
+  /// time of two layers in either direction, so that the memory of two or three outputs is enough.
   void add_host_stays(int m) {
     constexpr int kAhead = 2;
     const int begin = m * made_.events_per_micro_batch, end = begin + made_.events_per_micro_batch;
-    const int loss = begin + stages_ - 1;
+    const int loss = begin + layers_ - 1;
     const auto& events = made_.events;
-    for (int s = 0; s + 1 + kAhead < stages_ - 1; ++s) {
+    for (int s = 0; s + 1 + kAhead < layers_ - 1; ++s) {
       int read = loss;
       while (read < end && !touches_output(events[read], s)) ++read;
-      if (read == end || events[read].stage == s) continue;  // not needed, or made again
-      // Two stages' backward passes, with what they recompute, however many of them a block has.
+      if (read == end || events[read].layer == s) continue;  // not needed, or made again
+      // Two layers' backward passes, with what they recompute, however many of them a block has.
       int returns = read, ahead = 0;
       while (returns - 1 > loss && (ahead < kAhead || events[returns - 1].op == Op::recompute)) {
         --returns;
@@ -168,13 +169,13 @@ class Scheduler {
   }
   bool touches_output(const ComputeEvent& event, int s) const {
     const bool recomputes = event.op == Op::recompute;
-    if (event.stage == s) return recomputes && event.writes_output;
-    return event.stage == s + 1 && (recomputes || spec_.specs[s + 1].keeps_input);
+    if (event.layer == s) return recomputes && event.writes_output;
+    return event.layer == s + 1 && (recomputes || spec_.specs[s + 1].keeps_input);
   }
 
   const ProgramSpec& spec_;
   const std::vector<bool>& in_place_;
-  int stages_;
+  int layers_;
   int first_trained_ = 0;
   std::vector<int> unit_of_;
   Schedule made_;
@@ -192,9 +193,9 @@ std::vector<int> with_followers(const std::vector<Unit>& units, int unit) {
   return result;
 }
 
-bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::StageSpec::Use& use) {
+bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::LayerSpec::Use& use) {
   const bool backward = event.op == Op::backward;
-  const bool is_loss = event.stage + 1 == static_cast<int>(spec.specs.size());
+  const bool is_loss = event.layer + 1 == static_cast<int>(spec.specs.size());
   if (backward && is_loss) return use.forward || use.backward;
   return backward ? use.backward : use.forward;
 }

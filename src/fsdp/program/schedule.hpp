@@ -9,13 +9,13 @@
 
 namespace llampi::fsdp {
 
-/// A computation: one stage, forward or backward, in the order in which they run.
+/// A computation: one layer, forward or backward, in the order in which they run.
 struct ComputeEvent {
-  int stage;
+  int layer;
   int micro_batch;
   Op op;                      ///< forward, recompute, backward
-  bool writes_output = true;  ///< forward, recompute: false where nobody reads the stage's output
-  bool selective = false;     ///< recompute: only what BufferSpec::cheap marks
+  bool writes_output = true;  ///< forward, recompute: false where nobody reads the layer's output
+  bool selective = false;     ///< recompute: only what BufferSpec::recomputed marks
 };
 
 /// A point between computations.
@@ -35,9 +35,9 @@ struct Residency {
   IssuePoint issue = {};  ///< of the gather
 };
 
-/// A stretch of events during which a stage's output is in host memory. In events:
+/// A stretch of events during which a layer's output is in host memory. In events:
 struct HostStay {
-  int stage;
+  int layer;
   int leaves;   ///< after this one it is copied out
   int left;     ///< this one waits for that
   int returns;  ///< before this one it is copied back
@@ -57,7 +57,7 @@ Schedule make_schedule(const ProgramSpec& spec, const std::vector<bool>& in_plac
 /// The unit and what follows it.
 std::vector<int> with_followers(const std::vector<Unit>& units, int unit);
 
-/// Whether a stage reads a parameter in this event. The loss's backward is its forward too.
-bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::StageSpec::Use& use);
+/// Whether a layer reads a parameter in this event. The loss's backward is its forward too.
+bool reads_parameter(const ProgramSpec& spec, const ComputeEvent& event, const model::LayerSpec::Use& use);
 
 }  // namespace llampi::fsdp

@@ -45,7 +45,7 @@ class UpdateBuilder {
     if (const int last = found_beside ? list_.last_largest : list_.last_reduction; last >= 0)
       norm.waits.push_back(last);
     for (const int u : trained_)
-      norm.operands.push_back(read_of(list_.buffers.joined_gradient(u), Slot::gradient));
+      norm.operands.push_back(read_of(list_.buffers.all_reduced_gradient(u), Slot::gradient));
     norm.operands.push_back(found_beside ? both_of(kept_.norm_scalars, Slot::norm_scalars)
                                          : write_of(kept_.norm_scalars, Slot::norm_scalars));
     const int most_ranks = std::max(spec_.shards, spec_.replicas);
@@ -80,7 +80,7 @@ class UpdateBuilder {
     return list_.push(
         {.op = Op::update,
          .unit = unit,
-         .operands = {read_of(list_.buffers.joined_gradient(unit), Slot::gradient),
+         .operands = {read_of(list_.buffers.all_reduced_gradient(unit), Slot::gradient),
                       read_of(kept_.step_scalars, Slot::scalars),
                       both_of(state.master, Slot::master, of_master), both_of(state.exp_avg, Slot::exp_avg),
                       both_of(state.exp_avg_sq, Slot::exp_avg_sq), shard},
@@ -154,7 +154,7 @@ class UpdateBuilder {
 
   int emit_gradient_out(std::size_t k, std::vector<int> after) {
     const int unit = trained_[k];
-    const BufferId gradient = list_.buffers.joined_gradient(unit);
+    const BufferId gradient = list_.buffers.all_reduced_gradient(unit);
     return list_.push(copy_of(Op::d2h, unit, CopyPayload::gradient,
                               {{gradient, list_.buffers.host_gradient(unit)}}, std::move(after)));
   }
@@ -223,7 +223,7 @@ void emit_largest(Emission& list, int unit, int complete) {
       list.push({.op = Op::largest,
                  .stream = kBesideStream,
                  .unit = unit,
-                 .operands = {read_of(list.buffers.joined_gradient(unit), Slot::gradient),
+                 .operands = {read_of(list.buffers.all_reduced_gradient(unit), Slot::gradient),
                               write_of(list.program.persistent.norm_scalars, Slot::norm_scalars, own)},
                  .waits = {complete}});
 }

@@ -8,20 +8,20 @@ namespace llampi::fsdp {
 std::vector<std::string> ActionNames::all() const {
   std::vector<std::string> names;
   for (const auto& unit : units) names.push_back(unit.name);
-  for (const auto& stage : stages) names.push_back(name_of(stage));
+  for (const auto& layer : layers) names.push_back(name_of(layer));
   return names;
 }
 
 health::FlightOperation ActionNames::noted(const Action& action) const {
-  const int name = action.stage >= 0 ? static_cast<int>(units.size()) + action.stage : action.unit;
+  const int name = action.layer >= 0 ? static_cast<int>(units.size()) + action.layer : action.unit;
   return {to_string(action.op), name, action.bytes, action.micro_batch};
 }
 
 std::string ActionNames::range(const Action& action) const {
   std::string name = to_string(action.op);
   if (action.payload != CopyPayload::none) name += fmt::format(" {}", to_string(action.payload));
-  if (action.stage >= 0) {
-    name += " " + name_of(stages[static_cast<std::size_t>(action.stage)]);
+  if (action.layer >= 0) {
+    name += " " + name_of(layers[static_cast<std::size_t>(action.layer)]);
   } else if (action.unit >= 0) {
     name += " " + units[static_cast<std::size_t>(action.unit)].name;
   }

@@ -25,10 +25,10 @@ struct BoundProgram {
   bool on_host = false;  ///< the host has a part in it
 };
 
-/// By which the flight record and profilers call units and stages. Units, then stages: FlightOperation::name.
+/// By which the flight record and profilers call units and layers. Units, then layers: FlightOperation::name.
 struct ActionNames {
   const std::vector<Unit>& units;
-  const std::vector<model::StageSpec>& stages;
+  const std::vector<model::LayerSpec>& layers;
 
   std::vector<std::string> all() const;
   health::FlightOperation noted(const Action& action) const;

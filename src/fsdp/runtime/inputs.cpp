@@ -29,7 +29,7 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
   for (const auto& batch : micro_batches) {
     const auto values = batch.values();
     if (rooms.empty()) {
-      inputs.push_back({values, counts_of(batch), batch.past});
+      inputs.push_back({values, counts_of(batch), batch.kv_len});
       continue;
     }
     const Buffer& room = program[rooms.at(inputs.size())];
@@ -40,7 +40,7 @@ std::vector<PlacedInput> place_inputs(const Program& program, Arenas& arenas,
     const std::int64_t tokens = batch.token_count();
     std::fill(kept + 3 * tokens + batch.segments + 1, kept + 3 * tokens + counts.segments + 1,
               static_cast<std::int32_t>(tokens));
-    inputs.push_back({{kept, values.size()}, counts, batch.past});
+    inputs.push_back({{kept, values.size()}, counts, batch.kv_len});
   }
   return inputs;
 }

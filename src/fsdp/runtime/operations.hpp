@@ -32,7 +32,7 @@ struct SegmentCounts {
 struct PlacedInput {
   std::span<const std::int32_t> values;  ///< as in HostBatch
   SegmentCounts counts;
-  std::int64_t past;
+  std::int64_t kv_len;
 };
 
 /// What differs from one run of a program to the next.
@@ -105,9 +105,9 @@ void reduce_values(const RankContext& rank, comm::Group& group, device::Stream s
                    Tensor values, comm::ReduceOp op);
 
 struct BoundProgram;
-/// Lets the device prepare (device::Operations::prepare()) all that the stages of the program issue for so many
+/// Lets the device prepare (device::Operations::prepare()) all that the layers of the program issue for so many
 /// segments.
-void prepare_stages(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts);
+void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts);
 
 /// All of a training step.
 Operations all_operations(const RankContext& rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages: forward, recompute, backward; and casts.
+// Layers: forward, recompute, backward; and casts.
 #include <algorithm>
 #include <array>
 
@@ -12,11 +12,11 @@
 namespace llampi::fsdp {
 namespace {
 
-constexpr std::array kStageOps = {Op::forward, Op::recompute, Op::backward};
+constexpr std::array kLayerOps = {Op::forward, Op::recompute, Op::backward};
 
 device::Batch batch_of(const Call& call) {
   const PlacedInput& placed = call.run.micro_batches[static_cast<std::size_t>(call.action.micro_batch)];
-  return device::HostBatch::view_of(call[Slot::batch], placed.counts.segments, placed.past,
+  return device::HostBatch::view_of(call[Slot::batch], placed.counts.segments, placed.kv_len,
                                     placed.counts.lengths);
 }
 
@@ -30,7 +30,7 @@ std::vector<Accumulate> accumulate_of(const Action& action) {
   return result;
 }
 
-/// In the order of StageSpec::fp8_weights.
+/// In the order of LayerSpec::fp8_weights.
 std::vector<model::Fp8Weight> fp8_weights_of(const Call& call) {
   const auto scales = call.all(Slot::fp8_scales), transposed = call.all(Slot::transposed);
   std::vector<model::Fp8Weight> weights;
@@ -52,14 +52,14 @@ class Preparation final : public device::Operations {
   device::Operations& device_;
 };
 
-/// @param operations what the stage issues to
-void run_stage(const RankContext& rank, device::Operations& operations, const Call& call) {
+/// @param operations what the layer issues to
+void run_layer(const RankContext& rank, device::Operations& operations, const Call& call) {
   const Action& action = call.action;
   const device::Batch batch = batch_of(call);
   const auto accumulate = accumulate_of(action);
   const auto fp8_weights = fp8_weights_of(call);
   auto* const scalars = static_cast<optim::StepScalars*>(call[Slot::scalars].data);
-  model::StageContext context{.operations = operations,
+  model::LayerContext context{.operations = operations,
                               .batch = batch,
                               .seq_len = rank.options.batch.seq_len,
                               .dp_room = rank.options.batch.dp_room,
@@ -71,7 +71,7 @@ void run_stage(const RankContext& rank, device::Operations& operations, const Ca
                               .accumulate = accumulate,
                               .saved = call.all(Slot::saved),
                               .scratch = call.all(Slot::scratch),
-                              .kept = call.all(Slot::kv_cache),
+                              .kv_cache = call.all(Slot::kv_cache),
                               .constants = call.all(Slot::constant),
                               .fp8_weights = fp8_weights,
                               // What is computed again has been counted.
@@ -80,26 +80,26 @@ void run_stage(const RankContext& rank, device::Operations& operations, const Ca
                               .loss_sum = optim::loss_sums_of(scalars) + action.micro_batch,
                               .logits = {},
                               .logits_row = 0};
-  const model::Stage& stage = *rank.model.stages()[static_cast<std::size_t>(action.stage)];
+  const model::Layer& layer = *rank.model.layers()[static_cast<std::size_t>(action.layer)];
   if (action.op == Op::backward) {
-    stage.backward(context);
+    layer.backward(context);
   } else if (action.selective) {
-    stage.recompute(context);
+    layer.recompute(context);
   } else {
     if (call.run.logits_row >= 0) {
       context.logits = call.find(Slot::logits);
       context.logits_row = call.run.logits_row;
     }
-    stage.forward(context);
+    layer.forward(context);
   }
 }
 
 }  // namespace
 
 void add_compute(Operations& operations, const RankContext& rank) {
-  for (const Op op : kStageOps) {
+  for (const Op op : kLayerOps) {
     operations.add(op, [&rank](Call& call) -> std::unique_ptr<comm::Work> {
-      run_stage(rank, rank.device, call);
+      run_layer(rank, rank.device, call);
       return nullptr;
     });
   }
@@ -113,15 +113,15 @@ void add_compute(Operations& operations, const RankContext& rank) {
   operations.add(Op::reshard, [](Call&) -> std::unique_ptr<comm::Work> { return nullptr; });
 }
 
-void prepare_stages(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {
+void prepare_layers(const RankContext& rank, const BoundProgram& bound, const SegmentCounts& counts) {
   Preparation preparation(rank.device);
   for (std::size_t i = 0; i < bound.actions.size(); ++i) {
     const Action& action = bound.program->actions[i];
-    if (std::ranges::find(kStageOps, action.op) == kStageOps.end()) continue;
+    if (std::ranges::find(kLayerOps, action.op) == kLayerOps.end()) continue;
     const std::vector<PlacedInput> inputs(static_cast<std::size_t>(action.micro_batch) + 1,
-                                          PlacedInput{.values = {}, .counts = counts, .past = 0});
+                                          PlacedInput{.values = {}, .counts = counts, .kv_len = 0});
     const RunInputs run{inputs};
-    run_stage(rank, preparation,
+    run_layer(rank, preparation,
               {.action = action, .tensors = bound.actions[i].tensors, .run = run, .record = nullptr});
   }
 }

@@ -29,7 +29,7 @@ void pack(device::HostBatch& batch, const std::vector<std::int64_t>& lengths) {
     for (std::int64_t t = 0; t < length; ++t)
       batch.positions()[static_cast<std::size_t>(end + t)] = static_cast<std::int32_t>(t);
     end += length;
-    batch.segment_offsets()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
+    batch.cu_seqlens()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
   }
   ASSERT_EQ(end, batch.token_count());
 }

@@ -28,7 +28,7 @@ void divide(device::HostBatch& batch, std::int64_t seq_len, std::int64_t segment
       const std::int64_t end = s * seq_len + (d + 1) * seq_len / documents;
       for (std::int64_t t = begin; t < end; ++t)
         batch.positions()[static_cast<std::size_t>(t)] = static_cast<std::int32_t>(t - begin);
-      batch.segment_offsets()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
+      batch.cu_seqlens()[static_cast<std::size_t>(++batch.segments)] = static_cast<std::int32_t>(end);
     }
   }
 }

@@ -82,18 +82,18 @@ TEST(Binding, GivesRanksCoresOfTheirOwnUntilItEnds) {
 TEST(Binding, TakesThreadsAlongThatAreThere) {
   std::mutex mutex;
   std::condition_variable changed;
-  int stage = 0;
+  int layer = 0;
   std::vector<int> of_thread;
   std::thread thread([&] {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return stage == 1; });
+    changed.wait(lock, [&] { return layer == 1; });
     of_thread = own_cores();
   });
   {
     const Bound bound = bind(1);
     {
       const std::lock_guard lock(mutex);
-      stage = 1;
+      layer = 1;
     }
     changed.notify_one();
     thread.join();

@@ -13,7 +13,7 @@
 
 namespace {
 
-// The smallest tensor of a stage in the case below, a norm's statistics aside, has 8 KiB.
+// The smallest tensor of a layer in the case below, a norm's statistics aside, has 8 KiB.
 constexpr std::size_t kLarge = 4096;
 
 std::atomic<std::int64_t> large_allocations = 0;

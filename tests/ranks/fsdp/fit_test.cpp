@@ -73,7 +73,7 @@ class Fit : public ::testing::Test {
 
   std::unique_ptr<model::Model> model_ = llama();
   EngineOptions options_;
-  RankGroups groups_;
+  DeviceMesh groups_;
 };
 
 TEST_F(Fit, IsKnownToTheByte) {
@@ -101,7 +101,7 @@ TEST_F(Fit, AdvisesFullShardWithoutWhatOnlyOtherStrategiesHave) {
   options_.shard_group_size = 2;
   options_.shard_optimizer_over_replicas = options_.all_reduce_stream = true;
   groups_ = make_groups(options_.strategy, {0, 0, 0, 0}, 2);
-  const auto fits = [](const auto&, const RankGroups& groups) { return groups.replica_count() == 1; };
+  const auto fits = [](const auto&, const DeviceMesh& groups) { return groups.replica_count() == 1; };
   const auto sizes = device::make_cpu_sizes(1);
   const auto found = find_fit({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits});
   ASSERT_TRUE(found);
@@ -124,7 +124,7 @@ TEST_F(Fit, GivesAttentionAsMuchRoomAsThereIs) {
     return compile_model(*model_, options, groups_, *sizes, comm::Backend::nccl).arena_bytes[0];
   };
   const auto room_in = [&](std::int64_t arena_bytes) {
-    const auto fits = [&](const auto& arenas, const RankGroups&) { return arenas[0] <= arena_bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= arena_bytes; };
     return fitting_dp_room({*model_, options_, groups_, *sizes, comm::Backend::nccl, fits}, all);
   };
   ASSERT_LT(arena_with(all / 4), arena_with(all));
@@ -142,7 +142,7 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
     return sum(arenas(options));
   };
   const auto chosen = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const RankGroups&) { return sum(arenas) <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
     return to_string(fitting_checkpointing({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}));
   };
   for (const char* text : {"none", "selective 1, none", "selective", "feed_forward 2, selective",
@@ -158,7 +158,7 @@ TEST_F(Fit, RecomputesNoMoreThanItMust) {
   EXPECT_EQ(chosen(0), "full");
 }
 
-/// Counted by hand: of one stage with weights of `elements`.
+/// Counted by hand: of one layer with weights of `elements`.
 double forward_operations(double elements, double tokens) { return 2 * elements * tokens; }
 
 TEST_F(Fit, CountsWhatRecomputationAndCopiesAdd) {
@@ -194,7 +194,7 @@ TEST_F(Fit, ResidualsGoToTheHostWhereThatAddsLess) {
     return compile_model(model, options, groups_, *sizes, comm::Backend::nccl).arena_bytes;
   };
   const auto chosen = [&](const model::Model& model, std::int64_t device_bytes, std::int64_t host_bytes) {
-    const auto fits = [&](const auto& arenas, const RankGroups&) {
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) {
       return arenas[0] <= device_bytes && arenas[1] <= host_bytes;
     };
     const auto kept = fitting_activations({model, options_, groups_, *sizes, comm::Backend::nccl, fits});
@@ -229,7 +229,7 @@ TEST_F(Fit, ResidualsGoToTheHostWhereNothingElseFits) {
     return compile_model(*deep, options, groups_, *sizes).arena_bytes[0];
   };
   const auto chosen = [&](std::int64_t bytes) {
-    const auto fits = [&](const auto& arenas, const RankGroups&) { return arenas[0] <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return arenas[0] <= bytes; };
     return fitting_activations({*deep, options_, groups_, *sizes, comm::Backend::mpi, fits});
   };
   ASSERT_LT(device_bytes(true), device_bytes(false));
@@ -250,7 +250,7 @@ TEST_F(Fit, MicroBatchesAreAsLargeAsFitsAndAsHelps) {
     return sum(arenas(options));
   };
   const auto chosen = [&](std::int64_t bytes, std::int64_t enough) {
-    const auto fits = [&](const auto& arenas, const RankGroups&) { return sum(arenas) <= bytes; };
+    const auto fits = [&](const auto& arenas, const DeviceMesh&) { return sum(arenas) <= bytes; };
     return fitting_micro_batch({*model_, options_, groups_, *sizes, comm::Backend::mpi, fits}, enough);
   };
   const std::int64_t length = options_.batch.seq_len, any = 1000 * length;

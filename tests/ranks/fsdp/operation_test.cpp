@@ -97,8 +97,8 @@ TEST(AnotherOperation, IsRun) {
                              call[Slot::workspace], call.action.stream);
   });
   const std::vector<Unit> units;
-  const std::vector<model::StageSpec> stages;
-  const BoundProgram bound = bind(program, arenas, {world.rank(), world.size()}, operations, {units, stages});
+  const std::vector<model::LayerSpec> layers;
+  const BoundProgram bound = bind(program, arenas, {world.rank(), world.size()}, operations, {units, layers});
 
   float* start = arenas.at(program[doubling.start]).as<float>();
   std::iota(start, start + kElements, static_cast<float>(world.rank()));

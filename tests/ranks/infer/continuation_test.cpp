@@ -45,7 +45,7 @@ std::vector<double> whole_logits(fsdp::Engine& engine, const std::vector<std::in
   std::copy(tokens.begin(), tokens.begin() + length, batch.tokens().begin());
   std::fill(batch.labels().begin(), batch.labels().end(), -1);
   std::iota(batch.positions().begin(), batch.positions().end(), 0);
-  batch.segment_offsets()[1] = static_cast<std::int32_t>(shape);
+  batch.cu_seqlens()[1] = static_cast<std::int32_t>(shape);
   batch.segments = 1;
   return engine.logits(batch, length - 1);
 }

@@ -71,7 +71,7 @@ device::HostBatch batch_of(std::span<const Sequence> sequences, std::int64_t slo
   for (std::int64_t s = 0; s < slots; ++s) {
     const std::int64_t begin = s * seq_len;
     std::iota(batch.positions().begin() + begin, batch.positions().begin() + begin + seq_len, 0);
-    batch.segment_offsets()[s + 1] = static_cast<std::int32_t>(begin + seq_len);
+    batch.cu_seqlens()[s + 1] = static_cast<std::int32_t>(begin + seq_len);
     if (s >= std::ssize(sequences)) continue;
     std::copy_n(sequences[s].begin(), seq_len, batch.tokens().begin() + begin);
     std::copy_n(sequences[s].begin() + 1, seq_len, batch.labels().begin() + begin);

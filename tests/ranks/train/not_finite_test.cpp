@@ -21,39 +21,39 @@ using ::testing::MatchesRegex;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr std::int64_t kSeqLen = 8;
 
-/// Of one stage, whose backward pass writes a number that is not finite into its first gradient, on one rank.
-class BadStage final : public model::Stage {
+/// Of one layer, whose backward pass writes a number that is not finite into its first gradient, on one rank.
+class BadLayer final : public model::Layer {
  public:
-  BadStage(const model::Stage& inner, bool bad) : inner_(inner), bad_(bad) {}
-  model::StageSpec spec(model::BatchShape batch, DType compute,
+  BadLayer(const model::Layer& inner, bool bad) : inner_(inner), bad_(bad) {}
+  model::LayerSpec spec(model::BatchShape batch, DType compute,
                         const device::OperationSizes& sizes) const override {
     return inner_.spec(batch, compute, sizes);
   }
-  void forward(model::StageContext& context) const override { inner_.forward(context); }
-  void recompute(model::StageContext& context) const override { inner_.recompute(context); }
-  void backward(model::StageContext& context) const override {
+  void forward(model::LayerContext& context) const override { inner_.forward(context); }
+  void recompute(model::LayerContext& context) const override { inner_.recompute(context); }
+  void backward(model::LayerContext& context) const override {
     inner_.backward(context);
     if (bad_) context.parameter_gradients[0].as<float>()[0] = kNaN;
   }
 
  private:
-  const model::Stage& inner_;
+  const model::Layer& inner_;
   bool bad_;
 };
 
-/// A Llama of which the stages `bad` write bad gradients.
+/// A Llama of which the layers `bad` write bad gradients.
 class BadModel final : public model::Model {
  public:
   BadModel(std::unique_ptr<model::Model> inner, const std::vector<std::size_t>& bad)
       : inner_(std::move(inner)) {
-    for (std::size_t s = 0; s < inner_->stages().size(); ++s) {
-      stages_.push_back(
-          std::make_unique<BadStage>(*inner_->stages()[s], std::count(bad.begin(), bad.end(), s) > 0));
+    for (std::size_t s = 0; s < inner_->layers().size(); ++s) {
+      layers_.push_back(
+          std::make_unique<BadLayer>(*inner_->layers()[s], std::count(bad.begin(), bad.end(), s) > 0));
     }
   }
   const std::vector<model::Module>& modules() const override { return inner_->modules(); }
   const std::vector<model::Parameter>& parameters() const override { return inner_->parameters(); }
-  const std::vector<std::unique_ptr<model::Stage>>& stages() const override { return stages_; }
+  const std::vector<std::unique_ptr<model::Layer>>& layers() const override { return layers_; }
   std::vector<model::BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
     return inner_->constants(seq_len, compute);
   }
@@ -66,7 +66,7 @@ class BadModel final : public model::Model {
 
  private:
   std::unique_ptr<model::Model> inner_;
-  std::vector<std::unique_ptr<model::Stage>> stages_;
+  std::vector<std::unique_ptr<model::Layer>> layers_;
 };
 
 /// The engine of a small Llama, and steps of it.
@@ -135,7 +135,7 @@ TEST_F(NotFinite, ABadParameterIsNamed) {
 
 TEST_F(NotFinite, TheFirstUnitWithABadGradientIsNamedAndWhoHoldsIt) {
   const auto device = device::make_cpu_device(1);
-  // Stages: embedding, attention 0, MLP 0, attention 1, MLP 1, loss. Of rank 0's gradients only.
+  // Layers: embedding, attention 0, MLP 0, attention 1, MLP 1, loss. Of rank 0's gradients only.
   for (const auto& offload : {fsdp::Offload{}, fsdp::Offload{.optimizer = true}}) {
     const BadModel bad(model(),
                        world().rank() == 0 ? std::vector<std::size_t>{3, 5} : std::vector<std::size_t>{});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traces of a run, read from its files. Nothing here knows the list of actions; units, stages and
+// The traces of a run, read from its files. Nothing here knows the list of actions; units, layers and
 // parameters are asked for, since the trace names them.
 #pragma once
 
@@ -22,7 +22,7 @@ namespace llampi::test {
 /// An event of a trace, in the order in which they were issued.
 struct TraceEvent {
   std::string op, name, pass, cargo;
-  int unit = -1, stage = -1, micro_batch = -1, stream = -1;
+  int unit = -1, layer = -1, micro_batch = -1, stream = -1;
   std::int64_t bytes = 0;
   std::vector<int> ranks;
   double begin = 0, end = 0;  // microseconds
@@ -42,7 +42,7 @@ inline Events read_trace(const std::filesystem::path& file) {
     TraceEvent e;
     e.op = json["cat"], e.name = json["name"];
     e.pass = args.value("pass", ""), e.cargo = args.value("cargo", "");
-    e.unit = args.value("unit", -1), e.stage = args.value("stage", -1);
+    e.unit = args.value("unit", -1), e.layer = args.value("stage", -1);
     e.micro_batch = args.value("micro_batch", -1), e.stream = json["tid"];
     e.bytes = args.value("bytes", std::int64_t{0});
     e.ranks = args.value("ranks", std::vector<int>());
@@ -65,7 +65,7 @@ struct Stay {
 /// The traces of all ranks of a run.
 struct Recorded {
   train::Config config;
-  train::CompiledRun run;  // its units, stages and parameters; not its actions
+  train::CompiledRun run;  // its units, layers and parameters; not its actions
   std::vector<Events> ranks;
 
   const std::vector<fsdp::Unit>& units() const { return run.compiled.units; }
@@ -75,16 +75,16 @@ struct Recorded {
   }
   bool trained(int unit) const { return !units()[unit].frozen; }
   bool is_loss(const TraceEvent& e) const {
-    return e.stage + 1 == static_cast<int>(run.compiled.specs.size());
+    return e.layer + 1 == static_cast<int>(run.compiled.specs.size());
   }
   bool behind_loss(const TraceEvent& e) const {
     return e.op == "recompute" || (e.op == "backward" && !is_loss(e));
   }
-  /// The stage reads parameters of this unit or of what follows it.
+  /// The layer reads parameters of this unit or of what follows it.
   bool reads(const TraceEvent& e, int unit) const {
     if (!e.computes()) return false;
     const auto unit_of = fsdp::unit_of_parameter(units(), run.model->parameters().size());
-    const auto& uses = run.compiled.specs[e.stage].parameters;
+    const auto& uses = run.compiled.specs[e.layer].parameters;
     return std::any_of(uses.begin(), uses.end(), [&](const auto& use) {
       const bool read = e.op != "backward" ? use.forward : use.backward || (is_loss(e) && use.forward);
       return read && leader(unit_of[use.parameter]) == unit;

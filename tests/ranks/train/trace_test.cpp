@@ -406,7 +406,7 @@ TEST_F(Traces, RecomputationRepeatsNoGather) {
         if (events[i].op != "recompute") continue;
         ++recomputed;
         int backward = i;
-        while (events[backward].op != "backward" || events[backward].stage != events[i].stage) ++backward;
+        while (events[backward].op != "backward" || events[backward].layer != events[i].layer) ++backward;
         for (int u = 0; u < static_cast<int>(recorded.units().size()); ++u) {
           const auto of_unit = [&](const Stay& stay) { return stay.unit == u; };
           if (!recorded.reads(events[i], u) || std::none_of(all.begin(), all.end(), of_unit)) continue;
@@ -434,7 +434,7 @@ std::int64_t shard_elements(const Recorded& recorded, int unit) {
   std::int64_t end = 0;
   for (const auto& member : recorded.units()[unit].parameters) {
     const auto& parameter = recorded.run.model->parameters()[member.parameter];
-    if (!parameter.joins_previous) end = round_up(end, 64);
+    if (!parameter.fused_with_previous) end = round_up(end, 64);
     end += parameter.elements();
   }
   const int shards = recorded.group_size();
@@ -473,8 +473,8 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
         expected = sizeof(optim::StepScalars) + 8 * kMicroBatches;
       if (e.cargo == "state") expected = shard * state_bytes(c, e.op == "d2h");
       if (e.cargo == "residual")
-        expected = recorded.run.compiled.specs[e.stage].output.rows *
-                   recorded.run.compiled.specs[e.stage].output.cols * 4;
+        expected = recorded.run.compiled.specs[e.layer].output.rows *
+                   recorded.run.compiled.specs[e.layer].output.cols * 4;
       EXPECT_EQ(e.bytes, expected) << e.name;
       if (expected > 0) ++seen[e.cargo.empty() ? e.op : e.cargo];
     }
@@ -581,7 +581,7 @@ TEST_F(Train, TheTraceHoldsWhatTheEngineDidInTheStepsAskedFor) {
     const auto file = folder_ / "a" / "trace" / fmt::format("rank-{:05}.json", rank);
     std::map<std::string, int> count;
     for (const auto& event : read_trace(file)) ++count[event.op];
-    // Two steps of 12 / ranks micro-batches; embedding, two stages per block and the loss; four units.
+    // Two steps of 12 / ranks micro-batches; embedding, two layers per block and the loss; four units.
     const int micro_batches = 2 * 12 / world().size();
     EXPECT_EQ(count["forward"], 5 * micro_batches);
     EXPECT_EQ(count["backward"], 6 * micro_batches);

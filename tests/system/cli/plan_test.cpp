@@ -199,7 +199,7 @@ TEST_F(Plan, ListsActionsWithTheirOperands) {
                                     "        write   output             inputs #"));
   EXPECT_THAT(ending.out, HasSubstr("unshard     unshard mb0 unit 1 (model.layers.0) bwd, after "));
   EXPECT_THAT(ending.out, HasSubstr("        write   output             unsharded parameters #"));
-  EXPECT_THAT(ending.out, HasSubstr("backward mb0 stage 1 (model.layers.0.self_attn)"));
+  EXPECT_THAT(ending.out, HasSubstr("backward mb0 layer 1 (model.layers.0.self_attn)"));
   EXPECT_THAT(ending.out, ::testing::ContainsRegex("write   parameter_gradient unsharded gradient #[0-9]+ "
                                                    "model.layers.0, 5 parts, [0-9.]+ KiB\n"));
   EXPECT_THAT(ending.out, HasSubstr("  compute     norm, after "));

@@ -11,7 +11,7 @@ using ::testing::HasSubstr;
 std::vector<std::int32_t> to_vector(std::span<std::int32_t> values) { return {values.begin(), values.end()}; }
 
 std::vector<std::int32_t> segments(device::HostBatch& batch) {
-  return to_vector(batch.segment_offsets().first(static_cast<std::size_t>(batch.segments + 1)));
+  return to_vector(batch.cu_seqlens().first(static_cast<std::size_t>(batch.segments + 1)));
 }
 
 /// Tokens 10 .. 21 in documents of 3, 0, 4 and 5 tokens: [10 11 12] [] [13 14 15 16] [17 18 19 20 21].

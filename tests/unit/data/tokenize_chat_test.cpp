@@ -155,7 +155,7 @@ TEST_F(TokenizeChat, LabelsAreWhatTheAssistantSays) {
     }
     segments.push_back(kRow);
     EXPECT_EQ(got, wanted);
-    EXPECT_THAT(batch.segment_offsets().first(static_cast<std::size_t>(batch.segments + 1)),
+    EXPECT_THAT(batch.cu_seqlens().first(static_cast<std::size_t>(batch.segments + 1)),
                 ::testing::ElementsAreArray(segments));
     valid += batch.valid_labels;
   }

@@ -61,10 +61,10 @@ TEST_P(CpuDeviceTest, RmsNormIsLikeTheReference) {
 
 TEST_P(CpuDeviceTest, AttentionCachedIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
-  for (const std::int64_t past : {0, 1, 63, 130}) {
+  for (const std::int64_t kv_len : {0, 1, 63, 130}) {
     for (const std::int64_t tokens : {1, 16, 65}) {
       for (const device::AttentionShape shape : {device::AttentionShape{1, 1, 20}, {4, 2, 16}, {6, 1, 64}})
-        expect_like_reference(*device, cached_attention(past, tokens, shape));
+        expect_like_reference(*device, cached_attention(kv_len, tokens, shape));
     }
   }
 }

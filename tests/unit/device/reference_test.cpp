@@ -155,19 +155,20 @@ TEST(Reference, CachedAttentionIsAttention) {
                                     .log_sum_exp = s.output(shape.query_heads, kTokens),
                                     .workspace = {}});
   const Tensor cache = s.output(kTokens, 2 * shape.key_value_cols());
-  std::int32_t past = 0;
+  std::int32_t kv_len = 0;
   for (const std::int32_t tokens : {3, 1, 1, 6}) {
     device::Batch batch = s.batch(one_segment(tokens));
-    batch.past = past;
+    batch.kv_len = kv_len;
     const Tensor part = s.output(tokens, shape.query_cols());
-    device->run(device::op::CachedAttention{.kv_len = batch.past,
+    device->run(device::op::CachedAttention{.kv_len = batch.kv_len,
                                             .shape = shape,
-                                            .qkv = whole.slice_rows(past, past + tokens),
+                                            .qkv = whole.slice_rows(kv_len, kv_len + tokens),
                                             .kv_cache = cache,
                                             .out = part,
                                             .workspace = {}});
-    EXPECT_TRUE(close(s.download(part), s.download(out.slice_rows(past, past + tokens)), 1e-14)) << past;
-    past += tokens;
+    EXPECT_TRUE(close(s.download(part), s.download(out.slice_rows(kv_len, kv_len + tokens)), 1e-14))
+        << kv_len;
+    kv_len += tokens;
   }
 }
 

@@ -86,7 +86,7 @@ TEST_P(Fp8Lists, TheMatricesOfBlocksAreReadIn8BitsAndNothingElse) {
   }
 }
 
-TEST_P(Fp8Lists, ABackwardReadsTransposesThatWereMadeOfTheWeightsOfItsStage) {
+TEST_P(Fp8Lists, ABackwardReadsTransposesThatWereMadeOfTheWeightsOfItsLayer) {
   const auto& list = lists_.step;
   std::map<BufferId, Part> made_of;  // transposes: where the weight lies
   std::map<BufferId, int> made_by;
@@ -100,15 +100,15 @@ TEST_P(Fp8Lists, ABackwardReadsTransposesThatWereMadeOfTheWeightsOfItsStage) {
         EXPECT_EQ(from.part.rows, list[to.buffer].cols);
         EXPECT_EQ(from.part.cols, list[to.buffer].rows);
         made_of[to.buffer] = from.part;
-        made_by[to.buffer] = action.stage;
+        made_by[to.buffer] = action.layer;
       }
     }
     if (action.op != Op::backward) continue;
-    const auto& weights = lists_.specs[static_cast<std::size_t>(action.stage)].fp8_weights;
+    const auto& weights = lists_.specs[static_cast<std::size_t>(action.layer)].fp8_weights;
     std::size_t given = 0;
     for (const Operand& operand : action.operands) {
       if (operand.slot != Slot::transposed) continue;
-      ASSERT_EQ(made_by.at(operand.buffer), action.stage);
+      ASSERT_EQ(made_by.at(operand.buffer), action.layer);
       std::int64_t elements = 0;
       for (const int p : weights.at(given))
         elements += lists_.model->parameters()[static_cast<std::size_t>(p)].elements();
@@ -184,16 +184,16 @@ TEST(Fp8Weights, ScalesOfAllWeightsFillTheirBuffers) {
 }
 
 /// A forward pass multiplies weights, a backward pass their transposes, whose scales are turned as they are.
-TEST_P(Fp8Lists, StagesReadTheScalesOfWhatTheyMultiply) {
+TEST_P(Fp8Lists, LayersReadTheScalesOfWhatTheyMultiply) {
   const auto weights = find_fp8_weights(lists_.specs, lists_.units, lists_.model->parameters());
   for (const Action& action : lists_.step.actions) {
-    if (action.stage < 0) continue;
+    if (action.layer < 0) continue;
     std::vector<Part> read, expected;
     for (const Operand& operand : action.operands) {
       if (operand.slot == Slot::fp8_scales) read.push_back(operand.part);
     }
     for (const auto& weight : weights) {
-      if (weight.stage == action.stage && action.op != Op::transpose)
+      if (weight.layer == action.layer && action.op != Op::transpose)
         expected.push_back(action.op == Op::backward ? weight.transposed_scales : weight.scales);
     }
     const bool computes = action.op == Op::forward || action.op == Op::backward || action.op == Op::recompute;

@@ -16,13 +16,13 @@ std::string ListCase::name() const {
   return fmt::format(
       "layers={} tied={} ranks={} {} micro_batches={} backward_prefetch={} forward_prefetch={} limit={} "
       "reshard_after_forward={} shards={} unsharded={} checkpointing={} mixed={} wrap={} offload={}{}{}{} "
-      "short_gradient={} frozen={} on_gpus={} fp8={} stages_of_block={} fp8_scales={} sum_order={} state_over_replicas={} "
+      "short_gradient={} frozen={} on_gpus={} fp8={} layers_of_block={} fp8_scales={} sum_order={} state_over_replicas={} "
       "all_reduce_stream={}",
       layers, tied, ranks, to_string(strategy), micro_batches, static_cast<int>(backward_prefetch),
       forward_prefetch, limit, reshard_after_forward, shard_count(), unsharded,
       fsdp::to_string(checkpointing), mixed, to_string(wrap.policy), static_cast<int>(offload.optimizer),
       static_cast<int>(offload.params), static_cast<int>(offload.host_step),
-      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, stages_of_block,
+      static_cast<int>(offload.residuals), short_gradient, frozen, on_gpus, fp8, layers_of_block,
       word_of(fp8_scales), word_of(sum_order), state_over_replicas, all_reduce_stream);
 }
 
@@ -231,7 +231,7 @@ std::vector<ListCase> list_cases() {
                            .micro_batches = micro_batches,
                            .checkpointing = checkpointing,
                            .offload = {.residuals = true},
-                           .stages_of_block = 4});
+                           .layers_of_block = 4});
         }
         for (const auto order : {SumOrder::any, SumOrder::tree}) {
           for (const bool unsharded : {false, true}) {
@@ -292,8 +292,8 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
   lists.model = model::make_llama(config, options.fp8 ? std::optional(recipe) : std::nullopt);
   lists.options = options;
   const auto sizes = device::make_cpu_sizes(1);
-  for (const auto& stage : lists.model->stages())
-    lists.specs.push_back(stage->spec(batch, DType::float32, *sizes));
+  for (const auto& layer : lists.model->layers())
+    lists.specs.push_back(layer->spec(batch, DType::float32, *sizes));
   const int shards = options.shard_count();
   lists.units =
       wrap(*lists.model, lists.specs, options.wrap, shards,
@@ -321,8 +321,8 @@ Lists make_lists(const ListCase& options, const std::function<void(ProgramSpec&)
                    .all_reduce_stream = options.all_reduce_stream,
                    .input_buffers = options.micro_batches};
   for (int s = 0; s < static_cast<int>(lists.specs.size()); ++s) {
-    const bool block = s > 0 && !lists.last_stage(s);
-    spec.blocks.push_back(block ? (s - 1) / options.stages_of_block : -1);
+    const bool block = s > 0 && !lists.last_layer(s);
+    spec.blocks.push_back(block ? (s - 1) / options.layers_of_block : -1);
   }
   if (change) change(spec);
   lists.step = build(spec);

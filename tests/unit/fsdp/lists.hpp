@@ -36,7 +36,7 @@ struct ListCase {
   bool frozen = false;  ///< the embedding, block 0, and in the other blocks k_proj, q_proj and the norms
   bool on_gpus = false;
   bool fp8 = false;  ///< products of blocks in 8 bits; of a model whose sizes are multiples of 16
-  int stages_of_block = 2;
+  int layers_of_block = 2;
   /// With `fp8`, the scales; of blocks: of a larger model, whose sizes are multiples of 128.
   model::Fp8Scales fp8_scales = model::Fp8Scales::tensor;
   fsdp::SumOrder sum_order = fsdp::SumOrder::any;
@@ -72,7 +72,7 @@ std::vector<ListCase> list_cases();
 struct Lists {
   std::unique_ptr<model::Model> model;
   ListCase options;
-  std::vector<model::StageSpec> specs;
+  std::vector<model::LayerSpec> specs;
   std::vector<fsdp::Unit> units;
   std::vector<model::BufferSpec> constants;
   fsdp::Program step, evaluation;
@@ -81,7 +81,7 @@ struct Lists {
   bool trained(int parameter) const {
     return !units[static_cast<std::size_t>(unit_of[static_cast<std::size_t>(parameter)])].frozen;
   }
-  bool last_stage(int stage) const { return stage + 1 == static_cast<int>(specs.size()); }
+  bool last_layer(int layer) const { return layer + 1 == static_cast<int>(specs.size()); }
 };
 /// @param change of what the case says, before the programs are built
 Lists make_lists(const ListCase& options, const std::function<void(fsdp::ProgramSpec&)>& change = {});

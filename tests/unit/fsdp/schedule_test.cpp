@@ -46,7 +46,7 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
     while (unit(u).follows) --u;
     return u;
   }
-  int first_trained_stage() const {
+  int first_trained_layer() const {
     for (int s = 0;; ++s) {
       for (const auto& use : lists_.specs.at(static_cast<std::size_t>(s)).parameters) {
         if (lists_.trained(use.parameter)) return s;
@@ -55,27 +55,27 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   }
 
   bool reads(const Action& action, std::size_t use) const {
-    const auto& u = lists_.specs[static_cast<std::size_t>(action.stage)].parameters[use];
+    const auto& u = lists_.specs[static_cast<std::size_t>(action.layer)].parameters[use];
     if (action.op != Op::backward) return u.forward;
-    return u.backward || lists_.last_stage(action.stage);
+    return u.backward || lists_.last_layer(action.layer);
   }
   bool uses_unit(const Action& action, int unit) const {
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
-    for (const auto& use : lists_.specs[static_cast<std::size_t>(action.stage)].parameters) {
+    for (const auto& use : lists_.specs[static_cast<std::size_t>(action.layer)].parameters) {
       if (lists_.unit_of[static_cast<std::size_t>(use.parameter)] == unit) return true;
     }
     return false;
   }
 
   int unit_of(int parameter) const { return lists_.unit_of[static_cast<std::size_t>(parameter)]; }
-  /// The operand of this slot for a parameter of the stage.
+  /// The operand of this slot for a parameter of the layer.
   const Operand& operand(const Action& action, Slot slot, std::size_t use) const {
     const auto first = action.find(slot) - action.operands.data();
     const Operand& found = action.operands.at(static_cast<std::size_t>(first) + use);
     EXPECT_EQ(found.slot, slot);
     return found;
   }
-  /// Which unsharded copy a stage reads a parameter from: the one that is made in the same buffer.
+  /// Which unsharded copy a layer reads a parameter from: the one that is made in the same buffer.
   Key copy_of(const Action& action, std::size_t use) const {
     const BufferId buffer = operand(action, Slot::parameter, use).buffer;
     const auto made = copies_.find(buffer);
@@ -85,7 +85,7 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   /// Of the unit or of what follows it.
   bool reads_copy(const Action& action, int unit, Pass pass) const {
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) return false;
-    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.layer)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const bool same = leader(lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)]) == unit;
       if (same && reads(action, u) && copy_of(action, u) == Key{unit_of(uses[u].parameter), pass})
@@ -99,15 +99,15 @@ class EveryList : public ::testing::TestWithParam<ListCase> {
   std::map<BufferId, Key> copies_;  // what is in the buffers of unsharded parameters
 };
 
-TEST_P(EveryList, StagesRunInOrder) {
+TEST_P(EveryList, LayersRunInOrder) {
   std::vector<std::pair<Op, int>> expected, actual;
-  const int stages = static_cast<int>(lists_.specs.size());
+  const int layers = static_cast<int>(lists_.specs.size());
   for (int m = 0; m < GetParam().micro_batches; ++m) {
-    for (int s = 0; s + 1 < stages; ++s) expected.emplace_back(Op::forward, s);
-    for (int s = stages - 1; s >= first_trained_stage(); --s) expected.emplace_back(Op::backward, s);
+    for (int s = 0; s + 1 < layers; ++s) expected.emplace_back(Op::forward, s);
+    for (int s = layers - 1; s >= first_trained_layer(); --s) expected.emplace_back(Op::backward, s);
   }
   for (const auto& action : step()) {
-    if (action.op == Op::forward || action.op == Op::backward) actual.emplace_back(action.op, action.stage);
+    if (action.op == Op::forward || action.op == Op::backward) actual.emplace_back(action.op, action.layer);
   }
   EXPECT_EQ(actual, expected);
 }
@@ -126,13 +126,13 @@ TEST_P(EveryList, ParametersAreGatheredBeforeUseAndNotTwice) {
         ASSERT_TRUE(gathered.count(key));
         EXPECT_TRUE(happens_before_(gathered[key], i));
       }
-      gathered[key] = i;  // stages read the widened copy
+      gathered[key] = i;  // layers read the widened copy
     }
     if (action.op == Op::reshard) {
       EXPECT_EQ(gathered.erase(key), 1U);
     }
     if (action.op != Op::forward && action.op != Op::recompute && action.op != Op::backward) continue;
-    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.layer)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
       const int unit = lists_.unit_of[static_cast<std::size_t>(uses[u].parameter)];
       if (!gathered_at_all(unit) || !reads(action, u)) continue;
@@ -176,7 +176,7 @@ TEST_P(EveryList, GatheredUnitsStayBelowTheLimit) {
       if (gathers(at(i)) && at(i).unit == g.unit && at(i).pass == g.pass) g.issued = i;
     }
   }
-  int at_once = 1;  // units that one stage needs
+  int at_once = 1;  // units that one layer needs
   for (int i = 0; i < size(); ++i) {
     at_once = std::max(at_once, static_cast<int>(std::count_if(all.begin(), all.end(), [&](const auto& g) {
                          return g.first_use == i;
@@ -322,7 +322,7 @@ TEST_P(EveryList, TheFirstWriteOfAGradientOverwritesAndLaterOnesAdd) {
   std::set<std::pair<int, int>> written;
   for (const auto& action : step()) {
     if (action.op != Op::backward) continue;
-    const auto& uses = lists_.specs[static_cast<std::size_t>(action.stage)].parameters;
+    const auto& uses = lists_.specs[static_cast<std::size_t>(action.layer)].parameters;
     for (std::size_t u = 0; u < uses.size(); ++u) {
       if (!lists_.trained(uses[u].parameter)) continue;
       // Gradients that are not reduced in each micro-batch add up over the step.
@@ -442,11 +442,11 @@ TEST_P(EveryList, StateThatIsKeptInHostMemoryPassesThroughTheDeviceTwoUnitsAtATi
 
 TEST_P(EveryList, ResidualsInHostMemoryAreBackBeforeTheyAreRead) {
   const int last = static_cast<int>(lists_.specs.size()) - 1;
-  std::map<int, int> out, back;  // per stage: the copies of this micro-batch
+  std::map<int, int> out, back;  // per layer: the copies of this micro-batch
   int reads = 0;
   for (int i = 0; i < size(); ++i) {
     const Action& action = at(i);
-    const int s = action.stage;
+    const int s = action.layer;
     if (action.op == Op::forward && s == 0) out.clear(), back.clear();
     if (action.payload == CopyPayload::residual && action.op == Op::d2h) {
       EXPECT_LT(s + 1, last - 2) << "the last block's would come back at once";
@@ -465,7 +465,7 @@ TEST_P(EveryList, ResidualsInHostMemoryAreBackBeforeTheyAreRead) {
     EXPECT_TRUE(happens_before_(back[s - 1], i));
     EXPECT_EQ(input->buffer, at(back[s - 1]).find(Slot::output)->buffer);
   }
-  EXPECT_EQ(reads > 0, GetParam().offload.residuals && std::max(1, first_trained_stage()) + 2 < last);
+  EXPECT_EQ(reads > 0, GetParam().offload.residuals && std::max(1, first_trained_layer()) + 2 < last);
   EXPECT_EQ(out.size(), back.size());
 }
 
@@ -528,7 +528,7 @@ TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
     int use = i;
     while (!uses_unit(at(use), action.unit)) ++use;
     int before = use - 1;  // the compute action before its first use
-    while (at(before).stage < 0) --before;
+    while (at(before).layer < 0) --before;
     if (options.backward_prefetch == Prefetch::none) {
       EXPECT_GT(i, before) << "gathered only when it is needed";
     } else if (options.backward_prefetch == Prefetch::post) {
@@ -542,16 +542,16 @@ TEST_P(EveryList, PrefetchStandsWhereItsModeSays) {
 
 TEST_P(EveryList, RecomputationStandsBeforeTheBackwardThatReadsIt) {
   const auto& checkpointing = GetParam().checkpointing;
-  std::map<int, int> recomputed;  // per stage: times not yet consumed by its backward
+  std::map<int, int> recomputed;  // per layer: times not yet consumed by its backward
   for (const auto& action : step()) {
-    if (action.op == Op::recompute) ++recomputed[action.stage];
+    if (action.op == Op::recompute) ++recomputed[action.layer];
     if (action.op != Op::backward) continue;
-    const bool block = action.stage > 0 && !lists_.last_stage(action.stage);
-    // An embedding, then two stages for each block.
-    const auto number = static_cast<std::size_t>(std::max(0, (action.stage - 1) / 2));
-    EXPECT_EQ(recomputed[action.stage], block && checkpointing.of(number) != Checkpointing::none ? 1 : 0)
-        << action.stage;
-    recomputed[action.stage] = 0;
+    const bool block = action.layer > 0 && !lists_.last_layer(action.layer);
+    // An embedding, then two layers for each block.
+    const auto number = static_cast<std::size_t>(std::max(0, (action.layer - 1) / 2));
+    EXPECT_EQ(recomputed[action.layer], block && checkpointing.of(number) != Checkpointing::none ? 1 : 0)
+        << action.layer;
+    recomputed[action.layer] = 0;
   }
 }
 
@@ -572,11 +572,11 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
   std::vector<std::string> lines;
   for (const auto& a : lists.step.actions) {
     std::string line = to_string(a.op);
-    if (a.stage >= 0) line += fmt::format(" s{}", a.stage);
+    if (a.layer >= 0) line += fmt::format(" s{}", a.layer);
     if (a.unit >= 0) line += fmt::format(" u{}", a.unit);
     lines.push_back(line);
   }
-  // Stages: 0 embedding, 1 and 2 block 0, 3 and 4 block 1, 5 norm, head and loss. Units: 0 embedding, 1, 2
+  // Layers: 0 embedding, 1 and 2 block 0, 3 and 4 block 1, 5 norm, head and loss. Units: 0 embedding, 1, 2
   // blocks, 3 head.
   const std::vector<std::string> expected = {"h2d",         "unshard u0",  "unshard u1",                //
                                              "forward s0",  "reshard u0",  "unshard u2",                //
@@ -591,7 +591,7 @@ TEST(Schedule, ReadsLikeTheFigureOfThePaper) {
   EXPECT_EQ(lines, expected);
 }
 
-/// dtype of the gradients that stages write, and whether they are rounded afterwards.
+/// dtype of the gradients that layers write, and whether they are rounded afterwards.
 std::pair<DType, bool> written_gradients(const ListCase& options) {
   const auto lists = make_lists(options, [&](ProgramSpec& spec) {
     if (options.on_gpus) spec.precision.compute = DType::bfloat16;

@@ -57,8 +57,8 @@ TEST(PartialSums, AddInTheOrderOfTheTree) {
   }
 }
 
-RankGroups groups_of(int shards, int replicas) {
-  RankGroups groups;
+DeviceMesh groups_of(int shards, int replicas) {
+  DeviceMesh groups;
   for (int p = 0; p < replicas; ++p) {
     auto& group = groups.shards.emplace_back();
     for (int s = 0; s < shards; ++s) group.push_back(p * shards + s);

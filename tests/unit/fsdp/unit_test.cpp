@@ -14,7 +14,7 @@ std::vector<model::Parameter> some_parameters() {
   all[0].shape = {7, 3};
   all[1].shape = {5};
   all[2].shape = {5};
-  all[2].joins_previous = true;
+  all[2].fused_with_previous = true;
   all[3].shape = {100};
   return all;
 }

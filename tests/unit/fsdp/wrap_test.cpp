@@ -26,7 +26,7 @@ using testing::HasSubstr;
 using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 
-/// A model that is nothing but a tree; its one stage uses everything.
+/// A model that is nothing but a tree; its one layer uses everything.
 class Tree final : public model::Model {
  public:
   explicit Tree(const Json& tree) {
@@ -35,7 +35,7 @@ class Tree final : public model::Model {
   }
   const std::vector<model::Module>& modules() const override { return modules_; }
   const std::vector<model::Parameter>& parameters() const override { return parameters_; }
-  const std::vector<std::unique_ptr<model::Stage>>& stages() const override { return stages_; }
+  const std::vector<std::unique_ptr<model::Layer>>& layers() const override { return layers_; }
   std::vector<model::BufferSpec> constants(std::int64_t, DType) const override { return {}; }
   void fill_constant(int, const model::BufferSpec&, void*) const override {}
   std::string block_type() const override { return "Block"; }
@@ -52,13 +52,13 @@ class Tree final : public model::Model {
   }
   std::vector<model::Module> modules_;
   std::vector<model::Parameter> parameters_;
-  std::vector<std::unique_ptr<model::Stage>> stages_;
+  std::vector<std::unique_ptr<model::Layer>> layers_;
 };
 
-std::vector<model::StageSpec> specs_of(const model::Model& model) {
+std::vector<model::LayerSpec> specs_of(const model::Model& model) {
   const auto sizes = device::make_cpu_sizes(1);
-  std::vector<model::StageSpec> specs;
-  for (const auto& stage : model.stages()) specs.push_back(stage->spec({2, 16}, DType::float32, *sizes));
+  std::vector<model::LayerSpec> specs;
+  for (const auto& layer : model.layers()) specs.push_back(layer->spec({2, 16}, DType::float32, *sizes));
   if (!specs.empty()) return specs;
   specs.emplace_back();
   for (int p = 0; p < static_cast<int>(model.parameters().size()); ++p)
@@ -155,7 +155,7 @@ void expect_groups_adjacent(const model::Model& model, const std::vector<Unit>& 
   for (const auto& unit : units) {
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const auto& p = unit.parameters[i];
-      const bool joins = model.parameters()[p.parameter].joins_previous;
+      const bool joins = model.parameters()[p.parameter].fused_with_previous;
       if (i == 0) {
         EXPECT_FALSE(joins) << unit.name << " begins with " << model.parameters()[p.parameter].name;
         continue;
@@ -169,7 +169,7 @@ void expect_groups_adjacent(const model::Model& model, const std::vector<Unit>& 
   }
 }
 
-void expect_order_of_first_use(const std::vector<model::StageSpec>& specs, const std::vector<Unit>& units,
+void expect_order_of_first_use(const std::vector<model::LayerSpec>& specs, const std::vector<Unit>& units,
                                std::size_t parameters) {
   const auto unit_of = unit_of_parameter(units, parameters);
   std::vector<int> met;
@@ -264,10 +264,10 @@ TEST(WrapTransformer, AModelWithoutBlocksIsOneUnit) {
 TEST(WrapTransformer, AParameterUsedOnBothSidesDrawsAllOfTheRootTogether) {
   const Tree tree(Json::parse(R"({"modules": [["", "Net", -1], ["layer", "Block", 0]],
       "parameters": [["early", [3], 0], ["shared", [3], 0], ["layer.w", [3], 1], ["late", [3], 0]]})"));
-  const auto specs_using = [](const std::vector<std::vector<int>>& stages) {
-    std::vector<model::StageSpec> specs(stages.size());
-    for (std::size_t s = 0; s < stages.size(); ++s) {
-      for (const int p : stages[s]) specs[s].parameters.push_back({.parameter = p});
+  const auto specs_using = [](const std::vector<std::vector<int>>& layers) {
+    std::vector<model::LayerSpec> specs(layers.size());
+    for (std::size_t s = 0; s < layers.size(); ++s) {
+      for (const int p : layers[s]) specs[s].parameters.push_back({.parameter = p});
     }
     return specs;
   };
@@ -437,7 +437,7 @@ TEST(WrapAgainstPyTorch, ChoosesTheSameModules) {
     ASSERT_EQ(sum(*model, expected), as_in_pytorch(fixture.at("units")))
         << "the test's own reading of the fixture";
     for (std::size_t p = 1; p < expected.size(); ++p) {
-      if (model->parameters()[p].joins_previous) expected[p] = expected[p - 1];
+      if (model->parameters()[p].fused_with_previous) expected[p] = expected[p - 1];
     }
 
     Names chosen(expected.size(), "none");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages that are given empty gradients of some parameters: everything else keeps its bits.
+// Layers that are given empty gradients of some parameters: everything else keeps its bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 #include <random>
 #include <set>
 
+#include "llampi/model/layer_support.hpp"
 #include "llampi/model/llama.hpp"
-#include "llampi/model/stage_support.hpp"
 #include "support/oracle.hpp"
 #include "unit/model/model_runner.hpp"
 
@@ -25,48 +25,48 @@ constexpr unsigned kSeed = 20240611;
 using Frozen = std::set<int>;
 using Bits = std::vector<std::byte>;
 
-/// A stage whose frozen parameters have no gradient; notes the gradient of the residual stream behind each
+/// A layer whose frozen parameters have no gradient; notes the gradient of the residual stream behind each
 /// backward().
-class ObservedStage final : public Stage {
+class ObservedLayer final : public Layer {
  public:
-  ObservedStage(const Stage& stage, std::vector<StageSpec::Use> uses, const Frozen& frozen,
+  ObservedLayer(const Layer& layer, std::vector<LayerSpec::Use> uses, const Frozen& frozen,
                 std::vector<Bits>& gradients)
-      : stage_(stage), uses_(std::move(uses)), frozen_(frozen), gradients_(gradients) {}
+      : layer_(layer), uses_(std::move(uses)), frozen_(frozen), gradients_(gradients) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
-    return stage_.spec(batch, compute, sizes);
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+    return layer_.spec(batch, compute, sizes);
   }
-  void forward(StageContext& context) const override { stage_.forward(context); }
-  void backward(StageContext& context) const override {
+  void forward(LayerContext& context) const override { layer_.forward(context); }
+  void backward(LayerContext& context) const override {
     std::vector<Tensor> wanted(context.parameter_gradients.begin(), context.parameter_gradients.end());
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (frozen_.contains(uses_[i].parameter)) wanted[i] = {};
     }
     context.parameter_gradients = wanted;
-    stage_.backward(context);
+    layer_.backward(context);
     const auto* bytes = static_cast<const std::byte*>(context.gradient.data);
     gradients_.emplace_back(bytes, bytes + context.gradient.bytes());
   }
 
  private:
-  const Stage& stage_;
-  std::vector<StageSpec::Use> uses_;
+  const Layer& layer_;
+  std::vector<LayerSpec::Use> uses_;
   const Frozen& frozen_;
   std::vector<Bits>& gradients_;
 };
 
-/// A model of such stages.
+/// A model of such layers.
 class ObservedModel final : public Model {
  public:
   ObservedModel(const Model& model, const device::OperationSizes& sizes, DType compute) : model_(model) {
-    for (const auto& stage : model.stages()) {
-      stages_.push_back(std::make_unique<ObservedStage>(
-          *stage, stage->spec(kShape, compute, sizes).parameters, frozen, gradients));
+    for (const auto& layer : model.layers()) {
+      layers_.push_back(std::make_unique<ObservedLayer>(
+          *layer, layer->spec(kShape, compute, sizes).parameters, frozen, gradients));
     }
   }
   const std::vector<Module>& modules() const override { return model_.modules(); }
   const std::vector<Parameter>& parameters() const override { return model_.parameters(); }
-  const std::vector<std::unique_ptr<Stage>>& stages() const override { return stages_; }
+  const std::vector<std::unique_ptr<Layer>>& layers() const override { return layers_; }
   std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
     return model_.constants(seq_len, compute);
   }
@@ -82,7 +82,7 @@ class ObservedModel final : public Model {
 
  private:
   const Model& model_;
-  std::vector<std::unique_ptr<Stage>> stages_;
+  std::vector<std::unique_ptr<Layer>> layers_;
 };
 
 LlamaConfig tiny(bool tied) {
@@ -109,7 +109,7 @@ device::HostBatch make_batch() {
     batch.valid_labels += t != 4;
   }
   batch.segments = 1;
-  batch.segment_offsets()[1] = static_cast<std::int32_t>(kShape.tokens());
+  batch.cu_seqlens()[1] = static_cast<std::int32_t>(kShape.tokens());
   return batch;
 }
 
@@ -134,7 +134,7 @@ class FrozenParameters : public ::testing::TestWithParam<Case> {
 
   struct Result {
     double loss_sum;
-    std::vector<Bits> residual;                   ///< behind each stage
+    std::vector<Bits> residual;                   ///< behind each layer
     std::vector<std::vector<double>> parameters;  ///< NaN where nothing was written
   };
   Result backward(const Frozen& frozen) {
@@ -172,11 +172,12 @@ class FrozenParameters : public ::testing::TestWithParam<Case> {
 
 TEST_P(FrozenParameters, LeaveEverythingElse) {
   const Result expected = backward({});
-  ASSERT_EQ(expected.residual.size(), model_.stages().size());
+  ASSERT_EQ(expected.residual.size(), model_.layers().size());
   Frozen all;
   for (int p = 0; p < count();) {
     Frozen stack = {p++};
-    while (p < count() && model_.parameters()[static_cast<std::size_t>(p)].joins_previous) stack.insert(p++);
+    while (p < count() && model_.parameters()[static_cast<std::size_t>(p)].fused_with_previous)
+      stack.insert(p++);
     all.insert(stack.begin(), stack.end());
     expect_the_rest_unchanged(stack, expected);
   }
@@ -185,7 +186,7 @@ TEST_P(FrozenParameters, LeaveEverythingElse) {
 
 TEST_P(FrozenParameters, AreStackedAsOne) {
   for (int p = 1; p < count(); ++p) {
-    if (!model_.parameters()[static_cast<std::size_t>(p)].joins_previous) continue;
+    if (!model_.parameters()[static_cast<std::size_t>(p)].fused_with_previous) continue;
     EXPECT_THROW(backward({p}), Error) << p;
     EXPECT_THROW(backward({p - 1}), Error) << p;
   }

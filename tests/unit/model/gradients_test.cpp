@@ -45,7 +45,7 @@ device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt1
   device::HostBatch batch(kGradientShape.tokens());
   std::int32_t at = 0;
   for (const std::int32_t length : segments) {
-    batch.segment_offsets()[static_cast<std::size_t>(batch.segments++)] = at;
+    batch.cu_seqlens()[static_cast<std::size_t>(batch.segments++)] = at;
     for (std::int32_t i = 0; i < length; ++i, ++at) {
       const auto token = static_cast<std::size_t>(at);
       batch.tokens()[token] = static_cast<std::int32_t>(random() % 23);
@@ -54,7 +54,7 @@ device::HostBatch make_batch(const std::vector<std::int32_t>& segments, std::mt1
       batch.valid_labels += batch.labels()[token] >= 0;
     }
   }
-  batch.segment_offsets()[static_cast<std::size_t>(batch.segments)] = at;
+  batch.cu_seqlens()[static_cast<std::size_t>(batch.segments)] = at;
   return batch;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model as data: modules, parameters, what each stage uses, sizes of well-known models.
+// The model as data: modules, parameters, what each layer uses, sizes of well-known models.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -62,7 +62,7 @@ TEST(LlamaStructure, ParametersAreInForwardOrder) {
   struct Line {
     std::string name;
     std::vector<std::int64_t> shape;
-    bool joins_previous = false;
+    bool fused_with_previous = false;
   };
   std::vector<Line> expected = {{"model.embed_tokens.weight", {50, 12}}};
   for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
@@ -84,7 +84,7 @@ TEST(LlamaStructure, ParametersAreInForwardOrder) {
     const auto& parameter = model->parameters()[i];
     EXPECT_EQ(parameter.name, expected[i].name);
     EXPECT_EQ(parameter.shape, expected[i].shape) << parameter.name;
-    EXPECT_EQ(parameter.joins_previous, expected[i].joins_previous) << parameter.name;
+    EXPECT_EQ(parameter.fused_with_previous, expected[i].fused_with_previous) << parameter.name;
     EXPECT_EQ(model->modules()[static_cast<std::size_t>(parameter.module)].name + ".weight", parameter.name);
     const bool norm = parameter.shape.size() == 1;
     EXPECT_EQ(parameter.initializer.kind == Initializer::Kind::ones, norm) << parameter.name;
@@ -98,7 +98,7 @@ TEST(LlamaStructure, ATiedHeadHasNoParameter) {
   const auto untied = make_llama(small(false)), tied = make_llama(small(true));
   EXPECT_EQ(tied->parameters().size() + 1, untied->parameters().size());
   EXPECT_EQ(tied->parameters().back().name, "model.norm.weight");
-  const auto uses = tied->stages().back()->spec({1, 4}, DType::float32, FakeSizes()).parameters;
+  const auto uses = tied->layers().back()->spec({1, 4}, DType::float32, FakeSizes()).parameters;
   ASSERT_EQ(uses.size(), 2U);
   EXPECT_EQ(tied->parameters()[static_cast<std::size_t>(uses[1].parameter)].name,
             "model.embed_tokens.weight");
@@ -132,19 +132,19 @@ TEST(LlamaStructure, ModulesAreThoseOfTransformers) {
   EXPECT_EQ(types.at("model.layers.1.mlp.down_proj"), "Linear");
   EXPECT_EQ(types.at("model.norm"), "LlamaRMSNorm");
   EXPECT_EQ(types.at("lm_head"), "Linear");
-  EXPECT_EQ(types.at(model->stages()[1]->spec({1, 4}, DType::float32, FakeSizes()).module), "LlamaAttention");
+  EXPECT_EQ(types.at(model->layers()[1]->spec({1, 4}, DType::float32, FakeSizes()).module), "LlamaAttention");
   EXPECT_EQ(modules.size(), 5U + 2U * 12U + 1U);
   EXPECT_EQ(model->block_type(), "LlamaDecoderLayer");
   EXPECT_EQ(model->vocabulary(), 50);
 }
 
-TEST(LlamaStructure, EveryParameterIsUsedByItsStage) {
+TEST(LlamaStructure, EveryParameterIsUsedByItsLayer) {
   const auto model = make_llama(small(false));
-  std::vector<std::string> stages;
+  std::vector<std::string> layers;
   std::vector<int> used;
-  for (const auto& stage : model->stages()) {
-    const auto spec = stage->spec({2, 4}, DType::float32, FakeSizes());
-    stages.push_back(spec.module);
+  for (const auto& layer : model->layers()) {
+    const auto spec = layer->spec({2, 4}, DType::float32, FakeSizes());
+    layers.push_back(spec.module);
     for (const auto& use : spec.parameters) {
       used.push_back(use.parameter);
       EXPECT_TRUE(use.forward);
@@ -154,7 +154,7 @@ TEST(LlamaStructure, EveryParameterIsUsedByItsStage) {
                                                                                            : ""));
     }
   }
-  EXPECT_THAT(stages, ElementsAre("model.embed_tokens", "model.layers.0.self_attn", "model.layers.0.mlp",
+  EXPECT_THAT(layers, ElementsAre("model.embed_tokens", "model.layers.0.self_attn", "model.layers.0.mlp",
                                   "model.layers.1.self_attn", "model.layers.1.mlp", ""));
   ASSERT_EQ(used.size(), model->parameters().size());
   for (std::size_t i = 0; i < used.size(); ++i) EXPECT_EQ(used[i], static_cast<int>(i));
@@ -176,12 +176,12 @@ void expect_spec(const std::vector<BufferSpec>& specs, const std::string& name, 
   EXPECT_EQ(spec.dtype, dtype) << name;
 }
 
-TEST(LlamaStructure, StagesHaveTheBuffersThatTheyNeed) {
+TEST(LlamaStructure, LayersHaveTheBuffersThatTheyNeed) {
   const auto model = make_llama(small(false));
-  const auto& stages = model->stages();
+  const auto& layers = model->layers();
   const BatchShape batch = {.sequences = 2, .seq_len = 5};
   constexpr DType kWide = DType::bfloat16, kStatistics = DType::float32;
-  const auto spec = [&](std::size_t stage) { return stages[stage]->spec(batch, kWide, FakeSizes()); };
+  const auto spec = [&](std::size_t layer) { return layers[layer]->spec(batch, kWide, FakeSizes()); };
 
   const auto embedding = spec(0);
   EXPECT_FALSE(embedding.keeps_input);
@@ -217,7 +217,7 @@ TEST(LlamaStructure, StagesHaveTheBuffersThatTheyNeed) {
   expect_spec(loss.forward_scratch, "workspace", 1, (9000 + 50 + 3) / 4, kStatistics);
   expect_spec(loss.backward_scratch, "workspace", 1, (9000 + 50 + 3) / 4, kStatistics);
 
-  const auto wide = stages[1]->spec(batch, DType::float64, FakeSizes());
+  const auto wide = layers[1]->spec(batch, DType::float64, FakeSizes());
   expect_spec(wide.saved, "inverse_rms", 1, 10, DType::float64);
   expect_spec(wide.forward_scratch, "workspace", 1, (10 * 1000 + 5 + 7) / 8, DType::float64);
 }

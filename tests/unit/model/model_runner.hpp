@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers of an EagerRunner in host memory. All memory that a stage must not rely on is NaN.
+// The numbers of an EagerRunner in host memory. All memory that a layer must not rely on is NaN.
 #pragma once
 
 #include <cstdint>

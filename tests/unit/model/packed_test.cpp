@@ -131,7 +131,7 @@ TEST_P(Packed, HasTheLossAndGradientsOfItsDocuments) {
 
 TEST_P(Packed, DocumentsDoNotFeelEachOther) {
   auto row = row_of(kConversations, kRow);
-  const auto begin = row.segment_offsets()[1], end = row.segment_offsets()[2];  // of the second
+  const auto begin = row.cu_seqlens()[1], end = row.cu_seqlens()[2];  // of the second
   auto other = row;
   for (std::int32_t i = 0; i < kRow; ++i) {
     if (i < begin || i >= end)

@@ -39,7 +39,7 @@ struct CountedStep {
   }
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::RankGroups groups;
+  fsdp::DeviceMesh groups;
   fsdp::CompiledModel compiled;
   std::vector<ActionWork> work;
   Terms sum, recomputed;

@@ -68,7 +68,7 @@ struct MeasuredStep {
   AttentionKernels kernels;
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::RankGroups groups;
+  fsdp::DeviceMesh groups;
   fsdp::CompiledModel compiled;
   std::vector<ActionWork> work;
   double tokens = 0;

@@ -31,7 +31,7 @@ struct Case {
 struct Compiled {
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::RankGroups groups;
+  fsdp::DeviceMesh groups;
   fsdp::CompiledModel compiled;
   PlanReport report;
 };

@@ -116,7 +116,7 @@ struct TimedStep {
 
   std::unique_ptr<model::Model> model;
   fsdp::EngineOptions options;
-  fsdp::RankGroups groups;
+  fsdp::DeviceMesh groups;
   fsdp::CompiledModel compiled;
   Speed speed;
 };

@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 std::vector<std::string> warnings(const Config& config, bool on_gpu, std::vector<std::vector<int>> shards) {
   std::vector<std::string> lines;
   const Log log([&](const std::string& line) { lines.push_back(line); });
-  warn_of_keys_without_effect(config, on_gpu, fsdp::RankGroups{.shards = std::move(shards)}, log);
+  warn_of_keys_without_effect(config, on_gpu, fsdp::DeviceMesh{.shards = std::move(shards)}, log);
   return lines;
 }
 

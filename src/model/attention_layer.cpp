@@ -2,40 +2,40 @@
 // out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T
 #include <algorithm>
 
+#include "model/llama_layers.hpp"
 #include "model/llama_operations.hpp"
-#include "model/llama_stages.hpp"
 
 namespace llampi::model {
 namespace {
 
-class AttentionStage final : public Stage {
+class AttentionLayer final : public Layer {
  public:
-  AttentionStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)),
         parameters_(std::move(parameters)),
         sizes_(sizes),
         shape_(sizes.attention) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
     const auto backward_bytes =
         std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
                  sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
-    StageSpec spec;
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.output = {"attended", tokens, sizes_.hidden, compute};
-    spec.saved = {cheap({"normed", tokens, sizes_.hidden, compute}),
-                  cheap({"inverse_rms", 1, tokens, statistics}),
+    spec.saved = {recomputed({"normed", tokens, sizes_.hidden, compute}),
+                  recomputed({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, shape_.qkv_cols(), compute},
                   {"heads", tokens, shape_.query_cols(), compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
     spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
     if (batch.context > 0) {
       require(batch.sequences == 1, "generation of one sequence at a time");
-      spec.kept = {{"keys and values", batch.context, 2 * shape_.key_value_cols(), compute}};
+      spec.kv_cache = {{"keys and values", batch.context, 2 * shape_.key_value_cols(), compute}};
     }
     spec.backward_scratch = {{"dheads", tokens, shape_.query_cols(), compute},
                              {"dqkv", tokens, shape_.qkv_cols(), compute},
@@ -44,7 +44,7 @@ class AttentionStage final : public Stage {
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
     const auto [workspace] = take<1>(c.scratch);
@@ -57,13 +57,13 @@ class AttentionStage final : public Stage {
                                          .rope = rope,
                                          .shape = shape_,
                                          .qkv = qkv});
-    if (c.kept.empty()) {
+    if (c.kv_cache.empty()) {
       run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     } else {
-      c.operations.run(device::op::CachedAttention{.kv_len = c.batch.past,
+      c.operations.run(device::op::CachedAttention{.kv_len = c.batch.kv_len,
                                                    .shape = shape_,
                                                    .qkv = qkv,
-                                                   .kv_cache = c.kept[0],
+                                                   .kv_cache = c.kv_cache[0],
                                                    .out = heads,
                                                    .workspace = workspace});
     }
@@ -72,13 +72,13 @@ class AttentionStage final : public Stage {
           device::op::ProjectionResidual{.x = heads, .weight = o, .residual = c.input, .y = c.output});
   }
 
-  void recompute(StageContext& c) const override {
+  void recompute(LayerContext& c) const override {
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
@@ -115,9 +115,9 @@ class AttentionStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_attention_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int> parameters,
                                             const LlamaSizes& sizes) {
-  return std::make_unique<AttentionStage>(std::move(module), std::move(parameters), sizes);
+  return std::make_unique<AttentionLayer>(std::move(module), std::move(parameters), sizes);
 }
 
 }  // namespace llampi::model

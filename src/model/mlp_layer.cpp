@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 // out = x + (silu(norm(x) Wgate^T) * (norm(x) Wup^T)) Wdown^T
+#include "model/llama_layers.hpp"
 #include "model/llama_operations.hpp"
-#include "model/llama_stages.hpp"
 
 namespace llampi::model {
 namespace {
 
-class MlpStage final : public Stage {
+class MlpLayer final : public Layer {
  public:
-  MlpStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
     const auto backward_bytes = sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute);
-    StageSpec spec;
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.output = {"fed_forward", tokens, sizes_.hidden, compute};
-    spec.saved = {cheap({"normed", tokens, sizes_.hidden, compute}),
-                  cheap({"inverse_rms", 1, tokens, statistics}),
+    spec.saved = {recomputed({"normed", tokens, sizes_.hidden, compute}),
+                  recomputed({"inverse_rms", 1, tokens, statistics}),
                   {"gate_up", tokens, 2 * sizes_.feed_forward, compute},
-                  cheap({"activated", tokens, sizes_.feed_forward, compute})};
+                  recomputed({"activated", tokens, sizes_.feed_forward, compute})};
     spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
@@ -41,14 +41,14 @@ class MlpStage final : public Stage {
           device::op::ProjectionResidual{.x = activated, .weight = down, .residual = c.input, .y = c.output});
   }
 
-  void recompute(StageContext& c) const override {
+  void recompute(LayerContext& c) const override {
     const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
     const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
@@ -81,9 +81,9 @@ class MlpStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_mlp_layer(std::string module, std::vector<int> parameters,
                                       const LlamaSizes& sizes) {
-  return std::make_unique<MlpStage>(std::move(module), std::move(parameters), sizes);
+  return std::make_unique<MlpLayer>(std::move(module), std::move(parameters), sizes);
 }
 
 }  // namespace llampi::model

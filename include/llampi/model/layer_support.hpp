@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small helpers with which a stage, of Llama or of a model of your own, reads what it is given.
+// Small helpers with which a layer, of Llama or of a model of your own, reads what it is given.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ namespace llampi::model {
 /// take<3>(c.parameters);
 template <std::size_t N, class T>
 std::array<T, N> take(std::span<const T> list) {
-  require(list.size() == N, "a stage was given another number of tensors than its spec asks for");
+  require(list.size() == N, "a layer was given another number of tensors than its spec asks for");
   return [&]<std::size_t... I>(std::index_sequence<I...>) { return std::array<T, N>{list[I]...}; }
   (std::make_index_sequence<N>());
 }
@@ -62,7 +62,7 @@ inline Accumulate alike(std::initializer_list<Accumulate> parts) {
 
 /// The documents of a batch; each has at most max_seqlen tokens.
 inline device::Documents documents_of(const device::Batch& batch, std::int64_t max_seqlen) {
-  return {.cu_seqlens = batch.segment_offsets,
+  return {.cu_seqlens = batch.cu_seqlens,
           .positions = batch.positions,
           .count = batch.segments,
           .max_seqlen = max_seqlen,
@@ -70,8 +70,8 @@ inline device::Documents documents_of(const device::Batch& batch, std::int64_t m
 }
 
 /// A saved tensor that recompute() makes again.
-inline BufferSpec cheap(BufferSpec spec) {
-  spec.cheap = true;
+inline BufferSpec recomputed(BufferSpec spec) {
+  spec.recomputed = true;
   return spec;
 }
 
@@ -81,8 +81,8 @@ inline BufferSpec workspace_spec(std::int64_t bytes, DType dtype) {
 }
 
 /// Parameters that are read both in forward() and in backward().
-inline std::vector<StageSpec::Use> read_in_both(const std::vector<int>& parameters) {
-  std::vector<StageSpec::Use> uses;
+inline std::vector<LayerSpec::Use> read_in_both(const std::vector<int>& parameters) {
+  std::vector<LayerSpec::Use> uses;
   for (const int parameter : parameters) uses.push_back({.parameter = parameter});
   return uses;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages of a Llama: embedding; attention and MLP of each layer; final norm, head and loss.
+// The layers of a Llama: embedding; attention and MLP of each layer; final norm, head and loss.
 //
-// Names: x is the stage's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in
+// Names: x is the layer's input, dx the gradient with respect to x; T, H, F, V, D, Hq, Hkv as in
 // operations.hpp.
 #pragma once
 
@@ -29,21 +29,21 @@ struct LlamaSizes {
 // Each is given the name of its module and the indices of its parameters, in the order of the comment.
 
 /// embed_tokens [V, H]
-std::unique_ptr<Stage> make_embedding_stage(std::string module, int table, const LlamaSizes& sizes);
+std::unique_ptr<Layer> make_embedding_layer(std::string module, int table, const LlamaSizes& sizes);
 /// input_layernorm [H], q_proj [Hq D, H], k_proj, v_proj [Hkv D, H], o_proj [H, Hq D]; q, k and v stand side
 /// by side.
-std::unique_ptr<Stage> make_attention_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int> parameters,
                                             const LlamaSizes& sizes);
 /// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.
-std::unique_ptr<Stage> make_mlp_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_mlp_layer(std::string module, std::vector<int> parameters,
                                       const LlamaSizes& sizes);
 /// The same two with products in 8 bits.
-std::unique_ptr<Stage> make_fp8_attention_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_fp8_attention_layer(std::string module, std::vector<int> parameters,
                                                 const LlamaSizes& sizes);
-std::unique_ptr<Stage> make_fp8_mlp_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_fp8_mlp_layer(std::string module, std::vector<int> parameters,
                                           const LlamaSizes& sizes);
 /// norm [H], head [V, H] (the embedding if it is tied)
-std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_loss_layer(std::string module, std::vector<int> parameters,
                                        const LlamaSizes& sizes);
 
 }  // namespace llampi::model

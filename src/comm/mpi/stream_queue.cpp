@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/mpi/lane.hpp"
+#include "comm/mpi/stream_queue.hpp"
 
 #include <chrono>
 #include <exception>
@@ -12,12 +12,12 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(2);
 
-class LaneWork final : public Work {
+class QueuedWork final : public Work {
  public:
-  LaneWork(std::shared_ptr<Progress> progress, device::Stream stream, std::shared_ptr<Operation> operation)
+  QueuedWork(std::shared_ptr<Progress> progress, device::Stream stream, std::shared_ptr<Operation> operation)
       : progress_(std::move(progress)), stream_(stream), operation_(std::move(operation)) {}
 
-  ~LaneWork() override {
+  ~QueuedWork() override {
     try {
       if (std::uncaught_exceptions() > exceptions_) {
         progress_->wait_a_little(*operation_);
@@ -29,13 +29,13 @@ class LaneWork final : public Work {
   }
 
   bool progress() override {
-    if (!operation_->done()) progress_->lane(stream_).advance();
+    if (!operation_->done()) progress_->queue(stream_).advance();
     return operation_->done();
   }
 
   void wait(device::Stream stream) override {
     if (!stream.is_urgent()) return progress_->wait(*operation_);
-    if (stream != stream_) progress_->lane(stream).follow(operation_);  // else in order
+    if (stream != stream_) progress_->queue(stream).follow(operation_);  // else in order
   }
 
  private:
@@ -76,7 +76,7 @@ bool Operation::advance_step() {
   return true;
 }
 
-void Lane::issue(const std::shared_ptr<Operation>& operation) {
+void StreamQueue::issue(const std::shared_ptr<Operation>& operation) {
   queue_.push_back({operation});
   try {
     advance();
@@ -86,11 +86,11 @@ void Lane::issue(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-void Lane::follow(std::shared_ptr<const Operation> operation) {
+void StreamQueue::follow(std::shared_ptr<const Operation> operation) {
   if (!operation->done()) queue_.push_back({nullptr, std::move(operation)});
 }
 
-void Lane::advance() {
+void StreamQueue::advance() {
   while (!queue_.empty()) {
     const Entry entry = queue_.front();
     try {
@@ -104,7 +104,7 @@ void Lane::advance() {
 }
 
 void Progress::advance_all() {
-  for (Lane& lane : lanes_) lane.advance();
+  for (StreamQueue& queue : queues_) queue.advance();
 }
 
 void Progress::wait(const Operation& operation) {
@@ -141,8 +141,8 @@ bool Progress::wait_a_little(Requests& requests) {
 std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,
                             std::vector<Step> steps, std::shared_ptr<Communicator> communicator) {
   auto operation = std::make_shared<Operation>(std::move(steps), std::move(communicator));
-  progress->lane(stream).issue(operation);
-  return std::make_unique<LaneWork>(std::move(progress), stream, std::move(operation));
+  progress->queue(stream).issue(operation);
+  return std::make_unique<QueuedWork>(std::move(progress), stream, std::move(operation));
 }
 
 }  // namespace llampi::comm

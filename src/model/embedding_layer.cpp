@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // out = table[tokens]
-#include "llampi/model/stage_support.hpp"
-#include "model/llama_stages.hpp"
+#include "llampi/model/layer_support.hpp"
+#include "model/llama_layers.hpp"
 
 namespace llampi::model {
 namespace {
 
-class EmbeddingStage final : public Stage {
+class EmbeddingLayer final : public Layer {
  public:
-  EmbeddingStage(std::string module, int table, const LlamaSizes& sizes)
+  EmbeddingLayer(std::string module, int table, const LlamaSizes& sizes)
       : module_(std::move(module)), table_(table), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes&) const override {
-    StageSpec spec;
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes&) const override {
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = {{.parameter = table_, .forward = true, .backward = false}};
     spec.output = {"embedded", batch.tokens(), sizes_.hidden, compute};
@@ -20,12 +20,12 @@ class EmbeddingStage final : public Stage {
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [table] = take<1>(c.parameters);
     c.operations.run(device::op::Embedding{.tokens = c.batch.tokens, .table = table, .x = c.output});
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [dtable] = take<1>(c.parameter_gradients);
     const auto [add_table] = take<1>(c.accumulate);
     c.operations.run(device::op::EmbeddingBackward{
@@ -40,8 +40,8 @@ class EmbeddingStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_embedding_stage(std::string module, int table, const LlamaSizes& sizes) {
-  return std::make_unique<EmbeddingStage>(std::move(module), table, sizes);
+std::unique_ptr<Layer> make_embedding_layer(std::string module, int table, const LlamaSizes& sizes) {
+  return std::make_unique<EmbeddingLayer>(std::move(module), table, sizes);
 }
 
 }  // namespace llampi::model

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "health/verdict.hpp"
+#include "health/diagnosis.hpp"
 
 namespace llampi::test {
 namespace {
@@ -54,7 +54,7 @@ std::vector<WatchedRank> held_ranks(Waiting waiting) {
   return ranks;
 }
 
-TEST(Verdict, IsNoneWhileRanksMove) {
+TEST(Diagnosis, IsNoneWhileRanksMove) {
   auto ranks = waiting_ranks(100);
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   hold_all(ranks, 11);
@@ -68,7 +68,7 @@ void let_save(WatchedRank& rank, double seconds) {
 }
 
 // All ranks move on; of two whose saves stand still one waits for the other.
-TEST(Verdict, NamesTheRankWhoseSaveBesideTrainingHangs) {
+TEST(Diagnosis, NamesTheRankWhoseSaveBesideTrainingHangs) {
   auto ranks = waiting_ranks(100);
   let_save(ranks[1], 601);
   let_save(ranks[2], 601);
@@ -88,7 +88,7 @@ TEST(Verdict, NamesTheRankWhoseSaveBesideTrainingHangs) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
-TEST(Verdict, NamesTheRankThatDoesNotWait) {
+TEST(Diagnosis, NamesTheRankThatDoesNotWait) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
   let_think(ranks[2]);
@@ -104,7 +104,7 @@ TEST(Verdict, NamesTheRankThatDoesNotWait) {
   EXPECT_THAT(text, HasSubstr("the record of ranks 0-3 is in runs/mine/flight"));
 }
 
-TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
+TEST(Diagnosis, NamesTheRankForWhichOthersWaitInAPhase) {
   std::vector<WatchedRank> ranks(3);
   for (int r = 0; r < 3; ++r) {
     FlightRecord record;
@@ -124,7 +124,7 @@ TEST(Verdict, NamesTheRankForWhichOthersWaitInAPhase) {
 }
 
 // Of operations the record itself knows.
-TEST(Verdict, KnowsOfOtherWaitingInPhasesOnly) {
+TEST(Diagnosis, KnowsOfOtherWaitingInPhasesOnly) {
   FlightRecord record;
   record.begin_step(1);
   EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::no);
@@ -140,7 +140,7 @@ TEST(Verdict, KnowsOfOtherWaitingInPhasesOnly) {
   EXPECT_EQ(heartbeat_of(record, 0, 0, true).waiting, Waiting::operation);
 }
 
-TEST(Verdict, NamesTheRanksThatWaitForSomethingEarlier) {
+TEST(Diagnosis, NamesTheRanksThatWaitForSomethingEarlier) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
   ranks[0] = waiting_ranks(99)[0];
@@ -148,14 +148,14 @@ TEST(Verdict, NamesTheRanksThatWaitForSomethingEarlier) {
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("rank 0 on node0 is behind"));
 }
 
-TEST(Verdict, SaysThatNobodyIsBehind) {
+TEST(Diagnosis, SaysThatNobodyIsBehind) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 11);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
               StartsWith("no progress for 11.0 s, and no rank is behind the others\n  ranks 0-3: step 12"));
 }
 
-TEST(Verdict, IsPatientWithAJobInAPhase) {
+TEST(Diagnosis, IsPatientWithAJobInAPhase) {
   auto ranks = waiting_ranks(100);
   hold_all(ranks, 599);
   ranks[1].heartbeat.phase = FixedText<44>("saves a checkpoint");
@@ -164,7 +164,7 @@ TEST(Verdict, IsPatientWithAJobInAPhase) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::still);
 }
 
-TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
+TEST(Diagnosis, NamesSilentRanksWhateverTheOthersDo) {
   auto ranks = waiting_ranks(100);
   ranks[1].silent_seconds = 10.5;
   ranks[2].silent_seconds = 9.7;  // stopped with it
@@ -179,7 +179,7 @@ TEST(Verdict, NamesSilentRanksWhateverTheOthersDo) {
 }
 
 // In a save, say, where all have done the same operations between ranks.
-TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
+TEST(Diagnosis, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
   auto ranks = held_ranks(Waiting::no);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"), HasSubstr("and no rank is behind the others"));
   ranks[2].state = 'D';
@@ -188,13 +188,13 @@ TEST(Verdict, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
   EXPECT_THAT(text, HasSubstr("its process waits for a disk or a file system"));
 }
 
-TEST(Verdict, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
+TEST(Diagnosis, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
   const auto ranks = held_ranks(Waiting::device);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
               HasSubstr("and all wait for their devices, one of which may hang"));
 }
 
-TEST(Verdict, NamesAProcessThatHasEnded) {
+TEST(Diagnosis, NamesAProcessThatHasEnded) {
   auto ranks = waiting_ranks(100);
   ranks[3].gone = true;
   ranks[3].report.reset();
@@ -205,7 +205,7 @@ TEST(Verdict, NamesAProcessThatHasEnded) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
 }
 
-TEST(Verdict, NamesTheMinorityAndTheFirstOperationThatDiffers) {
+TEST(Diagnosis, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   const auto ranks = waiting_ranks(70, 2, 60);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged) << "the marks at 64 differ";
   const auto text = summary(ranks, Trouble::diverged, kLimits, "f");
@@ -216,7 +216,7 @@ TEST(Verdict, NamesTheMinorityAndTheFirstOperationThatDiffers) {
   EXPECT_THAT(text, HasSubstr("\n  rank 2: reduce #60 of model.layers.0 (1.00 MiB)"));
 }
 
-TEST(Verdict, WaitsUntilAllHaveToldOfADifference) {
+TEST(Diagnosis, WaitsUntilAllHaveToldOfADifference) {
   auto ranks = waiting_ranks(70, 2, 60);
   ranks[3] = waiting_ranks(50)[3];
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
@@ -224,14 +224,14 @@ TEST(Verdict, WaitsUntilAllHaveToldOfADifference) {
   EXPECT_EQ(judge(ranks, kLimits), Trouble::diverged);
 }
 
-TEST(Verdict, SaysThatTheFirstDifferenceIsOutOfSight) {
+TEST(Diagnosis, SaysThatTheFirstDifferenceIsOutOfSight) {
   const auto ranks = waiting_ranks(200, 2, 60);
   ASSERT_EQ(judge(ranks, kLimits), Trouble::diverged);
   EXPECT_THAT(summary(ranks, Trouble::diverged, kLimits, "f"),
               StartsWith("the ranks are desynchronised before operation #128: rank 2 on node1"));
 }
 
-TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
+TEST(Diagnosis, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
   const auto then = waiting_ranks(70, 2, 60);
   ASSERT_EQ(judge(then, kLimits), Trouble::diverged);
   auto ranks = then;
@@ -253,7 +253,7 @@ TEST(Verdict, NamesTheMinorityThoughTheRanksHaveGoneOnSince) {
           "the ranks are desynchronised before operation #64: rank 2 on node1 differs from the others"));
 }
 
-TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
+TEST(Diagnosis, AStandstillOfRanksThatDifferIsTheirDifference) {
   auto ranks = waiting_ranks(63, 1, 63);  // before any mark
   EXPECT_EQ(judge(ranks, kLimits), Trouble::none);
   hold_all(ranks, 11);
@@ -262,7 +262,7 @@ TEST(Verdict, AStandstillOfRanksThatDifferIsTheirDifference) {
               StartsWith("the ranks are desynchronised at operation #63: rank 1 on node0"));
 }
 
-TEST(Verdict, WithoutAMajorityAllAreNamed) {
+TEST(Diagnosis, WithoutAMajorityAllAreNamed) {
   auto ranks = waiting_ranks(63, 1, 63);
   ranks.resize(2);
   const auto text = summary(ranks, Trouble::still, kLimits, "f");
@@ -271,7 +271,7 @@ TEST(Verdict, WithoutAMajorityAllAreNamed) {
   EXPECT_THAT(text, HasSubstr("\n  rank 1: reduce #63"));
 }
 
-TEST(Verdict, ListsOfRanksAreShort) {
+TEST(Diagnosis, ListsOfRanksAreShort) {
   EXPECT_EQ(comm::format_ranks({3}), "rank 3");
   EXPECT_EQ(comm::format_ranks({0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
   EXPECT_EQ(comm::format_placement({0, 0, 1, 0, 1, 1}), "ranks 0-1, 3; ranks 2, 4-5");

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// AttentionStage with its two products in 8 bits. What the backward pass needs of norm(x) is its transpose in 8 bits,
+// AttentionLayer with its two products in 8 bits. What the backward pass needs of norm(x) is its transpose in 8 bits,
 // for the gradient of the weights alone; of the heads attention needs them as they are, so they are cast once more.
 #include <algorithm>
 #include <utility>
 
 #include "model/fp8_products.hpp"
-#include "model/llama_stages.hpp"
+#include "model/llama_layers.hpp"
 
 namespace llampi::model {
 namespace {
 
-class Fp8AttentionStage final : public Stage {
+class Fp8AttentionLayer final : public Layer {
  public:
-  Fp8AttentionStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  Fp8AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)),
         parameters_(std::move(parameters)),
         sizes_(sizes),
         shape_(sizes.attention) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     constexpr DType e4m3 = DType::float8_e4m3fn;
     const Fp8Recipe& recipe = *sizes_.fp8;
     const DType gradient = recipe.gradient, statistics = statistics_dtype(compute);
@@ -33,15 +33,15 @@ class Fp8AttentionStage final : public Stage {
     const auto backward_bytes =
         std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
                  sizes.rms_norm_backward_workspace(tokens, hidden, compute));
-    StageSpec spec;
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.fp8_weights = {{parameters_[1], parameters_[2], parameters_[3]}, {parameters_[4]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"attended", tokens, hidden, compute};
-    spec.saved = {cheap({"normed^T", hidden, tokens, e4m3}),
-                  cheap(scale_spec("normed^T scale", hidden, tokens)),
-                  cheap({"inverse_rms", 1, tokens, statistics}),
+    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}),
+                  recomputed(scale_spec("normed^T scale", hidden, tokens)),
+                  recomputed({"inverse_rms", 1, tokens, statistics}),
                   {"qkv", tokens, qkv, compute},
                   {"heads", tokens, heads, compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
@@ -66,7 +66,7 @@ class Fp8AttentionStage final : public Stage {
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
@@ -87,7 +87,7 @@ class Fp8AttentionStage final : public Stage {
     fp8.forward(h, o, o_weight.scale, c.input, c.output, workspace);
   }
 
-  void recompute(StageContext& c) const override {
+  void recompute(LayerContext& c) const override {
     const auto [normed_t, normed_scale, inverse_rms, qkv, heads, log_sum_exp] = take<6>(c.saved);
     const auto [normed, maximum] = take<2>(c.scratch);
     const Fp8Products fp8(c, *sizes_.fp8);
@@ -95,7 +95,7 @@ class Fp8AttentionStage final : public Stage {
     fp8.norm(sizes_.eps, {normed, inverse_rms}, fp8.tensor({}, normed_t, {{}, normed_scale}), maximum);
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
     const auto [qkv_weight, o_weight] = take<2>(c.fp8_weights);
@@ -148,9 +148,9 @@ class Fp8AttentionStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_fp8_attention_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_fp8_attention_layer(std::string module, std::vector<int> parameters,
                                                 const LlamaSizes& sizes) {
-  return std::make_unique<Fp8AttentionStage>(std::move(module), std::move(parameters), sizes);
+  return std::make_unique<Fp8AttentionLayer>(std::move(module), std::move(parameters), sizes);
 }
 
 }  // namespace llampi::model

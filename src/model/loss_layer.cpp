@@ -2,18 +2,18 @@
 // loss_sum += cross-entropy(norm(x) Whead^T, labels); the logits never exist as a whole.
 #include <algorithm>
 
+#include "model/llama_layers.hpp"
 #include "model/llama_operations.hpp"
-#include "model/llama_stages.hpp"
 
 namespace llampi::model {
 namespace {
 
-class LossStage final : public Stage {
+class LossLayer final : public Layer {
  public:
-  LossStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  LossLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes =
@@ -22,7 +22,7 @@ class LossStage final : public Stage {
         std::max(forward_bytes, sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
     const BufferSpec normed = {"normed", tokens, sizes_.hidden, compute};
     const BufferSpec inverse_rms = {"inverse_rms", 1, tokens, statistics};
-    StageSpec spec;
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.forward_scratch = {normed, inverse_rms, workspace_spec(forward_bytes, statistics)};
@@ -33,7 +33,7 @@ class LossStage final : public Stage {
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [norm, head] = take<2>(c.parameters);
     const auto [normed, inverse_rms, workspace] = take<3>(c.scratch);
 
@@ -55,7 +55,7 @@ class LossStage final : public Stage {
                                                     .workspace = workspace});
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [norm, head] = take<2>(c.parameters);
     const auto [dnorm, dhead] = take<2>(c.parameter_gradients);
     const auto [add_norm, add_head] = take<2>(c.accumulate);
@@ -82,9 +82,9 @@ class LossStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_loss_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_loss_layer(std::string module, std::vector<int> parameters,
                                        const LlamaSizes& sizes) {
-  return std::make_unique<LossStage>(std::move(module), std::move(parameters), sizes);
+  return std::make_unique<LossLayer>(std::move(module), std::move(parameters), sizes);
 }
 
 }  // namespace llampi::model

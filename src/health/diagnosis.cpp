@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "health/verdict.hpp"
+#include "health/diagnosis.hpp"
 
 #include <fmt/format.h>
 

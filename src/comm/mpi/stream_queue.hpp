@@ -48,23 +48,23 @@ class Operation {
 
 /// The collectives of all groups on one stream: they run in the order in which they were issued, one at a
 /// time. What one writes the next may read, and they may share a workspace, whatever their groups.
-class Lane {
+class StreamQueue {
  public:
   void issue(const std::shared_ptr<Operation>& operation);
-  /// What is issued here from now on starts after an operation of another lane, which that one moves on.
+  /// What is issued here from now on starts after an operation of another queue, which that one moves on.
   void follow(std::shared_ptr<const Operation> operation);
   /// Moves the oldest operation on, and starts the next when it is done.
   void advance();
 
  private:
   struct Entry {
-    std::shared_ptr<Operation> operation;        ///< null: of another lane
+    std::shared_ptr<Operation> operation;        ///< null: of another queue
     std::shared_ptr<const Operation> follows{};  ///< nothing behind this entry starts before that is done
   };
   std::deque<Entry> queue_;
 };
 
-/// The lanes of the process. Whoever waits moves every lane on: a rank that waits for one collective would
+/// The queues of the process. Whoever waits moves every queue on: a rank that waits for one collective would
 /// otherwise hold up another rank that waits for the next step of a second one.
 class Progress {
  public:
@@ -74,7 +74,7 @@ class Progress {
                     std::shared_ptr<std::atomic<bool>> waits = std::make_shared<std::atomic<bool>>(false))
       : pause_(pause), waits_(std::move(waits)) {}
   const std::shared_ptr<std::atomic<bool>>& waits_flag() const { return waits_; }
-  Lane& lane(device::Stream stream) { return lanes_[stream.index()]; }
+  StreamQueue& queue(device::Stream stream) { return queues_[stream.index()]; }
   void advance_all();
   void wait(const Operation& operation);
   void wait(Requests& requests);
@@ -104,12 +104,12 @@ class Progress {
   bool wait_a_little_until(const Done& done);
 
   const std::chrono::microseconds pause_;
-  std::array<Lane, device::kStreams> lanes_;
+  std::array<StreamQueue, device::kStreams> queues_;
   bool gave_up_ = false;
   std::shared_ptr<std::atomic<bool>> waits_;
 };
 
-/// Issues a collective on the stream's lane.
+/// Issues a collective on the stream's queue.
 /// @param communicator what the steps use; none if they need no other rank
 std::unique_ptr<Work> issue(std::shared_ptr<Progress> progress, device::Stream stream,
                             std::vector<Step> steps, std::shared_ptr<Communicator> communicator);

@@ -11,7 +11,7 @@
 namespace llampi::comm {
 
 /// What an exchange needs to know of its group. A copy: an operation may outlive the group.
-struct Ends {
+struct Endpoints {
   MPI_Comm communicator = MPI_COMM_NULL;
   int rank = 0;
   int ranks = 1;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// MlpStage with its two products in 8 bits. What the backward pass needs of their inputs is the transposes in 8 bits,
+// MlpLayer with its two products in 8 bits. What the backward pass needs of their inputs is the transposes in 8 bits,
 // for the gradients of the weights.
 #include <algorithm>
 #include <utility>
 
 #include "model/fp8_products.hpp"
-#include "model/llama_stages.hpp"
+#include "model/llama_layers.hpp"
 
 namespace llampi::model {
 namespace {
 
-class Fp8MlpStage final : public Stage {
+class Fp8MlpLayer final : public Layer {
  public:
-  Fp8MlpStage(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  Fp8MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
       : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
 
-  StageSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
+  LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     constexpr DType e4m3 = DType::float8_e4m3fn;
     const Fp8Recipe& recipe = *sizes_.fp8;
     const DType gradient = recipe.gradient, statistics = statistics_dtype(compute);
@@ -27,16 +27,18 @@ class Fp8MlpStage final : public Stage {
                                         Fp8Products::workspace(sizes, tokens, width, hidden));
     const auto backward_bytes =
         std::max(product_bytes, sizes.rms_norm_backward_workspace(tokens, hidden, compute));
-    StageSpec spec;
+    LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
     spec.fp8_weights = {{parameters_[1], parameters_[2]}, {parameters_[3]}};
     spec.fp8_blocks = Fp8Products::in_blocks(recipe);
     spec.output = {"fed_forward", tokens, hidden, compute};
-    spec.saved = {
-        cheap({"normed^T", hidden, tokens, e4m3}),     cheap(scale_spec("normed^T scale", hidden, tokens)),
-        cheap({"inverse_rms", 1, tokens, statistics}), {"gate_up", tokens, 2 * width, compute},
-        cheap({"activated^T", width, tokens, e4m3}),   cheap(scale_spec("activated^T scale", width, tokens))};
+    spec.saved = {recomputed({"normed^T", hidden, tokens, e4m3}),
+                  recomputed(scale_spec("normed^T scale", hidden, tokens)),
+                  recomputed({"inverse_rms", 1, tokens, statistics}),
+                  {"gate_up", tokens, 2 * width, compute},
+                  recomputed({"activated^T", width, tokens, e4m3}),
+                  recomputed(scale_spec("activated^T scale", width, tokens))};
     const std::int64_t wider = std::max(hidden, width), widest = std::max(hidden, 2 * width);
     spec.forward_scratch = {{"normed, activated", tokens, wider, compute},
                             {"input in 8 bits", tokens, wider, e4m3},
@@ -53,7 +55,7 @@ class Fp8MlpStage final : public Stage {
     return spec;
   }
 
-  void forward(StageContext& c) const override {
+  void forward(LayerContext& c) const override {
     const auto [norm, gate, up, down] = take<4>(c.parameters);
     const auto [gate_up_weight, down_weight] = take<2>(c.fp8_weights);
     const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
@@ -75,7 +77,7 @@ class Fp8MlpStage final : public Stage {
     if (c.output) fp8.forward(a, down, down_weight.scale, c.input, c.output, workspace);
   }
 
-  void recompute(StageContext& c) const override {
+  void recompute(LayerContext& c) const override {
     const auto [normed_t, normed_scale, inverse_rms, gate_up, activated_t, activated_scale] =
         take<6>(c.saved);
     const auto [normed_or_activated, maximum] = take<2>(c.scratch);
@@ -89,7 +91,7 @@ class Fp8MlpStage final : public Stage {
     fp8.cast_measured(activated, fp8.tensor({}, activated_t, {{}, activated_scale}), maximum);
   }
 
-  void backward(StageContext& c) const override {
+  void backward(LayerContext& c) const override {
     const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
     const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
     const auto [gate_up_weight, down_weight] = take<2>(c.fp8_weights);
@@ -139,9 +141,9 @@ class Fp8MlpStage final : public Stage {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_fp8_mlp_stage(std::string module, std::vector<int> parameters,
+std::unique_ptr<Layer> make_fp8_mlp_layer(std::string module, std::vector<int> parameters,
                                           const LlamaSizes& sizes) {
-  return std::make_unique<Fp8MlpStage>(std::move(module), std::move(parameters), sizes);
+  return std::make_unique<Fp8MlpLayer>(std::move(module), std::move(parameters), sizes);
 }
 
 }  // namespace llampi::model
