@@ -16,6 +16,7 @@
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/dtype_words.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/error_source.hpp"
 
 namespace llampi::cli {
 namespace {
@@ -126,10 +127,11 @@ int export_command(const Arguments& arguments) {
       if (!a.tokenizer.empty()) {
         request.tokenizers = {a.tokenizer};
       } else {
-        request.tokenizers = folders_of_run(a.checkpoint, log);
+        request.tokenizers =
+            with_source("--checkpoint ", a.checkpoint, [&] { return folders_of_run(a.checkpoint, log); });
       }
     });
-    checkpoint::export_folder(world, request, log);
+    with_source("--checkpoint ", request.checkpoint, [&] { checkpoint::export_folder(world, request, log); });
     return kDone;
   });
 }
@@ -145,7 +147,8 @@ int import_command(const Arguments& arguments) {
       require_option(!a.weights.empty(), "import", "weights");
       require_option(!a.output.empty(), "import", "output");
     });
-    checkpoint::import_folder(world, a.weights, a.output, a.overwrite, log);
+    with_source("--weights ", a.weights,
+                [&] { checkpoint::import_folder(world, a.weights, a.output, a.overwrite, log); });
     return kDone;
   });
 }

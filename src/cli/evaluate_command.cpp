@@ -11,6 +11,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/error_source.hpp"
 #include "llampi/infer/generate.hpp"
 #include "llampi/train/evaluate.hpp"
 
@@ -138,16 +139,19 @@ int evaluate_command(const Arguments& arguments) {
     comm::agree(world, [&] { r = parse_evaluation(arguments, log); });
     r.weights =
         comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
-    if (r.questions.empty()) {
-      const train::Evaluation result = train::evaluate(world, r.weights, r.data, r.loss, log);
-      if (speaks) print_result(result, r.json);
-    } else {
+    const auto evaluate = [&] {
+      if (r.questions.empty()) {
+        const train::Evaluation result = train::evaluate(world, r.weights, r.data, r.loss, log);
+        if (speaks) print_result(result, r.json);
+        return;
+      }
       comm::agree(world, [&] {
         if (r.asking.text.tokenizer.empty()) r.asking.text.folders = folders_of_run(r.weights, log);
       });
       const infer::Accuracy result = infer::answer_questions(world, r.weights, r.asking, log);
       if (speaks) print_result(result, r.json);
-    }
+    };
+    with_source("--weights ", r.weights, [&] { with_source("--data ", r.data, evaluate); });
     return kDone;
   });
 }

@@ -12,6 +12,7 @@
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/on_rank_0.hpp"
+#include "llampi/core/error_source.hpp"
 #include "llampi/infer/generate.hpp"
 
 namespace llampi::cli {
@@ -102,13 +103,16 @@ int generate_command(const Arguments& arguments) {
     r.weights =
         comm::from_rank_0(world, [&] { return checkpoint::resolve_weights(r.weights, log).string(); });
     comm::agree(world, [&] {
-      if (r.options.text.tokenizer.empty()) r.options.text.folders = folders_of_run(r.weights, log);
+      if (!r.options.text.tokenizer.empty()) return;
+      r.options.text.folders =
+          with_source("--weights ", r.weights, [&] { return folders_of_run(r.weights, log); });
     });
     std::string before = r.options.chat ? "" : r.options.prompt;  // comes with the first piece
     const auto emit = [&](const std::string& piece) {
       if (!r.json) print(std::exchange(before, "") + piece);
     };
-    const auto made = infer::generate(world, r.weights, r.options, emit, log);
+    const auto made = with_source("--weights ", r.weights,
+                                  [&] { return infer::generate(world, r.weights, r.options, emit, log); });
     if (speaks) print((r.json ? json_text(r, made) : before) + "\n");
     return kDone;
   });

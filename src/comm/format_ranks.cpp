@@ -19,13 +19,31 @@ std::string format_ranks(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-std::string format_placement(const std::vector<int>& node_of_rank) {
+namespace {
+
+std::map<int, std::vector<int>> ranks_of_nodes(const std::vector<int>& node_of_rank) {
   std::map<int, std::vector<int>> nodes;
   for (int rank = 0; rank < static_cast<int>(node_of_rank.size()); ++rank)
     nodes[node_of_rank[static_cast<std::size_t>(rank)]].push_back(rank);
+  return nodes;
+}
+
+}  // namespace
+
+std::string format_placement(const std::vector<int>& node_of_rank) {
   std::vector<std::string> parts;
-  for (const auto& [node, ranks] : nodes) parts.push_back(format_ranks(ranks));
+  for (const auto& [node, ranks] : ranks_of_nodes(node_of_rank)) parts.push_back(format_ranks(ranks));
   return fmt::format("{}", fmt::join(parts, "; "));
+}
+
+std::string format_nodes(const std::vector<int>& node_of_rank) {
+  constexpr std::size_t kShown = 6;
+  std::vector<std::string> parts;
+  for (const auto& [node, ranks] : ranks_of_nodes(node_of_rank))
+    parts.push_back(fmt::format("{} ({})", ranks.size(), format_ranks(ranks)));
+  if (parts.size() <= kShown) return fmt::format("{}", fmt::join(parts, ", "));
+  return fmt::format("{}, ... {} on the last of {} nodes",
+                     fmt::join(parts.begin(), parts.begin() + kShown - 1, ", "), parts.back(), parts.size());
 }
 
 }  // namespace llampi::comm

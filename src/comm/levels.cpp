@@ -114,6 +114,10 @@ std::vector<int> nodes_of_members(const std::vector<int>& members, const std::ve
   return nodes;
 }
 
+bool sums_inside_nodes(const std::vector<int>& node_of_member) {
+  return has_two_levels(members_by_node(node_of_member));
+}
+
 bool sums_follow_placement(const std::vector<int>& node_of_member) {
   const auto nodes = members_by_node(node_of_member);
   const bool consecutive = std::ranges::all_of(nodes, [](const auto& members) {

@@ -33,7 +33,8 @@ StepShape step_shape(const EngineOptions& options, const DeviceMesh& groups) {
           .replicas = groups.replica_count(),
           .unsharded = options.accumulate_unsharded,
           .order = options.sum_order,
-          .sums_follow_placement = groups.sums_follow_placement};
+          .sums_follow_placement = groups.sums_follow_placement,
+          .nodes = groups.nodes};
 }
 
 CompiledModel compile_model(const model::Model& model, const EngineOptions& options, const DeviceMesh& groups,

@@ -8,12 +8,26 @@
 #include <numeric>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/placement.hpp"
 #include "llampi/comm/workspace.hpp"
 #include "llampi/core/config_error.hpp"
 
 namespace llampi::fsdp {
 namespace {
+
+/// What can be set instead, with so many ranks.
+std::string other_sizes(int ranks) {
+  std::vector<std::string> sizes;
+  for (int size = 2; size <= ranks / 2; ++size) {
+    if (ranks % size == 0) sizes.push_back(std::to_string(size));
+  }
+  if (sizes.empty()) return "use {strategy} = full_shard";
+  return fmt::format(
+      "set {{shard_group_size}} to a divisor of the {} ranks ({}; such a group can span nodes), or use {{strategy}} = "
+      "full_shard",
+      ranks, fmt::join(sizes, ", "));
+}
 
 std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_rank) {
   std::map<int, std::vector<int>> nodes;
@@ -34,7 +48,8 @@ std::vector<std::vector<int>> groups_by_node(const std::vector<int>& node_of_ran
                          .problem = fmt::format(
                              "needs the same number of ranks on every node, but one has {} and another {}",
                              groups.front().size(), ranks.size()),
-                         .remedy = "start as many on each"});
+                         .remedy = "start the same number on each, or " +
+                                   other_sizes(static_cast<int>(node_of_rank.size()))});
     }
     groups.push_back(std::move(ranks));
   }
@@ -63,13 +78,17 @@ int most_on_a_node(const std::vector<int>& members, const std::vector<int>& node
   return most;
 }
 
-bool follow_placement(const DeviceMesh& groups, const std::vector<int>& node_of_rank) {
-  const auto follows = [&](const std::vector<int>& members) {
-    return comm::sums_follow_placement(comm::nodes_of_members(members, node_of_rank));
+/// What the placement of ranks on nodes means for sums.
+void look_at_nodes(DeviceMesh& groups, const std::vector<int>& node_of_rank) {
+  const auto look = [&](const std::vector<int>& members, bool& inside_nodes) {
+    const auto nodes = comm::nodes_of_members(members, node_of_rank);
+    groups.sums_follow_placement = groups.sums_follow_placement || comm::sums_follow_placement(nodes);
+    inside_nodes = inside_nodes || comm::sums_inside_nodes(nodes);
   };
-  return std::ranges::any_of(groups.shards, follows) ||
-         std::ranges::any_of(groups.shards.front(),
-                             [&](int rank) { return follows(groups.replicas_of(rank)); });
+  for (const auto& members : groups.shards) look(members, groups.shards_sum_inside_nodes);
+  for (const int rank : groups.shards.front())
+    look(groups.replicas_of(rank), groups.replicas_sum_inside_nodes);
+  groups.nodes = comm::format_nodes(node_of_rank);
 }
 
 }  // namespace
@@ -102,7 +121,7 @@ DeviceMesh make_groups(Strategy strategy, const std::vector<int>& node_of_rank, 
     groups.shards.emplace_back(ranks);
     std::iota(groups.shards.front().begin(), groups.shards.front().end(), 0);
   }
-  groups.sums_follow_placement = follow_placement(groups, node_of_rank);
+  look_at_nodes(groups, node_of_rank);
   for (const auto& members : groups.shards)
     groups.shards_on_node = std::max(groups.shards_on_node, most_on_a_node(members, node_of_rank));
   for (const int rank : groups.shards.front()) {

@@ -12,6 +12,16 @@ namespace {
 
 bool is_power_of_two(int count) { return std::has_single_bit(static_cast<unsigned>(count)); }
 
+std::optional<ConfigError::Parts> tree_ranks_problem(int ranks) {
+  if (is_power_of_two(ranks)) return {};
+  const auto below = std::bit_floor(static_cast<unsigned>(ranks));
+  return ConfigError::Parts{
+      .field = "sum_order",
+      .value = "tree",
+      .problem = fmt::format("needs a number of ranks that is a power of two, and there are {}", ranks),
+      .remedy = fmt::format("start {} or {} ranks, or use {{sum_order}} = any", below, 2 * below)};
+}
+
 }  // namespace
 
 std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch) {
@@ -40,18 +50,15 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
     parts.remedy = "use {reduction} = tree, or {sum_order} = any";
     return parts;
   }
-  for (const int ranks : {step.shards * step.replicas, step.shards}) {
-    if (is_power_of_two(ranks)) continue;
-    parts.problem = fmt::format(
-        "needs ranks, and ranks of a shard group, whose number is a power of two, and not {}", ranks);
-    parts.remedy = "use such a number, or {sum_order} = any";
-    return parts;
-  }
+  if (auto problem = tree_ranks_problem(step.shards * step.replicas)) return problem;
   if (step.sums_follow_placement) {
-    parts.problem =
-        "needs the same power of two of consecutive ranks on every node: ranks of a node are summed first";
+    parts.problem = fmt::format(
+        "needs the same power of two of consecutive ranks on every node, because ranks of a node are summed first, and "
+        "the nodes have {}",
+        step.nodes);
     parts.remedy =
-        "start them so (mpirun --map-by slot, srun --distribution=block), or use {sum_order} = any";
+        "start the same number on each node, in order (mpirun --map-by slot, srun --distribution=block), or use "
+        "{sum_order} = any";
     return parts;
   }
   for (const auto& [field, dtype] : {std::pair{"precision.reduce", precision.reduce},
@@ -62,6 +69,11 @@ std::optional<ConfigError::Parts> sum_order_problem(const StepShape& step, const
     return parts;
   }
   return {};
+}
+
+void check_tree_ranks(SumOrder order, int ranks) {
+  if (order == SumOrder::any) return;
+  if (const auto problem = tree_ranks_problem(ranks)) throw ConfigError(*problem);
 }
 
 void check_sum_order(const StepShape& step, const Precision& precision, comm::Backend backend,

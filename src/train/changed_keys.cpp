@@ -142,6 +142,11 @@ bool is_resolved_once(const std::string& key) {
          key == "activation.offload" || key == "train.micro_batch";
 }
 
+/// Keys that say where a run is and how this job begins it: no other run than before.
+bool is_of_this_start(const std::string& key) {
+  return key == "run.dir" || key == "run.resume" || key == "run.resume_with_changes";
+}
+
 std::string place_of(const std::string& path) {
   std::error_code error;
   fs::path place = fs::weakly_canonical(fs::absolute(path, error), error).lexically_normal();
@@ -274,7 +279,7 @@ std::vector<Change> changes_of(const Continuing& run) {
   if (data) changes.push_back(*data);
   for (const auto& [key, now] : sides.now.values) {
     Change change{key, sides.then.value(key), now};
-    if ((data && key == data->key) || same_value(key, change.then, now)) continue;
+    if (is_of_this_start(key) || (data && key == data->key) || same_value(key, change.then, now)) continue;
     if (is_resolved_once(key) && now == kAutomatic) continue;  // it stays what it was
     change.effect = effect_here(run, sides, change);
     changes.push_back(change);

@@ -102,8 +102,6 @@ void decide_options(const BeginningRun& run, const LeastMemory& least, fsdp::Eng
       options = options_of(decided);
       decide_by_memory(options, question, decided, hardware, least.gpu);
       if (it_fits() || config.train.micro_batch || !decided.train.micro_batch) return;
-      run.log.warning("train.micro_batch = {}, which the run had, does not fit here",
-                      options.batch.sequences);
       decided = config;
       options = options_of(decided);
     }
@@ -124,8 +122,16 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
   }
   Decisions decisions;
   if (!config.train.micro_batch) {
-    decisions.emplace_back(kMicroBatch, std::to_string(options.batch.sequences));
-    log.info("train.micro_batch = auto: {}", options.batch.sequences);
+    const std::int64_t now = options.batch.sequences;
+    decisions.emplace_back(kMicroBatch, std::to_string(now));
+    const auto before = number_in(read_run_text(run.text).value(kMicroBatch), 1, config.train.global_batch);
+    const std::string change =
+        change_of_micro_batch(before.value_or(now), now, config.train.global_batch / run.world.size());
+    if (change.empty()) {
+      log.info("train.micro_batch = auto: {}", now);
+    } else {
+      log.warning("train.micro_batch = auto: {}; {}", now, change);
+    }
   }
   if (!config.activation.checkpointing) {
     decisions.emplace_back(kCheckpointing, to_string(options.checkpointing));
@@ -137,6 +143,16 @@ Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options) 
                                                                        : ActivationOffload::none));
   if (decides_room) decisions.emplace_back(kRoom, std::to_string(options.batch.dp_room >> 20));
   return decisions;
+}
+
+std::string change_of_micro_batch(std::int64_t before, std::int64_t now, std::int64_t per_rank) {
+  if (before == now) return "";
+  const std::string reason = per_rank % before != 0
+                                 ? fmt::format("does not divide the {} of a rank and step", per_rank)
+                                 : "does not fit in memory here";
+  return fmt::format(
+      "the run had {} so far, which {}. Gradients are summed in another order, so the last bits differ",
+      before, reason);
 }
 
 std::string with_decisions(std::string run_text, const Decisions& decisions) {

@@ -3,6 +3,7 @@
 // in host memory, the micro-batch, room for attention. A run that goes on keeps what it decided.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -30,6 +31,10 @@ struct BeginningRun {
 /// Decides it, in `options`, which are those of the configuration: as the checkpoint says if that fits here, else what all
 /// ranks have room for. Collective.
 Decisions make_decisions(const BeginningRun& run, fsdp::EngineOptions& options);
+
+/// What follows "train.micro_batch = auto: N" in the log of a run that goes on, where that is another number than before;
+/// empty where it is the same. @param per_rank sequences of a rank and step
+std::string change_of_micro_batch(std::int64_t before, std::int64_t now, std::int64_t per_rank);
 
 /// The configuration as text, for config.ini and checkpoints, with these values.
 std::string with_decisions(std::string run_text, const Decisions& decisions);

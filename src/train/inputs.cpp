@@ -2,6 +2,8 @@
 #include "train/inputs.hpp"
 
 #include "llampi/core/error.hpp"
+#include "llampi/core/error_source.hpp"
+#include "llampi/fsdp/sum_order.hpp"
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
 
@@ -13,6 +15,7 @@ bool Inputs::packs_documents() const {
 }
 
 int micro_batches_of_step(const Config& c, int ranks) {
+  fsdp::check_tree_ranks(c.fsdp.sum_order, ranks);  // before a batch for these ranks is asked for
   const std::int64_t micro_batch = c.train.micro_batch.value_or(1);
   if (micro_batch > c.train.global_batch / ranks) {
     throw_user_error(
@@ -30,8 +33,10 @@ int micro_batches_of_step(const Config& c, int ranks) {
 }
 
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {
-  model::LlamaConfig llama = model_text.empty() ? model::LlamaConfig::read(c.model.config)
-                                                : model::LlamaConfig::parse(model_text, c.model.config);
+  model::LlamaConfig llama = with_source("model.config = ", c.model.config, [&] {
+    return model_text.empty() ? model::LlamaConfig::read(c.model.config)
+                              : model::LlamaConfig::parse(model_text, c.model.config);
+  });
   if (c.data.seq_len > llama.max_position_embeddings) {
     throw_user_error("data.seq_len = {} is larger than max_position_embeddings = {} of {}", c.data.seq_len,
                      llama.max_position_embeddings, c.model.config);
@@ -60,26 +65,28 @@ Inputs open_inputs(const Config& c, int ranks, const std::string& model_text) {
   micro_batches_of_step(c, ranks);  // refuses before anything is read
   in.llama = read_model_config(c, model_text);
   in.model = model::make_llama(in.llama, fp8_recipe(c));
-  const auto open = [&](const std::string& path) {
-    auto file = std::make_unique<data::TokenFile>(path);
-    check_vocabulary(*file, in.llama, c.model.config);
-    check_rows(*file, c.data.seq_len, "data.seq_len");
-    return file;
+  const auto open = [&](const char* key, const std::string& path) {
+    return with_source(fmt::format("{} = ", key), path, [&] {
+      auto file = std::make_unique<data::TokenFile>(path);
+      check_vocabulary(*file, in.llama, c.model.config);
+      check_rows(*file, c.data.seq_len, "data.seq_len");
+      return file;
+    });
   };
-  in.train_file = open(c.data.train);
+  in.train_file = open("data.train", c.data.train);
   const std::int64_t samples = in.train_file->samples(c.data.seq_len);
   if (samples < c.train.global_batch) {
     throw_user_error(
-        "{} has {} samples of {} tokens, fewer than train.global_batch = {}; use more text, a shorter "
+        "data.train = {} has {} samples of {} tokens, fewer than train.global_batch = {}; use more text, a shorter "
         "data.seq_len or a smaller batch",
         c.data.train, samples, c.data.seq_len, c.train.global_batch);
   }
   in.sampler = std::make_unique<data::Sampler>(samples, c.train.global_batch, c.run.seed, c.data.shuffle);
   if (!c.data.eval.empty()) {
-    in.eval_file = open(c.data.eval);
+    in.eval_file = open("data.eval", c.data.eval);
     if (in.eval_file->samples(c.data.seq_len) < 1) {
-      throw_user_error("{} has {} tokens, too few for one sample of data.seq_len = {} + 1", c.data.eval,
-                       in.eval_file->tokens(), c.data.seq_len);
+      throw_user_error("data.eval = {} has {} tokens, too few for one sample of data.seq_len = {} + 1",
+                       c.data.eval, in.eval_file->tokens(), c.data.seq_len);
     }
   } else if (c.train.eval_every > 0) {
     throw_user_error("train.eval_every = {} needs data.eval, a token file to evaluate on",

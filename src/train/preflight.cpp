@@ -318,8 +318,8 @@ void Preflight::choose() {
   start_ = choose_start(world_, config_, texts_, inputs_, refused_, log_);
   if (start_.checkpoint.empty() && config_.model.weights) {
     comm::agree(world_, [&] {
-      check_same_model(inputs_.llama, config_.model.config, infer::config_of_weights(start_.weights),
-                       start_.weights.string(), "give the model.config that belongs to the weights");
+      check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
+                       "give the model.config that belongs to the weights");
     });
   }
   compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);

@@ -7,6 +7,7 @@
 
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/error.hpp"
+#include "llampi/core/error_source.hpp"
 #include "llampi/data/content.hpp"
 #include "llampi/train/run_text.hpp"
 #include "train/changed_keys.hpp"
@@ -162,7 +163,8 @@ Start from_the_beginning(const Config& config, const ConfigTexts& texts, const I
       start.run_text = with_note(start.run_text, "model.weights", "read from " + start.weights.string());
   }
   start.run_text = with_note(start.run_text, "data.train", data);
-  check_tokenizers(config, inputs, start.weights, log);
+  with_source("model.weights = ", start.weights,
+              [&] { check_tokenizers(config, inputs, start.weights, log); });
   return start;
 }
 
@@ -217,7 +219,8 @@ Start decide(const Config& config, const ConfigTexts& texts, const Inputs& input
   const checkpoint::TrainingState state = continue_from(checkpoint->summary.state, inputs.fresh);
   return {.checkpoint = checkpoint->file,
           .finished = is_finished(*checkpoint, config, state, log),
-          .run_text = recorded_text(run)};
+          .run_text = recorded_text(run),
+          .placement = read_run_text(checkpoint->summary.texts.run_config).note("run.placement")};
 }
 
 }  // namespace

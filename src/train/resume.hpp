@@ -35,8 +35,9 @@ struct Start {
   bool finished = false;                  ///< nothing is left to do after the checkpoint; the log says so
   std::filesystem::path weights = {};     ///< from the beginning: what model.weights names; empty: random
   std::string run_text = {};              ///< the configuration to record: as it really is
+  std::string placement = {};             ///< the checkpoint's note run.placement: placement_note()
 
-  auto members() { return std::tie(checkpoint, finished, weights, run_text); }
+  auto members() { return std::tie(checkpoint, finished, weights, run_text, placement); }
 };
 
 /// Rank 0 alone looks at files and decides; it logs what was changed since the checkpoint. Collective.

@@ -3,11 +3,21 @@
 
 #include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
+#include "llampi/core/error_source.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/selfcheck/gpu_check.hpp"
 #include "train/engine_config.hpp"
 
 namespace llampi::train {
+namespace {
+
+constexpr const char* kWeightsKey = "model.weights = ";
+
+}  // namespace
+
+model::LlamaConfig config_of_start(const Start& start) {
+  return with_source(kWeightsKey, start.weights, [&] { return infer::config_of_weights(start.weights); });
+}
 
 RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& inputs, const Config& config,
                        const std::string& run_text, const Log& log) {
@@ -40,8 +50,10 @@ checkpoint::TrainingState fill_from_start(comm::World& world, device::Device& de
                                        {config.checkpoint.io, config.run.resume_with_changes, log});
   }
   if (config.model.weights) {
-    infer::load_weights(world, device, start.weights, inputs.llama, engine, config.fsdp.sync_init,
-                        {.io = config.checkpoint.io, .log = log});
+    with_source(kWeightsKey, start.weights, [&] {
+      infer::load_weights(world, device, start.weights, inputs.llama, engine, config.fsdp.sync_init,
+                          {.io = config.checkpoint.io, .log = log});
+    });
   } else {
     engine.initialise(config.run.seed);
   }

@@ -28,6 +28,9 @@ struct RunEngine {
 RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& inputs, const Config& config,
                        const std::string& run_text, const Log& log);
 
+/// The model of the weights that a run begins with. @throws UserError that names model.weights
+model::LlamaConfig config_of_start(const Start& start);
+
 /// Fills the engine with what a run starts from: a checkpoint, weights, or initial values. Returns what the checkpoint
 /// says of the run; nothing of note without one. Collective.
 /// @throws DamagedCheckpoint on all ranks, and UserError

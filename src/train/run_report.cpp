@@ -10,9 +10,9 @@
 #include <sstream>
 
 #include "llampi/comm/comm.hpp"
-#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/text.hpp"
 #include "llampi/fsdp/memory_report.hpp"
+#include "train/placement_note.hpp"
 #include "train/run_warnings.hpp"
 
 namespace llampi::train {
@@ -45,9 +45,9 @@ void RunReport::describe(std::int64_t total_steps) {
             with_separators(inputs_.train_file->samples(config_.data.seq_len)), config_.data.seq_len,
             with_separators(inputs_.sampler->steps_per_epoch()), with_separators(total_steps));
   log_.info("ranks: {} on {}; {}", world_.size(), count(topology.nodes, "node"), world_.describe());
-  if (engine_.groups().sums_follow_placement)
-    log_.info("sums: within each node first; the last bits depend on which ranks share a node ({})",
-              comm::format_placement(topology.node_of_rank));
+  const auto& precision = engine_.options().precision;
+  if (const auto note = placement_note(engine_.groups(), precision, topology.node_of_rank); !note.empty())
+    log_.info("sums: {}", sums_in_words(engine_.groups(), precision, note));
   if (!topology.uniform) {
     log_.warning(
         "nodes have different numbers of ranks: in collectives over several nodes those of the smallest node have the most to receive, and the "

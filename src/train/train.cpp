@@ -17,7 +17,6 @@
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/exchange.hpp"
-#include "llampi/comm/format_ranks.hpp"
 #include "llampi/comm/on_rank_0.hpp"
 #include "llampi/core/clock.hpp"
 #include "llampi/core/exact_sum.hpp"
@@ -35,6 +34,7 @@
 #include "train/engine_config.hpp"
 #include "train/inputs.hpp"
 #include "train/not_finite.hpp"
+#include "train/placement_note.hpp"
 #include "train/prometheus.hpp"
 #include "train/replicas.hpp"
 #include "train/resume.hpp"
@@ -212,9 +212,12 @@ void Trainer::fill_engine(std::vector<checkpoint::Refused> refused, const Decisi
     saved_step = resume(refused);
   }
   start_.run_text = with_decisions(start_.run_text, decisions);
-  if (engine_->groups().sums_follow_placement)
-    start_.run_text =
-        with_note(start_.run_text, "run.placement", comm::format_placement(world_.topology().node_of_rank));
+  const std::string placement =
+      placement_note(engine_->groups(), engine_->options().precision, world_.topology().node_of_rank);
+  if (!placement.empty()) start_.run_text = with_note(start_.run_text, "run.placement", placement);
+  if (const auto change = change_of_placement(start_.placement, placement);
+      !begins && !change.empty() && config_.fsdp.sum_order != fsdp::SumOrder::tree)
+    log_.info("changed since step {}: {}", saved_step, change);
   total_steps_ = total_steps(config_, state_);
   schedule_ = schedule_of(config_, total_steps_);
   const Saver::Run run{world_,
@@ -372,8 +375,8 @@ Outcome Trainer::run_watched() {
   if (start_.finished) return Outcome::done;
   if (start_.checkpoint.empty() && config_.model.weights) {
     comm::agree(world_, [&] {
-      check_same_model(inputs_.llama, config_.model.config, infer::config_of_weights(start_.weights),
-                       start_.weights.string(), "give the model.config that belongs to the weights");
+      check_same_model(inputs_.llama, config_.model.config, config_of_start(start_), start_.weights.string(),
+                       "give the model.config that belongs to the weights");
     });
   }
   compute_ = open_compute_of_run(world_, config_, texts_.name_of, log_);

@@ -10,6 +10,11 @@ namespace llampi::comm {
 /// @param members ranks of the world
 std::vector<int> nodes_of_members(const std::vector<int>& members, const std::vector<int>& node_of_rank);
 
+/// Whether a group's sums are formed inside each node first, and then between nodes: it has several nodes, and several ranks
+/// on one of them. What nodes send each other is in the dtype that is communicated.
+/// @param node_of_member as below
+bool sums_inside_nodes(const std::vector<int>& node_of_member);
+
 /// Whether the order of a group's sums depends on which of its ranks share a node. Ranks of a node add first, so it does not
 /// where these sums, and those of several nodes, are parts of the tree over all ranks anyway: with the same power of two of consecutive ranks
 /// on each node, or with 4 and 2.

@@ -40,6 +40,10 @@ struct DeviceMesh {
   std::vector<std::vector<int>> shards;
   /// Whether sums over a group, of shards or of replicas, depend on which ranks share a node: comm::sums_follow_placement().
   bool sums_follow_placement = false;
+  /// Whether sums over a group are formed inside each node first, and then between nodes: comm::sums_inside_nodes(). Of shard
+  /// groups, and of the replicas of a shard.
+  bool shards_sum_inside_nodes = false, replicas_sum_inside_nodes = false;
+  std::string nodes = {};  ///< comm::format_nodes(), for messages
   /// The most members of a shard group that share a node, and of the replicas of a shard.
   int shards_on_node = 1, replicas_on_node = 1;
 

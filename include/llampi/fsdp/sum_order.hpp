@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "llampi/comm/forward.hpp"
 #include "llampi/comm/reduction.hpp"
@@ -29,6 +30,7 @@ struct StepShape {
   bool unsharded = false;        ///< they add up on the rank first: EngineOptions::accumulate_unsharded
   SumOrder order = SumOrder::any;
   bool sums_follow_placement = false;  ///< DeviceMesh::sums_follow_placement
+  std::string nodes = {};              ///< DeviceMesh::nodes
 };
 
 /// Micro-batches that are added on a rank before ranks are: the largest power of two that divides `per_rank`. So the sum of
@@ -40,6 +42,9 @@ constexpr int micro_batches_of_subtree(int per_rank) { return per_rank & -per_ra
 /// With SumOrder::any ranks take turns; with SumOrder::tree what is added first stands side by side.
 /// @param rank of the world
 std::int64_t micro_batch_number(const StepShape& step, const DeviceMesh& groups, int rank, int micro_batch);
+
+/// @throws UserError if the order is SumOrder::tree and `ranks` is not a power of two
+void check_tree_ranks(SumOrder order, int ranks);
 
 /// Why sums in the order of the tree cannot be had so; none: they can. Groups that are no powers of two, gradients that are
 /// not summed in float32, ranks of one node whose sums are no part of the tree, or several GPUs with Reduction::nccl, an order

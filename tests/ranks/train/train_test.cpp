@@ -257,6 +257,22 @@ TEST_F(Train, ThePlacementThatSumsFollowIsRecorded) {
   world().barrier();
   const auto texts = checkpoint::read_checkpoint_summary(checkpoint::checkpoint_path(folder_ / "a", 1)).texts;
   EXPECT_THAT(texts.run_config, ::testing::HasSubstr("# run.placement: ranks 0, 2; ranks 1, 3\n"));
+  c.train.steps = 2;
+  EXPECT_EQ(train::train(in_turns, c, {"resolved\n"}, keeping_log()), Outcome::done);
+  EXPECT_FALSE(world().rank() == 0 && logged("changed since step 1: placement")) << "it is the same";
+  SimulatedNodes uneven(world(), {0, 0, 0, 1});
+  c.train.steps = 3;
+  EXPECT_EQ(train::train(uneven, c, {"resolved\n"}, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged(
+      "changed since step 2: placement of ranks on nodes = ranks 0-2; rank 3, was ranks 0, 2; ranks 1, 3: sums "
+      "over ranks are formed in another order, so the last bits differ"));
+  c.train.steps = 4;
+  c.fsdp.reduce_dtype = DType::bfloat16;
+  c.run.resume_with_changes = true;
+  SimulatedNodes even(world(), {0, 0, 1, 1});
+  EXPECT_EQ(train::train(even, c, {"resolved\n"}, keeping_log()), Outcome::done);
+  EXPECT_TRUE(logged(
+      "sums: within each node first, and the sum of a node is rounded to bfloat16 before nodes are added"));
 }
 
 }  // namespace

@@ -533,7 +533,8 @@ TEST_F(Plan, RefusesWhatARunWouldRefuse) {
   expect_refused(
       "--ranks 4 --per-node 3 --fsdp.strategy=hybrid_shard",
       "fsdp.shard_group_size = node needs the same number of ranks on every node, but one has 3 and "
-      "another 1; start as many on each");
+      "another 1; start the same number on each, or set fsdp.shard_group_size to a divisor of the 4 ranks (2; such a group "
+      "can span nodes), or use fsdp.strategy = full_shard");
   expect_refused(
       "--ranks 4 --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=3",
       "fsdp.shard_group_size = 3 does not divide 4 ranks into several equal groups; use a smaller divisor "

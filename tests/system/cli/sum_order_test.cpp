@@ -102,10 +102,13 @@ TEST_F(SumOrder, WhatCannotBeHadIsRefused) {
     ASSERT_EQ(ending.complaints().size(), 1U) << ending.err;
     EXPECT_EQ(ending.complaints()[0], "llampi: " + sentence);
   };
-  expect_refused(
-      3, "",
-      "fsdp.sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not "
-      "3; use such a number, or fsdp.sum_order = any");
+  // Ahead of the batch, for which 3 ranks would ask a multiple of 3.
+  for (const char* batch : {"", "--train.global_batch=8"}) {
+    expect_refused(
+        3, batch,
+        "fsdp.sum_order = tree needs a number of ranks that is a power of two, and there are 3; start 2 or 4 "
+        "ranks, or use fsdp.sum_order = any");
+  }
   expect_refused(
       2, "--train.micro_batch=auto",
       "fsdp.sum_order = tree needs a train.micro_batch that is a number: as many sequences as fit depends on the "

@@ -156,7 +156,20 @@ TEST(SumOrder, IsRefusedWhereItCannotBeHad) {
       refusal(step, {.gradient_shard = DType::bfloat16}, comm::Backend::mpi),
       "sum_order = tree needs gradients that are summed in float32; use precision.gradient_shard = float32, or sum_order = any");
   step.replicas = 3;
-  EXPECT_NE(refusal(step, {}, comm::Backend::mpi), "");
+  EXPECT_EQ(
+      refusal(step, {}, comm::Backend::mpi),
+      "sum_order = tree needs a number of ranks that is a power of two, and there are 12; start 8 or 16 ranks, or "
+      "use sum_order = any");
+  const auto uneven = make_groups(Strategy::full_shard, {0, 0, 0, 1}, 0);
+  EXPECT_EQ(
+      refusal({.shards = 4,
+               .order = SumOrder::tree,
+               .sums_follow_placement = uneven.sums_follow_placement,
+               .nodes = uneven.nodes},
+              {}, comm::Backend::mpi),
+      "sum_order = tree needs the same power of two of consecutive ranks on every node, because ranks of a node are "
+      "summed first, and the nodes have 3 (ranks 0-2), 1 (rank 3); start the same number on each node, in order (mpirun "
+      "--map-by slot, srun --distribution=block), or use sum_order = any");
   step.order = SumOrder::any;
   EXPECT_EQ(refusal(step, {.reduce = DType::bfloat16}, comm::Backend::nccl), "");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run that continues was asked to do otherwise, from the texts of two configurations.
 #include "train/changed_keys.hpp"
+#include "train/decisions.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -75,6 +76,17 @@ class ChangedKeys : public ::testing::Test {
 TEST_F(ChangedKeys, TheSameCommandHasNone) {
   EXPECT_THAT(changes(text("")), IsEmpty());
   EXPECT_THAT(report(text("")), IsEmpty());
+}
+
+TEST_F(ChangedKeys, WhereARunIsAndHowAJobBeginsItIsNoChange) {
+  EXPECT_THAT(changes(text("[run]\ndir = elsewhere\nresume = b.h5\nresume_with_changes = true\n")),
+              IsEmpty());
+}
+
+TEST(ChangeOfMicroBatch, IsToldWhereThereIsOne) {
+  EXPECT_EQ(change_of_micro_batch(4, 4, 2), "");
+  EXPECT_THAT(change_of_micro_batch(4, 2, 2), HasSubstr("had 4 so far, which does not divide the 2"));
+  EXPECT_THAT(change_of_micro_batch(4, 2, 8), HasSubstr("had 4 so far, which does not fit in memory here"));
 }
 
 TEST_F(ChangedKeys, AreListedWithWhatTheyMean) {
