@@ -107,5 +107,36 @@ say "bfloat16"
 compare bfloat16_one bfloat16_hybrid 1e-2
 compare one bfloat16_hybrid 5e-2
 
+say "sum_order = tree: the same bits on any number of ranks"
+tree=("${float32[@]}" --fsdp.sum_order=tree --train.eval_every=5 --data.eval="$folder/held.h5" --checkpoint.every=5)
+head -c 20000 "$folder/text" >"$folder/held"
+"$llampi" tokenize --tokenizer bytes --output "$folder/held.h5" "$folder/held"
+train tree_one 1 "${tree[@]}" --fsdp.strategy=no_shard
+train tree_two 2 "${tree[@]}" --fsdp.strategy=shard_grad_op --fsdp.accumulate=unsharded
+train tree_four 4 "${tree[@]}" --fsdp.strategy=full_shard
+train tree_hybrid 4 "${tree[@]}" --fsdp.strategy=hybrid_shard --fsdp.shard_group_size=2
+train tree_resumed 2 "${tree[@]}" --fsdp.strategy=full_shard --run.resume="$folder/tree_four/checkpoints/step-00000005.h5"
+
+curve() { grep -o '"\(step\|loss\|grad_norm\|eval_loss\)" *: *[-+0-9.eE]*' "$folder/$1/metrics.jsonl"; }
+weights() {
+    rm -rf "${folder:?}/$1/hf"
+    "$llampi" export --dtype float32 --checkpoint "$folder/$1" --output "$folder/$1/hf" >/dev/null
+    sha256sum <"$folder/$1/hf/model.safetensors"
+}
+curve tree_one >"$folder/tree_one.curve"
+[[ $(wc -l <"$folder/tree_one.curve") -ge 30 ]] || fail "the metrics of tree_one are not whole"
+for name in tree_two tree_four tree_hybrid tree_resumed; do
+    curve "$name" >"$folder/$name.curve"
+    tail -n "$(wc -l <"$folder/$name.curve")" "$folder/tree_one.curve" | cmp -s - "$folder/$name.curve" ||
+        fail "with sum_order = tree the losses, norms or evaluations of $name are not those of tree_one"
+    [[ $(weights "$name") == "$(weights tree_one)" ]] || fail "with sum_order = tree the weights of $name are not those of tree_one"
+    say "$name: losses, norms, evaluations and final weights equal those of one rank in every bit"
+done
+refused=0
+timeout 300 mpirun -n 3 "$llampi" train --config input/small.ini --run.dir="$folder/tree_three" --run.device="$device" "${gpu_options[@]}" \
+    --data.train="$folder/tokens.h5" --train.global_batch=6 --train.micro_batch=2 --train.steps=1 "${tree[@]}" >"$folder/tree_three.log" 2>&1 || refused=$?
+[[ $refused == 2 ]] || fail "sum_order = tree on 3 ranks ended with status $refused, and not refused with 2"
+grep -m1 '^llampi: fsdp.sum_order = tree' "$folder/tree_three.log" || fail "sum_order = tree on 3 ranks was refused for another reason"
+
 say "all agree"
 if [[ -z ${KEEP:-} ]]; then rm -rf "$folder"; fi
