@@ -29,7 +29,7 @@ struct Architecture {
   std::int64_t key_value_heads = 0;  ///< transformers' default; 0: as many as query heads
   std::int64_t head_dim = 0;         ///< likewise; 0: hidden_size / num_attention_heads
   std::int64_t window = 0;           ///< of a file without sliding_window; 0: none
-  /// A window is used if use_sliding_window says so, in the layers from max_window_layers on; else in all, if it is given.
+  /// The window is used with use_sliding_window only, in the layers from max_window_layers on; else in all, if it is given.
   bool window_by_layer = false;
 };
 
