@@ -35,6 +35,17 @@ add_library(llampi_pcre2 INTERFACE IMPORTED)
 target_include_directories(llampi_pcre2 SYSTEM INTERFACE ${LLAMPI_PCRE2_INCLUDE_DIR})
 target_link_libraries(llampi_pcre2 INTERFACE ${LLAMPI_PCRE2_LIBRARY})
 
+# The normalization of tokenizer.json; belongs to `tokenizer`.
+find_path(LLAMPI_UTF8PROC_INCLUDE_DIR utf8proc.h)
+find_library(LLAMPI_UTF8PROC_LIBRARY utf8proc)
+mark_as_advanced(LLAMPI_UTF8PROC_INCLUDE_DIR LLAMPI_UTF8PROC_LIBRARY)
+if(NOT LLAMPI_UTF8PROC_INCLUDE_DIR OR NOT LLAMPI_UTF8PROC_LIBRARY)
+  message(FATAL_ERROR "utf8proc was not found (Debian: libutf8proc-dev; Fedora: utf8proc-devel).")
+endif()
+add_library(llampi_utf8proc INTERFACE IMPORTED)
+target_include_directories(llampi_utf8proc SYSTEM INTERFACE ${LLAMPI_UTF8PROC_INCLUDE_DIR})
+target_link_libraries(llampi_utf8proc INTERFACE ${LLAMPI_UTF8PROC_LIBRARY})
+
 find_package(MPI REQUIRED COMPONENTS C)
 
 # Which cores and devices are near each other; belongs to `comm`.

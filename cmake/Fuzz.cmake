@@ -57,6 +57,8 @@ ExternalProject_Add(
                    -DBoost_DIR:PATH=${Boost_DIR}
                    -DLLAMPI_PCRE2_INCLUDE_DIR:PATH=${LLAMPI_PCRE2_INCLUDE_DIR}
                    -DLLAMPI_PCRE2_LIBRARY:FILEPATH=${LLAMPI_PCRE2_LIBRARY}
+                   -DLLAMPI_UTF8PROC_INCLUDE_DIR:PATH=${LLAMPI_UTF8PROC_INCLUDE_DIR}
+                   -DLLAMPI_UTF8PROC_LIBRARY:FILEPATH=${LLAMPI_UTF8PROC_LIBRARY}
   BUILD_ALWAYS ON # it knows by itself what is out of date
   INSTALL_COMMAND "")
 # The same inputs each time, so that a change is not stopped by what the fuzzer happens to find elsewhere; `make fuzz` looks on.

@@ -27,7 +27,7 @@ JOBS = {
     "cli": "commands, options"}
 LIBRARIES = [("MPI", r"mpi\.h"), ("NCCL", r"nccl\.h"), ("CUDA", r"cuda_runtime\.h"), ("cuBLAS", r"cublasLt\.h"),
              ("cuDNN", r"cudnn(_frontend)?\.h"), ("oneDNN", r"oneapi/dnnl/dnnl\.h"), ("HDF5", r"hdf5\.h"),
-             ("PCRE2", r"pcre2\.h"), ("Oniguruma", r"oniguruma\.h"), ("SentencePiece", r"sentencepiece\w*\.h"),
+             ("PCRE2", r"pcre2\.h"), ("utf8proc", r"utf8proc\.h"), ("Oniguruma", r"oniguruma\.h"), ("SentencePiece", r"sentencepiece\w*\.h"),
              ("JSON", r"nlohmann/json(_fwd)?\.hpp"), ("Boost", r"boost/.*")]
 BOX, HEIGHT, GAP, ROW, MARGIN = 206, 58, 26, 104, 24
 

@@ -28,6 +28,7 @@ zlib     | zlib, for checksums | zlib1g-dev | zlib-devel
 deflate  | libdeflate, for checksums | libdeflate-dev | libdeflate-devel
 hwloc    | hwloc 2.1 or newer, for cores | libhwloc-dev | hwloc-devel
 pcre2    | PCRE2 10.40 or newer, for tokenizers | libpcre2-dev | pcre2-devel
+utf8proc | utf8proc, for tokenizers | libutf8proc-dev | utf8proc-devel
 gtest    | GoogleTest | libgtest-dev | gtest-devel
 gmock    | GoogleMock | libgmock-dev | gmock-devel
 h5py     | h5py, for one test | python3-h5py | python3-h5py
@@ -42,7 +43,7 @@ patchelf | patchelf | patchelf | patchelf
 '
 optional=" h5py qemu fuzzer "
 
-wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 gtest gmock"
+wanted="compiler openmp make cmake mpi hdf5 boost json fmt zlib deflate hwloc pcre2 utf8proc gtest gmock"
 if [[ ${GEMM:-onednn} == cblas ]]; then wanted+=" cblas"; else wanted+=" onednn opencl"; fi
 for argument in "$@"; do
     case $argument in
@@ -146,7 +147,7 @@ find_missing() {
     done
 
     # One pass of the preprocessor answers for all headers, wherever the compiler finds them.
-    absent="compiler json fmt zlib deflate hwloc pcre2 boost gtest gmock onednn cblas openmp"
+    absent="compiler json fmt zlib deflate hwloc pcre2 utf8proc boost gtest gmock onednn cblas openmp"
     if ((${#compiler[@]})); then
         absent=$("${compiler[@]}" "${includes[@]}" -E -P -x c++ - 2>/dev/null <<'PROBE' || echo "$absent"
 #if defined(__clang__) ? __clang_major__ < 14 : __GNUC__ < 12
@@ -172,6 +173,9 @@ hwloc
 #endif
 #if !__has_include(<pcre2.h>)
 pcre2
+#endif
+#if !__has_include(<utf8proc.h>)
+utf8proc
 #endif
 #if !__has_include(<boost/program_options.hpp>)
 boost
@@ -265,7 +269,7 @@ refuse() { # refuse REASON
         echo "the same MPI):"
         echo "    module load gcc openmpi hdf5 boost cmake"
         echo "    What has no module, often oneDNN, fmt, nlohmann-json and GoogleTest, comes into your home"
-        echo "    with 'spack install onednn fmt nlohmann-json libdeflate hwloc pcre2 googletest' and 'spack load' of the same,"
+        echo "    with 'spack install onednn fmt nlohmann-json libdeflate hwloc pcre2 utf8proc googletest' and 'spack load' of the same,"
         echo "    or from source with 'cmake --install ... --prefix P' and 'export CMAKE_PREFIX_PATH=P'. GEMM=cblas does"
         echo "    without oneDNN."
         echo

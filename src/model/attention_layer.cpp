@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T
+// out = x + attention(rope(norm(x) [Wq; Wk; Wv]^T)) Wo^T, in some models with a bias, or norms of heads, before RoPE
 #include <algorithm>
 
 #include "model/llama_layers.hpp"
@@ -20,9 +20,11 @@ class AttentionLayer final : public Layer {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
     const DType statistics = statistics_dtype(compute);
     const auto forward_bytes = sizes.attention_workspace(shape_, tokens, longest, compute);
-    const auto backward_bytes =
-        std::max(sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
-                 sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute));
+    const bool transforms = sizes_.qkv_bias || sizes_.qk_norms;
+    const auto backward_bytes = std::max(
+        {sizes.attention_backward_workspace(shape_, tokens, longest, compute, batch.dp_room),
+         sizes.rms_norm_backward_workspace(tokens, sizes_.hidden, compute),
+         transforms ? sizes.qkv_transform_backward_workspace(shape_, tokens, compute) : std::int64_t{0}});
     LayerSpec spec;
     spec.module = module_;
     spec.parameters = read_in_both(parameters_);
@@ -32,6 +34,12 @@ class AttentionLayer final : public Layer {
                   {"qkv", tokens, shape_.qkv_cols(), compute},
                   {"heads", tokens, shape_.query_cols(), compute},
                   {"log_sum_exp", shape_.query_heads, tokens, statistics}};
+    if (sizes_.qk_norms) {
+      spec.saved[2] = recomputed(spec.saved[2]);
+      spec.saved.push_back({"qkv product", tokens, shape_.qkv_cols(), compute});
+      spec.saved.push_back(recomputed(
+          {"heads' inverse_rms", tokens, shape_.query_heads + shape_.key_value_heads, statistics}));
+    }
     spec.forward_scratch = {workspace_spec(forward_bytes, statistics)};
     if (batch.context > 0) {
       require(batch.sequences == 1, "generation of one sequence at a time");
@@ -45,8 +53,8 @@ class AttentionLayer final : public Layer {
   }
 
   void forward(LayerContext& c) const override {
-    const auto [norm, q, k, v, o] = take<5>(c.parameters);
-    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
+    const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
+    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
     const auto [workspace] = take<1>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
@@ -56,7 +64,8 @@ class AttentionLayer final : public Layer {
                                          .weight = stacked({q, k, v}),
                                          .rope = rope,
                                          .shape = shape_,
-                                         .qkv = qkv});
+                                         .qkv = qkv,
+                                         .transform = transform(c)});
     if (c.kv_cache.empty()) {
       run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     } else {
@@ -73,16 +82,24 @@ class AttentionLayer final : public Layer {
   }
 
   void recompute(LayerContext& c) const override {
-    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
+    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
+    if (!sizes_.qk_norms) return;
+    const auto [rope] = take<1>(c.constants);
+    c.operations.run(device::op::Rope{.positions = c.batch.positions,
+                                      .rope = rope,
+                                      .shape = shape_,
+                                      .backward = false,
+                                      .qkv = qkv,
+                                      .transform = transform(c)});
   }
 
   void backward(LayerContext& c) const override {
-    const auto [norm, q, k, v, o] = take<5>(c.parameters);
-    const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients);
-    const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate);
-    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved);
+    const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
+    const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients.first(5));
+    const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate.first(5));
+    const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
     const auto [dheads, dqkv, dnormed, workspace] = take<4>(c.scratch);
     const auto [rope] = take<1>(c.constants);
 
@@ -101,12 +118,19 @@ class AttentionLayer final : public Layer {
                                                  .shape = shape_,
                                                  .dx = dnormed,
                                                  .dweight = stacked({dq, dk, dv}),
-                                                 .accumulate_dweight = alike({add_q, add_k, add_v})});
+                                                 .accumulate_dweight = alike({add_q, add_k, add_v}),
+                                                 .transform = transform(c),
+                                                 .dtransform = qkv_transform_gradients(c, workspace)});
     // The gradient already holds that of the residual branch.
     run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:
+  device::op::QkvTransform transform(const LayerContext& c) const {
+    if (!sizes_.qk_norms) return qkv_transform(c, sizes_.eps, {}, {});
+    return qkv_transform(c, sizes_.eps, c.saved[5], c.saved[6]);
+  }
+
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;

@@ -34,12 +34,22 @@ class JsonFields {
     return it == object_->end() || it->is_null() ? nullptr : &*it;
   }
 
+  /// It is there, though perhaps null.
+  bool has(const char* name) const { return object_->contains(name); }
+
   JsonFields inner(const char* name) const { return {at(name), source_, path(name) + "."}; }
 
   std::int64_t size(const char* name) const { return to_size(name, at(name)); }
   std::int64_t size_or(const char* name, std::int64_t fallback) const {
     const auto* value = find(name);
     return value ? to_size(name, *value) : fallback;
+  }
+
+  /// A whole number from 0 on.
+  std::int64_t whole_or(const char* name, std::int64_t fallback) const {
+    const auto* value = find(name);
+    return value && value->is_number_unsigned() && value->get<std::uint64_t>() == 0 ? 0
+                                                                                    : size_or(name, fallback);
   }
 
   double number(const char* name) const { return to_number(name, at(name)); }

@@ -14,6 +14,7 @@
 namespace llampi::model {
 namespace {
 
+constexpr Initializer kZeros = {.kind = Initializer::Kind::zeros, .standard_deviation = 0};
 constexpr Initializer kOnes = {.kind = Initializer::Kind::ones, .standard_deviation = 0};
 
 void check_fp8_sizes(const LlamaSizes& sizes) {
@@ -45,16 +46,28 @@ LlamaSizes sizes_of(const LlamaConfig& config, const std::optional<Fp8Recipe>& f
           .feed_forward = config.intermediate_size,
           .attention = {config.query_heads, config.key_value_heads, config.head_dim},
           .eps = config.rms_norm_eps,
-          .fp8 = fp8};
+          .fp8 = fp8,
+          .qkv_bias = config.family().qkv_bias,
+          .qk_norms = config.family().qk_norms};
+}
+
+/// Layers with products in 8 bits have neither.
+void check_fp8_family(const Architecture& family) {
+  if (!family.qkv_bias && !family.qk_norms) return;
+  throw ConfigError({.problem = fmt::format(
+                         "products in FP8 are not there for models of type {}, which have {}",
+                         family.model_type, family.qkv_bias ? "biases of q, k and v" : "norms of q and k"),
+                     .remedy = "use {product_dtype} = auto"});
 }
 
 class Llama final : public Model {
  public:
   Llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8)
       : config_(config), sizes_(sizes_of(config, fp8)) {
+    if (fp8) check_fp8_family(config_.family());
     if (fp8) check_fp8_sizes(sizes_);
-    const int root = add_module("", "LlamaForCausalLM", -1);
-    const int model = add_module("model", "LlamaModel", root);
+    const int root = add_module("", class_of("ForCausalLM"), -1);
+    const int model = add_module("model", class_of("Model"), root);
     const int table = add_embedding(model);
     const int layers = add_module("model.layers", "ModuleList", model);
     for (std::int64_t block = 0; block < config_.layers; ++block) add_block(block, layers);
@@ -64,7 +77,7 @@ class Llama final : public Model {
   const std::vector<Module>& modules() const override { return modules_; }
   const std::vector<Parameter>& parameters() const override { return parameters_; }
   const std::vector<std::unique_ptr<Layer>>& layers() const override { return layers_; }
-  std::string block_type() const override { return "LlamaDecoderLayer"; }
+  std::string block_type() const override { return class_of("DecoderLayer"); }
   std::int64_t vocabulary() const override { return config_.vocab_size; }
 
   std::vector<BufferSpec> constants(std::int64_t seq_len, DType compute) const override {
@@ -88,22 +101,32 @@ class Llama final : public Model {
                                3 * config_.hidden_size * config_.intermediate_size;
     const std::int64_t head = config_.vocab_size * config_.hidden_size;
     const std::int64_t matrices = config_.layers * block + head;
-    const std::int64_t attention = config_.layers * heads.query_cols() * seq_len;
-    return 6.0 * static_cast<double>(matrices) + 6.0 * static_cast<double>(attention);
+    double keys = 0;  // that a query sees, of all layers
+    for (std::int64_t layer = 0; layer < config_.layers; ++layer)
+      keys += attention_of(layer).keys_of_query(static_cast<double>(seq_len));
+    return 6.0 * static_cast<double>(matrices) + 12.0 * static_cast<double>(heads.query_cols()) * keys;
   }
 
  private:
   enum class Place : bool { apart, fused_with_previous };
 
-  int add_module(const std::string& name, const char* type, int parent) {
-    modules_.push_back({name, type, parent});
+  std::string class_of(const char* what) const { return config_.family().prefix + std::string(what); }
+
+  device::AttentionShape attention_of(std::int64_t block) const {
+    device::AttentionShape shape = sizes_.attention;
+    shape.window = config_.window_of(block);
+    return shape;
+  }
+
+  int add_module(const std::string& name, std::string type, int parent) {
+    modules_.push_back({name, std::move(type), parent});
     return static_cast<int>(modules_.size()) - 1;
   }
 
   /// A module that is one parameter, "<name>.weight". Returns the parameter's index.
-  int add_weight(const std::string& name, const char* type, int parent, std::vector<std::int64_t> shape,
+  int add_weight(const std::string& name, std::string type, int parent, std::vector<std::int64_t> shape,
                  Place place = Place::apart) {
-    const int module = add_module(name, type, parent);
+    const int module = add_module(name, std::move(type), parent);
     const Initializer normal = {.kind = Initializer::Kind::normal,
                                 .standard_deviation = config_.initializer_range};
     const Initializer initializer = shape.size() == 1 ? kOnes : normal;
@@ -111,6 +134,17 @@ class Llama final : public Model {
                            .shape = std::move(shape),
                            .module = module,
                            .initializer = initializer,
+                           .fused_with_previous = place == Place::fused_with_previous});
+    return static_cast<int>(parameters_.size()) - 1;
+  }
+
+  /// "<name>.bias" of a module that has a weight.
+  int add_bias(int weight, std::int64_t elements, Place place = Place::apart) {
+    const Parameter& of = parameters_[static_cast<std::size_t>(weight)];
+    parameters_.push_back({.name = modules_[static_cast<std::size_t>(of.module)].name + ".bias",
+                           .shape = {elements},
+                           .module = of.module,
+                           .initializer = kZeros,
                            .fused_with_previous = place == Place::fused_with_previous});
     return static_cast<int>(parameters_.size()) - 1;
   }
@@ -127,21 +161,36 @@ class Llama final : public Model {
     const std::string attention = name + ".self_attn", mlp = name + ".mlp";
     const std::int64_t hidden = config_.hidden_size, feed_forward = config_.intermediate_size;
     const std::int64_t queries = sizes_.attention.query_cols(), keys = sizes_.attention.key_value_cols();
-    const int block = add_module(name, "LlamaDecoderLayer", layers);
+    const int block = add_module(name, class_of("DecoderLayer"), layers);
 
-    const int norm1 = add_weight(name + ".input_layernorm", "LlamaRMSNorm", block, {hidden});
-    const int attention_module = add_module(attention, "LlamaAttention", block);
+    const int norm1 = add_weight(name + ".input_layernorm", class_of("RMSNorm"), block, {hidden});
+    const int attention_module = add_module(attention, class_of("Attention"), block);
     const int q = add_weight(attention + ".q_proj", "Linear", attention_module, {queries, hidden});
     const int k = add_weight(attention + ".k_proj", "Linear", attention_module, {keys, hidden},
                              Place::fused_with_previous);
     const int v = add_weight(attention + ".v_proj", "Linear", attention_module, {keys, hidden},
                              Place::fused_with_previous);
+    std::vector<int> more;
+    if (sizes_.qkv_bias) {
+      more = {add_bias(q, queries)};
+      more.push_back(add_bias(k, keys, Place::fused_with_previous));
+      more.push_back(add_bias(v, keys, Place::fused_with_previous));
+    }
+    if (sizes_.qk_norms) {
+      for (const char* which : {".q_norm", ".k_norm"})
+        more.push_back(
+            add_weight(attention + which, class_of("RMSNorm"), attention_module, {config_.head_dim}));
+    }
     const int o = add_weight(attention + ".o_proj", "Linear", attention_module, {hidden, queries});
+    std::vector<int> of_attention{norm1, q, k, v, o};
+    of_attention.insert(of_attention.end(), more.begin(), more.end());
+    LlamaSizes sizes = sizes_;
+    sizes.attention = attention_of(index);
     const auto make_attention = sizes_.fp8 ? make_fp8_attention_layer : make_attention_layer;
-    layers_.push_back(make_attention(attention, {norm1, q, k, v, o}, sizes_));
+    layers_.push_back(make_attention(attention, std::move(of_attention), sizes));
 
-    const int norm2 = add_weight(name + ".post_attention_layernorm", "LlamaRMSNorm", block, {hidden});
-    const int mlp_module = add_module(mlp, "LlamaMLP", block);
+    const int norm2 = add_weight(name + ".post_attention_layernorm", class_of("RMSNorm"), block, {hidden});
+    const int mlp_module = add_module(mlp, class_of("MLP"), block);
     const int gate = add_weight(mlp + ".gate_proj", "Linear", mlp_module, {feed_forward, hidden});
     const int up = add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden},
                               Place::fused_with_previous);
@@ -152,7 +201,7 @@ class Llama final : public Model {
 
   /// The layer of the loss spans two modules, so it is the root's.
   void add_head(int root, int model, int table) {
-    const int norm = add_weight("model.norm", "LlamaRMSNorm", model, {config_.hidden_size});
+    const int norm = add_weight("model.norm", class_of("RMSNorm"), model, {config_.hidden_size});
     int head = table;
     if (config_.tie_word_embeddings) {
       add_module("lm_head", "Linear", root);

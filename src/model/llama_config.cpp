@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "model/json_fields.hpp"
@@ -31,15 +32,46 @@ json parse_json(const std::string& text, const std::string& source) {
   }
 }
 
-void check_architecture(const JsonFields& fields) {
-  if (fields.text_or("model_type", "llama") != "llama") {
-    fields.refuse("model_type", "only models of type \"llama\" are supported");
+constexpr Architecture kArchitectures[] = {
+    {.model_type = "llama", .prefix = "Llama"},
+    {.model_type = "mistral", .prefix = "Mistral", .key_value_heads = 8, .window = 4096},
+    {.model_type = "qwen2",
+     .prefix = "Qwen2",
+     .qkv_bias = true,
+     .key_value_heads = 32,
+     .window_by_layer = true},
+    {.model_type = "qwen3",
+     .prefix = "Qwen3",
+     .qk_norms = true,
+     .key_value_heads = 32,
+     .head_dim = 128,
+     .window_by_layer = true},
+};
+
+std::string causal_class(const Architecture& family) { return std::string(family.prefix) + "ForCausalLM"; }
+
+/// By model_type, or by architectures where that is missing.
+const Architecture& architecture_of(const JsonFields& fields) {
+  const auto* classes = fields.find("architectures");
+  const auto names = [&](const Architecture& family) {
+    return classes->is_array() &&
+           std::find(classes->begin(), classes->end(), causal_class(family)) != classes->end();
+  };
+  std::string types, all_classes;
+  for (const Architecture& family : kArchitectures) {
+    types += fmt::format("{}\"{}\"", types.empty() ? "" : ", ", family.model_type);
+    all_classes += fmt::format("{}\"{}\"", all_classes.empty() ? "" : ", ", causal_class(family));
   }
-  if (const auto* architectures = fields.find("architectures")) {
-    const bool causal = architectures->is_array() && std::find(architectures->begin(), architectures->end(),
-                                                               "LlamaForCausalLM") != architectures->end();
-    if (!causal) fields.refuse("architectures", "only \"LlamaForCausalLM\" is supported");
+  const std::string type = fields.text_or("model_type", "");
+  for (const Architecture& family : kArchitectures) {
+    if (type.empty() ? classes == nullptr || names(family) : type == family.model_type) {
+      if (classes != nullptr && !names(family))
+        fields.refuse("architectures", fmt::format("only \"{}\" is supported", causal_class(family)));
+      return family;
+    }
   }
+  if (!type.empty()) fields.refuse("model_type", fmt::format("only models of type {} are supported", types));
+  fields.refuse("architectures", fmt::format("only {} are supported", all_classes));
 }
 
 void refuse_flag(const JsonFields& fields, const char* name, const char* reason) {
@@ -54,7 +86,7 @@ void refuse_given(const JsonFields& fields, const char* name, const char* reason
   if (fields.find(name)) fields.refuse(name, reason);
 }
 
-void refuse_unsupported(const JsonFields& fields) {
+void refuse_unsupported(const JsonFields& fields, const Architecture& family) {
   if (fields.text_or("hidden_act", "silu") != "silu") {
     fields.refuse("hidden_act", "only \"silu\" is supported");
   }
@@ -63,14 +95,43 @@ void refuse_unsupported(const JsonFields& fields) {
   refuse_unless(fields, "pretraining_tp", 1, "only 1 is supported, which is the same model");
   refuse_unless(fields, "attention_dropout", 0, "dropout is not supported, set it to 0");
   refuse_unless(fields, "partial_rotary_factor", 1, "RoPE on a part of a head is not supported");
-  refuse_given(fields, "sliding_window", "sliding windows are not supported");
+  if (std::string_view(family.model_type) == "llama")
+    refuse_given(fields, "sliding_window", "sliding windows of a Llama are not supported");
   refuse_given(fields, "quantization_config", "quantized weights are not supported, use the original ones");
+}
+
+/// As transformers does: Mistral has its window in every layer, Qwen from max_window_layers on, or as layer_types says.
+void read_windows(const JsonFields& fields, const Architecture& family, LlamaConfig& config) {
+  const bool asked = !family.window_by_layer || fields.flag_or("use_sliding_window", false);
+  const std::int64_t given = fields.has("sliding_window") ? 0 : family.window_by_layer ? 4096 : family.window;
+  const std::int64_t window = asked ? fields.size_or("sliding_window", given) : 0;
+  const std::int64_t first = family.window_by_layer ? fields.whole_or("max_window_layers", 28) : 0;
+  std::vector<std::int64_t> windows;
+  for (std::int64_t layer = 0; layer < config.layers; ++layer) windows.push_back(layer < first ? 0 : window);
   if (const auto* types = fields.find("layer_types")) {
-    const bool full = types->is_array() && std::all_of(types->begin(), types->end(), [](const json& type) {
-                        return type == "full_attention";
-                      });
-    if (!full) fields.refuse("layer_types", "only layers of \"full_attention\" are supported");
+    const auto is = [](const char* name) { return [name](const json& type) { return type == name; }; };
+    const auto any_slides =
+        types->is_array() && std::any_of(types->begin(), types->end(), is("sliding_attention"));
+    if (!types->is_array() || !std::all_of(types->begin(), types->end(), [&](const json& type) {
+          return is("full_attention")(type) || is("sliding_attention")(type);
+        }))
+      fields.refuse("layer_types", "only \"full_attention\" and \"sliding_attention\" are supported");
+    if (any_slides && window == 0)
+      fields.refuse("layer_types", "layers of \"sliding_attention\" need a sliding_window that is in use");
+    if (window > 0 && std::ssize(*types) != config.layers)
+      fields.refuse("layer_types",
+                    fmt::format("a list of {} types is needed, one for each layer", config.layers));
+    for (std::size_t layer = 0; window > 0 && layer < windows.size(); ++layer) {
+      const bool slides = is("sliding_attention")((*types)[layer]);
+      if (family.window_by_layer) {
+        windows[layer] = slides ? window : 0;
+      } else if (slides != (window > 0)) {
+        fields.refuse("layer_types", "this model has a sliding window in all layers or in none");
+      }
+    }
   }
+  if (std::any_of(windows.begin(), windows.end(), [](std::int64_t w) { return w > 0; }))
+    config.windows = std::move(windows);
 }
 
 /// So that products of these sizes, of bytes too, are far from overflowing.
@@ -93,25 +154,28 @@ void check_sizes(const JsonFields& fields, const LlamaConfig& config) {
   }
 }
 
-void read_sizes(const JsonFields& fields, LlamaConfig& config) {
+void read_sizes(const JsonFields& fields, const Architecture& family, LlamaConfig& config) {
   config.vocab_size = fields.size("vocab_size");
   config.hidden_size = fields.size("hidden_size");
   config.intermediate_size = fields.size("intermediate_size");
   config.layers = fields.size("num_hidden_layers");
   config.query_heads = fields.size("num_attention_heads");
-  config.key_value_heads = fields.size_or("num_key_value_heads", config.query_heads);
+  const bool missing = family.key_value_heads > 0 && !fields.has("num_key_value_heads");
+  config.key_value_heads =
+      fields.size_or("num_key_value_heads", missing ? family.key_value_heads : config.query_heads);
   config.max_position_embeddings = fields.size_or("max_position_embeddings", 2048);
   if (config.query_heads % config.key_value_heads != 0) {
     fields.refuse("num_key_value_heads",
                   fmt::format("it must divide num_attention_heads, which is {}", config.query_heads));
   }
-  const bool derived = !fields.find("head_dim");
+  const std::int64_t given = fields.has("head_dim") ? 0 : family.head_dim;
+  const bool derived = given == 0 && !fields.find("head_dim");
   if (derived && config.hidden_size % config.query_heads != 0) {
     fields.refuse("hidden_size",
                   fmt::format("without head_dim it must be a multiple of num_attention_heads, which is {}",
                               config.query_heads));
   }
-  config.head_dim = fields.size_or("head_dim", config.hidden_size / config.query_heads);
+  config.head_dim = fields.size_or("head_dim", given > 0 ? given : config.hidden_size / config.query_heads);
   if (config.head_dim % 2 != 0) {
     fields.refuse("head_dim",
                   fmt::format("RoPE needs an even size of a head, and this gives {}", config.head_dim));
@@ -177,11 +241,13 @@ void read_rope(const JsonFields& fields, LlamaConfig& config) {
 LlamaConfig LlamaConfig::parse(const std::string& json, const std::string& source) {
   const auto object = parse_json(json, source);
   const JsonFields fields(object, source);
-  check_architecture(fields);
-  refuse_unsupported(fields);
+  const Architecture& family = architecture_of(fields);
+  refuse_unsupported(fields, family);
 
   LlamaConfig config;
-  read_sizes(fields, config);
+  config.architecture = &family;
+  read_sizes(fields, family, config);
+  read_windows(fields, family, config);
   read_rope(fields, config);
   config.rms_norm_eps = fields.positive_or("rms_norm_eps", 1e-6);
   config.tie_word_embeddings = fields.flag_or("tie_word_embeddings", false);
@@ -192,10 +258,14 @@ LlamaConfig LlamaConfig::parse(const std::string& json, const std::string& sourc
   return config;
 }
 
+const Architecture& LlamaConfig::family() const {
+  return architecture == nullptr ? kArchitectures[0] : *architecture;
+}
+
 std::string config_text(const LlamaConfig& config, DType dtype) {
   auto object = nlohmann::ordered_json::parse(config.json);
-  object["architectures"] = {"LlamaForCausalLM"};
-  object["model_type"] = "llama";
+  object["architectures"] = {causal_class(config.family())};
+  object["model_type"] = config.family().model_type;
   object["dtype"] = to_string(dtype);
   object["torch_dtype"] = to_string(dtype);
   // What version 5 writes, version 4 does not read: without a word it would compute another model. 5 reads

@@ -24,6 +24,7 @@ struct LlamaSizes {
   device::AttentionShape attention;  ///< Hq, Hkv, D
   double eps = 0;                    ///< of every RMSNorm
   std::optional<Fp8Recipe> fp8;      ///< of blocks
+  bool qkv_bias = false, qk_norms = false;
 };
 
 // Each is given the name of its module and the indices of its parameters, in the order of the comment.
@@ -31,7 +32,8 @@ struct LlamaSizes {
 /// embed_tokens [V, H]
 std::unique_ptr<Layer> make_embedding_layer(std::string module, int table, const LlamaSizes& sizes);
 /// input_layernorm [H], q_proj [Hq D, H], k_proj, v_proj [Hkv D, H], o_proj [H, Hq D]; q, k and v stand side
-/// by side.
+/// by side. Then, with qkv_bias, the biases of q_proj, k_proj and v_proj, side by side too; with qk_norms, q_norm and k_norm
+/// [D].
 std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int> parameters,
                                             const LlamaSizes& sizes);
 /// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.

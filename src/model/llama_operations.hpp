@@ -2,6 +2,8 @@
 // Operations that several layers of a Llama issue alike. The first parameter of such a layer is the weight of its norm.
 #pragma once
 
+#include <span>
+
 #include "llampi/model/layer_support.hpp"
 
 namespace llampi::model {
@@ -30,6 +32,48 @@ inline void run_norm_backward(const LayerContext& c, const Tensor& dnormed, cons
                                                .dweight = c.parameter_gradients[0],
                                                .accumulate_dweight = c.accumulate[0],
                                                .workspace = workspace});
+}
+
+/// Vectors that lie one after another, as one; empty if they are.
+inline Tensor side_by_side(std::span<const Tensor> parts) {
+  Tensor whole = parts.front();
+  for (const Tensor& part : parts.subspan(1)) {
+    require(static_cast<bool>(part) == static_cast<bool>(whole) && part.dtype == whole.dtype,
+            "vectors that belong together differ");
+    require(!part || part.data == static_cast<std::byte*>(whole.data) + whole.bytes(),
+            "vectors that belong together have a gap between them");
+    whole = whole.slice(0, whole.elements() + part.elements());
+  }
+  return whole;
+}
+
+/// Of an attention layer: what stands between its product and RoPE. Its parameters follow the five that all have.
+inline device::op::QkvTransform qkv_transform(const LayerContext& c, double eps, const Tensor& product,
+                                              const Tensor& inverse_rms) {
+  const auto more = c.parameters.subspan(5);
+  if (more.size() == 3) return {.bias = side_by_side(more)};
+  if (more.size() == 2)
+    return {.q_norm = more[0], .k_norm = more[1], .eps = eps, .product = product, .inverse_rms = inverse_rms};
+  return {};
+}
+
+inline device::op::QkvTransformGradients qkv_transform_gradients(const LayerContext& c,
+                                                                 const Tensor& workspace) {
+  const auto gradients = c.parameter_gradients.subspan(5);
+  const auto accumulate = c.accumulate.subspan(5);
+  if (gradients.size() == 3) {
+    return {.bias = side_by_side(gradients),
+            .accumulate_bias = alike({accumulate[0], accumulate[1], accumulate[2]}),
+            .workspace = workspace};
+  }
+  if (gradients.size() == 2) {
+    return {.q_norm = gradients[0],
+            .k_norm = gradients[1],
+            .accumulate_q_norm = accumulate[0],
+            .accumulate_k_norm = accumulate[1],
+            .workspace = workspace};
+  }
+  return {};
 }
 
 /// What attention keeps for its backward pass.

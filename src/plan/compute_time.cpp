@@ -34,11 +34,11 @@ class Counter {
   }
   void operator()(const op::QkvRope& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
-    rotation(o.qkv, o.shape);
+    rotation(o.qkv, o.shape, o.transform);
   }
   void operator()(const op::QkvRopeBackward& o) {
     backward_products(o.x, o.weight, o.dweight);
-    rotation(o.dqkv, o.shape);
+    rotation_backward(o.dqkv, o.shape, o.transform);
   }
   void operator()(const op::Attention& o) {
     const double operations = attention_operations(o.documents, o.shape, o.qkv.rows);
@@ -61,7 +61,11 @@ class Counter {
       amounts[Term::attention_native_edge] += edge;
     }
   }
-  void operator()(const op::CachedAttention& o) { bytes({o.qkv, o.kv_cache, o.out}); }
+  void operator()(const op::CachedAttention& o) {
+    Tensor visible = o.kv_cache;
+    if (o.shape.window > 0) visible.rows = std::min(visible.rows, o.shape.window + o.qkv.rows);
+    bytes({o.qkv, visible, o.out});
+  }
   void operator()(const op::ProjectionResidual& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
     bytes({o.residual});
@@ -99,7 +103,13 @@ class Counter {
   void operator()(const op::Fp8Transpose& o) { bytes({o.source, o.transposed}); }
   void operator()(const op::Fp8Scales&) {}
   void operator()(const op::Fp8BlockScales&) {}
-  void operator()(const op::Rope& o) { rotation(o.qkv, o.shape); }
+  void operator()(const op::Rope& o) {
+    if (o.backward) {
+      rotation_backward(o.qkv, o.shape, o.transform);
+    } else {
+      rotation(o.qkv, o.shape, o.transform);
+    }
+  }
   void operator()(const op::SwigluBackward& o) { bytes({o.dactivated, o.gate_up, o.gate_up}); }
   void operator()(const op::Linear& o) { product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols); }
   void operator()(const op::Add& o) { bytes({o.source, o.destination, o.destination}); }
@@ -145,20 +155,28 @@ class Counter {
     amounts[Term::memory_bytes] += times * static_cast<double>(x.rows) * static_cast<double>(weight.rows) *
                                    static_cast<double>(size_of(x.dtype));
   }
-  /// Query and key heads, read and written.
-  void rotation(const Tensor& qkv, device::AttentionShape shape) {
+  /// Query and key heads, read and written; value heads too where they change or move.
+  void rotation(const Tensor& qkv, device::AttentionShape shape, const op::QkvTransform& transform) {
+    if (transform) return bytes({qkv, qkv});
     amounts[Term::memory_bytes] += 2.0 * static_cast<double>(qkv.rows) *
                                    static_cast<double>(shape.query_cols() + shape.key_value_cols()) *
                                    static_cast<double>(size_of(qkv.dtype));
+  }
+  /// Norms read the product once more, and a bias's gradient the value heads.
+  void rotation_backward(const Tensor& dqkv, device::AttentionShape shape,
+                         const op::QkvTransform& transform) {
+    rotation(dqkv, shape, {});
+    if (transform.has_norms()) bytes({transform.product});
+    if (transform.bias) bytes({dqkv});
   }
   /// Of the documents, on average.
   static double length(const device::Documents& documents, std::int64_t tokens) {
     return static_cast<double>(tokens) / static_cast<double>(std::max<std::int64_t>(1, documents.count));
   }
-  /// Two products, the causal half.
+  /// Two products of each query with the keys that it sees.
   static double attention_operations(const device::Documents& documents, device::AttentionShape shape,
                                      std::int64_t tokens) {
-    return 2.0 * static_cast<double>(tokens) * length(documents, tokens) *
+    return 4.0 * static_cast<double>(tokens) * shape.keys_of_query(length(documents, tokens)) *
            static_cast<double>(shape.query_cols());
   }
   /// Launches of one sequence; 0: dP of not even one key/value head has room (device/cuda/attention_sizes.hpp).

@@ -79,7 +79,7 @@ const AddedToken* AddedTokens::match_at(std::string_view text, std::size_t at) c
 
 bool AddedTokens::is_single_word(Matcher& matcher, std::string_view text, Span span) const {
   const auto is_word = [&](std::size_t at) {
-    return matcher.find(*word_, text.substr(at, character_bytes(text[at])), 0).has_value();
+    return Matches(*word_, matcher, text.substr(at, character_bytes(text[at]))).next().has_value();
   };
   return (span.begin == 0 || !is_word(last_character(text.substr(0, span.begin)))) &&
          (span.end == text.size() || !is_word(span.end));

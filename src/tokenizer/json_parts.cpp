@@ -77,6 +77,8 @@ void read_normalizer_at(const json& value, const std::string& where, int depth, 
     parts.normalizers.emplace_back(Prepend{fields.text("prepend")});
   } else if (type == "Replace") {
     parts.normalizers.emplace_back(read_replace(fields));
+  } else if (type == "NFC") {
+    parts.normalizers.emplace_back(Compose{});
   } else {
     refuse_type(where, type);
   }
@@ -158,7 +160,7 @@ void read_pre_tokenizer_at(const json& value, const std::string& where, int dept
   } else if (type == "Digits") {
     const auto behavior =
         here.flag("individual_digits", false) ? Split::Behavior::isolated : Split::Behavior::contiguous;
-    parts.pre_tokenizers.emplace_back(Split{Regex("\\p{N}", here.where()), behavior});
+    parts.pre_tokenizers.emplace_back(Split{Regex::digits(), behavior});
   } else if (type == "Metaspace") {
     read_metaspace(here, parts);
   } else {

@@ -10,6 +10,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/tokenizer/utf8.hpp"
+#include "tokenizer/unicode_tables.hpp"
 
 namespace llampi::tokenizer {
 namespace {
@@ -74,17 +75,23 @@ std::unique_ptr<Regex::Code> compile(std::string_view pattern, std::uint32_t opt
 
 }  // namespace
 
-Regex::Regex(std::unique_ptr<Code> code) : code_(std::move(code)) {}
+Regex::Regex(std::unique_ptr<Code> code, bool has_properties)
+    : code_(std::move(code)), has_properties_(has_properties) {}
 Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 Regex::Regex(std::string_view pattern, const std::string& where)
     : code_(compile(to_pcre2(pattern, where),
-                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, where)) {}
+                    PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, where)),
+      has_properties_(pattern.find('\\') != std::string_view::npos) {}
 
 Regex Regex::literal(std::string_view text, const std::string& where) {
   return Regex(compile(text, PCRE2_UTF | PCRE2_LITERAL, where));
+}
+
+Regex Regex::digits() {
+  return Regex(compile(std::string("[\\p{N}") + digits_since_14() + ']', PCRE2_UTF | PCRE2_UCP, "Digits"));
 }
 
 Matcher::Matcher() : state_(std::make_unique<State>()) {

@@ -14,6 +14,8 @@
 #include <string>
 #include <string_view>
 
+#include "tokenizer/unicode.hpp"
+
 namespace llampi::tokenizer {
 
 /// Bytes [begin, end) of a text.
@@ -26,23 +28,29 @@ struct Span {
 /// @throws UserError that starts with `where`
 std::string to_pcre2(std::string_view pattern, const std::string& where);
 
-/// Immutable: used by several threads at once. Unicode tables are those of the PCRE2 that is installed.
+/// Immutable: used by several threads at once. Unicode tables are those of the PCRE2 that is installed; Matches
+/// makes up for what differs from Hugging Face's library.
 class Regex {
  public:
   /// @throws UserError that starts with `where` for a pattern that is malformed or not supported
   Regex(std::string_view pattern, const std::string& where);
   /// Matches `text` itself.
   static Regex literal(std::string_view text, const std::string& where);
+  /// A number as the pre-tokenizer Digits has it.
+  static Regex digits();
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
   struct Code;
   const Code& code() const { return *code_; }
+  /// Whether it is to be run on for_matching(text): a pattern with classes and properties that Unicode defines.
+  bool has_properties() const { return has_properties_; }
 
  private:
-  explicit Regex(std::unique_ptr<Code> code);
+  explicit Regex(std::unique_ptr<Code> code, bool has_properties = false);
   std::unique_ptr<Code> code_;
+  bool has_properties_;
 };
 
 /// What one thread needs to search.
@@ -67,12 +75,17 @@ class Matcher {
 class Matches {
  public:
   Matches(const Regex& regex, Matcher& matcher, std::string_view text)
-      : regex_(regex), matcher_(matcher), text_(text) {}
+      : regex_(regex),
+        matcher_(matcher),
+        text_(regex.has_properties() ? for_matching(text, storage_) : text) {}
+  Matches(const Matches&) = delete;
+  Matches& operator=(const Matches&) = delete;
   std::optional<Span> next();
 
  private:
   const Regex& regex_;
   Matcher& matcher_;
+  std::string storage_;
   std::string_view text_;
   std::size_t from_ = 0;
   std::optional<std::size_t> last_end_;

@@ -6,6 +6,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/tokenizer/utf8.hpp"
+#include "tokenizer/unicode.hpp"
 
 namespace llampi::tokenizer {
 namespace {
@@ -80,8 +81,11 @@ std::string normalize(const std::vector<Normalizer>& steps, Matcher& matcher, st
     if (const auto* change = std::get_if<Replace>(&step)) {
       Room room(text.size());
       result = replace(*change, matcher, result, room);
+    } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
+      result.insert(0, prepend->text);
     } else {
-      result.insert(0, std::get<Prepend>(step).text);
+      std::string storage;
+      if (compose(result, storage).data() == storage.data()) result = std::move(storage);
     }
   }
   return result;

@@ -37,7 +37,9 @@ struct Replace {
 struct Prepend {
   std::string text;
 };
-using Normalizer = std::variant<Replace, Prepend>;
+/// Normalizer NFC.
+struct Compose {};
+using Normalizer = std::variant<Replace, Prepend, Compose>;
 
 /// All of them, one after the other, on a text that is not empty.
 /// @throws UserError if the text grows without measure; so do those that decode

@@ -48,6 +48,10 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
     }
 
 
+def family(prefix, model_type):
+    return {"architectures": [f"{prefix}ForCausalLM"], "model_type": model_type}
+
+
 def fp8(gradient_dtype):
     """One sequence in a micro-batch, so that the casts are the same for any number of ranks that divides the batch."""
     return {"product_dtype": "fp8", "fp8_gradient_dtype": gradient_dtype, "micro_batch": 1}
@@ -125,6 +129,33 @@ CASES = {
         },
         vocab_size=149, hidden_size=72, intermediate_size=104, num_hidden_layers=3,
         num_attention_heads=6, num_key_value_heads=2,
+    ),
+    # Other families: biases of q, k and v; norms of q and k, with heads whose size is their own; windows. Softmax does not
+    # see what all keys have in common, and pairs of a key's bias that RoPE hardly turns are that: their gradient is nearly
+    # zero, so the base of RoPE is small.
+    "qwen2": case(
+        seq_len=9, global_batch=8,
+        **family("Qwen2", "qwen2"), rope_theta=2.0, tie_word_embeddings=True, rms_norm_eps=1e-6,
+        vocab_size=151, hidden_size=48, intermediate_size=88, num_hidden_layers=2,
+        num_attention_heads=6, num_key_value_heads=2,
+    ),
+    "qwen3": case(
+        seq_len=17, global_batch=8,
+        **family("Qwen3", "qwen3"), head_dim=16, rms_norm_eps=1e-6,
+        vocab_size=163, hidden_size=40, intermediate_size=72, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2,
+    ),
+    "mistral": case(
+        seq_len=17, global_batch=8, documents=True,
+        **family("Mistral", "mistral"), sliding_window=None,
+        vocab_size=139, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2,
+    ),
+    "mistral_window": case(
+        seq_len=33, global_batch=4,
+        **family("Mistral", "mistral"), sliding_window=6,
+        vocab_size=139, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2,
     ),
     # Products in 8 bits (fp8.py). A number that stands between two of a format may fall to either side of them, after
     # which nothing is the same; where none does was searched as above, with `--float32`.

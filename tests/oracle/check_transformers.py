@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the reference with transformers' LlamaForCausalLM: logits, loss and every gradient of the first batch.
+"""Compare the reference with transformers' LlamaForCausalLM, or the class that a case names: logits, loss and every gradient of the first batch.
 
 transformers computes parts of a float64 model in float32: the RoPE frequencies (when the model is built), the RoPE
 angles and tables, RMSNorm, the softmax of its plain ("eager") attention, and the loss. That is 1e-7 of noise, in which
@@ -13,10 +13,15 @@ from unittest import mock
 import torch
 import transformers
 from transformers.models.llama import modeling_llama
+from transformers.models.mistral import modeling_mistral
+from transformers.models.qwen2 import modeling_qwen2
+from transformers.models.qwen3 import modeling_qwen3
 
 import llama
 from make_fixtures import batch_of_step, forward_parameters, initial_parameters, token_stream
 
+FAMILIES = {"llama": ("Llama", modeling_llama), "mistral": ("Mistral", modeling_mistral),
+            "qwen2": ("Qwen2", modeling_qwen2), "qwen3": ("Qwen3", modeling_qwen3)}
 PARTS = ("rope_frequencies", "rope_tables", "rms_norm", "softmax", "loss")
 
 
@@ -28,9 +33,10 @@ def float32_means(dtype):
 
 
 @contextlib.contextmanager
-def float32_only_in(narrow):
+def float32_only_in(narrow, model_type="llama"):
     """While this is open, transformers computes the parts named in `narrow` in float32 and all else in float64."""
     real_float32 = torch.float32
+    prefix, modeling = FAMILIES[model_type]
 
     def in_dtype(part, function):
         def call(*arguments, **options):
@@ -41,10 +47,10 @@ def float32_only_in(narrow):
     with contextlib.ExitStack() as stack:
         for owner, method, part in (
             # Of all that building a model does, only the frequencies have a say in the results.
-            (modeling_llama.LlamaForCausalLM, "__init__", "rope_frequencies"),
-            (modeling_llama.LlamaRotaryEmbedding, "forward", "rope_tables"),
-            (modeling_llama.LlamaRMSNorm, "forward", "rms_norm"),
-            (modeling_llama, "eager_attention_forward", "softmax"),
+            (getattr(modeling, prefix + "ForCausalLM"), "__init__", "rope_frequencies"),
+            (getattr(modeling, prefix + "RotaryEmbedding"), "forward", "rope_tables"),
+            (getattr(modeling, prefix + "RMSNorm"), "forward", "rms_norm"),
+            (modeling, "eager_attention_forward", "softmax"),
         ):
             stack.enter_context(mock.patch.object(owner, method, in_dtype(part, getattr(owner, method))))
         yield lambda function: in_dtype("loss", function)
@@ -52,9 +58,11 @@ def float32_only_in(narrow):
 
 def transformers_results(case, batch, narrow):
     """Logits, loss and gradients by name."""
-    config = transformers.LlamaConfig(**case["config"], attn_implementation="eager", use_cache=False)
-    with float32_only_in(narrow) as loss_in_dtype:
-        model = modeling_llama.LlamaForCausalLM(config)
+    model_type = case["config"]["model_type"]
+    prefix, modeling = FAMILIES[model_type]
+    config = getattr(transformers, prefix + "Config")(**case["config"], attn_implementation="eager", use_cache=False)
+    with float32_only_in(narrow, model_type) as loss_in_dtype:
+        model = getattr(modeling, prefix + "ForCausalLM")(config)
         model.to(torch.float64)  # widens frequencies that were computed in float32, too, and keeps their error
         model.loss_function = loss_in_dtype(model.loss_function)
         parameters = forward_parameters(case, initial_parameters(case, torch.float64))

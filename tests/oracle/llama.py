@@ -27,6 +27,10 @@ def parameter_shapes(config):
             prefix + "self_attn.k_proj.weight": (keys, hidden),
             prefix + "self_attn.v_proj.weight": (keys, hidden),
             prefix + "self_attn.o_proj.weight": (hidden, queries),
+            **({prefix + "self_attn.q_proj.bias": (queries,), prefix + "self_attn.k_proj.bias": (keys,),
+                prefix + "self_attn.v_proj.bias": (keys,)} if config["model_type"] == "qwen2" else {}),
+            **({prefix + f"self_attn.{which}_norm.weight": (head_dim(config),) for which in "qk"}
+               if config["model_type"] == "qwen3" else {}),
             prefix + "mlp.gate_proj.weight": (ffn, hidden),
             prefix + "mlp.up_proj.weight": (ffn, hidden),
             prefix + "mlp.down_proj.weight": (hidden, ffn),
@@ -84,16 +88,23 @@ def attention(config, p, prefix, x, batch, multiply):
         return projection.view(samples, tokens, count, size).transpose(1, 2)
 
     q, k, v = multiply(x, [p[prefix + name + "_proj.weight"] for name in "qkv"])
+    if config["model_type"] == "qwen2":
+        q, k, v = (x + p[prefix + name + "_proj.bias"] for name, x in zip("qkv", (q, k, v)))
+    q, k, v = split(q, heads), split(k, kv_heads), split(v, kv_heads)
+    if config["model_type"] == "qwen3":
+        q, k = (rms_norm(x, p[prefix + name + "_norm.weight"], config["rms_norm_eps"]) for name, x in zip("qk", (q, k)))
     frequencies = rope_frequencies(config)
-    q = rope(split(q, heads), batch["position"], frequencies)
-    k = rope(split(k, kv_heads), batch["position"], frequencies)
-    v = split(v, kv_heads)
+    q = rope(q, batch["position"], frequencies)
+    k = rope(k, batch["position"], frequencies)
     # Query head h reads key-value head h / (heads / kv_heads).
     k = k.repeat_interleave(heads // kv_heads, dim=1)
     v = v.repeat_interleave(heads // kv_heads, dim=1)
 
     document = batch["document"]
     visible = torch.ones(tokens, tokens, dtype=torch.bool).tril() & (document[:, :, None] == document[:, None, :])
+    if config.get("sliding_window"):
+        distance = torch.arange(tokens)[:, None] - torch.arange(tokens)
+        visible = visible & (distance < config["sliding_window"])
     scores = (q @ k.transpose(-1, -2)) / math.sqrt(size)
     scores = scores.masked_fill(~visible[:, None], -math.inf)
     mixed = torch.softmax(scores, dim=-1) @ v

@@ -101,62 +101,173 @@ OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden) {
   return result;
 }
 
-OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape) {
+namespace {
+
+/// The weights of a transform, as inputs of a case.
+Inputs transform_weights(device::AttentionShape shape, Transform transform) {
+  if (transform == Transform::bias) return {normal(1, shape.qkv_cols(), "bias")};
+  if (transform == Transform::norms)
+    return {normal(1, shape.head_dim, "q_norm"), normal(1, shape.head_dim, "k_norm")};
+  return {};
+}
+
+/// A transform with its weights, the inputs from `first` on, and memory for what it keeps.
+struct TransformOperands {
+  TransformOperands(Session& s, device::AttentionShape shape, std::int64_t tokens, Transform transform,
+                    const Inputs& in, std::size_t first) {
+    operands.eps = kNormEps;
+    if (transform == Transform::bias) operands.bias = s.upload(in[first]);
+    if (transform != Transform::norms) return;
+    operands.q_norm = s.upload(in[first]);
+    operands.k_norm = s.upload(in[first + 1]);
+    operands.product = s.output(tokens, shape.qkv_cols());
+    operands.inverse_rms = s.wide_output(tokens, shape.query_heads + shape.key_value_heads);
+  }
+  device::op::QkvTransform operands;
+};
+
+device::op::QkvTransformGradients transform_gradients(Session& s, device::AttentionShape shape,
+                                                      std::int64_t tokens, Transform transform,
+                                                      Accumulate accumulate) {
+  device::op::QkvTransformGradients gradients{
+      .accumulate_bias = accumulate, .accumulate_q_norm = accumulate, .accumulate_k_norm = accumulate};
+  if (transform == Transform::bias) gradients.bias = s.weight_gradient(1, shape.qkv_cols(), accumulate);
+  if (transform == Transform::norms) {
+    gradients.q_norm = s.weight_gradient(1, shape.head_dim, accumulate);
+    gradients.k_norm = s.weight_gradient(1, shape.head_dim, accumulate);
+  }
+  gradients.workspace =
+      s.workspace(s.device().sizes().qkv_transform_backward_workspace(shape, tokens, s.dtype()));
+  return gradients;
+}
+
+void append_gradients(Session& s, const device::op::QkvTransformGradients& gradients, Transform transform,
+                      Inputs& results) {
+  if (transform == Transform::bias) results.push_back(s.download(gradients.bias));
+  if (transform == Transform::norms) {
+    results.push_back(s.download(gradients.q_norm));
+    results.push_back(s.download(gradients.k_norm));
+  }
+}
+
+const char* name_of(Transform transform) {
+  if (transform == Transform::none) return "";
+  return transform == Transform::bias ? ", bias" : ", norms";
+}
+
+}  // namespace
+
+OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape,
+                       Transform transform) {
   const std::int64_t tokens = layout.tokens(), out = shape.qkv_cols();
   const Values table = rope_table(layout.longest() + 2, shape.head_dim);
   OperationCase result;
-  result.name = "qkv_rope, " + layout.name;
-  result.inputs = {normal(tokens, hidden, "x"), weight(out, hidden, "weight")};
-  result.terms = std::max({tokens, hidden, out});
-  result.roundings = 2;
-  result.accumulates = {false, true};
+  result.name = "qkv_rope, " + layout.name + name_of(transform);
+  result.inputs = {normal(tokens, hidden, "x")};
+  for (const Values& weights : transform_weights(shape, transform)) result.inputs.push_back(weights);
+  result.inputs.push_back(weight(out, hidden, "weight"));
+  result.weights = result.inputs.size() - 1;
+  result.terms = std::max({tokens * (transform == Transform::norms ? shape.query_heads : 1), hidden, out});
+  // A norm's input is kept in between; the gradient of its weight, and of it, is made of it and of what arrives.
+  result.roundings = transform == Transform::norms ? 4 : 2;
+  result.accumulates.assign(result.inputs.size(), true);
+  result.accumulates[0] = false;
   result.forward = [=](Session& s, const Inputs& in) {
     const Tensor qkv = s.output(tokens, out);
+    const TransformOperands transformed(s, shape, tokens, transform, in, 1);
     s.device().run(device::op::QkvRope{.positions = s.batch(layout).positions,
                                        .x = s.upload(in[0]),
-                                       .weight = s.upload(in[1]),
+                                       .weight = s.upload(in.back()),
                                        .rope = s.upload_wide(table),
                                        .shape = shape,
-                                       .qkv = qkv});
-    return Inputs{s.download(qkv)};
+                                       .qkv = qkv,
+                                       .transform = transformed.operands});
+    Inputs results{s.download(qkv)};
+    if (transform != Transform::norms) return results;
+    results.push_back(s.download(transformed.operands.product));
+    results.push_back(s.download(transformed.operands.inverse_rms));
+    return results;
   };
   result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
     const Tensor dx = s.output(tokens, hidden), dw = s.weight_gradient(out, hidden, accumulate);
-    const Tensor dqkv = s.upload(dy);
+    const Tensor dqkv = s.upload(dy), x = s.upload(in[0]), w = s.upload(in.back());
+    const TransformOperands transformed(s, shape, tokens, transform, in, 1);
+    if (transform == Transform::norms) {
+      s.device().run(device::op::QkvRope{.positions = s.batch(layout).positions,
+                                         .x = x,
+                                         .weight = w,
+                                         .rope = s.upload_wide(table),
+                                         .shape = shape,
+                                         .qkv = s.output(tokens, out),
+                                         .transform = transformed.operands});
+    }
+    const auto gradients = transform_gradients(s, shape, tokens, transform, accumulate);
     s.device().run(device::op::QkvRopeBackward{.positions = s.batch(layout).positions,
                                                .dqkv = dqkv,
-                                               .x = s.upload(in[0]),
-                                               .weight = s.upload(in[1]),
+                                               .x = x,
+                                               .weight = w,
                                                .rope = s.upload_wide(table),
                                                .shape = shape,
                                                .dx = dx,
                                                .dweight = dw,
-                                               .accumulate_dweight = accumulate});
-    return Inputs{s.download(dx), s.download(dw), s.download(dqkv)};
+                                               .accumulate_dweight = accumulate,
+                                               .transform = transformed.operands,
+                                               .dtransform = gradients});
+    Inputs results{s.download(dx)};
+    append_gradients(s, gradients, transform, results);
+    results.push_back(s.download(dw));
+    results.push_back(s.download(dqkv));
+    return results;
   };
   return result;
 }
 
-OperationCase rope(const Layout& layout, device::AttentionShape shape) {
+OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform transform) {
+  const std::int64_t tokens = layout.tokens();
   const Values table = rope_table(layout.longest() + 2, shape.head_dim);
   OperationCase result;
-  result.name = "rope, " + layout.name;
-  result.inputs = {normal(layout.tokens(), shape.qkv_cols(), "qkv")};
-  result.terms = 2;
-  result.accumulates = {false};
-  result.has_weight = false;
-  const auto rotated = [=](Session& s, const Values& values, bool backward) {
-    const Tensor qkv = s.upload(values);
+  result.name = fmt::format("rope, {}, heads of {}{}", layout.name, shape.head_dim, name_of(transform));
+  result.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
+  for (const Values& weights : transform_weights(shape, transform)) result.inputs.push_back(weights);
+  result.weights = result.inputs.size() - 1;
+  result.terms = transform == Transform::none ? 2 : std::max(tokens * shape.query_heads, shape.head_dim);
+  result.roundings = transform == Transform::norms ? 2 : 1;
+  result.accumulates.assign(result.inputs.size(), true);
+  result.accumulates[0] = false;
+  const auto forward = [=](Session& s, const Inputs& in, TransformOperands& transformed) {
+    const Tensor values = s.upload(in[0]);
+    Tensor qkv = values;
+    if (transform == Transform::norms) {
+      transformed.operands.product = values;
+      qkv = s.output(tokens, shape.qkv_cols());
+    }
     s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
                                     .rope = s.upload_wide(table),
                                     .shape = shape,
-                                    .backward = backward,
-                                    .qkv = qkv});
-    return Inputs{s.download(qkv)};
+                                    .backward = false,
+                                    .qkv = qkv,
+                                    .transform = transformed.operands});
+    return s.download(qkv);
   };
-  result.forward = [=](Session& s, const Inputs& in) { return rotated(s, in[0], false); };
-  result.backward = [=](Session& s, const Inputs&, const Values& dy, Accumulate) {
-    return rotated(s, dy, true);
+  result.forward = [=](Session& s, const Inputs& in) {
+    TransformOperands transformed(s, shape, tokens, transform, in, 1);
+    return Inputs{forward(s, in, transformed)};
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy, Accumulate accumulate) {
+    TransformOperands transformed(s, shape, tokens, transform, in, 1);
+    forward(s, in, transformed);
+    const Tensor dqkv = s.upload(dy);
+    const auto gradients = transform_gradients(s, shape, tokens, transform, accumulate);
+    s.device().run(device::op::Rope{.positions = s.batch(layout).positions,
+                                    .rope = s.upload_wide(table),
+                                    .shape = shape,
+                                    .backward = true,
+                                    .qkv = dqkv,
+                                    .transform = transformed.operands,
+                                    .dtransform = gradients});
+    Inputs results{s.download(dqkv)};
+    append_gradients(s, gradients, transform, results);
+    return results;
   };
   return result;
 }
@@ -164,12 +275,12 @@ OperationCase rope(const Layout& layout, device::AttentionShape shape) {
 OperationCase attention(const Layout& layout, device::AttentionShape shape, std::int64_t dp_room) {
   const std::int64_t tokens = layout.tokens(), longest = layout.longest();
   OperationCase result;
-  result.name = fmt::format("attention, {}, {} heads over {} of {}", layout.name, shape.query_heads,
-                            shape.key_value_heads, shape.head_dim);
+  result.name = fmt::format("attention, {}, {} heads over {} of {}, window {}", layout.name,
+                            shape.query_heads, shape.key_value_heads, shape.head_dim, shape.window);
   result.inputs = {normal(tokens, shape.qkv_cols(), "qkv")};
   result.terms = std::max(longest * (shape.query_heads / shape.key_value_heads), shape.head_dim);
   result.roundings = 2;
-  result.has_weight = false;
+  result.weights = 0;
   result.accumulates = {false};
   const auto run_forward = [=](Session& s, const device::Batch& batch, Tensor qkv, Tensor out,
                                Tensor log_sum_exp) {
@@ -213,8 +324,8 @@ OperationCase attention(const Layout& layout, device::AttentionShape shape, std:
 OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device::AttentionShape shape) {
   const std::int64_t context = kv_len + tokens + 3, columns = 2 * shape.key_value_cols();
   OperationCase result;
-  result.name = fmt::format("cached_attention, {} after {}, {} heads over {} of {}", tokens, kv_len,
-                            shape.query_heads, shape.key_value_heads, shape.head_dim);
+  result.name = fmt::format("cached_attention, {} after {}, {} heads over {} of {}, window {}", tokens,
+                            kv_len, shape.query_heads, shape.key_value_heads, shape.head_dim, shape.window);
   result.inputs = {normal(tokens, shape.qkv_cols(), "qkv"), normal(kv_len, columns, "cache")};
   result.terms = std::max(kv_len + tokens, shape.head_dim);
   result.roundings = 2;
@@ -304,7 +415,7 @@ OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
   result.terms =
       64;  // no sum: an exponential, which GPUs have to some units of the last place, and ten roundings
   result.accumulates = {false};
-  result.has_weight = false;
+  result.weights = 0;
   result.forward = [=](Session& s, const Inputs& in) {
     const Tensor activated = s.output(tokens, width);
     s.device().run(device::op::Swiglu{.gate_up = s.upload(in[0]), .activated = activated});
@@ -365,7 +476,7 @@ OperationCase tied_head(const Layout& layout, std::int64_t hidden) {
   result.inputs = {normal(vocabulary, hidden, "table", 0.3)};
   result.terms = std::max({tokens, hidden, vocabulary});
   result.roundings = 3;
-  result.has_weight = false;
+  result.weights = 0;
   result.accumulates = {true};
   result.forward = [=](Session& s, const Inputs& in) {
     const OnDevice<double> loss(s, 0);

@@ -28,7 +28,7 @@ struct OperationCase {
                                     Accumulate)>
       backward;
   std::vector<bool> accumulates;  ///< per input
-  bool has_weight = true;         ///< the last input
+  std::size_t weights = 1;        ///< so many of the last inputs
   bool ends_in_loss = false;      ///< the gradient that arrives is inverse_tokens, a small positive number
 };
 
@@ -37,14 +37,18 @@ Values gradient_of_output(const OperationCase& op, const std::vector<Values>& ou
 
 OperationCase embedding(const Layout& layout, std::int64_t hidden);
 OperationCase rms_norm(std::int64_t tokens, std::int64_t hidden);
-OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape);
+/// What is between the product and RoPE.
+enum class Transform : std::uint8_t { none, bias, norms };
+
+OperationCase qkv_rope(const Layout& layout, std::int64_t hidden, device::AttentionShape shape,
+                       Transform transform = Transform::none);
 /// @param dp_room of the backward direction: by default enough for all of dP
 OperationCase attention(const Layout& layout, device::AttentionShape shape,
                         std::int64_t dp_room = std::int64_t{1} << 30);
 /// The next `tokens` of a sequence of which `kv_len` are in the cache. No gradient.
 OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device::AttentionShape shape);
-/// Of qkv, in place; its gradient is the rotation back.
-OperationCase rope(const Layout& layout, device::AttentionShape shape);
+/// Of qkv, in place, or of a product in a buffer of its own; its gradient is the rotation back.
+OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform transform = Transform::none);
 OperationCase projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);
 OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width);
 /// Of gate_up, whose gradient is written over it.

@@ -512,7 +512,7 @@ OperationCase fp8_product(const Fp8ProductCase& p) {
     spread(result.inputs[1], -1);
   }
   result.terms = p.k;
-  result.has_weight = false;
+  result.weights = 0;
   const Values start = normal(p.m, p.n, "added");
   result.forward = [=](Session& s, const std::vector<Values>& in) {
     const Fp8Operand a = cast_operand(s, in[0], p.a, p.a_scaling);

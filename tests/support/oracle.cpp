@@ -159,8 +159,8 @@ device::HostBatch Fixture::batch(std::span<const std::int64_t> samples) const {
 }
 
 std::vector<std::string> fixture_names() {
-  return {"mha_untied", "gqa_tied", "gqa_llama3rope",    "head_dim_given",
-          "documents",  "mqa",      "one_layer_one_head"};
+  return {"mha_untied",         "gqa_tied", "gqa_llama3rope", "head_dim_given", "documents",     "mqa",
+          "one_layer_one_head", "qwen2",    "qwen3",          "mistral",        "mistral_window"};
 }
 
 Fixture load(const std::string& name) {

@@ -3,6 +3,7 @@
 // device.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "llampi/core/tensor.hpp"
@@ -15,10 +16,21 @@ struct AttentionShape {
   std::int64_t query_heads = 0;
   std::int64_t key_value_heads = 0;
   std::int64_t head_dim = 0;
+  /// Sliding window (Mistral, arXiv 2310.06825): query i sees key j where i - j < window; 0: all keys up to itself.
+  std::int64_t window = 0;
 
   std::int64_t query_cols() const { return query_heads * head_dim; }
   std::int64_t key_value_cols() const { return key_value_heads * head_dim; }
   std::int64_t qkv_cols() const { return query_cols() + 2 * key_value_cols(); }
+  /// The first key that the query at this position sees.
+  std::int64_t first_key(std::int64_t query) const {
+    return window > 0 ? std::max<std::int64_t>(0, query - window + 1) : 0;
+  }
+  /// On average over the queries of a document of `length` tokens; the diagonal counts half.
+  double keys_of_query(double length) const {
+    const auto reach = static_cast<double>(window);
+    return window > 0 && reach < length ? reach - reach * reach / (2 * length) : length / 2;
+  }
 };
 
 /// In bytes. `dtype` is that of the activations.
@@ -40,6 +52,11 @@ class OperationSizes {
                                                     std::int64_t dp_room) const = 0;
   virtual std::int64_t rms_norm_backward_workspace(std::int64_t tokens, std::int64_t hidden,
                                                    DType dtype) const = 0;
+  /// Of op::QkvTransformGradients.
+  virtual std::int64_t qkv_transform_backward_workspace(AttentionShape /*shape*/, std::int64_t /*tokens*/,
+                                                        DType /*dtype*/) const {
+    return 0;
+  }
   /// See op::Fp8Product.
   virtual std::int64_t fp8_product_workspace(std::int64_t /*m*/, std::int64_t /*n*/,
                                              std::int64_t /*k*/) const {

@@ -116,6 +116,30 @@ struct RmsNormBackward {
   Tensor maximum = {};  ///< as op::Fp8Maximum, of dx after the addition; may be empty
 };
 
+/// What the rows of q, k and v go through between their product and RoPE, in some models. What is empty is not
+/// there; a bias and norms exclude each other.
+struct QkvTransform {
+  Tensor bias = {};  ///< [1, Hq D + 2 Hkv D], added to each row (Qwen2)
+  /// [1, D] each, RMSNorm of each query head and of each key head (Qwen3): both or neither.
+  Tensor q_norm = {}, k_norm = {};
+  double eps = 0;       ///< of the norms
+  Tensor product = {};  ///< [T, Hq D + 2 Hkv D], with norms: the product, which the backward pass reads again
+  Tensor inverse_rms =
+      {};  ///< [T, Hq + Hkv], with norms: as in RmsNorm, of each head; float32 (float64 if x is)
+
+  bool has_norms() const { return static_cast<bool>(q_norm); }
+  explicit operator bool() const { return bias || q_norm; }
+};
+
+/// The gradients of a QkvTransform's weights; those that are empty are not computed.
+struct QkvTransformGradients {
+  Tensor bias = {};  ///< [1, Hq D + 2 Hkv D] (+)= the sum over t of the gradient of the product
+  Accumulate accumulate_bias = Accumulate::no;
+  Tensor q_norm = {}, k_norm = {};  ///< [1, D] (+)= sums over t and heads
+  Accumulate accumulate_q_norm = Accumulate::no, accumulate_k_norm = Accumulate::no;
+  Tensor workspace = {};  ///< OperationSizes::qkv_transform_backward_workspace()
+};
+
 /// qkv = x weight^T, then RoPE (Su et al., arXiv 2104.09864; the half-rotated layout of Hugging Face) on the
 /// query and key heads: with c = rope[pos][0][j], s = rope[pos][1][j], j < D/2:
 ///   (a[j], a[j + D/2]) -> (a[j] c - a[j + D/2] s, a[j + D/2] c + a[j] s).
@@ -126,10 +150,11 @@ struct QkvRope {
   Tensor weight;     ///< [Hq D + 2 Hkv D, H]
   Tensor rope;       ///< [positions, D] = D/2 cosines, then D/2 sines, float32 (float64 if x is)
   AttentionShape shape;
-  Tensor qkv;  ///< [T, Hq D + 2 Hkv D]
+  Tensor qkv;                   ///< [T, Hq D + 2 Hkv D]
+  QkvTransform transform = {};  ///< before RoPE; `product` and `inverse_rms` are written
 };
 
-/// dqkv is rotated back in place; then dx = dqkv weight, dweight (+)= dqkv^T x.
+/// dqkv is rotated back in place, and becomes the gradient of the product; then dx = dqkv weight, dweight (+)= dqkv^T x.
 struct QkvRopeBackward {
   static constexpr const char* kName = "qkv_rope_backward";
   Tensor positions;  ///< int32 [1, T]
@@ -141,9 +166,11 @@ struct QkvRopeBackward {
   Tensor dx;       ///< [T, H]
   Tensor dweight;  ///< [Hq D + 2 Hkv D, H]
   Accumulate accumulate_dweight;
+  QkvTransform transform = {};  ///< as QkvRope left it
+  QkvTransformGradients dtransform = {};
 };
 
-/// Causal attention inside each document, scale 1/sqrt(D). Never stores a document x document matrix.
+/// Causal attention inside each document and shape.window, scale 1/sqrt(D). Never stores a document x document matrix.
 struct Attention {
   static constexpr const char* kName = "attention";
   Documents documents;
@@ -168,8 +195,8 @@ struct AttentionBackward {
 };
 
 /// Attention of the next T tokens of a sequence with a KV cache of kv_len tokens: their keys and values are written
-/// to rows [kv_len, kv_len + T) of `kv_cache`, C >= kv_len + T; query t sees rows [0, kv_len + t]. No
-/// gradient. The workspace is that of Attention with `max_seqlen` = C.
+/// to rows [kv_len, kv_len + T) of `kv_cache`, C >= kv_len + T; query t sees rows [shape.first_key(kv_len + t), kv_len + t].
+/// No gradient. The workspace is that of Attention with `max_seqlen` = C.
 struct CachedAttention {
   static constexpr const char* kName = "cached_attention";
   std::int64_t kv_len;
@@ -358,15 +385,18 @@ struct Fp8Product {
   Tensor workspace;  ///< OperationSizes::fp8_product_workspace()
 };
 
-/// The rotation of QkvRope, in place; `backward` rotates a gradient back, as QkvRopeBackward does.
+/// What QkvRope does after its product, in place or, where norms read it, from transform.product; `backward` does to a
+/// gradient what QkvRopeBackward does before its products.
 struct Rope {
   static constexpr const char* kName = "rope";
   Tensor positions;  ///< int32 [1, T]
   Tensor rope;       ///< as QkvRope
   AttentionShape shape;
   bool backward;
-  Tensor qkv;           ///< [T, Hq D + 2 Hkv D], overwritten
-  Tensor maximum = {};  ///< as op::Fp8Maximum, of all of qkv, the value heads included; may be empty
+  Tensor qkv;                   ///< [T, Hq D + 2 Hkv D], overwritten
+  Tensor maximum = {};          ///< as op::Fp8Maximum, of all of qkv, the value heads included; may be empty
+  QkvTransform transform = {};  ///< as QkvRope; `backward`: as it was left
+  QkvTransformGradients dtransform = {};  ///< `backward` only
 };
 
 /// gate_up is overwritten with its gradient, given that of silu(gate) * up.

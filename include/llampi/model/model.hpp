@@ -14,9 +14,9 @@
 
 namespace llampi::model {
 
-/// How a parameter is initialised: ones, or normal with the given standard deviation.
+/// How a parameter is initialised: ones, zeros, or normal with the given standard deviation.
 struct Initializer {
-  enum class Kind : std::uint8_t { ones, normal } kind = Kind::normal;
+  enum class Kind : std::uint8_t { ones, zeros, normal } kind = Kind::normal;
   double standard_deviation = 0.02;
 };
 

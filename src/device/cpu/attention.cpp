@@ -4,6 +4,7 @@
 // with whole rows in place of tiles).
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/parallel.hpp"
@@ -51,8 +52,23 @@ Head head_of(const float* qkv, AttentionShape shape, std::int64_t head, std::int
 /// What the products of a block of queries have in common.
 struct Block {
   std::int64_t rows;  ///< queries
-  std::int64_t keys;  ///< that they see, from the first on
+  std::int64_t keys;  ///< that they see
   std::int64_t dim;
+};
+
+/// The keys that a block of queries sees: those from `begin` on, up to its last query.
+struct Keys {
+  AttentionShape shape;
+  std::int64_t first_query, rows;
+  std::int64_t begin = shape.first_key(first_query);
+  std::int64_t count = first_query + rows - begin;
+
+  /// The scores of keys that query `i` of the block sees no more become -infinity. Returns how many keys, from `begin` on,
+  /// it may see.
+  std::int64_t mask(std::int64_t i, float* scores) const {
+    std::fill_n(scores, shape.first_key(first_query + i) - begin, -std::numeric_limits<float>::infinity());
+    return first_query + i + 1 - begin;
+  }
 };
 
 /// Rows of a matrix, `stride` elements from one to the next.
@@ -129,16 +145,20 @@ void CpuDevice::execute(const op::Attention& o) {
     float* scores = scratch + thread * CpuSizes::score_elements(longest);
     float* sums = log_sum_exp + head_index * tokens + begin;
     for (std::int64_t first = 0; first < head.length; first += kBlock) {
-      const std::int64_t rows = std::min(kBlock, head.length - first), keys = first + rows;
-      const Block products{rows, keys, head.dim};
+      const std::int64_t rows = std::min(kBlock, head.length - first);
+      const Keys keys{o.shape, first, rows};
+      const Block products{rows, keys.count, head.dim};
+      const std::int64_t skipped = keys.begin * head.stride;
       float inverse_sum[kBlock];
       gemm_.serial(against_keys(products, head.scale, {head.query + first * head.stride, head.stride},
-                                {head.key, head.stride}, {scores, stride}));
+                                {head.key + skipped, head.stride}, {scores, stride}));
       for (std::int64_t i = 0; i < rows; ++i) {
-        kernels_.softmax(first + i + 1, keys, scores + i * stride, &sums[first + i], &inverse_sum[i]);
+        float* const row = scores + i * stride;
+        kernels_.softmax(keys.mask(i, row), keys.count, row, &sums[first + i], &inverse_sum[i]);
       }
       float* block = out + (begin + first) * out_stride + head_index * head.dim;
-      gemm_.serial(over_keys(products, 1, {scores, stride}, {head.value, head.stride}, {block, out_stride}));
+      gemm_.serial(
+          over_keys(products, 1, {scores, stride}, {head.value + skipped, head.stride}, {block, out_stride}));
       for (std::int64_t i = 0; i < rows; ++i)
         kernels_.scale(head.dim, inverse_sum[i], block + i * out_stride);
     }
@@ -168,15 +188,20 @@ void CpuDevice::execute(const op::CachedAttention& o) {
     const std::int64_t score_stride = CpuSizes::score_stride(context);
     float* scores = scratch + thread * CpuSizes::score_elements(context);
     for (std::int64_t first = 0; first < tokens; first += kBlock) {
-      const std::int64_t rows = std::min(kBlock, tokens - first), keys = kv_len + first + rows;
-      const Block products{rows, keys, dim};
+      const std::int64_t rows = std::min(kBlock, tokens - first);
+      const Keys keys{o.shape, kv_len + first, rows};
+      const Block products{rows, keys.count, dim};
+      const std::int64_t skipped = keys.begin * width;
       float inverse_sum[kBlock], log_sum = 0;
-      gemm_.serial(against_keys(products, scale, {qkv + first * stride + head * dim, stride}, {key, width},
-                                {scores, score_stride}));
-      for (std::int64_t i = 0; i < rows; ++i)
-        kernels_.softmax(kv_len + first + i + 1, keys, scores + i * score_stride, &log_sum, &inverse_sum[i]);
+      gemm_.serial(against_keys(products, scale, {qkv + first * stride + head * dim, stride},
+                                {key + skipped, width}, {scores, score_stride}));
+      for (std::int64_t i = 0; i < rows; ++i) {
+        float* const row = scores + i * score_stride;
+        kernels_.softmax(keys.mask(i, row), keys.count, row, &log_sum, &inverse_sum[i]);
+      }
       float* block = out + first * out_stride + head * dim;
-      gemm_.serial(over_keys(products, 1, {scores, score_stride}, {value, width}, {block, out_stride}));
+      gemm_.serial(
+          over_keys(products, 1, {scores, score_stride}, {value + skipped, width}, {block, out_stride}));
       for (std::int64_t i = 0; i < rows; ++i) kernels_.scale(dim, inverse_sum[i], block + i * out_stride);
     }
   });
@@ -185,7 +210,7 @@ void CpuDevice::execute(const op::CachedAttention& o) {
 
 // One thread has a key/value head of a document with all its queries, so that dK and dV are summed in one
 // order: query heads forwards, blocks of queries backwards, as the first then reaches, and overwrites, all
-// keys.
+// keys; with a window it does not, so zeros are there first.
 void CpuDevice::execute(const op::AttentionBackward& o) {
   const std::int64_t tokens = o.qkv.rows, longest = o.documents.max_seqlen, out_stride = o.shape.query_cols();
   const std::int64_t group_heads = o.shape.query_heads / o.shape.key_value_heads;
@@ -205,30 +230,42 @@ void CpuDevice::execute(const op::AttentionBackward& o) {
     float* p = scratch + thread * 2 * CpuSizes::score_elements(longest);
     float* dp = p + CpuSizes::score_elements(longest);
     float accumulate = 0;
+    if (o.shape.window > 0) {
+      const std::int64_t key_column = o.shape.query_cols() + group * o.shape.head_dim;
+      for (std::int64_t t = begin; t < offsets[document + 1]; ++t) {
+        float* const dkey = dqkv + t * o.shape.qkv_cols() + key_column;
+        std::fill_n(dkey, o.shape.head_dim, 0.0F);
+        std::fill_n(dkey + o.shape.key_value_cols(), o.shape.head_dim, 0.0F);
+      }
+      accumulate = 1;
+    }
     for (std::int64_t head_index = group * group_heads; head_index < (group + 1) * group_heads;
          ++head_index) {
       const Head head = head_of(qkv, o.shape, head_index, begin, offsets[document + 1]);
       const std::int64_t blocks = (head.length + kBlock - 1) / kBlock;
       for (std::int64_t first = (blocks - 1) * kBlock; first >= 0; first -= kBlock) {
-        const std::int64_t rows = std::min(kBlock, head.length - first), keys = first + rows, dim = head.dim;
+        const std::int64_t rows = std::min(kBlock, head.length - first), dim = head.dim;
+        const Keys keys{o.shape, first, rows};
+        const float *const key = head.key + keys.begin * head.stride, *const value = head.value +
+                                                                                     keys.begin * head.stride;
         const std::int64_t out_offset = (begin + first) * out_stride + head_index * dim;
         const float* query = head.query + first * head.stride;
         const float* dblock = dout + out_offset;
-        const Block products{rows, keys, dim};
+        const Block products{rows, keys.count, dim};
         gemm_.serial(
-            against_keys(products, head.scale, {query, head.stride}, {head.key, head.stride}, {p, stride}));
-        gemm_.serial(
-            against_keys(products, 1, {dblock, out_stride}, {head.value, head.stride}, {dp, stride}));
+            against_keys(products, head.scale, {query, head.stride}, {key, head.stride}, {p, stride}));
+        gemm_.serial(against_keys(products, 1, {dblock, out_stride}, {value, head.stride}, {dp, stride}));
         for (std::int64_t i = 0; i < rows; ++i) {
           const double delta = kernels_.dot(dim, dblock + i * out_stride, out + out_offset + i * out_stride);
-          kernels_.softmax_backward(first + i + 1, keys, log_sum_exp[head_index * tokens + begin + first + i],
+          kernels_.softmax_backward(keys.mask(i, p + i * stride), keys.count,
+                                    log_sum_exp[head_index * tokens + begin + first + i],
                                     static_cast<float>(delta), p + i * stride, dp + i * stride);
         }
         float* dquery = dqkv + (query - qkv);
-        float* dkey = dqkv + (head.key - qkv);
-        float* dvalue = dqkv + (head.value - qkv);
+        float* dkey = dqkv + (key - qkv);
+        float* dvalue = dqkv + (value - qkv);
         gemm_.serial(
-            over_keys(products, head.scale, {dp, stride}, {head.key, head.stride}, {dquery, head.stride}));
+            over_keys(products, head.scale, {dp, stride}, {key, head.stride}, {dquery, head.stride}));
         gemm_.serial(over_rows(products, head.scale, {dp, stride}, {query, head.stride}, accumulate,
                                {dkey, head.stride}));
         gemm_.serial(

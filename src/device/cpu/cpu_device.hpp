@@ -49,6 +49,8 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::Fp8TileCast& o);
   void execute(const op::Fp8Transpose& o);
   void execute(const op::Fp8Product& o);
+
+  // rope.cpp
   void execute(const op::Rope& o);
 
   // attention.cpp
@@ -86,8 +88,6 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
     Accumulate accumulate;
   };
   void product_backward(const LinearBackward& operands);
-  void rotate(const Tensor& positions, float* qkv, const Tensor& rope, AttentionShape shape,
-              float direction) const;
 
   int threads_;
   const Kernels& kernels_;

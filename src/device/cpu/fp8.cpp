@@ -104,10 +104,4 @@ void CpuDevice::execute(const op::Fp8Product& o) {
   }
 }
 
-void CpuDevice::execute(const op::Rope& o) {
-  rotate(o.positions, floats(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv"), o.rope, o.shape,
-         o.backward ? -1.0F : 1.0F);
-  measure(o.qkv, o.maximum);
-}
-
 }  // namespace llampi::device

@@ -15,30 +15,18 @@ void CpuDevice::product_backward(const LinearBackward& l) {
   gemm_(weight_gradient);
 }
 
-void CpuDevice::rotate(const Tensor& positions_of_tokens, float* qkv, const Tensor& table,
-                       AttentionShape shape, float direction) const {
-  const std::int64_t tokens = positions_of_tokens.cols, half = shape.head_dim / 2;
-  const float* rope = floats(table, table.rows, shape.head_dim, "rope");
-  const std::int32_t* positions = integers(positions_of_tokens, tokens, "positions");
-  for (std::int64_t t = 0; t < tokens; ++t) {
-    require(positions[t] >= 0 && positions[t] < table.rows, "position outside of the RoPE table");
-  }
-  parallel_ranges(threads_, tokens, 1, [&](std::int64_t begin, std::int64_t end, int) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      const float* cosines = rope + positions[t] * shape.head_dim;
-      kernels_.rope(shape.query_heads + shape.key_value_heads, half, cosines, cosines + half, direction,
-                    qkv + t * shape.qkv_cols());
-    }
-  });
-}
-
 void CpuDevice::execute(const op::QkvRope& o) {
   const std::int64_t tokens = o.positions.cols, hidden = o.x.cols, out = o.shape.qkv_cols();
   const float* x = floats(o.x, tokens, hidden, "x");
   const float* weight = floats(o.weight, out, hidden, "weight");
-  float* qkv = floats(o.qkv, tokens, out, "qkv");
-  gemm_(product_nt(x, weight, qkv, tokens, out, hidden));
-  rotate(o.positions, qkv, o.rope, o.shape, 1);
+  float* product = floats(o.transform.has_norms() ? o.transform.product : o.qkv, tokens, out, "qkv");
+  gemm_(product_nt(x, weight, product, tokens, out, hidden));
+  execute(op::Rope{.positions = o.positions,
+                   .rope = o.rope,
+                   .shape = o.shape,
+                   .backward = false,
+                   .qkv = o.qkv,
+                   .transform = o.transform});
 }
 
 void CpuDevice::execute(const op::QkvRopeBackward& o) {
@@ -48,7 +36,13 @@ void CpuDevice::execute(const op::QkvRopeBackward& o) {
   float* dqkv = floats(o.dqkv, tokens, out, "dqkv");
   float* dx = floats(o.dx, tokens, hidden, "dx");
   float* dweight = gradient_floats(o.dweight, out, hidden, "dweight");
-  rotate(o.positions, dqkv, o.rope, o.shape, -1);
+  execute(op::Rope{.positions = o.positions,
+                   .rope = o.rope,
+                   .shape = o.shape,
+                   .backward = true,
+                   .qkv = o.dqkv,
+                   .transform = o.transform,
+                   .dtransform = o.dtransform});
   product_backward({.dy = dqkv,
                     .x = x,
                     .w = weight,

@@ -42,6 +42,12 @@ std::int64_t CpuSizes::rms_norm_backward_workspace(std::int64_t, std::int64_t hi
   return threads_ * hidden * size_of(DType::float64);
 }
 
+std::int64_t CpuSizes::qkv_transform_backward_workspace(AttentionShape shape, std::int64_t,
+                                                        DType dtype) const {
+  require_float32(dtype);
+  return threads_ * 2 * shape.head_dim * size_of(DType::float64);
+}
+
 std::int64_t CpuSizes::head_rows(std::int64_t tokens, std::int64_t vocabulary) {
   const std::int64_t fitting = kHeadBytes / (vocabulary * size_of(DType::float32));
   return std::max<std::int64_t>(1, std::min({tokens, kHeadRows, fitting}));

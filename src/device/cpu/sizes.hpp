@@ -21,6 +21,10 @@ class CpuSizes final : public OperationSizes {
   std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t hidden,
                                               std::int64_t vocabulary, DType dtype) const override;
 
+  /// Sums of two norms' gradients, float64 [threads, 2, D].
+  std::int64_t qkv_transform_backward_workspace(AttentionShape shape, std::int64_t tokens,
+                                                DType dtype) const override;
+
   std::int64_t fp8_product_workspace(std::int64_t m, std::int64_t n, std::int64_t k) const override {
     return (std::min(m, kFp8Rows) + std::min(n, kFp8Rows)) * k * size_of(DType::float32);
   }

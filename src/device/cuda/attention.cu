@@ -57,6 +57,7 @@ AttentionProblem attention_problem(const Documents& documents, AttentionShape sh
 }
 
 void CudaDevice::execute(const op::Attention& o) {
+  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;
@@ -71,6 +72,7 @@ void CudaDevice::execute(const op::Attention& o) {
 }
 
 void CudaDevice::execute(const op::AttentionBackward& o) {
+  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;

@@ -92,6 +92,7 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 }  // namespace
 
 void CudaDevice::execute(const op::CachedAttention& o) {
+  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   const std::int64_t tokens = o.qkv.rows;
   require(o.kv_len >= 0 && o.kv_len + tokens <= o.kv_cache.rows, "more tokens than the cache has rows");
   check_head_dim(o.shape.head_dim);

@@ -185,6 +185,7 @@ void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t strea
 }
 
 void CudaDevice::execute(const op::Rope& o) {
+  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
   apply_rope(o.positions, o.rope, o.shape, o.backward ? Rotation::backward : Rotation::forward, o.qkv,
              compute(), o.maximum);
 }

@@ -76,11 +76,13 @@ const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* nam
 }  // namespace
 
 void CudaDevice::execute(const op::QkvRope& o) {
+  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.qkv);
   apply_rope(o.positions, o.rope, o.shape, Rotation::forward, o.qkv, compute());
 }
 
 void CudaDevice::execute(const op::QkvRopeBackward& o) {
+  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
   apply_rope(o.positions, o.rope, o.shape, Rotation::backward, o.dqkv, compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);

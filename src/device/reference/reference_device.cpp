@@ -11,6 +11,7 @@
 #include "device/fp8_checks.hpp"
 #include "device/fp8_rows.hpp"
 #include "device/host_device.hpp"
+#include "device/qkv_checks.hpp"
 #include "llampi/core/half.hpp"
 #include "llampi/device/grid.hpp"
 
@@ -118,6 +119,73 @@ void rotate(const Tensor& positions_of_tokens, Matrix qkv, Matrix rope, Attentio
   }
 }
 
+/// op::QkvTransform, in place or from its product: `qkv` is what is to be rotated then.
+void transform(const op::QkvTransform& o, AttentionShape shape, Matrix qkv) {
+  check_qkv_transform(o);
+  if (o.bias) {
+    const Matrix bias = matrix(o.bias, 1, qkv.cols, "bias");
+    for (Index t = 0; t < qkv.rows; ++t) {
+      for (Index i = 0; i < qkv.cols; ++i) qkv(t, i) += bias(0, i);
+    }
+  }
+  if (!o.has_norms()) return;
+  const Index dim = shape.head_dim, normed = shape.query_heads + shape.key_value_heads;
+  const Matrix product = matrix(o.product, qkv.rows, qkv.cols, "product"),
+               inverse_rms = matrix(o.inverse_rms, qkv.rows, normed, "inverse_rms");
+  for (Index t = 0; t < qkv.rows; ++t) {
+    for (Index i = 0; i < qkv.cols; ++i) qkv(t, i) = product(t, i);
+    for (Index head = 0; head < normed; ++head) {
+      const Matrix weight = matrix(head < shape.query_heads ? o.q_norm : o.k_norm, 1, dim, "norm");
+      double squares = 0;
+      for (Index d = 0; d < dim; ++d) squares += product(t, head * dim + d) * product(t, head * dim + d);
+      inverse_rms(t, head) = 1 / std::sqrt(squares / static_cast<double>(dim) + o.eps);
+      for (Index d = 0; d < dim; ++d) qkv(t, head * dim + d) *= inverse_rms(t, head) * weight(0, d);
+    }
+  }
+}
+
+/// dqkv, which has been rotated back, becomes the gradient of the product; see op::RmsNormBackward.
+void transform_backward(const op::QkvTransform& o, const op::QkvTransformGradients& gradients,
+                        AttentionShape shape, Matrix dqkv) {
+  check_qkv_transform(o);
+  if (o.bias) {
+    const Matrix dbias = weight_gradient(gradients.bias, 1, dqkv.cols, "dbias");
+    for (Index i = 0; dbias.data != nullptr && i < dqkv.cols; ++i) {
+      double sum = 0;
+      for (Index t = 0; t < dqkv.rows; ++t) sum += dqkv(t, i);
+      put(dbias(0, i), sum, gradients.accumulate_bias);
+    }
+  }
+  if (!o.has_norms()) return;
+  const Index dim = shape.head_dim, normed = shape.query_heads + shape.key_value_heads;
+  const Matrix product = matrix(o.product, dqkv.rows, dqkv.cols, "product"),
+               inverse_rms = matrix(o.inverse_rms, dqkv.rows, normed, "inverse_rms");
+  std::vector<double> dq(static_cast<std::size_t>(dim)), dk(static_cast<std::size_t>(dim));
+  for (Index head = 0; head < normed; ++head) {
+    const bool is_query = head < shape.query_heads;
+    const Matrix weight = matrix(is_query ? o.q_norm : o.k_norm, 1, dim, "norm");
+    for (Index t = 0; t < dqkv.rows; ++t) {
+      const double r = inverse_rms(t, head);
+      const double* x = &product(t, head * dim);
+      double* dy = &dqkv(t, head * dim);
+      double sum = 0;
+      for (Index d = 0; d < dim; ++d) {
+        sum += dy[d] * weight(0, d) * x[d];
+        (is_query ? dq : dk)[static_cast<std::size_t>(d)] += dy[d] * x[d] * r;
+      }
+      for (Index d = 0; d < dim; ++d)
+        dy[d] = dy[d] * weight(0, d) * r - sum * r * r * r * x[d] / static_cast<double>(dim);
+    }
+  }
+  const Matrix dq_norm = weight_gradient(gradients.q_norm, 1, dim, "dq_norm"),
+               dk_norm = weight_gradient(gradients.k_norm, 1, dim, "dk_norm");
+  for (Index d = 0; d < dim; ++d) {
+    const auto i = static_cast<std::size_t>(d);
+    if (dq_norm.data != nullptr) put(dq_norm(0, d), dq[i], gradients.accumulate_q_norm);
+    if (dk_norm.data != nullptr) put(dk_norm(0, d), dk[i], gradients.accumulate_k_norm);
+  }
+}
+
 /// Columns of a head in a row of qkv.
 struct Heads {
   explicit Heads(AttentionShape shape) : shape_(shape) {}
@@ -213,15 +281,27 @@ class ReferenceDevice final : public HostDevice {
     const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
                  weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
     const Matrix qkv = matrix(o.qkv, x.rows, o.shape.qkv_cols(), "qkv");
-    product(x, weight, qkv);
-    rotate(o.positions, qkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, 1);
+    product(x, weight,
+            o.transform.has_norms() ? matrix(o.transform.product, qkv.rows, qkv.cols, "product") : qkv);
+    execute(op::Rope{.positions = o.positions,
+                     .rope = o.rope,
+                     .shape = o.shape,
+                     .backward = false,
+                     .qkv = o.qkv,
+                     .transform = o.transform});
   }
 
   void execute(const op::QkvRopeBackward& o) {
     const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
                  weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
     const Matrix dqkv = matrix(o.dqkv, x.rows, o.shape.qkv_cols(), "dqkv");
-    rotate(o.positions, dqkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, -1);
+    execute(op::Rope{.positions = o.positions,
+                     .rope = o.rope,
+                     .shape = o.shape,
+                     .backward = true,
+                     .qkv = o.dqkv,
+                     .transform = o.transform,
+                     .dtransform = o.dtransform});
     product_backward(dqkv, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
                      weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
   }
@@ -259,19 +339,20 @@ class ReferenceDevice final : public HostDevice {
     for (Index t = 0; t < qkv.rows; ++t) {
       for (Index head = 0; head < o.shape.query_heads; ++head) {
         const Index query = head * o.shape.head_dim, key = head / group * o.shape.head_dim;
-        std::vector<double> score(static_cast<std::size_t>(o.kv_len + t + 1), 0.0);
-        for (Index row = 0; row <= o.kv_len + t; ++row) {
-          for (Index d = 0; d < o.shape.head_dim; ++d)
-            score[static_cast<std::size_t>(row)] += qkv(t, query + d) * cache(row, key + d);
-          score[static_cast<std::size_t>(row)] /= std::sqrt(static_cast<double>(o.shape.head_dim));
+        const Index first = o.shape.first_key(o.kv_len + t);
+        std::vector<double> score(static_cast<std::size_t>(o.kv_len + t + 1 - first), 0.0);
+        for (Index row = first; row <= o.kv_len + t; ++row) {
+          double& s = score[static_cast<std::size_t>(row - first)];
+          for (Index d = 0; d < o.shape.head_dim; ++d) s += qkv(t, query + d) * cache(row, key + d);
+          s /= std::sqrt(static_cast<double>(o.shape.head_dim));
         }
         const double largest = *std::max_element(score.begin(), score.end());
         double sum = 0;
         for (double& s : score) sum += s = std::exp(s - largest);
         for (Index d = 0; d < o.shape.head_dim; ++d) {
           double value = 0;
-          for (Index row = 0; row <= o.kv_len + t; ++row)
-            value += score[static_cast<std::size_t>(row)] / sum * cache(row, columns + key + d);
+          for (Index row = first; row <= o.kv_len + t; ++row)
+            value += score[static_cast<std::size_t>(row - first)] / sum * cache(row, columns + key + d);
           out(t, query + d) = value;
         }
       }
@@ -362,8 +443,11 @@ class ReferenceDevice final : public HostDevice {
   }
 
   void execute(const op::Rope& o) {
-    rotate(o.positions, matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv"),
-           matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape, o.backward ? -1 : 1);
+    const Matrix qkv = matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv");
+    if (!o.backward) transform(o.transform, o.shape, qkv);
+    rotate(o.positions, qkv, matrix(o.rope, o.rope.rows, o.shape.head_dim, "rope"), o.shape,
+           o.backward ? -1 : 1);
+    if (o.backward) transform_backward(o.transform, o.dtransform, o.shape, qkv);
     measure(o.qkv, o.maximum);
   }
 
@@ -554,14 +638,14 @@ class ReferenceDevice final : public HostDevice {
     if (maximum) execute(op::Fp8Maximum{.source = written, .maximum = maximum});
   }
 
-  /// body(head, first token of the document, token) for each query.
+  /// body(head, first key that it sees, token) for each query.
   template <class Body>
   static void for_each_query(const Documents& documents, AttentionShape shape, const Body& body) {
     const std::int32_t* offsets = indices(documents.cu_seqlens, "cu_seqlens");
     for (Index document = 0; document < documents.count; ++document) {
       for (Index head = 0; head < shape.query_heads; ++head) {
         for (Index t = offsets[document]; t < offsets[document + 1]; ++t)
-          body(head, Index{offsets[document]}, t);
+          body(head, offsets[document] + shape.first_key(t - offsets[document]), t);
       }
     }
   }

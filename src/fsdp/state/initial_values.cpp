@@ -43,6 +43,8 @@ void fill_with_initial_values(const model::Model& model, device::Device& device,
                                         .first = piece.begin,
                                         .standard_deviation = parameter.initializer.standard_deviation,
                                         .out = piece.master});
+    } else if (parameter.initializer.kind == model::Initializer::Kind::zeros) {
+      device.run(device::op::Zero{.destination = piece.master});
     } else {
       fill_with_ones(device, piece.master);
     }

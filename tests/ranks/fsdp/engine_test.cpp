@@ -43,7 +43,7 @@ INSTANTIATE_TEST_SUITE_P(Engine, Trajectories, ::testing::ValuesIn(oracle::fixtu
 
 TEST(Engine, SchedulingDoesNotChangeBits) {
   auto& world = test_world();
-  for (const auto* name : {"documents", "gqa_tied"}) {
+  for (const auto* name : {"documents", "gqa_tied", "qwen2", "qwen3", "mistral_window"}) {
     const auto fixture = oracle::load(name);
     const auto base = run_trajectory(world, fixture, {.accumulation = 2});
     expect_same_bits(base, run_trajectory(world, fixture, {.accumulation = 2}), "repeated");
@@ -107,7 +107,7 @@ TEST(Engine, HybridStrategiesEqualPyTorch) {
   for (const int group : {1, 2, 3, 4}) {
     if (world.size() % group != 0 || world.size() == group) continue;
     for (const auto strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
-      for (const auto* name : {"documents", "gqa_tied"}) {
+      for (const auto* name : {"documents", "gqa_tied", "qwen2", "qwen3", "mistral_window"}) {
         const auto fixture = oracle::load(name);
         const TrajectoryOptions options{
             .strategy = strategy, .accumulation = 2, .poison = true, .shard_group_size = group};
@@ -132,7 +132,7 @@ TEST(Engine, HybridIsRefusedWhereItCannotBeDone) {
 TEST(Engine, UnshardedAccumulationEqualsPyTorch) {
   auto& world = test_world();
   for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard}) {
-    for (const auto* name : {"documents", "gqa_tied"}) {
+    for (const auto* name : {"documents", "gqa_tied", "qwen2", "qwen3", "mistral_window"}) {
       const auto fixture = oracle::load(name);
       expect_oracle(
           run_trajectory(world, fixture,

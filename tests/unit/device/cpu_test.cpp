@@ -78,6 +78,37 @@ TEST_P(CpuDeviceTest, QkvRopeIsLikeTheReference) {
   expect_like_reference(*device, qkv_rope(mixed_segments(130), 288, {6, 6, 64}));
 }
 
+TEST_P(CpuDeviceTest, QkvTransformsAreLikeTheReference) {
+  const auto device = device::make_cpu_device(threads());
+  for (const Transform transform : {Transform::bias, Transform::norms}) {
+    for (const Layout& layout : layouts()) {
+      expect_like_reference(*device, qkv_rope(layout, 80, {4, 2, 20}, transform));
+      expect_like_reference(*device, rope(layout, {3, 1, 66}, transform));
+    }
+  }
+}
+
+TEST_P(CpuDeviceTest, AttentionWithAWindowIsLikeTheReference) {
+  const auto device = device::make_cpu_device(threads());
+  for (const std::int64_t window : {1, 3, 16, 63, 64, 65, 1000}) {
+    for (const Layout& layout : {one_segment(7), one_segment(200), mixed_segments(130)}) {
+      expect_like_reference(*device, attention(layout, {4, 2, 16, window}));
+      expect_like_reference(*device, attention(layout, {3, 1, 20, window}));
+    }
+    for (const std::int64_t kv_len : {0, 5, 130})
+      expect_like_reference(*device, cached_attention(kv_len, 65, {4, 2, 16, window}));
+  }
+}
+
+// A window that holds all of a document is none, bit by bit.
+TEST_P(CpuDeviceTest, AttentionWithAWideWindowHasTheSameBits) {
+  const auto device = device::make_cpu_device(threads());
+  const OperationCase all = attention(mixed_segments(130), {4, 2, 16}),
+                      wide = attention(mixed_segments(130), {4, 2, 16, 130});
+  Session s(*device, DType::float32);
+  expect_all_same(wide.forward(s, all.inputs), all.forward(s, all.inputs));
+}
+
 TEST_P(CpuDeviceTest, RopeAloneIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const Layout& layout : layouts()) expect_like_reference(*device, rope(layout, {4, 2, 20}));

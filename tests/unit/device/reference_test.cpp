@@ -71,13 +71,18 @@ std::vector<OperationCase> reference_operations() {
   return {embedding(mixed, 12),
           rms_norm(9, 20),
           qkv_rope(mixed, 24, {4, 2, 8}),
+          qkv_rope(mixed, 24, {4, 2, 8}, Transform::bias),
+          qkv_rope(mixed, 24, {4, 2, 8}, Transform::norms),
           attention(one_segment(13), {2, 2, 8}),
+          attention(one_segment(13), {2, 1, 8, 4}),
           attention(mixed, {4, 2, 6}),
           attention(mixed, {6, 2, 8}),
           attention(single_tokens(5), {3, 1, 4}),
           projection_residual(9, 20, 14),
           gate_up_swiglu(9, 20, 12),
           rope(mixed, {4, 2, 8}),
+          rope(mixed, {4, 2, 8}, Transform::bias),
+          rope(mixed, {4, 2, 8}, Transform::norms),
           swiglu(9, 12),
           linear_cross_entropy(small, 16),
           tied_head(small, 16)};
@@ -141,8 +146,7 @@ TEST(Reference, RefusesOtherTypes) {
 }
 
 /// Tokens that come piece by piece see what they see when they come at once.
-TEST(Reference, CachedAttentionIsAttention) {
-  const device::AttentionShape shape{4, 2, 6};
+void expect_cached_attention_is_attention(const device::AttentionShape& shape) {
   const auto device = device::make_reference_device();
   Session s(*device, DType::float64);
   constexpr std::int32_t kTokens = 11;
@@ -169,6 +173,23 @@ TEST(Reference, CachedAttentionIsAttention) {
     EXPECT_TRUE(close(s.download(part), s.download(out.slice_rows(kv_len, kv_len + tokens)), 1e-14))
         << kv_len;
     kv_len += tokens;
+  }
+}
+
+TEST(Reference, CachedAttentionIsAttention) {
+  expect_cached_attention_is_attention({4, 2, 6});
+  for (const std::int64_t window : {1, 2, 5, 11}) expect_cached_attention_is_attention({4, 2, 6, window});
+}
+
+// With a window of one token each query sees itself alone.
+TEST(Reference, AWindowOfOneTokenIsTheValue) {
+  const auto device = device::make_reference_device();
+  Session s(*device, DType::float64);
+  const OperationCase op = attention(one_segment(5), {1, 1, 2, 1});
+  const Values out = op.forward(s, op.inputs)[0];
+  for (std::size_t t = 0; t < 5; ++t) {
+    for (std::size_t d = 0; d < 2; ++d)
+      EXPECT_DOUBLE_EQ(out.data[t * 2 + d], op.inputs[0].data[t * 6 + 4 + d]);
   }
 }
 

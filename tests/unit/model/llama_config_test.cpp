@@ -148,7 +148,12 @@ void expect_refused(const json& more, const std::string& field, const std::strin
 }
 
 TEST(LlamaConfig, RefusesOtherModels) {
-  expect_refused({{"model_type", "mistral"}}, "model_type", "llama");
+  for (const char* type : {"mixtral", "qwen3_moe", "gemma2", "phi3", "qwen2_vl"}) {
+    expect_refused({{"model_type", type}}, "model_type",
+                   R"(only models of type "llama", "mistral", "qwen2", "qwen3" are supported)");
+  }
+  expect_refused({{"model_type", "qwen2"}, {"architectures", {"LlamaForCausalLM"}}}, "architectures",
+                 "Qwen2ForCausalLM");
   expect_refused({{"model_type", 3}}, "model_type", "a string is needed");
   expect_refused({{"architectures", {"LlamaForSequenceClassification"}}}, "architectures",
                  "LlamaForCausalLM");
@@ -164,7 +169,45 @@ TEST(LlamaConfig, RefusesUnsupportedSettingsByName) {
   expect_refused({{"sliding_window", 4096}}, "sliding_window", "not supported");
   expect_refused({{"quantization_config", {{"bits", 4}}}}, "quantization_config", "quantized");
   expect_refused({{"partial_rotary_factor", 0.5}}, "partial_rotary_factor", "not supported");
-  expect_refused({{"layer_types", {"sliding_attention"}}}, "layer_types", "full_attention");
+  expect_refused({{"layer_types", {"chunked_attention"}}}, "layer_types", "full_attention");
+  expect_refused({{"layer_types", {"sliding_attention"}}}, "layer_types", "sliding_window");
+}
+
+/// Three layers and six heads, of the family with this model_type.
+LlamaConfig of_family(const char* type, json more) {
+  more["model_type"] = type;
+  if (!more.contains("num_key_value_heads")) more["num_key_value_heads"] = 2;
+  return parse(minimal_with(more));
+}
+
+TEST(LlamaConfig, KnowsFamiliesByTheirTypeOrTheirClass) {
+  EXPECT_TRUE(of_family("qwen2", json::object()).family().qkv_bias);
+  EXPECT_TRUE(of_family("qwen3", json::object()).family().qk_norms);
+  EXPECT_EQ(of_family("qwen3", json::object()).head_dim, 128);  // transformers' default
+  EXPECT_STREQ(of_family("mistral", json::object()).family().prefix, "Mistral");
+  EXPECT_STREQ(parse(minimal_with({{"architectures", {"Qwen3ForCausalLM"}}, {"num_key_value_heads", 2}}))
+                   .family()
+                   .prefix,
+               "Qwen3");
+  EXPECT_STREQ(parse(minimal()).family().model_type, "llama");
+}
+
+TEST(LlamaConfig, WindowsAreThoseOfTransformers) {
+  using ::testing::ElementsAre;
+  using ::testing::IsEmpty;
+  EXPECT_THAT(of_family("mistral", {{"sliding_window", nullptr}}).windows, IsEmpty());
+  EXPECT_THAT(of_family("mistral", {{"sliding_window", 7}}).windows, ElementsAre(7, 7, 7));
+  EXPECT_THAT(of_family("mistral", json::object()).windows, ElementsAre(4096, 4096, 4096));
+  const json window{{"sliding_window", 7}, {"max_window_layers", 1}};
+  json used = window;
+  used["use_sliding_window"] = true;
+  for (const char* type : {"qwen2", "qwen3"}) {
+    EXPECT_THAT(of_family(type, window).windows, IsEmpty());
+    EXPECT_THAT(of_family(type, used).windows, ElementsAre(0, 7, 7));
+    json listed = used;
+    listed["layer_types"] = {"sliding_attention", "full_attention", "sliding_attention"};
+    EXPECT_THAT(of_family(type, listed).windows, ElementsAre(7, 0, 7));
+  }
 }
 
 TEST(LlamaConfig, RefusesOtherRopeScalings) {

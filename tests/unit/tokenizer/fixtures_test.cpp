@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers against what Hugging Face's libraries gave for the same files and texts
 // (make_tokenizer_fixtures.py).
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -122,8 +123,13 @@ TEST_P(TokenizerFixtures, ThreadsShareATokenizer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TokenizerFixtures,
-                         ::testing::Values("llama3", "gpt2", "llama2", "sentencepiece"),
-                         [](const auto& tested) { return std::string(tested.param); });
+                         ::testing::Values("llama3", "gpt2", "llama2", "sentencepiece", "qwen", "mistral",
+                                           "mistral-v3", "tekken"),
+                         [](const auto& tested) {
+                           std::string name = tested.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 TEST(TokenizerFixture, KnowsItsTokens) {
   const auto llama3 = tokenizer::make_tokenizer((tokenizers() / "llama3").string());

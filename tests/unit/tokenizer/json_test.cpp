@@ -75,7 +75,7 @@ TEST(TokenizerJson, RefusesByNameWhatIsNotSupported) {
     const auto message = refusal(std::string("/") + part, {{"type", "Nonsense"}});
     EXPECT_THAT(message, AllOf(StartsWith(std::string("t.json: ") + part), HasSubstr("\"Nonsense\"")));
   }
-  EXPECT_THAT(refusal("/normalizer", {{"type", "NFC"}}), HasSubstr("\"NFC\""));
+  EXPECT_THAT(refusal("/normalizer", {{"type", "NFKC"}}), HasSubstr("\"NFKC\""));
   EXPECT_THAT(refusal("/pre_tokenizer", json::parse(R"({"type": "Sequence", "pretokenizers": [
       {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits"}]})")),
               AllOf(HasSubstr("pre_tokenizer[1]"), HasSubstr("after ByteLevel")));

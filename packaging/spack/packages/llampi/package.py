@@ -31,6 +31,7 @@ class Llampi(CMakePackage, CudaPackage):
     depends_on("zlib-api")
     depends_on("libdeflate")
     depends_on("pcre2@10.40:")
+    depends_on("utf8proc")
     depends_on("onednn", when="gemm=onednn")
     depends_on("blas", when="gemm=cblas")
     with when("+cuda"):
