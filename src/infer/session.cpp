@@ -89,6 +89,7 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   auto& compute = session.compute;
   compute =
       comm::open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
+  if (compute.on_gpu()) comm::agree(world, [&] { model::require_gpu_operations(session.config); });
   log.info("device: {}", compute.device().describe());
   fsdp::EngineOptions engine;
   engine.batch = batch;

@@ -292,4 +292,18 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   return parse(text.str(), file.string());
 }
 
+void require_gpu_operations(const LlamaConfig& config) {
+  const Architecture& family = config.family();
+  const bool window = std::ranges::any_of(config.windows, [](std::int64_t of_layer) { return of_layer > 0; });
+  const char* missing = family.qkv_bias   ? "biases of q, k and v"
+                        : family.qk_norms ? "norms of query and key heads"
+                        : window          ? "sliding windows"
+                                          : nullptr;
+  if (missing != nullptr)
+    throw_user_error(
+        "this model has {}, which llampi does not have on GPUs yet; run it on CPUs (--run.device=cpu, "
+        "or --device cpu to generate or evaluate)",
+        missing);
+}
+
 }  // namespace llampi::model

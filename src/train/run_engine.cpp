@@ -24,7 +24,10 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
   const int micro_batches = micro_batches_of_step(config, world.size());
   fsdp::EngineOptions options;
   comm::agree(world, [&] {
-    if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
+    if (compute.on_gpu()) {
+      model::require_gpu_operations(inputs.llama);
+      require_fp8_products(config, compute.gpu_properties);
+    }
     options = engine_options(config, *inputs.model, micro_batches,
                              compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });

@@ -66,6 +66,9 @@ struct LlamaConfig {
   }
 };
 
+/// @throws UserError for what only CPUs compute: biases, norms of query and key heads, sliding windows
+void require_gpu_operations(const LlamaConfig& config);
+
 /// config.json of a folder whose weights are `dtype`: the text it was read from, with what transformers needs
 /// to load it (model_type, architectures), the dtype and RoPE under the names of its versions 4 and 5.
 std::string config_text(const LlamaConfig& config, DType dtype);
