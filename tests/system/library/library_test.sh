@@ -53,7 +53,7 @@ awk '/^step 20:/ { first = $4 + 0 } /^step 100:/ { last = $4 + 0 } END { exit !(
 "$prefix/bin/llampi" inspect model.h5 | grep -q "parameters  *28672" || fail "the custom model's checkpoint"
 status=0
 "$prefix/bin/llampi" generate --weights model.h5 --prompt a 2>error || status=$?
-[[ $status == 2 && $(<error) == "llampi: model.h5 is not a checkpoint of a Llama model: another program saved its own model in it" ]] ||
+[[ $status == 2 && $(<error) == "llampi: --weights model.h5 is not a checkpoint of a Llama model: another program saved its own model in it" ]] ||
     fail "a model that is no Llama: status $status, $(<error)"
 (($(grep -cv SPDX examples/custom_model/custom_model.cpp) < 150)) || fail "the custom model has 150 lines or more"
 
