@@ -55,7 +55,7 @@ LlamaSizes sizes_of(const LlamaConfig& config, const std::optional<Fp8Recipe>& f
 void check_fp8_family(const Architecture& family) {
   if (!family.qkv_bias && !family.qk_norms) return;
   throw ConfigError({.problem = fmt::format(
-                         "products in FP8 are not there for models of type {}, which have {}",
+                         "products in FP8 are not supported for models of type {}, which have {}",
                          family.model_type, family.qkv_bias ? "biases of q, k and v" : "norms of q and k"),
                      .remedy = "use {product_dtype} = auto"});
 }

@@ -301,7 +301,7 @@ void require_gpu_operations(const LlamaConfig& config) {
                                           : nullptr;
   if (missing != nullptr)
     throw_user_error(
-        "this model has {}, which llampi does not have on GPUs yet; run it on CPUs (--run.device=cpu, "
+        "this model has {}, which llampi does not support on GPUs yet; run it on CPUs (--run.device=cpu, "
         "or --device cpu to generate or evaluate)",
         missing);
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Several ranks with NCCL on this machine's GPUs, also on only one: collectives, the engine against its oracle, and
-# whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank.
+# whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank; with
+# fsdp.sum_order = tree in every bit.
 #
 #   tests/gpu/several_ranks.sh [BUILD]     BUILD: the folder with the program and its tests; default: build
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU

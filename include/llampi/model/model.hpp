@@ -49,9 +49,8 @@ struct BufferSpec {
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   DType dtype = DType::float32;
-  bool recomputed =
-      false;  ///< saved tensors only: Layer::recompute() computes it from the input and the other
-              ///< saved ones
+  /// Saved tensors only: Layer::recompute() computes it from the input and the saved tensors without this mark.
+  bool recomputed = false;
 
   std::int64_t bytes() const { return rows * cols * size_of(dtype); }
 };
@@ -136,8 +135,8 @@ class Layer {
   virtual LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const = 0;
   /// Writes the saved tensors and, unless `output` is empty, the output.
   virtual void forward(LayerContext& context) const = 0;
-  /// Recomputes the recomputed saved tensors, bitwise equal, from the input and the expensive ones. Only for layers that
-  /// have recomputed ones.
+  /// Writes the saved tensors marked BufferSpec::recomputed again, bitwise equal, from the input and the other saved
+  /// tensors. Called only for layers that have such tensors.
   virtual void recompute(LayerContext& context) const;
   virtual void backward(LayerContext& context) const = 0;
 };
