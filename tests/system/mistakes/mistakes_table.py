@@ -104,7 +104,7 @@ MISTAKES = [
     ("path", "train --run.dir=/proc/x", 2, "/proc/x"),
     # Models that llampi does not know.
     ("model", "train --model.config=m_gpt2 --run.dir=r", 2, "gpt2", RUN),
-    ("model", "train --model.config=m_mistral --run.dir=r", 2, "mistral", RUN),
+    ("model", "train --model.config=m_phi3 --run.dir=r", 2, "phi3", RUN),
     ("model", "train --model.config=m_mixtral --run.dir=r", 2, "mixtral", RUN),
     ("model", "train --model.config=m_gemma --run.dir=r", 2, "gemma", RUN),
     ("model", "train --model.config=m_quantized --run.dir=r", 2, "quanti", RUN),

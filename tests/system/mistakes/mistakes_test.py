@@ -136,7 +136,7 @@ def make_damaged(folder):
 
 def make_models(folder):
     changed_model(folder, "m_gpt2", model_type="gpt2", architectures=["GPT2LMHeadModel"])
-    changed_model(folder, "m_mistral", model_type="mistral", architectures=["MistralForCausalLM"])
+    changed_model(folder, "m_phi3", model_type="phi3", architectures=["Phi3ForCausalLM"])
     changed_model(folder, "m_mixtral", model_type="mixtral", architectures=["MixtralForCausalLM"])
     changed_model(folder, "m_gemma", model_type="gemma", architectures=["GemmaForCausalLM"])
     changed_model(folder, "m_quantized", quantization_config={"quant_method": "gptq", "bits": 4})
