@@ -6,6 +6,7 @@
 #include <bit>
 
 #include "llampi/comm/comm.hpp"
+#include "llampi/comm/format_ranks.hpp"
 #include "llampi/core/error.hpp"
 #include "support/expect_trajectory.hpp"
 #include "support/mpi_test.hpp"
@@ -139,8 +140,12 @@ TEST_P(InTree, BitsDoNotDependOnTheNodes) {
     } catch (const UserError& error) {
       EXPECT_STREQ(
           error.what(),
-          "sum_order = tree needs the same power of two of consecutive ranks on every node: ranks of a node are "
-          "summed first; start them so (mpirun --map-by slot, srun --distribution=block), or use sum_order = any");
+          ("sum_order = tree needs the same power of two of consecutive ranks on every node, because ranks of a "
+           "node are summed first, and the nodes have " +
+           comm::format_nodes(in_turns) +
+           "; start the same number on each node, in order (mpirun --map-by slot, srun --distribution=block), or "
+           "use sum_order = any")
+              .c_str());
     }
   }
 }
@@ -153,8 +158,8 @@ TEST_P(InTree, IsRefusedOnRanksThatAreNoPowerOfTwo) {
   } catch (const UserError& error) {
     EXPECT_STREQ(
         error.what(),
-        "sum_order = tree needs ranks, and ranks of a shard group, whose number is a power of two, and not 3; "
-        "use such a number, or sum_order = any");
+        "sum_order = tree needs a number of ranks that is a power of two, and there are 3; start 2 or 4 ranks, or "
+        "use sum_order = any");
   }
 }
 
