@@ -89,7 +89,8 @@ if [[ $("$llampi" --version) == *oneDNN*AVX-512* ]]; then
     cores=$(taskset --cpu-list --pid $$)
     last=${cores##*[!0-9]}
     taskset --cpu-list "$last" bash -c 'while :; do :; done' &
-    trap "kill $!" EXIT
+    busy=$!
+    trap 'kill "$busy"' EXIT
     for ((attempt = 1; attempt <= 3; ++attempt)); do
         check mpirun -n 1 "$llampi" check "${keys[@]}" --skip-arithmetic : \
             -n 1 -x DNNL_MAX_CPU_ISA=AVX2 nice -n 5 taskset --cpu-list "$last" \
