@@ -130,6 +130,10 @@ void finish(Exchange& exchange, const std::function<void(Received&)>& with) {
 
 void check_mpi(int code) { require(code == MPI_SUCCESS, "MPI between emulated GPUs"); }
 
+int Link::number_of(const Capture& capture) {
+  return numbers.try_emplace(capture.number(), static_cast<int>(numbers.size()) + 1).first->second;
+}
+
 MPI_Comm connect(const Id& id, int rank, int ranks) {
   int self = 0;
   check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &self));
@@ -165,7 +169,7 @@ void exchange(const std::shared_ptr<Link>& link, const Sent& sent, cudaStream_t 
   // In a graph this is done again and again: each time it is an exchange of its own.
   const auto current = std::make_shared<std::shared_ptr<Exchange>>();
   const Capture* const capture = capture_of(stream);
-  enqueue(stream, [=, number = capture ? capture->number() : 0] {
+  enqueue(stream, [=, number = capture ? link->number_of(*capture) : 0] {
     *current = std::make_shared<Exchange>();
     (*current)->link = link;
     start(*current, sent, number);

@@ -8,10 +8,13 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
 namespace llampi::emulator {
+
+class Capture;
 
 /// Of a communicator and of what it has in streams.
 struct Link {
@@ -19,6 +22,10 @@ struct Link {
   int rank = 0;
   int ranks = 1;
   std::atomic<bool> dead = false;  ///< exchanges end without having done anything
+  std::map<int, int> numbers;      ///< of captures, in the order in which their collectives were called
+
+  /// From 1, and the same on all ranks, whatever else each of them captures.
+  int number_of(const Capture& capture);
 };
 
 /// The ranks of a group find each other through the one that made the id.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // fsdp.sum_order = tree in whole runs: losses, norms, evaluations and final checkpoints, moments included, are those of
-// one rank, also where one of the two continues from a checkpoint of the other.
+// one rank, also where one of the two continues from a checkpoint of the other. With LLAMPI_TEST_DEVICE=cuda on GPUs,
+// which ranks may share, or on emulated ones.
 #include <gmock/gmock.h>
 
 #include <bit>
+#include <cstdlib>
 #include <map>
 #include <stdexcept>
 
@@ -56,6 +58,11 @@ std::vector<Combination> combinations(int ranks) {
   return all;
 }
 
+std::string device_asked() {
+  const char* name = std::getenv("LLAMPI_TEST_DEVICE");
+  return name ? name : "cpu";
+}
+
 class TrainInTree : public Train {
  protected:
   TrainInTree() {
@@ -79,6 +86,10 @@ class TrainInTree : public Train {
     c.train.global_batch = batch.global;
     c.checkpoint.every = kMiddle;
     c.fsdp.sum_order = fsdp::SumOrder::tree;
+    if (on_gpus_) {
+      c.run.device = device::DeviceChoice::cuda;
+      c.run.share_gpu = true;
+    }
     return c;
   }
   /// On the first rank, while the others wait.
@@ -117,6 +128,7 @@ class TrainInTree : public Train {
   }
 
  private:
+  bool on_gpus_ = device_asked() == "cuda";
   std::map<std::string, Result> expected_;
 };
 
