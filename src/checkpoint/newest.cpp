@@ -40,7 +40,7 @@ std::optional<FoundCheckpoint> newest_or_none(const std::vector<fs::path>& files
   for (auto file = files.rbegin(); file != files.rend(); ++file) names.push_back(file->filename().string());
   throw_user_error(
       "no checkpoint of {} is whole: {} refused, of the newest one: {}; bring one back from a copy, or move "
-      "the folder checkpoints away (and metrics.jsonl, to keep it) to begin anew",
+      "the folder checkpoints away (and metrics.jsonl, to keep it) to start from the beginning",
       run_dir, fmt::join(names, ", "), find(refused, files.back())->reason);
 }
 

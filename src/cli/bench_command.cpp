@@ -127,7 +127,7 @@ int bench_command(const Arguments& arguments) {
       if (r.steps_only && !r.calibrate.empty())
         throw_user_error("--calibrate needs single operations; leave --steps-only out");
       if (!r.folder.empty() && !std::filesystem::is_directory(r.folder))
-        throw_user_error("--folder {} is no folder; create it first", r.folder);
+        throw_user_error("--folder {} is not a folder; create it first", r.folder);
       if (!r.compare.empty()) read_result(r.compare);
       if (!r.json.empty()) json_file(r.json).check();
       if (!r.calibrate.empty()) machine_file(r.calibrate).check();

@@ -147,7 +147,7 @@ void print_table(const selfcheck::CheckResult& result, bool all) {
       if (share(tensors[end]) > share(tensors[worst])) worst = end;
     }
     print(fmt::format("{}: {} tensors{}\n", tensors[begin].where, end - begin,
-                      all ? "" : ", of which this differs most"));
+                      all ? "" : "; the one with the largest difference:"));
     for (std::size_t i = begin; i < end; ++i) {
       if (all || i == worst || !tensors[i].passed()) print_tensor(tensors[i]);
     }

@@ -75,7 +75,7 @@ std::size_t TextCutter::cut(std::string_view text) const {
 std::vector<std::int32_t> TextCutter::encode_next(std::string_view piece) const {
   if (piece.empty() || tokenizer_.encodes_piecewise()) return tokenizer_.encode(piece);
   auto ids = encode_behind_line_end(piece);
-  require(ids.has_value(), "a text that was cut where it may not be");
+  require(ids.has_value(), "a text that was cut where it must not be");
   return *std::move(ids);
 }
 

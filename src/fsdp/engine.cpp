@@ -346,7 +346,7 @@ std::vector<StatePiece> Engine::pieces_held() const {
 std::vector<StatePiece> Engine::pieces_to_save() const { return impl_->views.to_save(); }
 
 std::vector<StatePiece> Engine::snapshot() {
-  require(options().snapshot, "a snapshot for which there is no room");
+  require(options().snapshot, "a snapshot without room in the plan");
   impl_->snapshot.take(compiled(), impl_->views, impl_->arenas);
   return impl_->views.in_snapshot();
 }

@@ -41,7 +41,7 @@ Question make_question(const TextModel& model, const std::string& line, const st
   try {
     tokenizer::Conversation conversation = data::parse_conversation(line);
     if (conversation.back().role != tokenizer::ChatRole::assistant)
-      throw_user_error("the last message must be the assistant's, the right answer");
+      throw_user_error("the last message must be the assistant's: the expected answer");
     question.right = tokenizer::strip(conversation.back().content);
     conversation.pop_back();
     if (conversation.empty()) throw_user_error("there is no message before the answer");

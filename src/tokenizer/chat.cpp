@@ -195,7 +195,7 @@ void add_mistral(Encoder& encoder, Messages messages) {
   const auto* bearer = system ? bearer_of_system(encoder, messages) : nullptr;
   if (system && !bearer) {
     throw_user_error(
-        "message 1 is the system's, for which the template {} has no place{}", encoder.chat_template.name,
+        "message 1 is the system's, and the template {} has no system message{}", encoder.chat_template.name,
         encoder.chat_template.format == ChatFormat::mistral_v3 ? " in a conversation that ends with an answer"
                                                                : "");
   }

@@ -201,7 +201,7 @@ std::string names_that_fit(const Tokenizer& tokenizer) {
   }
   if (fitting.empty())
     return "give --tokenizer with that of a chat model, for this one has no template's tokens";
-  return fmt::format("say with --template how conversations are to be written: {}", fmt::join(fitting, ", "));
+  return fmt::format("name a chat template with --template: {}", fmt::join(fitting, ", "));
 }
 
 ChatTemplate automatic_template(const Tokenizer& tokenizer, const ChatTemplateText& trained_with) {
@@ -216,7 +216,7 @@ ChatTemplate automatic_template(const Tokenizer& tokenizer, const ChatTemplateTe
 void set_date(ChatTemplate& chosen, const TemplateChoice& choice) {
   if (chosen.format != ChatFormat::llama3_1) {
     if (choice.date != "auto") {
-      throw_user_error("--template-date does not go with the template {}, which writes no date; leave it out",
+      throw_user_error("--template-date cannot be combined with the template {}, which writes no date; leave it out",
                        chosen.name);
     }
     return;
@@ -257,7 +257,7 @@ std::optional<std::int32_t> find_token(const Tokenizer& tokenizer, ChatFormat fo
 
 std::int32_t token_of(const Tokenizer& tokenizer, ChatFormat format, std::string_view name) {
   const auto id = find_token(tokenizer, format, name);
-  require(id.has_value(), "a chat template that does not go with the tokenizer");
+  require(id.has_value(), "a chat template that does not match the tokenizer");
   return *id;
 }
 

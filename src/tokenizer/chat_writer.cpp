@@ -8,12 +8,12 @@
 namespace llampi::tokenizer {
 
 void ChatWriter::text(std::string_view text) {
-  require(learnt_from_ == std::string::npos, "a text behind what is learnt");
+  require(learnt_from_ == std::string::npos, "a text after what is learned");
   text_ += text;
 }
 
 void ChatWriter::learn(std::string_view text) {
-  require(learnt_from_ == std::string::npos, "two texts that are learnt");
+  require(learnt_from_ == std::string::npos, "two texts to be learned");
   learnt_from_ = text_.size();
   text_ += text;
 }

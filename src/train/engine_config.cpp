@@ -18,7 +18,7 @@ void check_sum_order(const Config& c, Hardware hardware) {
   }
   if (hardware == Hardware::gpu && !c.run.deterministic)
     throw_user_error(
-        "fsdp.sum_order = tree does not go with run.deterministic = false: then no two runs have the same bits");
+        "fsdp.sum_order = tree requires run.deterministic = true: otherwise no two runs have the same bits");
 }
 
 void check_together(const Config& c) {
@@ -45,7 +45,7 @@ void check_together(const Config& c) {
     }
     if (c.fsdp.cpu_offload == CpuOffload::params) {
       throw_user_error(
-          "fsdp.shard_optimizer_over_replicas = true does not go with fsdp.cpu_offload = params: updated parameters are "
+          "fsdp.shard_optimizer_over_replicas = true cannot be combined with fsdp.cpu_offload = params: updated parameters are "
           "gathered between devices; use fsdp.cpu_offload = optimizer");
     }
   }
@@ -57,7 +57,7 @@ void check_together(const Config& c) {
   }
   if (c.fsdp.param_dtype == DType::float16 && c.optimizer.master_dtype == DType::bfloat16) {
     throw_user_error(
-        "fsdp.param_dtype = float16 does not go with optimizer.master_dtype = bfloat16; use float32 for the "
+        "fsdp.param_dtype = float16 cannot be combined with optimizer.master_dtype = bfloat16; use float32 for the "
         "master or bfloat16 for both");
   }
   if (c.optimizer.gradient_dtype != DType::float32 && c.fsdp.reduce_dtype != c.optimizer.gradient_dtype) {
@@ -98,10 +98,10 @@ void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& que
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
   if (c.fsdp.product_dtype != ProductDtype::fp8) return {};
   if (c.fsdp.param_dtype == DType::float16)
-    throw_user_error("fsdp.product_dtype = fp8 does not go with fsdp.param_dtype = float16; use bfloat16");
+    throw_user_error("fsdp.product_dtype = fp8 cannot be combined with fsdp.param_dtype = float16; use bfloat16");
   if (c.fsdp.cpu_offload == CpuOffload::params)
     throw_user_error(
-        "fsdp.product_dtype = fp8 does not go with fsdp.cpu_offload = params: shards are cast on the device; use "
+        "fsdp.product_dtype = fp8 cannot be combined with fsdp.cpu_offload = params: shards are cast on the device; use "
         "fsdp.cpu_offload = optimizer");
   const std::int64_t tokens = c.train.micro_batch.value_or(1) * c.data.seq_len;
   const bool in_blocks = c.fsdp.fp8_scales == model::Fp8Scales::block;

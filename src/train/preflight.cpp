@@ -411,7 +411,7 @@ bool Preflight::build() {
     if (!start_.checkpoint.empty()) state_ = continue_from(saved, state_);
   } catch (const checkpoint::DamagedCheckpoint& error) {  // on all ranks
     fail("steps",
-         fmt::format("the run would skip its newest checkpoint: {}; delete it if an older one is to be taken",
+         fmt::format("the run would skip its newest checkpoint: {}; delete it to continue from an older one",
                      error.what()));
     return false;
   }

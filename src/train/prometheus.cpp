@@ -62,7 +62,7 @@ std::string prometheus_text(const Standing& standing, const std::string& run) {
   if (standing.eval_loss) gauge("llampi_eval_loss", "Loss of the last evaluation.", *standing.eval_loss);
   gauge("llampi_learning_rate", "Learning rate of the last step.", step.lr);
   gauge("llampi_gradient_norm", "Gradient norm of the last step, before clipping.", step.grad_norm);
-  add("counter", "llampi_tokens_seen_total", "Labels that the run has learnt from so far.",
+  add("counter", "llampi_tokens_seen_total", "Labels that the run has been trained on so far.",
       static_cast<double>(step.tokens_seen));
   gauge("llampi_step_seconds", "Duration of the last step.", step.step_seconds);
   gauge("llampi_data_seconds", "Part of the last step that was spent waiting for data.", step.data_seconds);

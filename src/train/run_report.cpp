@@ -115,7 +115,7 @@ void RunReport::describe_gpu_memory() {
       "communicators and what was loaded since {}; in all {} of {} (of all that use it){}",
       format_bytes(bytes[0]), format_bytes(arena), format_bytes(engine_.memory().used()[device]),
       format_bytes(bytes[1]), format_bytes(bytes[2]), format_bytes(-bytes[3]),
-      bytes[4] > 0 ? fmt::format(", of which this process has {}", format_bytes(bytes[4])) : "");
+      bytes[4] > 0 ? fmt::format("; this process has {}", format_bytes(bytes[4])) : "");
 }
 
 double RunReport::mfu(double tokens_per_second) const {

@@ -76,7 +76,7 @@ void require_equal_gpus(comm::World& world, const std::string& gpu) {
   const auto other = std::ranges::find_if(gpus, [&](const auto& of_rank) { return of_rank != gpus.front(); });
   if (other == gpus.end()) return;
   throw_user_error(
-      "rank 0 has {}, and rank {} has {}: what is fastest on one need not be there on the other; give the job "
+      "rank 0 has {}, and rank {} has {}: the fastest algorithm of one is not always available on the other; give the job "
       "equal GPUs, or set run.tuning = off",
       gpus.front(), other - gpus.begin(), *other);
 }

@@ -56,7 +56,7 @@ __device__ inline void load_tile(Tile<T, kDim> tile, const T* from, std::int64_t
                                  int rows_end, int dim) {
   constexpr int kChunks = Tile<T, kDim>::kChunks, kRowsAtOnce = kThreads / kChunks;
   static_assert(kRows % kRowsAtOnce == 0 && kRowsAtOnce % 8 == 0,
-                "rows that differ by kRowsAtOnce are permuted alike");
+                "rows that differ by kRowsAtOnce are permuted in the same way");
   const unsigned thread = recomputed(threadIdx.x);
   const int row = static_cast<int>(thread / kChunks), chunk = static_cast<int>(thread % kChunks);
   T* const to = tile.chunk(row, chunk);

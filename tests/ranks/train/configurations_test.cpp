@@ -207,7 +207,7 @@ TEST_F(Train, RefusesWhatItCannotDoAsAsked) {
               o.fsdp.strategy = fsdp::Strategy::no_shard, o.fsdp.cpu_offload = CpuOffload::params;
               o.fsdp.shard_optimizer_over_replicas = true;
             },
-            "does not go with fsdp.cpu_offload = params"},
+            "cannot be combined with fsdp.cpu_offload = params"},
            {[](Config& o) { o.fsdp.wrap_modules = {"LlamaMLP"}; }, "fsdp.wrap = modules"},
            {[](Config& o) {
               o.fsdp.param_dtype = DType::float16, o.optimizer.master_dtype = DType::bfloat16;

@@ -76,7 +76,7 @@ TEST_F(BenchCommand, RefusesBeforeItMeasures) {
   EXPECT_THAT(refusal("--compare mine.json"),
               HasSubstr("llampi: mine.json is not a file that llampi bench --json has written\n"));
   EXPECT_THAT(refusal("--folder nowhere"),
-              HasSubstr("llampi: --folder nowhere is no folder; create it first\n"));
+              HasSubstr("llampi: --folder nowhere is not a folder; create it first\n"));
   EXPECT_THAT(refusal("--steps-only --calibrate x.json"),
               HasSubstr("llampi: --calibrate needs single operations; leave --steps-only out\n"));
 }

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns of phrase that a reader stumbles over, kept out of what people read.
 
-    language.py ROOT                  README, docs/, CHANGELOG, CONTRIBUTING, TESTING, comments of include/
+    language.py ROOT                  README, docs/, CHANGELOG, CONTRIBUTING, TESTING, comments of include/, messages of src/
     language.py ROOT --help LLAMPI    what `llampi --help`, each command's --help and `llampi man` print
     language.py ROOT --plant          that each turn is found in a sentence made for it
     language.py ROOT --list           all turns
@@ -23,10 +23,10 @@ TURNS = [
     (r"\bof\b[^.;:|]*\bthat\b[^.;:|]*\bwhose\b|\bwhose\b[^.;:|]*\bwhose\b", "two sentences", "The part of ranks that wait whose disk is full."),
     (r"\bgoes astray\b|\bwent astray\b|\bastray\b", "diverges", "A rank goes astray."),
     (r"\b(is|are) none of\b", "is not one of", "It is none of them."),
-    (r"\b(is|are) no (file|folder|checkpoint|size|number|heading|test|measure)s?\b", "is not a", "It is no folder."),
+    (r"(?<!there )\b(is|are) no (file|folder|checkpoint|size|number|heading|test|measure)s?\b", "is not a", "It is no folder."),
     (r"\banew\b|\bfor good\b|\bis to be\b|\bare to be\b|\balike\b", "again; permanently; will be, must be; in the same way", "It begins anew."),
     (r"\bbeside\b", "besides, next to, in addition to, in parallel with", "A save beside training."),
-    (r"\bbehind (it|them|a|the|its|each)\b(?! (scenes|scene))", "after", "The space behind the text."),
+    (r"\bbehind (it|them|a|the|its|each)\b(?! (scenes|scene|others))", "after", "The space behind the text."),
     (r"\bin vain\b", "without success", "It waited in vain."),
     (r"\bto be had\b|\bat hand\b|\bby hand\b|\bof hand\b", "available; manually", "No GPU was at hand."),
     (r"\bas it comes\b|\bcomes about\b|\bcame to\b|\bcomes to\b", "by default; happens; results in", "What it comes to."),
@@ -59,6 +59,7 @@ TURNS = [
     (r"\bwhat (of|from) (it|them|all)\b|\bwhat is left of\b", "name the thing", "What of them is not hidden."),
     (r"\bsay\b(?=[,.;)])(?<!to say)", "for example", "With h5py, say, it opens."),
     (r"\b(has|have|had) (it|them) (in full|all)\b|\bhas all of it\b", "lists, documents", "The plan has all of it."),
+    (r"\b(does|do) not go (with|without)\b", "cannot be combined with, requires", "A does not go with B."),
     (r"\bas (ever|of old|before and after)\b", "as before", "As ever."),
     (r"\bdear\b", "expensive", "It is dear."),
     (r"\bby far the\b|\bno doubt\b|\bof course\b|\bin fact\b|\bindeed\b|\bneedless to say\b|\bsimply\b|\bobviously\b", "leave it out", "Of course it works."),
@@ -83,12 +84,24 @@ def read_comments(path):
                 yield number, m[1]
 
 
+def read_messages(path):
+    """Texts of at least three words between quotation marks, with the line that each begins in."""
+    code = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+    for m in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', code):
+        text = re.sub(r'"\s*"', "", m[0])
+        if text.count(" ") >= 2:
+            yield code.count("\n", 0, m.start()) + 1, text
+
+
 def places(root):
     for path in [root / name for name in DOCUMENTS] + sorted((root / "docs").glob("*.md")):
         for number, line in read_markdown(path):
             yield f"{path.relative_to(root)}:{number}", line
     for path in sorted((root / "include").rglob("*.hpp")):
         for number, line in read_comments(path):
+            yield f"{path.relative_to(root)}:{number}", line
+    for path in sorted(path for path in (root / "src").rglob("*") if path.suffix in (".cpp", ".hpp", ".cu", ".cuh")):
+        for number, line in read_messages(path):
             yield f"{path.relative_to(root)}:{number}", line
 
 

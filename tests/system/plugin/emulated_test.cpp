@@ -88,7 +88,7 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_GE(metrics("narrow").back()["memory_bytes"], plan["arenas"]["device"]["planned_bytes"]);
   // What the driver says of this process, where it says it.
   EXPECT_EQ(metrics("narrow").back()["gpu_process_bytes"], 700000000);
-  EXPECT_THAT(narrow.out, HasSubstr(" (of all that use it), of which this process has 667.57 MiB\n"));
+  EXPECT_THAT(narrow.out, HasSubstr(" (of all that use it); this process has 667.57 MiB\n"));
   EXPECT_TRUE(metrics("exact").back().at("gpu_process_bytes").is_null());
   EXPECT_FALSE(metrics("cpu").back().contains("gpu_process_bytes"));
 
@@ -296,7 +296,7 @@ TEST_F(OnGpus, ChecksWhatComputes) {
   const Ending on_cpus = llampi("check --device cpu", 2);
   EXPECT_EQ(on_cpus.status, 0) << on_cpus.err;
   EXPECT_THAT(on_cpus.out, HasSubstr("CPU against the reference in float64: "));
-  EXPECT_THAT(on_cpus.out, ContainsRegex("\nMPI: 6 tensors, of which this differs most\n  ok  "));
+  EXPECT_THAT(on_cpus.out, ContainsRegex("\nMPI: 6 tensors; the one with the largest difference:\n  ok  "));
   EXPECT_THAT(on_cpus.out, Not(HasSubstr("WRONG")));
 }
 

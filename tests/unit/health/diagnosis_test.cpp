@@ -191,7 +191,7 @@ TEST(Diagnosis, NamesAProcessThatDoesNotRunWhereNoRankIsBehind) {
 TEST(Diagnosis, DoesNotSayThatDevicesAreWellWhenAllWaitForTheirs) {
   const auto ranks = held_ranks(Waiting::device);
   EXPECT_THAT(summary(ranks, Trouble::still, kLimits, "f"),
-              HasSubstr("and all wait for their devices, one of which may hang"));
+              HasSubstr("and all wait for their devices: one device may hang"));
 }
 
 TEST(Diagnosis, NamesAProcessThatHasEnded) {
