@@ -216,8 +216,9 @@ ChatTemplate automatic_template(const Tokenizer& tokenizer, const ChatTemplateTe
 void set_date(ChatTemplate& chosen, const TemplateChoice& choice) {
   if (chosen.format != ChatFormat::llama3_1) {
     if (choice.date != "auto") {
-      throw_user_error("--template-date cannot be combined with the template {}, which writes no date; leave it out",
-                       chosen.name);
+      throw_user_error(
+          "--template-date cannot be combined with the template {}, which writes no date; leave it out",
+          chosen.name);
     }
     return;
   }

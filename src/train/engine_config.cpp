@@ -98,7 +98,8 @@ void decide_by_memory(fsdp::EngineOptions& options, const fsdp::FitQuestion& que
 std::optional<model::Fp8Recipe> fp8_recipe(const Config& c) {
   if (c.fsdp.product_dtype != ProductDtype::fp8) return {};
   if (c.fsdp.param_dtype == DType::float16)
-    throw_user_error("fsdp.product_dtype = fp8 cannot be combined with fsdp.param_dtype = float16; use bfloat16");
+    throw_user_error(
+        "fsdp.product_dtype = fp8 cannot be combined with fsdp.param_dtype = float16; use bfloat16");
   if (c.fsdp.cpu_offload == CpuOffload::params)
     throw_user_error(
         "fsdp.product_dtype = fp8 cannot be combined with fsdp.cpu_offload = params: shards are cast on the device; use "

@@ -86,6 +86,7 @@ TEST_P(Fp8, BitsDependOnNoScheduleAndNoPlace) {
       {.policy = WrapPolicy::modules, .modules = {"Linear"}},
       {.policy = WrapPolicy::none}};
   const std::vector<Offload> offloads = {{}, {.optimizer = true}, {.optimizer = true, .host_step = true}};
+  fixture_.training.steps = 4;  // bits that differ do so at once
   for (const int micro_batches : {1, 2}) {
     const auto expected = run({.strategy = Strategy::no_shard, .accumulation = micro_batches});
     int number = 0;
@@ -94,6 +95,8 @@ TEST_P(Fp8, BitsDependOnNoScheduleAndNoPlace) {
         for (const auto checkpointing : {Checkpointing::none, Checkpointing::full, Checkpointing::selective,
                                          Checkpointing::feed_forward}) {
           const auto& offload = offloads.at(static_cast<std::size_t>(++number) % offloads.size());
+          if ((number + number / 4) % 2 != micro_batches - 1)
+            continue;  // one of the two for each combination
           const TrajectoryOptions options{
               .strategy = strategy,
               .accumulation = micro_batches,
