@@ -38,6 +38,7 @@ fi
 # shellcheck source=scripts/mpi-env.sh
 [[ ! -f scripts/mpi-env.sh ]] || source scripts/mpi-env.sh
 mkdir -p "$folder"
+folder=$(realpath "$folder") # by which runs are found that must end: those of another checkout have another
 text=$folder/text tokens=$folder/tokens.h5
 for _ in {1..60}; do cat docs/*.md README.md; done >"$text"
 rm -f "$tokens"
@@ -82,9 +83,10 @@ speed() {
         }' "$folder/$1/metrics.jsonl" | sort -g | awk '{ v[NR] = $1 } END { if (NR) print v[int((NR + 1) / 2)]; else print 0 }'
 }
 
-# Of rank 0's trace: how long collectives took, how much of that no computation hid, and bytes x (n - 1) / n over time.
+# overlap NAME [SHARD_GROUP_SIZE]: of rank 0's trace, how long collectives took, how much of that no computation hid, and bytes x (n - 1) / n
+# over time.
 overlap() {
-    awk -v ranks="$ranks" 'BEGIN { RS = "\\{\"args\":" }
+    awk -v group="${2:-$ranks}" 'BEGIN { RS = "\\{\"args\":" }
         function number(key) { return match($0, "\"" key "\":[0-9.e+-]+") ? substr($0, RSTART + length(key) + 3, RLENGTH - length(key) - 3) : 0 }
         function category() { return match($0, /"cat":"[a-z_0-9]+"/) ? substr($0, RSTART + 7, RLENGTH - 8) : "" }
         {
@@ -104,7 +106,7 @@ overlap() {
             if (total == 0) { print "no collectives in the trace"; exit }
             printf "collectives %.1f ms, of which %.0f %% beside computation", total / 1000, 100 * hidden / total
             for (what in time) if (time[what] > 0 && what != "all_reduce")
-                printf "; %s %.1f GB/s (bus)", what, bytes[what] * (ranks - 1) / ranks / time[what] / 1000
+                printf "; %s %.1f GB/s (bus)", what, bytes[what] * (group - 1) / group / time[what] / 1000
             print ""
         }' "$folder/$1/trace/rank-00000.json"
 }
@@ -135,8 +137,9 @@ verdict() {
 }
 # verdict_against TOKENS_PER_SECOND NAME OPTION...: likewise, beside another run than that without any key
 verdict_against() {
-    local against=$1 name=$2 value words
+    local against=$1 name=$2 value words group=$ranks
     shift 2
+    if [[ $* =~ --fsdp.shard_group_size=([0-9]+) ]]; then group=${BASH_REMATCH[1]}; fi
     if ! run "$name" "$@"; then
         printf '%-44s %10s   %s\n' "$*" FAILED "$(first_error "$name")"
         return 1
@@ -144,17 +147,19 @@ verdict_against() {
     value=$(speed "$name")
     words=$(awk -v value="$value" -v base="$against" -v noise="$noise" 'BEGIN {
         r = value / base; printf "x %.3f: %s", r, (r > 1 + noise ? "GAINS, turn it on" : (r < 1 - noise ? "loses, leave it off" : "no difference")) }')
-    printf '%-44s %10.0f   %s; %s\n' "$*" "$value" "$words" "$(overlap "$name")"
+    printf '%-44s %10.0f   %s; %s\n' "$*" "$value" "$words" "$(overlap "$name" "$group")"
 }
 verdict nccl_sums --fsdp.reduction=nccl
 verdict bfloat16_sums --fsdp.reduce_dtype=bfloat16
-verdict ctas_8 --fsdp.nccl_ctas=8
-verdict ctas_16 --fsdp.nccl_ctas=16
 verdict window --fsdp.nccl_window=true
 verdict copy_engines --fsdp.nccl_window=true --fsdp.nccl_copy_engines=true
 verdict split_share --fsdp.nccl_split_share=true
-verdict product_sms_124 --fsdp.product_sms=124 --fsdp.nccl_ctas=8
-verdict product_sms_116 --fsdp.product_sms=116 --fsdp.nccl_ctas=16
+# What multiprocessors left to collectives gain, beside the same number of CTAs without that.
+for ctas in 8 16; do
+    if verdict_against "$base" "ctas_$ctas" --fsdp.nccl_ctas="$ctas"; then
+        verdict_against "$(speed "ctas_$ctas")" "product_sms_$((132 - ctas))" --fsdp.nccl_ctas="$ctas" --fsdp.product_sms=$((132 - ctas)) || true
+    fi
+done
 verdict prefetch_4 --fsdp.limit_all_gathers=4
 verdict fp8 --fsdp.product_dtype=fp8
 # Two groups, as if there were two nodes: what replicas cost, and a stream of their own beside that.

@@ -44,7 +44,7 @@ nodes_of() {
 compile_replay() {
     local source
     mkdir -p objects
-    for source in "$repository"/src/comm/mpi/{check,handles,lane,exchange_levels,mpi_group,tree_order}.cpp \
+    for source in "$repository"/src/comm/mpi/{check,handles,stream_queue,exchange_levels,mpi_group,tree_order}.cpp \
         "$repository"/src/comm/{levels,split}.cpp "$repository"/src/core/*.cpp "$repository"/bench/smpi/replay.cpp; do
         smpicxx -std=c++20 -O2 -include "$repository/bench/smpi/wait_in_test.hpp" -I"$repository/include" -I"$repository/src" \
             -c "$source" -o "objects/$(basename "$source").o"

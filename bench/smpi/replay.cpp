@@ -48,7 +48,7 @@ struct SimulatedGroup {
     for (const int member : members) nodes.push_back(member / ranks_per_node);
     group = std::make_unique<comm::MpiGroup>(
         members, rank, communicator.get(), std::make_shared<comm::Progress>(),
-        two_levels ? comm::two_levels(nodes, rank) : nullptr, comm::kMaxCount);
+        two_levels ? comm::two_levels(nodes, rank) : nullptr, comm::MpiGroupOptions());
   }
   std::unique_ptr<comm::Communicator> communicator;
   std::unique_ptr<comm::MpiGroup> group;

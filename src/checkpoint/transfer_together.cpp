@@ -146,6 +146,9 @@ class Reader : Rounds {
         return;
       }
       failure_.of([&] { file->open(role, name(tensor), place(role, tensor).element_bytes); });
+      goes_on =
+          !failed_anywhere(about_.world);  // else some would wait in the first round for those that failed
+      if (!goes_on) return;
       for (std::size_t round = 0; round < rounds; ++round) {
         const bool reads = round < parts.size() && !failure_;
         read(*file, role, tensor, reads ? parts[round] : RoundPart{});
@@ -203,7 +206,10 @@ class Writer : Rounds {
       writes = !failed_anywhere(about_.ranks.firsts());
     }
     for_each_dataset([&](std::size_t role, int tensor, const auto& parts, std::size_t rounds) {
-      if (writes) failure_.of([&] { file_->open(role, name(tensor), place(role, tensor).element_bytes); });
+      if (writes) {
+        failure_.of([&] { file_->open(role, name(tensor), place(role, tensor).element_bytes); });
+        writes = !failed_anywhere(about_.ranks.firsts());
+      }
       for (std::size_t round = 0; round < rounds; ++round) {
         const auto messages = about_.ranks.group().gather(
             take(role, tensor, round < parts.size() ? parts[round] : RoundPart{}), 0);

@@ -120,6 +120,16 @@ TEST_F(GpuEngine, SumsInTheOrderOfATreeHaveTheBitsOfOneRank) {
     next_order();
     expect_same_bits(expected, run(fixture, options), fsdp::to_string(strategy));
   }
+  if (test_world().size() != 4) return;
+  std::string why;
+  const GpuRank on_nodes =
+      make_gpu_rank(test_world(), why, {.patience = std::chrono::minutes(1), .node_of_rank = {0, 0, 1, 1}});
+  Machine two_nodes{*on_nodes.device, *host_, *on_nodes.world};
+  options.machine = &two_nodes;
+  options.strategy = fsdp::Strategy::full_shard;
+  options.shard_group_size = 0;
+  options.all_reduce_stream = false;
+  expect_same_bits(expected, run_trajectory(test_world(), fixture, options), "two nodes of two ranks");
 }
 
 TEST_F(GpuEngine, ReplicasThatDivideTheOptimizerStateChangeNoBits) {

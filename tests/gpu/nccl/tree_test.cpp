@@ -57,14 +57,13 @@ HostRow random_row(DType dtype, std::int64_t elements, int rank, std::uint64_t s
 struct TreeWay {
   const char* name;
   std::int64_t exchange_bytes;
-  int per_node;          ///< ranks of a node but the last; 0: all on one
-  bool crossed = false;  ///< the first and the last rank have a node
+  std::vector<int> nodes = {};  ///< of four ranks; none: all on one
 };
 
 class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> {
  protected:
   void SetUp() override {
-    if (GetParam().per_node > 0 && mpi.size() != 4) GTEST_SKIP() << "for four ranks";
+    if (!GetParam().nodes.empty() && mpi.size() != 4) GTEST_SKIP() << "for four ranks";
     NcclTest::SetUp();
   }
   comm::NcclOptions options() const override {
@@ -74,14 +73,7 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
     return options;
   }
   std::vector<int> node_of_rank() const {
-    std::vector<int> nodes;
-    for (const int rank : all) {
-      const bool outer = rank == 0 || rank + 1 == mpi.size();
-      nodes.push_back(GetParam().crossed         ? (outer ? 0 : 1)
-                      : GetParam().per_node == 0 ? 0
-                                                 : rank / GetParam().per_node);
-    }
-    return nodes;
+    return GetParam().nodes.empty() ? std::vector<int>(all.size(), 0) : GetParam().nodes;
   }
   std::unique_ptr<comm::Group> group_over_mpi(const std::vector<int>& members) {
     return comm::make_mpi_group(mpi, members, {.node_of_rank = node_of_rank()});
@@ -147,7 +139,7 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
     for (const Case& of : cases()) {
       for (const std::int64_t elements : kTreeSizes) {
         // Over levels and in pieces only what differs there: small, with a tail, and of several pieces.
-        if (GetParam().per_node > 0 && elements != 5 && elements != 1000 && elements != 4099) continue;
+        if (!GetParam().nodes.empty() && elements != 5 && elements != 1000 && elements != 4099) continue;
         const auto& order = orders[turn++ % orders.size()];
         SCOPED_TRACE(fmt::format("{}, {} {} to {}, {}", order.name, elements, to_string(of.dtype),
                                  to_string(of.result), of.accumulate == Accumulate::yes ? "added" : "alone"));
@@ -159,10 +151,10 @@ class NcclTree : public NcclTest, public ::testing::WithParamInterface<TreeWay> 
 };
 // All at once, and in pieces (the small sizes are one piece); over one level, and over two (with four ranks).
 INSTANTIATE_TEST_SUITE_P(All, NcclTree,
-                         ::testing::Values(TreeWay{"AtOnce", comm::kExchangeBytes, 0},
-                                           TreeWay{"InPieces", 2048, 0},
-                                           TreeWay{"OverCrossedLevelsInPieces", 2048, 2, true},
-                                           TreeWay{"OverUnevenLevelsInPieces", 2048, 3}),
+                         ::testing::Values(TreeWay{"AtOnce", comm::kExchangeBytes}, TreeWay{"InPieces", 2048},
+                                           TreeWay{"OverCrossedLevelsInPieces", 2048, {0, 1, 1, 0}},
+                                           TreeWay{"OverUnevenLevelsInPieces", 2048, {0, 0, 0, 1}},
+                                           TreeWay{"OverThreeNodesInPieces", 2048, {0, 0, 1, 2}}),
                          [](const auto& way) { return std::string(way.param.name); });
 
 TEST_P(NcclTree, ReduceScatterHasTheBitsOfMpi) {
