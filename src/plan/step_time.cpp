@@ -147,7 +147,7 @@ GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Spee
   GroupShape slowest;
   double most = -1;
   for (const auto& members : groups) {
-    const GroupShape shape = shape_of(members, speed.ranks_per_node);
+    const GroupShape shape = shape_of(members, speed.node_of_rank);
     const double time = seconds(all_gather_phases(speed.network, shape, kBytes, speed.route));
     if (time > most) slowest = shape;
     most = std::max(most, time);
