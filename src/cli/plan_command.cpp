@@ -241,19 +241,6 @@ std::vector<plan::StrategyTime> times_of_strategies(const train::Config& config,
   return times;
 }
 
-/// A run refuses a global batch that its ranks cannot divide; a plan of the memory of a rank need not. The nearest that they can, which
-/// is said.
-void make_global_batch_divisible(train::Config& config, int ranks, const Log& log) {
-  const std::int64_t given = config.train.global_batch;
-  const std::int64_t pass = ranks * config.train.micro_batch.value_or(1);
-  if (given % pass == 0) return;
-  config.train.global_batch = std::max<std::int64_t>(1, (given + pass / 2) / pass) * pass;
-  log.warning(
-      "train.global_batch = {} is not a multiple of {} x train.micro_batch = {}, which llampi train refuses; planned with the "
-      "nearest that is, {}",
-      given, count(ranks, "rank"), config.train.micro_batch.value_or(1), config.train.global_batch);
-}
-
 /// What to do with the keys that were found.
 std::string format_keys(const std::vector<plan::TunedKey>& keys, const PlanRequest& request) {
   if (keys.empty()) return "\nnothing to change: the configuration is the best that was found\n";
@@ -296,7 +283,6 @@ int plan_command(const Arguments& arguments) {
   check_options(request);
   set_ranks(request.shape);
   plan::Machine machine = machine_of(request.machine, config, request.shape);
-  const std::int64_t given_global_batch = config.train.global_batch;
   if (request.tune) {
     const train::RunShape shape = train::resolved(request.shape, config);
     place_ranks(request.machine, shape, machine);
@@ -310,11 +296,9 @@ int plan_command(const Arguments& arguments) {
                           .may_change_numbers = request.tune_precision},
                          given, log);
   }
-  make_global_batch_divisible(config, request.shape.ranks, log);
   const train::CompiledRun run = train::compile_run(config, request.shape);
   place_ranks(request.machine, run.shape, machine);
   plan::PlanReport report = plan::make_report(*run.model, run.options, run.groups, run.compiled, machine);
-  report.given_global_batch = given_global_batch;
   if (const auto figures = figures_of(request.machine, machine, config, run.node_of_rank)) {
     predict(request, run, *figures, report);
     report.times = times_of_strategies(config, request.shape, machine, *figures);

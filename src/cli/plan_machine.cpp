@@ -134,14 +134,18 @@ std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& 
 }
 
 TimedActions time_actions(const train::CompiledRun& run, const Figures& figures) {
+  return time_actions(run, run.options, figures);
+}
+
+TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
+                          const Figures& figures) {
   TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
   if (figures.by_operation()) {
     timed.work =
-        plan::work_of_step(*run.model, run.options, run.groups, run.compiled, *run.sizes, figures.attention);
+        plan::work_of_step(*run.model, options, run.groups, run.compiled, *run.sizes, figures.attention);
     timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
   }
-  timed.phases =
-      plan::action_phases(*run.model, run.options, run.groups, run.compiled, timed.speed, timed.work);
+  timed.phases = plan::action_phases(*run.model, options, run.groups, run.compiled, timed.speed, timed.work);
   return timed;
 }
 

@@ -55,5 +55,8 @@ struct TimedActions {
   std::vector<plan::Phases> phases;
 };
 TimedActions time_actions(const train::CompiledRun& run, const Figures& figures);
+/// @param options of the run, but for the room for attention
+TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
+                          const Figures& figures);
 
 }  // namespace llampi::cli

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -172,13 +174,15 @@ class Trials {
     try {
       const train::Config config = with_choice(q_, choice);
       // Room for deterministic attention is decided last, by what is left.
-      const auto searched = compile(with_room(config, most_room() / 8), kMicroBatches);
+      const Run searched = compile(with_room(config, most_room() / 8), kMicroBatches);
       plan::Trial trial;
       const auto [needed, host_needed] = bytes_of(*searched);
       trial.needed_bytes = needed;
       trial.fits_on_device = fits(needed, q_.machine.memory_bytes);
       trial.fits_on_host = fits(host_needed, q_.machine.host_memory_bytes);
-      trial.at_least = [this, config] { return time(with_room(config, most_room())).seconds; };
+      trial.at_least = [this, config, searched] {
+        return time(config, *searched, with_most_room(searched->options)).seconds;
+      };
       trial.time = [this, config, choice] {
         plan::TimedChoice timed = measured(config, kMicroBatches);
         timed.choice = choice;
@@ -190,6 +194,24 @@ class Trials {
     }
   }
 
+  /// Seconds of layers and optimizer, which are least with full_shard and the same with all offloading; 0 if full_shard cannot be had.
+  double computing(const plan::Choice& choice) const {
+    const auto key = std::tuple(choice.numbers.param, choice.numbers.fp8, choice.micro_batch,
+                                choice.accumulate_unsharded, choice.checkpointing.blocks);
+    const auto known = computing_.find(key);
+    if (known != computing_.end()) return known->second;
+    plan::Choice least = choice;
+    least.sharding = {};
+    least.offloading = {};
+    double seconds = 0;
+    try {
+      seconds = seconds_of_computing(with_choice(q_, least));
+    } catch (const UserError&) {
+      seconds = 0;  // a trial says why
+    }
+    return computing_[key] = seconds;
+  }
+
   /// As a run would have it, with all its micro-batches.
   plan::TimedChoice exactly(const train::Config& config) const {
     return measured(config, config.train.global_batch);
@@ -198,11 +220,29 @@ class Trials {
  private:
   using Run = std::shared_ptr<const train::CompiledRun>;
 
+  double seconds_of_computing(const train::Config& config) const {
+    const Run run = compile(with_room(config, most_room() / 8), 2);
+    const TimedActions timed = time_actions(*run, with_most_room(run->options), q_.figures);
+    std::vector<double> of_micro_batch(static_cast<std::size_t>(run->options.micro_batches));
+    double sum = 0;
+    for (std::size_t i = 0; i < timed.phases.size(); ++i) {
+      const fsdp::Action& action = run->compiled.step.actions[i];
+      if (plan::is_of_layer(action)) {
+        of_micro_batch.at(static_cast<std::size_t>(action.micro_batch)) += plan::seconds(timed.phases[i]);
+      } else if (q_.figures.by_operation() && timed.work[i].optimizes) {
+        sum += plan::seconds_of(timed.work[i].amounts, *timed.speed.costs);
+      }
+    }
+    const std::int64_t more = micro_batches(config) - run->options.micro_batches;
+    return std::accumulate(of_micro_batch.begin(), of_micro_batch.end(), sum) +
+           static_cast<double>(more) * of_micro_batch.back();
+  }
+
   plan::TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
     const auto run = compile(config, most_micro_batches);
     const auto [needed, host_needed] = bytes_of(*run);
     plan::TimedChoice timed{.choice = {},
-                            .time = most_micro_batches == kMicroBatches ? time(config, *run) : time(config),
+                            .time = time(config, *run, run->options),
                             .needed_bytes = needed,
                             .host_needed_bytes = host_needed};
     timed.fits = fits(needed, q_.machine.memory_bytes) && fits(host_needed, q_.machine.host_memory_bytes);
@@ -227,6 +267,10 @@ class Trials {
     if (on_gpu(q_) && !q_.config.run.attention_workspace) config.run.attention_workspace = bytes >> 20;
     return config;
   }
+  fsdp::EngineOptions with_most_room(fsdp::EngineOptions options) const {
+    if (on_gpu(q_) && !q_.config.run.attention_workspace) options.batch.dp_room = most_room();
+    return options;
+  }
   std::int64_t micro_batches(const train::Config& config) const {
     return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
   }
@@ -241,35 +285,38 @@ class Trials {
         plan::needed_bytes(q_.machine.backend, run.compiled.arena_bytes, run.groups, run.options.reduction),
         plan::host_needed_bytes(q_.machine, run.compiled.arena_bytes)};
   }
-  plan::StepTime time(const train::Config& config) const {
-    return time(config, *compile(config, kMicroBatches));
-  }
-  /// @param run of the configuration, with few micro-batches
-  plan::StepTime time(const train::Config& config, const train::CompiledRun& run) const {
-    const auto of = [&](const train::CompiledRun& of_run) {
-      return plan::time_of_step(of_run.compiled.step.actions, time_actions(of_run, q_.figures).phases);
-    };
-    plan::StepTime few = of(run);
-    const std::int64_t more = config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any
-                                  ? micro_batches(config) - kMicroBatches
-                                  : 0;
+  /// Of all its micro-batches.
+  /// @param run of the configuration, with a few of them
+  /// @param options of the run, with any room for attention
+  plan::StepTime time(const train::Config& config, const train::CompiledRun& run,
+                      const fsdp::EngineOptions& options) const {
+    plan::StepTime few = time_compiled(run, options);
+    const std::int64_t more =
+        config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
     if (more <= 0) return few;
-    // With the same room for attention, which is decided by what is left of the memory.
-    const plan::StepTime fewer =
-        of(*compile(with_room(config, run.options.batch.dp_room), kMicroBatches - 1));
+    const Run compiled = compile(with_room(config, run.options.batch.dp_room), run.options.micro_batches - 1);
+    fsdp::EngineOptions fewer_options = options;
+    fewer_options.micro_batches = compiled->options.micro_batches;
+    const plan::StepTime fewer = time_compiled(*compiled, fewer_options);
     few.seconds += static_cast<double>(more) * (few.seconds - fewer.seconds);
     few.compute_seconds += static_cast<double>(more) * (few.compute_seconds - fewer.compute_seconds);
     return few;
   }
+  plan::StepTime time_compiled(const train::CompiledRun& run, const fsdp::EngineOptions& options) const {
+    return plan::time_of_step(run.compiled.step.actions, time_actions(run, options, q_.figures).phases);
+  }
 
   const TuneQuestion& q_;
+  mutable std::map<std::tuple<DType, bool, std::int64_t, bool, std::vector<fsdp::Checkpointing>>, double>
+      computing_;
 };
 
 void require_divisible(const TuneQuestion& q) {
   const std::int64_t given = q.config.train.global_batch, ranks = q.machine.ranks;
   if (given % ranks == 0) return;
-  throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {} ranks; use {}",
-                   given, ranks, std::max<std::int64_t>(1, (given + ranks / 2) / ranks) * ranks);
+  const std::int64_t below = given / ranks * ranks;
+  throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {} ranks; use {}{}",
+                   given, ranks, below > 0 ? fmt::format("{} or ", below) : "", below + ranks);
 }
 
 std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
@@ -297,7 +344,8 @@ TunedConfig tune_config(const TuneQuestion& q) {
   }
   const auto model = model::make_llama(model::LlamaConfig::read(q.config.model.config));
   const plan::TuneSpace space = space_of(q, *model, tuned.notes);
-  tuned.tuning = plan::tune(space, std::cref(trials));
+  tuned.tuning = plan::tune(
+      space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
   auto& timed = tuned.tuning.timed;
   // The inputs of all micro-batches count only now.
   for (; !timed.empty(); timed.erase(timed.begin())) {

@@ -169,7 +169,6 @@ Json report_json(const PlanReport& r) {
           {"seq_len", r.batch.seq_len},
           {"micro_batches", r.micro_batches},
           {"global_batch", r.global_batch()},
-          {"given_global_batch", r.given_global_batch > 0 ? Json(r.given_global_batch) : Json()},
           {"param_dtype", to_string(r.precision.param)},
           {"compute_dtype", to_string(r.precision.compute)},
           {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},

@@ -2,6 +2,7 @@
 #include "llampi/plan/tune.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "llampi/core/error.hpp"
 
@@ -18,31 +19,29 @@ struct Family {
 
 class Search {
  public:
-  Search(const TuneSpace& space, const Try& try_choice) : space_(space), try_(try_choice) {}
+  Search(const TuneSpace& space, const Bound& computing, const Try& try_choice)
+      : space_(space), computing_(computing), try_(try_choice) {}
 
   Tuning run() {
     tuning_.candidates = space_.candidates();
     auto families = bounded_families();
     std::ranges::stable_sort(families, {}, &Family::at_least);
-    for (const Family& family : families) search(family);
+    for (const Family& family : families) search(family.plain);
     std::ranges::stable_sort(tuning_.timed, {}, [](const TimedChoice& timed) { return timed.time.seconds; });
     prefer_least_memory();
     return std::move(tuning_);
   }
 
  private:
-  using Count = std::int64_t;
+  using Level = std::ptrdiff_t;  // of recomputation: an index
 
-  Count per_family() const { return std::ssize(space_.offloadings); }
-  void reject(Rejection why, const Choice& choice, Count count) {
-    if (count > 0) tuning_.rejected[why][choice.sharding.strategy] += count;
-  }
+  void reject(Rejection why, const Choice& choice) { ++tuning_.rejected[why][choice.sharding.strategy]; }
   /// Nothing if it cannot be had.
-  std::optional<Trial> attempt(const Choice& choice, Count count) {
+  std::optional<Trial> attempt(const Choice& choice) {
     try {
       return try_(choice);
     } catch (const UserError& error) {
-      reject(Rejection::impossible, choice, count);
+      reject(Rejection::impossible, choice);
       tuning_.impossible.emplace(choice.sharding.strategy, error.what());
       return std::nullopt;
     }
@@ -54,64 +53,93 @@ class Search {
     for_each_family(space_, [&](Choice choice) {
       choice.offloading = space_.offloadings.front();
       choice.checkpointing = space_.checkpointing.front();
-      if (const auto trial = attempt(choice, per_family())) families.push_back({choice, trial->at_least()});
+      families.push_back({choice, computing_(choice)});
     });
     return families;
   }
 
-  void search(const Family& family) {
-    Count left = per_family();
-    if (too_slow(family.at_least)) return reject(Rejection::slower, family.plain, left);
+  /// What fits, and with which level.
+  struct Fit {
+    Level level = 0;
+    Trial trial;
+  };
+
+  void search(Choice choice) {
+    std::vector<std::pair<Offloading, Level>> fitting;
     for (const Offloading& offloading : space_.offloadings) {
-      --left;
-      Choice choice = family.plain;
       choice.offloading = offloading;
-      const auto level = least_that_fits(choice);
-      if (!level) continue;
-      choice.checkpointing = space_.checkpointing[*level];
-      const auto trial = attempt(choice, 1);
-      if (!trial) continue;
-      if (*level > 0 && too_slow(trial->at_least())) {
-        reject(Rejection::slower, choice, 1);
+      // With as much recomputation as less offloading needs, it is slower than that.
+      Level end = std::ssize(space_.checkpointing);
+      for (const auto& [less, level] : fitting) {
+        if (less.is_part_of(offloading)) end = std::min(end, level);
+      }
+      const Level fast_end = end_of_fast_levels(choice);
+      const auto fit = least_that_fits(choice, std::min(end, fast_end),
+                                       end <= fast_end ? Rejection::offload_not_needed : Rejection::slower);
+      if (!fit) continue;
+      fitting.emplace_back(offloading, fit->level);
+      if (too_slow(fit->trial.at_least())) {
+        reject(Rejection::slower, choice);
         continue;
       }
-      tuning_.timed.push_back(trial->time());
+      tuning_.timed.push_back(fit->trial.time());
       const double seconds = tuning_.timed.back().time.seconds;
       best_ = std::min(best_.value_or(seconds), seconds);
-      if (*level == 0 && !offloading.any()) return reject(Rejection::offload_not_needed, choice, left);
     }
   }
-
-  /// The index of the level of recomputation; rejects a choice that fits with none of them, or that is too slow.
-  std::optional<std::size_t> least_that_fits(Choice choice) {
-    const auto& levels = space_.checkpointing;
-    std::size_t low = 0, high = levels.size() - 1;
-    const auto at = [&](std::size_t level) {
-      choice.checkpointing = levels[level];
-      return attempt(choice, 1);
-    };
-    const auto least = at(low);
-    if (!least) return std::nullopt;
-    if (least->fits()) return low;
-    if (choice.offloading.any() && too_slow(least->at_least())) {
-      reject(Rejection::slower, choice, 1);
-      return std::nullopt;
-    }
-    const auto most = high == low ? least : at(high);
-    if (!most) return std::nullopt;
-    if (!most->fits()) {
-      reject(most->fits_on_device ? Rejection::host_memory : Rejection::device_memory, choice, 1);
-      auto& bytes = tuning_.least_needed_bytes;
-      bytes = bytes == 0 ? most->needed_bytes : std::min(bytes, most->needed_bytes);
-      return std::nullopt;
-    }
-    while (high - low > 1) {  // it fits with `high`, and not with `low`
-      const std::size_t middle = low + (high - low) / 2;
-      const auto trial = at(middle);
-      if (!trial) return std::nullopt;
-      (trial->fits() ? high : low) = middle;
+  /// Of the levels from the first one on that may be faster than the best.
+  Level end_of_fast_levels(Choice choice) const {
+    Level low = 0, high = std::ssize(space_.checkpointing);
+    while (best_ && low < high) {
+      const Level middle = low + (high - low) / 2;
+      choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(middle)];
+      if (too_slow(computing_(choice))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
     }
     return high;
+  }
+
+  /// The least of the levels before `end`. Rejects a choice that fits with none of them: what needs more memory than there is even
+  /// with the last of all levels for that, otherwise for `why`.
+  std::optional<Fit> least_that_fits(Choice& choice, Level end, Rejection why) {
+    const auto with = [&](Level level) {
+      choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
+      return attempt(choice);
+    };
+    if (end == 0) {
+      reject(why, choice);
+      return std::nullopt;
+    }
+    auto most = with(end - 1);
+    if (!most) return std::nullopt;
+    if (!most->fits()) {
+      if (end == std::ssize(space_.checkpointing)) {
+        why = most->fits_on_device ? Rejection::host_memory : Rejection::device_memory;
+        auto& bytes = tuning_.least_needed_bytes;
+        bytes = bytes == 0 ? most->needed_bytes : std::min(bytes, most->needed_bytes);
+      }
+      reject(why, choice);
+      return std::nullopt;
+    }
+    Fit least{end - 1, std::move(*most)};
+    // Often none is needed; all before `low` are too few.
+    for (Level low = 0, middle = 0; low < least.level; middle = low + (least.level - low) / 2) {
+      auto trial = with(middle);
+      if (!trial) return std::nullopt;
+      if (trial->fits()) {
+        least = {middle, std::move(*trial)};
+        continue;
+      }
+      if (middle == 0 && too_slow(trial->at_least())) {
+        reject(Rejection::slower, choice);
+        return std::nullopt;
+      }
+      low = middle + 1;
+    }
+    return least;
   }
 
   void prefer_least_memory() {
@@ -146,6 +174,7 @@ class Search {
   }
 
   const TuneSpace& space_;
+  const Bound& computing_;
   const Try& try_;
   Tuning tuning_;
   std::optional<double> best_;
@@ -170,6 +199,8 @@ std::vector<TimedChoice> Tuning::best(std::size_t most) const {
   return rows;
 }
 
-Tuning tune(const TuneSpace& space, const Try& try_choice) { return Search(space, try_choice).run(); }
+Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choice) {
+  return Search(space, computing, try_choice).run();
+}
 
 }  // namespace llampi::plan

@@ -49,9 +49,9 @@ const char* to_string(Rejection rejection) {
     case Rejection::host_memory:
       return "need more host memory than there is";
     case Rejection::offload_not_needed:
-      return "offload what fits without";
+      return "offload more than they need to";
     case Rejection::slower:
-      return "are slower than the best, even with all the memory they like";
+      return "are slower than the best, or do not fit without recomputing more than that allows";
   }
   return "";
 }
@@ -80,13 +80,12 @@ std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>
   for (const TimedChoice& row : tuning.best(kRows)) text += tuned_row(" ", row, tokens);
   if (configured) text += tuned_row("*", *configured, tokens);
   text += fmt::format(
-      "predicted, the best of each sharding; {}batch: sequences of a micro-batch; memory: of a device{}; exposed: share of the step "
+      "predicted, the fastest found of each sharding; {}batch: sequences of a micro-batch; memory: of a device{}; exposed: share of the step "
       "that waits for communication or copies\n",
       configured ? "* as configured; " : "",
       memory_bytes > 0 ? fmt::format(", which has {}", format_bytes(memory_bytes))
                        : ", whose memory is not known (--memory), so nothing was rejected for it");
-  text += fmt::format("\n{} candidates, of which {} fit and were timed", tuning.candidates,
-                      std::ssize(tuning.timed));
+  text += fmt::format("\n{} candidates; {} fit and were timed", tuning.candidates, std::ssize(tuning.timed));
   if (tuning.rejected.empty()) return text + "\n";
   text += "; of the others\n";
   for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,

@@ -8,9 +8,8 @@
 //       what was asked for; ranks_per_node is the most of any node, node_ranks the ranks of each where they were given one by one, else null
 //   strategy, shard_ranks, replicas, groups
 //       ranks of a shard group, number of such groups, both written out for people
-//   micro_batch, seq_len, micro_batches, global_batch, given_global_batch
-//       sequences, tokens, micro-batches of a step; sequences of a step over all ranks, as planned, and as train.global_batch gives
-//       them: they differ where the ranks cannot divide what is given, which a run would refuse
+//   micro_batch, seq_len, micro_batches, global_batch
+//       sequences, tokens, micro-batches of a step; sequences of a step over all ranks
 //   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), fp8_scales ("tensor" or
 //   "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
@@ -223,8 +222,6 @@ struct PlanReport {
   /// 0: not known. See fsdp::fitting_seq_len().
   std::int64_t longest_seq_len = 0;
   std::int64_t max_positions = 0;  ///< of the model
-  /// Sequences of a step as they were given, if the plan is of another number; 0: not known
-  std::int64_t given_global_batch = 0;
 
   /// Of a step, over all ranks.
   std::int64_t global_batch() const { return batch.sequences * micro_batches * machine.ranks; }

@@ -44,6 +44,9 @@ struct StrategyTime {
   std::string impossible = {};  ///< why these ranks cannot have it, in a sentence; empty: they can
 };
 
+/// Whether it is a layer's forward or backward pass, or a recomputation.
+bool is_of_layer(const fsdp::Action& action);
+
 /// Of each action of the step what it takes, nothing else under way. Layers share Model::flops_per_token() in proportion
 /// to their matrices, a backward pass being two forwards; what only moves memory of the device (casts, sums, norm, update)
 /// takes nothing. With Speed::costs, each action takes what its work costs. Copies between host and device have a link of their own.

@@ -3,8 +3,9 @@
 //
 // A candidate is a value for everything that is searched but recomputation: of the levels of activation checkpointing, it has the least
 // that fits. Each is compiled and timed, but for those that cannot be better:
-// - offloading adds copies to a step, so it is left out where the same without it fits without recomputation;
-// - recomputation and offloading take time, so a candidate whose step without either takes longer than the best one's is left out.
+// - a step takes at least the time of what it computes (Bound), which is the same for all strategies and with all offloading, so levels
+//   with which that alone takes longer than the best step are left out, and with them what needs more memory than the others give;
+// - offloading adds copies, so it is left out where less of it fits with as little recomputation.
 // Both hold for the model of time of this part (step_time.hpp), so the result is that of trying everything.
 #pragma once
 
@@ -35,6 +36,12 @@ struct Offloading {
   bool residuals = false;
 
   bool any() const { return optimizer || params || residuals; }
+  /// Whether `other` offloads these and more, and updates in the same place: its steps copy as much, or more.
+  bool is_part_of(const Offloading& other) const {
+    const bool same_place = !optimizer || host_step == other.host_step;
+    return same_place && optimizer <= other.optimizer && params <= other.params &&
+           residuals <= other.residuals;
+  }
   bool operator==(const Offloading&) const = default;
 };
 
@@ -90,6 +97,9 @@ struct Trial {
 };
 /// @throws UserError for what a run would refuse, or a machine file cannot predict
 using Try = std::function<Trial(const Choice&)>;
+/// Seconds of what a step of the choice computes, whatever its sharding and its offloading; the more the more is recomputed. Asked often:
+/// answers must be quick.
+using Bound = std::function<double(const Choice&)>;
 
 enum class Rejection : std::uint8_t { impossible, device_memory, host_memory, offload_not_needed, slower };
 const char* to_string(Rejection rejection);
@@ -102,12 +112,12 @@ struct Tuning {
   std::int64_t candidates = 0;
   std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates, where nothing fits
 
-  /// The fastest of each sharding, `most` at most.
+  /// The fastest of each sharding that was timed, `most` at most.
   std::vector<TimedChoice> best(std::size_t most) const;
 };
 
 /// Of those that are within a thousandth of the fastest, the first is the one that needs least memory.
-Tuning tune(const TuneSpace& space, const Try& try_choice);
+Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choice);
 
 /// "hybrid_shard of 4, optimizer over replicas".
 std::string to_string(const Sharding& sharding);
