@@ -213,7 +213,8 @@ Option config_option(std::string& file) {
 }  // namespace
 
 train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose purpose,
-                             const std::vector<Option>& more, std::set<std::string>* given) {
+                             const std::vector<Option>& more, std::set<std::string>* given,
+                             std::set<std::string>* on_command_line) {
   train::Config defaults;
   const auto table = option_table(defaults);
   std::string file;
@@ -241,6 +242,9 @@ train::Config resolve_config(const Arguments& arguments, const Log& log, Purpose
     for (const auto& setting : source) {
       if (given != nullptr) given->insert(setting.key);
     }
+  }
+  if (on_command_line != nullptr) {
+    for (const auto& setting : line.settings) on_command_line->insert(setting.key);
   }
   return build(sources, purpose);
 }

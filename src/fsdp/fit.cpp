@@ -306,23 +306,27 @@ std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most) {
   return 0;
 }
 
-BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model) {
   constexpr Checkpointing kLevels[] = {Checkpointing::none, Checkpointing::selective,
                                        Checkpointing::feed_forward, Checkpointing::full};
-  const auto& modules = question.model.modules();
+  const auto& modules = model.modules();
   const auto blocks = static_cast<int>(std::count_if(
-      modules.begin(), modules.end(), [&](const auto& m) { return m.type == question.model.block_type(); }));
-  const int last = 3 * blocks;
-  const auto choice = [&](int i) {  // in the order of what it costs
-    const Checkpointing here = kLevels[i / std::max(blocks, 1)];
-    if (i == last || i % blocks == 0) return BlockCheckpointing(here);
-    return BlockCheckpointing(kLevels[i / blocks + 1], i % blocks, here);
-  };
-  int fewest = 0, enough = last;
+      modules.begin(), modules.end(), [&](const auto& m) { return m.type == model.block_type(); }));
+  std::vector<BlockCheckpointing> levels = {Checkpointing::none};
+  for (std::size_t i = 1; i < std::size(kLevels); ++i) {
+    for (int block = 1; block < blocks; ++block) levels.emplace_back(kLevels[i], block, kLevels[i - 1]);
+    if (blocks > 0) levels.emplace_back(kLevels[i]);
+  }
+  return levels;
+}
+
+BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
+  const auto levels = checkpointing_levels(question.model);
+  std::size_t fewest = 0, enough = levels.size() - 1;
   while (fewest < enough) {
-    const int middle = (fewest + enough) / 2;
+    const std::size_t middle = (fewest + enough) / 2;
     EngineOptions options = question.options;
-    options.checkpointing = choice(middle);
+    options.checkpointing = levels[middle];
     const CompiledModel compiled =
         compile_model(question.model, options, question.groups, question.sizes, question.backend);
     if (question.fits(compiled.arena_bytes, question.groups)) {
@@ -331,7 +335,7 @@ BlockCheckpointing fitting_checkpointing(const FitQuestion& question) {
       fewest = middle + 1;
     }
   }
-  return choice(enough);
+  return levels[enough];
 }
 
 double forward_operations(const model::Model& model, const CompiledModel& compiled, int layer,

@@ -25,6 +25,38 @@ Phase direct_exchange(const NetworkSpeed& network, GroupShape group, double part
   return inside.seconds() > between.seconds() ? inside : between;
 }
 
+bool has_two_levels(GroupShape group, Route route) {
+  return route == Route::two_levels && group.nodes > 1 && group.most_on_a_node() > 1;
+}
+
+/// That go through a rank of a node with so many ranks, at most.
+int parts_of_a_rank(GroupShape group, int on_node) { return (group.ranks + on_node - 1) / on_node; }
+
+/// Those of the node on which they take the longest.
+template <class PhasesOfNode>
+Phases slowest_node(GroupShape group, const PhasesOfNode& phases_of) {
+  Phases most = phases_of(group.most_on_a_node()), fewest = phases_of(group.fewest_on_a_node());
+  return seconds(fewest) > seconds(most) ? fewest : most;
+}
+
+/// A rank receives for its node its share of the parts, but its own. The smallest node's ranks have the most parts, and the most of
+/// the node's NICs, for each.
+Phase between_nodes(const NetworkSpeed& network, GroupShape group, double whole_bytes) {
+  const double part_bytes = whole_bytes / group.ranks;
+  return slowest_node(
+             group,
+             [&](int on_node) {
+               return Phases{exchange(network, Resource::between_nodes, parts_of_a_rank(group, on_node) - 1,
+                                      part_bytes * on_node / group.most_on_a_node())};
+             })
+      .front();
+}
+
+/// A rank passes so many parts on to each of the others, or receives them from each.
+Phase inside_node(const NetworkSpeed& network, GroupShape group, double whole_bytes, int on_node, int parts) {
+  return exchange(network, Resource::in_node, on_node - 1, parts * whole_bytes / group.ranks);
+}
+
 }  // namespace
 
 double seconds(const Phases& phases) {
@@ -33,9 +65,9 @@ double seconds(const Phases& phases) {
   return sum;
 }
 
-GroupShape shape_of(const std::vector<int>& members, int ranks_per_node) {
+GroupShape shape_of(const std::vector<int>& members, const std::vector<int>& node_of_rank) {
   std::map<int, int> on_node;
-  for (const int rank : members) ++on_node[rank / ranks_per_node];
+  for (const int rank : members) ++on_node[node_of_rank[static_cast<std::size_t>(rank)]];
   const auto [fewest, most] =
       std::ranges::minmax_element(on_node, {}, [](const auto& node) { return node.second; });
   return {static_cast<int>(members.size()), static_cast<int>(on_node.size()), most->second, fewest->second};
@@ -43,27 +75,24 @@ GroupShape shape_of(const std::vector<int>& members, int ranks_per_node) {
 
 Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
   if (group.ranks == 1) return {};
-  const double part_bytes = whole_bytes / group.ranks;
-  const int most = group.most_on_a_node(), fewest = group.fewest_on_a_node();
-  if (group.nodes == 1 || most == 1 || route == Route::direct)
-    return {direct_exchange(network, group, part_bytes)};
-  // A rank receives for its node its share of the parts, but its own, and passes them on to the others. The smallest node's ranks have the
-  // most parts, and the most of the node's NICs, for each.
-  const auto parts_of_a_rank = [&](int on_node) { return (group.ranks + on_node - 1) / on_node; };
-  const auto between = [&](int on_node) {
-    return exchange(network, Resource::between_nodes, parts_of_a_rank(on_node) - 1,
-                    part_bytes * on_node / most);
-  };
-  const auto inside = [&](int on_node) {
-    return exchange(network, Resource::in_node, on_node - 1, parts_of_a_rank(on_node) * part_bytes);
-  };
-  const auto slower = [](Phase a, Phase b) { return a.seconds() > b.seconds() ? a : b; };
-  return {slower(between(fewest), between(most)), slower(inside(fewest), inside(most))};
+  if (!has_two_levels(group, route)) return {direct_exchange(network, group, whole_bytes / group.ranks)};
+  return {between_nodes(network, group, whole_bytes),
+          slowest_node(group, [&](int on_node) {
+            return Phases{inside_node(network, group, whole_bytes, on_node, parts_of_a_rank(group, on_node))};
+          }).front()};
 }
 
 Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route) {
-  Phases phases = all_gather_phases(network, group, whole_bytes, route);
-  std::ranges::reverse(phases);
+  if (group.ranks == 1 || !has_two_levels(group, route))
+    return all_gather_phases(network, group, whole_bytes, route);
+  Phases phases = slowest_node(group, [&](int on_node) {
+    Phases rounds;
+    const int per_round = group.ranks / on_node;
+    for (int parts = parts_of_a_rank(group, on_node); parts > 0; parts -= per_round)
+      rounds.push_back(inside_node(network, group, whole_bytes, on_node, std::min(parts, per_round)));
+    return rounds;
+  });
+  phases.push_back(between_nodes(network, group, whole_bytes));
   return phases;
 }
 

@@ -68,8 +68,12 @@ Json units_json(const std::vector<UnitReport>& units) {
 
 Json predicted_json(const PlanReport& r) {
   if (!r.speed) return {};
-  Json strategies = Json::array();
+  Json strategies = Json::array(), impossible = Json::array();
   for (const auto& row : r.times) {
+    if (!row.impossible.empty()) {
+      impossible.push_back({{"strategy", fsdp::to_string(row.strategy)}, {"reason", row.impossible}});
+      continue;
+    }
     strategies.push_back({{"strategy", fsdp::to_string(row.strategy)},
                           {"fits", row.fits ? Json(*row.fits) : Json()},
                           {"step_seconds", row.time.seconds},
@@ -80,7 +84,8 @@ Json predicted_json(const PlanReport& r) {
   return {{"flops_per_second", r.speed->costs ? Json() : Json(r.speed->flops_per_second)},
           {"in_node_bytes_per_second", r.speed->network.in_node.bytes_per_second},
           {"between_nodes_bytes_per_second", r.speed->network.between_nodes.bytes_per_second},
-          {"strategies", strategies}};
+          {"strategies", strategies},
+          {"impossible", impossible}};
 }
 
 Json step_time_json(const PlanReport& r) {
@@ -154,6 +159,7 @@ Json report_json(const PlanReport& r) {
           {"ranks", r.machine.ranks},
           {"ranks_per_node", r.machine.ranks_per_node},
           {"nodes", r.machine.nodes()},
+          {"node_ranks", r.machine.node_ranks.empty() ? Json() : Json(r.machine.node_ranks)},
           {"threads_per_rank", r.machine.threads},
           {"strategy", fsdp::to_string(r.strategy)},
           {"shard_ranks", r.shards},
@@ -162,6 +168,7 @@ Json report_json(const PlanReport& r) {
           {"micro_batch", r.batch.sequences},
           {"seq_len", r.batch.seq_len},
           {"micro_batches", r.micro_batches},
+          {"global_batch", r.global_batch()},
           {"param_dtype", to_string(r.precision.param)},
           {"compute_dtype", to_string(r.precision.compute)},
           {"product_dtype", r.fp8 ? "fp8" : to_string(r.precision.compute)},

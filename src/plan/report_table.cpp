@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The report for people.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -22,28 +24,34 @@ std::string describe_job(const PlanReport& r) {
   const auto& m = r.machine;
   std::string text = fmt::format("{} parameters", r.parameters);
   if (r.trained_parameters != r.parameters) text += fmt::format(", {} of them trained", r.trained_parameters);
-  text += fmt::format(", in {}; {} on {}, {}\n", count(std::ssize(r.units), "unit"),
+  text += fmt::format(", in {}; {} on {}, {}", count(std::ssize(r.units), "unit"),
                       fsdp::to_string(r.strategy), count(m.ranks, "rank"), count(m.nodes(), "node"));
-  if (m.nodes() > 1 && m.ranks % m.ranks_per_node != 0) {
-    text.pop_back();
-    text += fmt::format(", {} on the last: the same number on each is faster\n",
-                        count(m.ranks % m.ranks_per_node, "rank"));
+  if (!m.node_ranks.empty()) {
+    text += fmt::format(" of {}", fmt::join(m.node_ranks, ", "));
+  } else if (m.nodes() > 1 && m.ranks % m.ranks_per_node != 0) {
+    text += fmt::format(", {} on the last", count(m.ranks % m.ranks_per_node, "rank"));
   }
-  text += r.groups + "\n";
-  text += fmt::format(
-      "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
-      "moments in {}\n",
-      to_string(r.precision.param), to_string(r.precision.compute), to_string(r.precision.reduce),
-      to_string(r.precision.gradient_shard), to_string(r.precision.master), to_string(r.precision.moment));
+  if (!m.even()) text += ": the same number on each is faster";
+  text += "\n" + r.groups + "\n";
+  text += fmt::format("device {}, {} per rank; a step: {} of {} x {} tokens per rank\n", m.device,
+                      count(m.threads, "thread"), count(r.micro_batches, "micro-batch", "es"),
+                      r.batch.sequences, r.batch.seq_len);
   if (r.fp8) {
     text += fmt::format("weights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn){}\n",
                         *r.fp8 == model::Fp8Scales::block ? ", with a scale for each 128 x 128 of them" : "");
   }
-  text += fmt::format("device {}, {} per rank\n", m.device, count(m.threads, "thread"));
-  text += fmt::format("a step: {} of {} x {} tokens per rank, {}; an evaluation: {}\n",
-                      count(r.micro_batches, "micro-batch", "es"), r.batch.sequences, r.batch.seq_len,
-                      count(r.step_actions, "action"), count(r.evaluation_actions, "action"));
   return text;
+}
+
+std::string describe_numbers(const PlanReport& r) {
+  return fmt::format(
+             "gathered in {}, computed with in {}; gradients reduced in {}, kept in {}; master parameters in {}, "
+             "moments in {}\n",
+             to_string(r.precision.param), to_string(r.precision.compute), to_string(r.precision.reduce),
+             to_string(r.precision.gradient_shard), to_string(r.precision.master),
+             to_string(r.precision.moment)) +
+         fmt::format("a step has {}, an evaluation {}\n", count(r.step_actions, "action"),
+                     count(r.evaluation_actions, "action"));
 }
 
 std::string format_arenas(const PlanReport& r) {
@@ -95,17 +103,9 @@ std::string format_fit(const PlanReport& r) {
   return text;
 }
 
-std::string format_peak(const PlanReport& r) {
-  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.peak_action,
-                                 r.step_actions, r.peak_description);
-  auto rows = r.peak_purposes;
-  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
-  for (const auto& row : rows) {
-    if (row.persistent) continue;
-    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.purpose), row.buffers,
-                        format_bytes(row.bytes));
-  }
-  text += fmt::format("  {:<30}{:>15}{:>15}\n", "in all", "kept", "then");
+/// By category, now and at the busiest moment.
+std::string format_categories(const PlanReport& r) {
+  std::string text = fmt::format("  {:<30}{:>15}{:>15}\n", "", "whole run", "at the peak");
   CategoryReport sum;
   const auto add_line = [&](const char* name, const CategoryReport& bytes) {
     text += fmt::format("  {:<30}{:>15}{:>15}\n", name, format_bytes(bytes.kept), format_bytes(bytes.peak));
@@ -117,8 +117,23 @@ std::string format_peak(const PlanReport& r) {
     sum.peak += category.peak;
   }
   add_line("sum", sum);
+  return text;
+}
+
+std::string format_peak(const PlanReport& r) {
+  std::string text = fmt::format("busiest moment of a step: action {} of {}, {}\n", r.peak_action,
+                                 r.step_actions, r.peak_description);
+  auto rows = r.peak_purposes;
+  std::stable_sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
+  for (const auto& row : rows) {
+    if (row.persistent) continue;
+    text += fmt::format("  {:<22} {:>5} x {:>12}\n", fsdp::to_string(row.purpose), row.buffers,
+                        format_bytes(row.bytes));
+  }
+  std::int64_t at_peak = 0;
+  for (const auto& category : r.categories) at_peak += category.peak;
   return text + fmt::format("  {:<45}{:>15}\n", "gaps, and arenas that are fuller at other times",
-                            format_bytes(r.total().step - sum.peak));
+                            format_bytes(r.total().step - at_peak));
 }
 
 std::string format_traffic(const PlanReport& r) {
@@ -149,6 +164,10 @@ std::string format_times(const PlanReport& r) {
       fmt::format("\nseconds of a step, predicted; * as configured\n  {:<22}{:>10}{:>12}{:>12}{:>8}{:>14}\n",
                   "strategy", "step", "computing", "waiting", "", "tokens/s");
   for (const auto& row : r.times) {
+    if (!row.impossible.empty()) {
+      text += fmt::format("  {:<22}  not possible: {}\n", fsdp::to_string(row.strategy), row.impossible);
+      continue;
+    }
     const double waiting = row.time.waiting_seconds();
     text += fmt::format("{} {:<22}{:>10.3f}{:>12.3f}{:>12.3f}{:>7.1f}%{:>14.0f}{}\n",
                         row.strategy == r.strategy ? "*" : " ", fsdp::to_string(row.strategy),
@@ -211,10 +230,13 @@ std::string describe_choices(const PlanReport& r) {
 }  // namespace
 
 std::string format_report(const PlanReport& report) {
-  return describe_job(report) + describe_choices(report) + "\nmemory per rank, planned for a step:\n" +
-         indented(report.step_plan) + "\n" + format_arenas(report) + format_fit(report) + "\n" +
-         format_peak(report) + "\n" + format_traffic(report) + format_prediction(report) +
-         format_times(report);
+  return describe_job(report) + describe_choices(report) + format_fit(report) + "\nmemory per rank\n" +
+         format_categories(report) + format_prediction(report) + format_times(report);
+}
+
+std::string format_details(const PlanReport& report) {
+  return describe_numbers(report) + "\nmemory per rank, planned for a step:\n" + indented(report.step_plan) +
+         "\n" + format_arenas(report) + "\n" + format_peak(report) + "\n" + format_traffic(report);
 }
 
 }  // namespace llampi::plan

@@ -14,11 +14,6 @@ namespace {
 constexpr double kNormBytes = 64;  // a few integers, which the list does not count
 constexpr std::size_t kResources = 4;
 
-bool is_layer(const fsdp::Action& action) {
-  return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
-         action.op == fsdp::Op::recompute;
-}
-
 /// An action that has started.
 class Running {
  public:
@@ -147,7 +142,7 @@ GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Spee
   GroupShape slowest;
   double most = -1;
   for (const auto& members : groups) {
-    const GroupShape shape = shape_of(members, speed.ranks_per_node);
+    const GroupShape shape = shape_of(members, speed.node_of_rank);
     const double time = seconds(all_gather_phases(speed.network, shape, kBytes, speed.route));
     if (time > most) slowest = shape;
     most = std::max(most, time);
@@ -156,6 +151,11 @@ GroupShape slowest_shape(const std::vector<std::vector<int>>& groups, const Spee
 }
 
 }  // namespace
+
+bool is_of_layer(const fsdp::Action& action) {
+  return action.op == fsdp::Op::forward || action.op == fsdp::Op::backward ||
+         action.op == fsdp::Op::recompute;
+}
 
 std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineOptions& options,
                                   const fsdp::DeviceMesh& groups, const fsdp::CompiledModel& compiled,
@@ -177,7 +177,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
 
   const auto phases_of = [&](const fsdp::Action& action) -> Phases {
     const auto bytes = static_cast<double>(action.bytes);
-    if (is_layer(action)) {
+    if (is_of_layer(action)) {
       const bool ends_forward = action.layer == layers - 1;  // forward and backward at once
       const double forwards =
           action.op == fsdp::Op::backward ? (ends_forward ? 3 : 2) : (action.selective ? 0 : 1);
@@ -206,7 +206,7 @@ std::vector<Phases> action_phases(const model::Model& model, const fsdp::EngineO
     if (const double seconds = seconds_of(work[i].amounts, *speed.costs); seconds > 0)
       phases.push_back(
           {action.stream == device::Stream::host ? Resource::own : Resource::device, 0, seconds});
-    if (!is_layer(action)) {
+    if (!is_of_layer(action)) {
       Phases moved = phases_of(action);
       for (Phase& phase : moved) {
         if (speed.cores_copy_messages && phase.resource == Resource::in_node)

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "llampi/comm/threads.hpp"
+#include "llampi/core/error.hpp"
 #include "llampi/device/gpu.hpp"
 #include "llampi/infer/session.hpp"
 #include "llampi/plan/report.hpp"
@@ -11,6 +12,25 @@
 #include "train/inputs.hpp"
 
 namespace llampi::train {
+
+RunShape resolved(RunShape shape, const Config& config) {
+  if (shape.ranks_per_node == 0 || shape.ranks_per_node > shape.ranks) shape.ranks_per_node = shape.ranks;
+  if (!shape.node_ranks.empty()) shape.ranks_per_node = std::ranges::max(shape.node_ranks);
+  shape.threads =
+      comm::threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads, shape.ranks_per_node);
+  return shape;
+}
+
+std::vector<int> nodes_of_ranks(const RunShape& shape) {
+  std::vector<int> nodes;
+  for (std::size_t node = 0; node < shape.node_ranks.size(); ++node)
+    nodes.insert(nodes.end(), static_cast<std::size_t>(shape.node_ranks[node]), static_cast<int>(node));
+  if (shape.node_ranks.empty()) {
+    for (int rank = 0; rank < shape.ranks; ++rank) nodes.push_back(rank / shape.ranks_per_node);
+  }
+  require(std::ssize(nodes) == shape.ranks, "the ranks of the nodes are not those of the job");
+  return nodes;
+}
 
 Config with_strategy(Config config, fsdp::Strategy strategy) {
   auto& f = config.fsdp;
@@ -23,11 +43,8 @@ Config with_strategy(Config config, fsdp::Strategy strategy) {
 
 CompiledRun compile_run(const Config& config, const RunShape& shape) {
   CompiledRun run;
-  run.shape = shape;
-  if (shape.ranks_per_node == 0 || shape.ranks_per_node > shape.ranks) run.shape.ranks_per_node = shape.ranks;
-  run.shape.threads = comm::threads_per_rank(shape.threads > 0 ? shape.threads : config.run.threads,
-                                             run.shape.ranks_per_node);
-
+  run.shape = resolved(shape, config);
+  run.node_of_rank = nodes_of_ranks(run.shape);
   const int micro_batches = micro_batches_of_step(config, shape.ranks);
   const model::LlamaConfig llama = read_model_config(config);
   run.max_positions = llama.max_position_embeddings;
@@ -35,9 +52,7 @@ CompiledRun compile_run(const Config& config, const RunShape& shape) {
   if (shape.hardware == Hardware::gpu)
     require_fp8_products(config, shape.gpu, shape.gpu_major, shape.gpu_minor);
   run.options = engine_options(config, *run.model, micro_batches, shape.hardware);
-  std::vector<int> node_of_rank(shape.ranks);
-  for (int rank = 0; rank < shape.ranks; ++rank) node_of_rank[rank] = rank / run.shape.ranks_per_node;
-  run.groups = fsdp::make_groups(run.options.strategy, node_of_rank, run.options.shard_group_size);
+  run.groups = fsdp::make_groups(run.options.strategy, run.node_of_rank, run.options.shard_group_size);
   run.sizes =
       shape.hardware == Hardware::gpu ? device::make_gpu_sizes() : device::make_cpu_sizes(run.shape.threads);
   const auto backend = shape.hardware == Hardware::gpu ? comm::Backend::nccl : comm::Backend::mpi;

@@ -3,6 +3,7 @@
 
 #include "llampi/core/error.hpp"
 #include "llampi/core/error_source.hpp"
+#include "llampi/core/text.hpp"
 #include "llampi/fsdp/sum_order.hpp"
 #include "train/data_position.hpp"
 #include "train/engine_config.hpp"
@@ -19,17 +20,19 @@ int micro_batches_of_step(const Config& c, int ranks) {
   const std::int64_t micro_batch = c.train.micro_batch.value_or(1);
   if (micro_batch > c.train.global_batch / ranks) {
     throw_user_error(
-        "train.global_batch = {} is less than {} ranks x train.micro_batch = {}; make it a multiple of that",
-        c.train.global_batch, ranks, micro_batch);
+        "train.global_batch = {} is less than {} x train.micro_batch = {}; use {}, or a multiple of it",
+        c.train.global_batch, count(ranks, "rank"), micro_batch, ranks * micro_batch);
   }
   const std::int64_t per_pass = ranks * micro_batch;
+  const std::int64_t micro_batches = c.train.global_batch / per_pass;
   if (c.train.global_batch % per_pass != 0) {
     throw_user_error(
-        "train.global_batch = {} is not a multiple of {} ranks x train.micro_batch = {}; use a multiple of "
-        "{}",
-        c.train.global_batch, ranks, micro_batch, per_pass);
+        "train.global_batch = {} is not a multiple of {} x train.micro_batch = {}; use {} or {}, the nearest "
+        "multiples of {}",
+        c.train.global_batch, count(ranks, "rank"), micro_batch, micro_batches * per_pass,
+        (micro_batches + 1) * per_pass, per_pass);
   }
-  return static_cast<int>(c.train.global_batch / per_pass);
+  return static_cast<int>(micro_batches);
 }
 
 model::LlamaConfig read_model_config(const Config& c, const std::string& model_text) {

@@ -75,6 +75,9 @@ std::optional<FittingRun> find_fit(const FitQuestion& question);
 /// sixty-fourth; else 0.
 std::int64_t fitting_dp_room(const FitQuestion& question, std::int64_t most);
 
+/// All that fitting_checkpointing() chooses among: each recomputes more than the one before it, and needs less memory.
+std::vector<BlockCheckpointing> checkpointing_levels(const model::Model& model);
+
 /// The least recomputation with which it fits: norms and activation functions, then feed-forwards, then whole
 /// blocks, block by block from the first one on, whose tensors live longest. Whole blocks where nothing fits.
 BlockCheckpointing fitting_checkpointing(const FitQuestion& question);

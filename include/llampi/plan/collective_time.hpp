@@ -63,10 +63,13 @@ struct GroupShape {
   int most_on_a_node() const { return largest_node > 0 ? largest_node : (ranks + nodes - 1) / nodes; }
   int fewest_on_a_node() const { return smallest_node > 0 ? smallest_node : ranks / nodes; }
 };
-GroupShape shape_of(const std::vector<int>& members, int ranks_per_node);
+/// @param node_of_rank the node of each rank of the world
+GroupShape shape_of(const std::vector<int>& members, const std::vector<int>& node_of_rank);
 
 /// @param whole_bytes of what every rank has in the end, or of what each rank has before its reduction
 Phases all_gather_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route);
+/// The gather's phases in reverse. Over two levels, ranks of a node whose size does not divide the group sum in two rounds, each with its
+/// own latency: their workspace holds floor(ranks / ranks of the node) parts, and some of them have one more (comm/levels: rounds).
 Phases reduce_scatter_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route);
 /// A reduce-scatter and an all-gather.
 Phases all_reduce_phases(const NetworkSpeed& network, GroupShape group, double whole_bytes, Route route);

@@ -4,12 +4,12 @@
 // to_json() gives one object. Sizes are integers, in bytes where the key contains "bytes"; per rank, and the same on
 // every rank:
 //
-//   device, ranks, ranks_per_node, nodes, threads_per_rank
-//       what was asked for
+//   device, ranks, ranks_per_node, nodes, node_ranks, threads_per_rank
+//       what was asked for; ranks_per_node is the most of any node, node_ranks the ranks of each where they were given one by one, else null
 //   strategy, shard_ranks, replicas, groups
 //       ranks of a shard group, number of such groups, both written out for people
-//   micro_batch, seq_len, micro_batches
-//       sequences, tokens, micro-batches of a step
+//   micro_batch, seq_len, micro_batches, global_batch
+//       sequences, tokens, micro-batches of a step; sequences of a step over all ranks
 //   param_dtype, compute_dtype, product_dtype ("fp8", or compute_dtype), fp8_scales ("tensor" or
 //   "block"; null without FP8), reduce_dtype, gradient_dtype, master_dtype, moment_dtype
 //   checkpointing, offload_residuals, recomputed, waiting, attention_workspace_bytes
@@ -46,7 +46,7 @@
 //            device_to_host_bytes}
 //       see Traffic
 //   predicted {flops_per_second, in_node_bytes_per_second, between_nodes_bytes_per_second, strategies [{strategy, fits,
-//              step_seconds, compute_seconds, waiting_seconds, tokens_per_second}]}
+//              step_seconds, compute_seconds, waiting_seconds, tokens_per_second}], impossible [{strategy, reason}]}
 //       of each strategy that these ranks can have, all else as it is; flops_per_second is null with --machine; the bandwidths are of a rank, in each direction, tokens
 //       of all ranks; fits is null where memory is not known. null where no speeds were given
 //   step_time {machine, step_seconds, product_seconds, attention_seconds, memory_bound_seconds, kernel_seconds,
@@ -68,6 +68,7 @@
 //       `live` are actions during which a buffer that is not kept holds something
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -114,10 +115,21 @@ struct Machine {
   std::int64_t memory_bytes = 0;               ///< of the device, for each rank; 0: not known
   std::int64_t host_memory_bytes = 0;          ///< of a node, its GPUs' memory not included; 0: not known
   int ranks = 1;
-  int ranks_per_node = 1;
+  int ranks_per_node = 1;  ///< the most
+  std::vector<int> node_ranks =
+      {};           ///< ranks of each node; empty: ranks_per_node, and on the last one the rest
   int threads = 1;  ///< per rank; workspaces depend on it
 
-  int nodes() const { return (ranks + ranks_per_node - 1) / ranks_per_node; }
+  int nodes() const {
+    return node_ranks.empty() ? (ranks + ranks_per_node - 1) / ranks_per_node
+                              : static_cast<int>(node_ranks.size());
+  }
+  /// Whether all nodes have as many ranks.
+  bool even() const {
+    return node_ranks.empty()
+               ? nodes() == 1 || ranks % ranks_per_node == 0
+               : std::ranges::all_of(node_ranks, [&](int n) { return n == node_ranks.front(); });
+  }
   std::string device_in_words() const;  ///< "an h100", "a GPU", or "a rank" on CPUs
   int most_ranks_on_a_node() const { return ranks < ranks_per_node ? ranks : ranks_per_node; }
 };
@@ -212,6 +224,7 @@ struct PlanReport {
   std::int64_t max_positions = 0;  ///< of the model
 
   /// Of a step, over all ranks.
+  std::int64_t global_batch() const { return batch.sequences * micro_batches * machine.ranks; }
   std::int64_t tokens() const { return batch.tokens() * micro_batches * machine.ranks; }
   /// Over all arenas.
   ArenaReport total() const;
@@ -245,8 +258,10 @@ fsdp::FitQuestion fit_question(const PlanReport& report, const model::Model& mod
 ConfigError does_not_fit(const PlanReport& report, const fsdp::CompiledModel& compiled,
                          const fsdp::FitQuestion& question);
 
-/// Tables for people.
+/// Tables for people: the job, whether it fits, its memory, and its time.
 std::string format_report(const PlanReport& report);
+/// More of them: dtypes, memory by purpose and arena, the busiest moment of a step, what is communicated.
+std::string format_details(const PlanReport& report);
 
 /// One line of JSON without its end.
 std::string to_json(const PlanReport& report);

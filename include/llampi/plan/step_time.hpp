@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "llampi/fsdp/compiled_model.hpp"
@@ -18,7 +19,7 @@ struct Speed {
   double flops_per_second =
       0;  ///< of a step's forward and backward passes; what a run reports as MFU times the device's peak
   NetworkSpeed network;
-  int ranks_per_node = 1;
+  std::vector<int> node_of_rank;  ///< of the ranks of the world
   Route route = Route::two_levels;
   /// Of what a step computes, instead of flops_per_second: costs_of() a machine.
   std::optional<Terms> costs = {};
@@ -40,7 +41,11 @@ struct StrategyTime {
   fsdp::Strategy strategy = fsdp::Strategy::full_shard;
   std::optional<bool> fits;  ///< none: not known
   StepTime time;
+  std::string impossible = {};  ///< why these ranks cannot have it, in a sentence; empty: they can
 };
+
+/// Whether it is a layer's forward or backward pass, or a recomputation.
+bool is_of_layer(const fsdp::Action& action);
 
 /// Of each action of the step what it takes, nothing else under way. Layers share Model::flops_per_token() in proportion
 /// to their matrices, a backward pass being two forwards; what only moves memory of the device (casts, sums, norm, update)

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "llampi/fsdp/engine.hpp"
 #include "llampi/model/model.hpp"
@@ -13,8 +14,9 @@ namespace llampi::train {
 
 struct RunShape {
   int ranks = 1;
-  int ranks_per_node = 0;  ///< rank r is on node r / ranks_per_node; 0: all on one node
-  int threads = 0;         ///< per rank; 0: as the configuration says
+  int ranks_per_node = 0;            ///< rank r is on node r / ranks_per_node; 0: all on one node
+  std::vector<int> node_ranks = {};  ///< where nodes differ, the ranks of each: as many as `ranks` together
+  int threads = 0;                   ///< per rank; 0: as the configuration says
   Hardware hardware = Hardware::cpu;
   std::int64_t memory_bytes = 0;       ///< of the GPU of a rank; 0: not known
   std::string gpu = "this GPU";        ///< in messages
@@ -22,8 +24,14 @@ struct RunShape {
   std::int64_t host_memory_bytes = 0;  ///< of a node with GPUs; 0: not known
 };
 
+/// With automatic values replaced by the resulting numbers; ranks_per_node is the most of any node then.
+RunShape resolved(RunShape shape, const Config& config);
+/// The node of each rank. @param shape resolved
+std::vector<int> nodes_of_ranks(const RunShape& shape);
+
 struct CompiledRun {
-  RunShape shape;  ///< with automatic values replaced by the resulting numbers
+  RunShape shape;  ///< resolved
+  std::vector<int> node_of_rank;
   std::unique_ptr<model::Model> model;
   std::unique_ptr<device::OperationSizes> sizes;
   fsdp::DeviceMesh groups;

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where buffers lie, given when they hold something.
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <vector>
 
 #include "llampi/fsdp/placement.hpp"
 
@@ -10,8 +12,8 @@ namespace {
 
 constexpr std::int64_t kBufferAlignment = 256;
 
+/// Of buffers that are not persistent.
 bool alive_together(const Buffer& a, const Buffer& b) {
-  if (a.persistent || b.persistent) return true;
   std::size_t i = 0, j = 0;
   while (i < a.live.size() && j < b.live.size()) {
     if (a.live[i].last < b.live[j].first) {
@@ -25,20 +27,30 @@ bool alive_together(const Buffer& a, const Buffer& b) {
   return false;
 }
 
-/// The lowest offset at which `buffer` meets none of `placed`.
-std::int64_t lowest_free(const Buffer& buffer, const std::vector<const Buffer*>& placed) {
-  std::vector<const Buffer*> others;
-  for (const auto* other : placed) {
-    if (other->arena == buffer.arena && alive_together(*other, buffer)) others.push_back(other);
+/// Buffers that are not persistent, with the offsets they have in one arena.
+class PlacedBuffers {
+ public:
+  /// The lowest offset, `start` or higher, at which `buffer` meets none of them.
+  std::int64_t lowest_free(const Buffer& buffer, std::int64_t start) const {
+    std::int64_t offset = start;
+    for (const auto& [begin, end, other] : by_offset_) {
+      if (offset + buffer.bytes <= begin) break;  // and so it is with all that follow
+      if (end > offset && alive_together(*other, buffer)) offset = end;
+    }
+    return offset;
   }
-  std::sort(others.begin(), others.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
-  std::int64_t offset = 0;
-  for (const auto* other : others) {
-    if (offset + buffer.bytes <= other->offset) break;
-    offset = std::max(offset, other->offset + in_arena(other->bytes));
+  void add(const Buffer& buffer) {
+    const Placed placed{buffer.offset, buffer.offset + in_arena(buffer.bytes), &buffer};
+    by_offset_.insert(std::ranges::upper_bound(by_offset_, placed.begin, {}, &Placed::begin), placed);
   }
-  return offset;
-}
+
+ private:
+  struct Placed {
+    std::int64_t begin, end;
+    const Buffer* buffer;
+  };
+  std::vector<Placed> by_offset_;
+};
 
 /// For how many actions a buffer is needed.
 std::int64_t live_length(const Buffer& buffer) {
@@ -65,13 +77,17 @@ Placement place_by(Program& program, const Weight& weight) {
     return !x.persistent && weight(x) > weight(y);
   });
   Placement placement{std::vector<std::int64_t>(program.buffers.size())};
-  std::vector<const Buffer*> placed;
+  std::array<PlacedBuffers, kArenas> placed;
+  ArenaBytes persistent_end{};
   for (const auto index : order) {
     auto& buffer = program.buffers[index];
-    auto& end = placement.arena_bytes[static_cast<std::size_t>(buffer.arena)];
-    buffer.offset = placement.offsets[index] = buffer.persistent ? end : lowest_free(buffer, placed);
+    const auto arena = static_cast<std::size_t>(buffer.arena);
+    auto& end = placement.arena_bytes[arena];
+    if (buffer.persistent) persistent_end[arena] = end + in_arena(buffer.bytes);
+    buffer.offset = placement.offsets[index] =
+        buffer.persistent ? end : placed[arena].lowest_free(buffer, persistent_end[arena]);
     end = std::max(end, buffer.offset + in_arena(buffer.bytes));
-    placed.push_back(&buffer);
+    if (!buffer.persistent) placed[arena].add(buffer);
   }
   return placement;
 }

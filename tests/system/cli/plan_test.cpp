@@ -72,7 +72,7 @@ TEST_F(Plan, SaysWhatARunSays) {
                                   " --log.plan=true --train.steps=1 --data.train=tokens.h5 --run.dir=run" +
                                   std::to_string(options.size()));
     ASSERT_EQ(ran.status, 0) << ran.err;
-    const Ending planned = run("plan --ranks=3 " + both);
+    const Ending planned = run("plan --details --ranks=3 " + both);
     ASSERT_EQ(planned.status, 0) << planned.err;
     const std::string first = "memory per rank, planned for a step:\n";
     const auto begin = ran.out.find(first), end = ran.out.find("\noutput:");
@@ -296,7 +296,7 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
   EXPECT_EQ(h100["fits"], true);
   EXPECT_EQ(json("--memory 3.5")["device_memory_bytes"], std::int64_t{7} << 29);
 
-  const std::string table = plan("--ranks 2 --device h100").out;
+  const std::string table = plan("--details --ranks 2 --device h100").out;
   EXPECT_THAT(table,
               HasSubstr("gathered in bfloat16, computed with in bfloat16; gradients reduced in float32, "
                         "kept in float32; master parameters in float32, moments in float32\n"));
@@ -305,7 +305,7 @@ TEST_F(Plan, OfAGpuHasItsSizesAndWhatElseItTakes) {
               ContainsRegex("\n  NCCL's communicators +[0-9.]+ MiB +, an estimate, not measured yet\n"));
   EXPECT_THAT(table, ContainsRegex("\nfits: needs about [0-9.]+ [MG]iB per GPU, h100 has 79.65 GiB\n"));
   EXPECT_THAT(plan("--ranks 2 --device cuda").out, ContainsRegex("\nneeds about [0-9.]+ [MG]iB per GPU\n"));
-  EXPECT_THAT(plan("--ranks 2").out, Not(HasSubstr("CUDA")));
+  EXPECT_THAT(plan("--details --ranks 2").out, Not(HasSubstr("CUDA")));
 }
 
 // Bytes that gradients in bfloat16 would save, and ranks between which sums have no order, are no way out.
@@ -517,13 +517,78 @@ TEST_F(Plan, OfTheLlamasThatComeWithTheProgram) {
   EXPECT_THAT(spaces(page), HasSubstr(spaces(refusal)));
 }
 
+TEST_F(Plan, RefusesAGlobalBatchThatRanksCannotDivideAndNamesTheNearest) {
+  expect_refused(
+      "--ranks 5",
+      "train.global_batch = 24 is not a multiple of 5 ranks x train.micro_batch = 2; use 20 or 30, the nearest "
+      "multiples of 10");
+  expect_refused(
+      "--ranks 13",
+      "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; use 26, or a multiple of it");
+}
+
+TEST_F(Plan, PutsRanksOnUnevenNodes) {
+  const auto uneven = json("--per-node 3,2,1");
+  EXPECT_EQ(uneven["ranks"], 6);
+  EXPECT_EQ(uneven["nodes"], 3);
+  EXPECT_EQ(uneven["ranks_per_node"], 3);
+  EXPECT_EQ(uneven["node_ranks"], (std::vector<int>{3, 2, 1}));
+  EXPECT_EQ(json("--ranks 6 --per-node 3")["node_ranks"], nullptr);
+  EXPECT_THAT(plan("--per-node 3,2,1").out,
+              HasSubstr("6 ranks, 3 nodes of 3, 2, 1: the same number on each is faster\n"));
+  const auto predicted = [&](const std::string& nodes) {
+    return json(nodes + " --tflops 0.001 --in-node-gb-s 1 --network-gb-s 0.1")["predicted"];
+  };
+  EXPECT_GT(predicted("--per-node 3,2,1")["strategies"][0]["waiting_seconds"],
+            predicted("--ranks 6 --per-node 3")["strategies"][0]["waiting_seconds"]);
+  // Why a strategy has no row is said.
+  EXPECT_EQ(predicted("--per-node 3,2,1")["impossible"][0]["strategy"], "hybrid_shard");
+  EXPECT_THAT(
+      plan("--ranks 2 --tflops 1 --in-node-gb-s 1").out,
+      ContainsRegex("\n  hybrid_shard +not possible: fsdp.shard_group_size = node needs several nodes"));
+  expect_refused("--ranks 5 --per-node 3,2,1",
+                 "--ranks 5 is not the sum of --per-node 3,2,1, which is 6; leave --ranks out");
+  expect_refused(
+      "--per-node 3,0",
+      "per-node = 3,0 (command line) is not known; use a number of ranks, or the ranks of each node as in 8,8,4");
+}
+
+TEST_F(Plan, TunesAConfigurationAndWritesANewFile) {
+  const std::string options = "--ranks 2 --threads 1 --machine workstation-2-cores --tune ";
+  const Ending tuned = plan(options + "--output tuned.ini");
+  ASSERT_EQ(tuned.status, 0) << tuned.err;
+  EXPECT_THAT(tuned.out, AllOf(HasSubstr(" candidates; "), HasSubstr("\n* full_shard "),
+                               HasSubstr("\ntuned.ini is the configuration with\n")));
+  const auto speed = [&](const std::string& config) {
+    const Ending ending =
+        run("plan --json --ranks 2 --threads 1 --machine workstation-2-cores --config " + config);
+    EXPECT_EQ(ending.status, 0) << ending.err;
+    const auto json = nlohmann::json::parse(ending.out);
+    EXPECT_EQ(json["global_batch"], 24) << "the curve stays the same";
+    return json["step_time"]["tokens_per_second"].get<double>();
+  };
+  EXPECT_GT(speed("tuned.ini"), speed("run.ini"));
+  expect_refused(options + "--output run.ini",
+                 "run.ini already exists and is not replaced by --tune: name another file");
+  // What is on the command line is kept.
+  const Ending kept = plan(options + "--fsdp.strategy=shard_grad_op --train.micro_batch=2");
+  EXPECT_THAT(kept.out, AllOf(HasSubstr("\n  shard_grad_op "), Not(HasSubstr("no_shard")),
+                              Not(HasSubstr("--train.micro_batch"))));
+  expect_refused("--tune", "--tune needs the speed of the machine; add --machine");
+  expect_refused("--output x.ini", "--output needs --tune");
+  expect_refused("--tune-precision", "--tune-precision needs --tune");
+  expect_refused("--ranks 5 --machine workstation-2-cores --tune",
+                 "--tune keeps train.global_batch = 24, which cannot be divided among 5 ranks; use 20 or 25");
+  EXPECT_THAT(plan(options + "--memory 0.0626").err, HasSubstr("candidates fits: they need at least "));
+  const auto object = json("--ranks 2 --threads 1 --machine workstation-2-cores --tune");
+  EXPECT_EQ(object["keys"].size(), object["changed"].size());
+  EXPECT_GE(object["best"][0]["tokens_per_second"], object["configured"]["tokens_per_second"]);
+  std::int64_t outcomes = object["timed"];
+  for (const auto& row : object["rejected"]) outcomes += row["count"].get<std::int64_t>();
+  EXPECT_EQ(outcomes, object["candidates"]);
+}
+
 TEST_F(Plan, RefusesWhatARunWouldRefuse) {
-  expect_refused("--ranks 5",
-                 "train.global_batch = 24 is not a multiple of 5 ranks x train.micro_batch = 2; use a "
-                 "multiple of 10");
-  expect_refused("--ranks 13",
-                 "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; make it a "
-                 "multiple of that");
   expect_refused("--data.seq_len=65",
                  "data.seq_len = 65 is larger than max_position_embeddings = 64 of model");
   expect_refused(
@@ -562,7 +627,9 @@ TEST_F(Plan, RefusesWrongOptions) {
   expect_refused("--ranks 0",
                  "ranks = 0 (command line) is out of range; it must be at least 1 and at most 65536");
   expect_refused("--ranks two", "ranks = two (command line) is not a whole number");
-  expect_refused("--per-node=-1", "per-node = -1 (command line) is out of range; it must be at least 0");
+  expect_refused(
+      "--per-node=-1",
+      "per-node = -1 (command line) is not known; use a number of ranks, or the ranks of each node as in 8,8,4");
   expect_refused("--threads=-1", "threads = -1 (command line) is out of range; it must be at least 0");
   expect_refused("--rank 2", "unknown option --rank on the command line; did you mean --ranks?");
   expect_refused("more", "unexpected argument \"more\"; options are written --section.key=value");

@@ -78,13 +78,14 @@ TEST(CollectiveTime, OneLevelIsAllThereIs) {
 
 TEST(CollectiveTime, AGroupKnowsItsNodes) {
   const auto shape = [](const std::vector<int>& members) {
-    const GroupShape group = shape_of(members, 4);
+    const GroupShape group = shape_of(members, {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3});
     return std::pair(group.ranks, group.nodes);
   };
   EXPECT_EQ(shape({0, 1, 2, 3}), std::pair(4, 1));
   EXPECT_EQ(shape({0, 4, 8, 12}), std::pair(4, 4));
   EXPECT_EQ(shape({2, 3, 6, 7}), std::pair(4, 2));
-  const GroupShape uneven = shape_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, 8);  // 8 and 4
+  const GroupShape uneven =
+      shape_of({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}, {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1});
   EXPECT_EQ(uneven.most_on_a_node(), 8);
   EXPECT_EQ(uneven.fewest_on_a_node(), 4);
 }
@@ -98,6 +99,24 @@ TEST(CollectiveTime, UnevenNodesTakeTheTimeOfTheSlower) {
   ASSERT_EQ(phases.size(), 2U);
   expect_phase(phases[0], Resource::between_nodes, 2e-3 + 4e-5, 4 * part / 4 / 10e9);
   expect_phase(phases[1], Resource::in_node, 1e-3 + 7e-5, 7 * 2 * part / 100e9);
+}
+
+// A rank of the 8 sums up to 2 of the 10 parts, and its workspace holds one: a second round, with the latency and the messages of one more.
+TEST(CollectiveTime, UnevenNodesSumInTwoRounds) {
+  const NetworkSpeed network = round_numbers();
+  const GroupShape uneven{10, 2, 8, 2};
+  const double part = kBytes / 10;
+  const Phases phases = reduce_scatter_phases(network, uneven, kBytes, Route::two_levels);
+  ASSERT_EQ(phases.size(), 3U);
+  expect_phase(phases[0], Resource::in_node, 1e-3 + 7e-5, 7 * part / 100e9);
+  expect_phase(phases[1], Resource::in_node, 1e-3 + 7e-5, 7 * part / 100e9);
+  expect_phase(phases[2], Resource::between_nodes, 2e-3 + 4e-5, 4 * part / 4 / 10e9);
+  const double gather = seconds(all_gather_phases(network, uneven, kBytes, Route::two_levels));
+  EXPECT_NEAR(seconds(phases), gather + 1e-3 + 7e-5, 1e-12);
+  EXPECT_NEAR(seconds(all_reduce_phases(network, uneven, kBytes, Route::two_levels)),
+              seconds(phases) + gather, 1e-12);
+  // 12 ranks on nodes of 6, 4 and 2, which all divide them: one round.
+  EXPECT_EQ(reduce_scatter_phases(network, {12, 3, 6, 2}, kBytes, Route::two_levels).size(), 2U);
 }
 
 // Rows of collectives.csv, as `bench/smpi.sh BUILD FOLDER collectives` writes it with SimGrid 3.32. 2 %: all rows of two levels are

@@ -316,7 +316,7 @@ TEST(Report, JsonHoldsEveryNumber) {
 TEST(Report, TablesHoldWhatARunPrintsAndMore) {
   const auto [model, options, groups, compiled, report] =
       compile({"", 4, 2, with([](auto& o) { o.strategy = fsdp::Strategy::hybrid_shard; })});
-  const std::string text = format_report(report);
+  const std::string text = format_report(report) + format_details(report);
   std::istringstream plan(fsdp::format_memory(compiled.step));
   for (std::string line; std::getline(plan, line);) EXPECT_THAT(text, HasSubstr("  " + line + "\n"));
   EXPECT_THAT(text, HasSubstr("hybrid_shard on 4 ranks, 1 node\nshards 0 1 | 2 3; replicas 0 2 | 1 3\n"));

@@ -96,7 +96,7 @@ struct TimedStep {
     for (int rank = 0; rank < ranks; ++rank) nodes.push_back(rank / ranks_per_node);
     groups = fsdp::make_groups(strategy, nodes, shard_group_size);
     compiled = fsdp::compile_model(*model, options, groups, *device::make_cpu_sizes(1));
-    speed.ranks_per_node = ranks_per_node;
+    speed.node_of_rank = nodes;
     speed.flops_per_second = 1e9;
     speed.network.in_node = {10e9, 1e-6};
     speed.network.between_nodes = {1e9, 1e-5};

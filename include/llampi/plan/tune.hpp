@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which options make a step fastest, of those that fit: the search of `llampi plan --tune`.
+//
+// A candidate is a value for everything that is searched but recomputation: of the levels of activation checkpointing, it has the least
+// that fits. Each is compiled and timed, but for those that cannot be better:
+// - a step takes at least the time of what it computes (Bound), which is the same for all strategies and with all offloading, so levels
+//   with which that alone takes longer than the best step are left out, and with them what needs more memory than the others give;
+// - offloading adds copies, so it is left out where less of it fits with as little recomputation.
+// Both hold for the model of time of this part (step_time.hpp), so the result is that of trying everything.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llampi/fsdp/builder.hpp"
+#include "llampi/fsdp/groups.hpp"
+#include "llampi/plan/step_time.hpp"
+
+namespace llampi::plan {
+
+struct Sharding {
+  fsdp::Strategy strategy = fsdp::Strategy::full_shard;
+  int group_size = 0;  ///< of hybrid strategies: ranks of a shard group; 0: those of a node
+  bool optimizer_over_replicas = false;
+
+  bool operator==(const Sharding&) const = default;
+};
+
+struct Offloading {
+  bool optimizer = false, params = false;  ///< params: with the optimizer
+  bool host_step = false;
+  bool residuals = false;
+
+  bool any() const { return optimizer || params || residuals; }
+  /// Whether `other` offloads these and more, and updates in the same place: its steps copy as much, or more.
+  bool is_part_of(const Offloading& other) const {
+    const bool same_place = !optimizer || host_step == other.host_step;
+    return same_place && optimizer <= other.optimizer && params <= other.params &&
+           residuals <= other.residuals;
+  }
+  bool operator==(const Offloading&) const = default;
+};
+
+/// What changes the numbers of a run.
+struct Numbers {
+  DType param = DType::float32;  ///< dtype of gathered parameters
+  bool fp8 = false;              ///< matrix products of the blocks
+
+  bool operator==(const Numbers&) const = default;
+};
+
+struct Choice {
+  Sharding sharding;
+  Numbers numbers;
+  std::int64_t micro_batch = 1;       ///< sequences
+  bool accumulate_unsharded = false;  ///< with several micro-batches in a step
+  Offloading offloading;
+  fsdp::BlockCheckpointing checkpointing;
+
+  bool operator==(const Choice&) const = default;
+};
+
+/// The values to try of each. What has only one is left as it is.
+struct TuneSpace {
+  std::vector<Sharding> shardings;
+  std::vector<Numbers> numbers;
+  std::vector<std::int64_t> micro_batches;
+  std::vector<bool> accumulate_unsharded;
+  std::vector<Offloading> offloadings;                  ///< no offloading first, if it may be chosen
+  std::vector<fsdp::BlockCheckpointing> checkpointing;  ///< each needs no more memory than those before it
+  std::int64_t sequences = 1;  ///< of a rank in a step: a micro-batch of as many is the only one
+
+  std::int64_t candidates() const;
+};
+
+struct TimedChoice {
+  Choice choice;
+  StepTime time;
+  std::int64_t needed_bytes = 0;       ///< of a device
+  std::int64_t host_needed_bytes = 0;  ///< of a node with GPUs
+  bool fits = true;
+};
+
+/// What a choice would need, and, on request, take.
+struct Trial {
+  bool fits_on_device = true, fits_on_host = true;
+  std::int64_t needed_bytes = 0;  ///< of a device
+  /// Seconds that a step takes at least, if there were all the memory that it could use.
+  std::function<double()> at_least;
+  std::function<TimedChoice()> time;  ///< of a choice that fits
+
+  bool fits() const { return fits_on_device && fits_on_host; }
+};
+/// @throws UserError for what a run would refuse, or a machine file cannot predict
+using Try = std::function<Trial(const Choice&)>;
+/// Seconds of what a step of the choice computes, whatever its sharding and its offloading; the more the more is recomputed. Asked often:
+/// answers must be quick.
+using Bound = std::function<double(const Choice&)>;
+
+enum class Rejection : std::uint8_t { impossible, device_memory, host_memory, offload_not_needed, slower };
+const char* to_string(Rejection rejection);
+
+struct Tuning {
+  std::vector<TimedChoice> timed;  ///< all that fit and were timed, the fastest first
+  /// Of each strategy, candidates that were not timed.
+  std::map<Rejection, std::map<fsdp::Strategy, std::int64_t>> rejected;
+  std::map<fsdp::Strategy, std::string> impossible;  ///< the first reason of each
+  std::int64_t candidates = 0;
+  std::int64_t least_needed_bytes = 0;  ///< of a device, over all candidates, where nothing fits
+
+  /// The fastest of each sharding that was timed, `most` at most.
+  std::vector<TimedChoice> best(std::size_t most) const;
+};
+
+/// Of those that are within a thousandth of the fastest, the first is the one that needs least memory.
+Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choice);
+
+/// "hybrid_shard of 4, optimizer over replicas".
+std::string to_string(const Sharding& sharding);
+/// "none", "optimizer (host step), residuals".
+std::string to_string(const Offloading& offloading);
+
+/// A table of the best few and, where there is one, of the configured; then how many candidates were rejected, and why.
+/// @param tokens of a step, over all ranks
+/// @param memory_bytes of a device; 0: not known
+std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
+                          std::int64_t memory_bytes);
+
+/// A key of the configuration with the value that was found, and the one it had.
+struct TunedKey {
+  std::string key, value, before;
+};
+/// One line of JSON without its end:
+///   candidates, timed        numbers of them
+///   rejected [{reason, strategy, count}], impossible [{strategy, reason}]
+///   best [{strategy, shard_group_size (0: the ranks of a node), shard_optimizer_over_replicas, micro_batch, accumulate_unsharded,
+///          checkpointing, offloaded, param_dtype, fp8, step_seconds, exposed_seconds, tokens_per_second, needed_bytes,
+///          host_needed_bytes, fits}], the first of each sharding
+///   configured               as a row of best; null if it cannot be had
+///   keys {key: value}        to set
+///   changed {key: value}     what they were
+///   notes                    sentences
+/// @param tokens of a step, over all ranks
+std::string to_json(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
+                    const std::vector<TunedKey>& keys, const std::vector<std::string>& notes);
+
+}  // namespace llampi::plan

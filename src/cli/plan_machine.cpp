@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_machine.hpp"
+
+#include <algorithm>
+
+#include "llampi/core/error.hpp"
+#include "llampi/device/gpu.hpp"
+
+namespace llampi::cli {
+namespace {
+
+/// Null where it is not one that is known.
+const device::KnownGpu* known_gpu(const std::string& device) {
+  const auto known = device::known_gpus();
+  const auto found = std::ranges::find(known, device, &device::KnownGpu::key);
+  return found == known.end() ? nullptr : &*found;
+}
+
+constexpr double kInNodeLatency = 3e-6;  // seconds
+constexpr double kLatency = 5e-6;        // likewise, between nodes
+
+/// The links of a rank: the machine's, but for what is given.
+plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& machine,
+                              const std::optional<plan::MachineSpeed>& figures) {
+  const int per_node = machine.most_ranks_on_a_node();
+  const auto has = [&](const char* key) { return figures && figures->find(key) != nullptr; };
+  const std::string asks = figures ? "--machine " + r.machine : "--tflops";
+  if (per_node > 1 && r.in_node_gb_s == 0 && !has("in_node_gb_s"))
+    throw_user_error("{} with several ranks on a node needs the speed of their links; add --in-node-gb-s",
+                     asks);
+  if (machine.nodes() > 1 && r.network_gb_s == 0 && !has("network_gb_s"))
+    throw_user_error("{} with several nodes needs the speed of their network; add --network-gb-s", asks);
+  const auto value = [&](double given, const char* key, double otherwise) {
+    return given > 0 || !figures ? given : figures->value_or(key, otherwise);
+  };
+  plan::NetworkSpeed network;
+  network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9, kInNodeLatency};
+  network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / per_node, r.latency_us * 1e-6};
+  if (figures) {
+    network.in_node.latency_seconds = figures->value_or("in_node_latency_us", kInNodeLatency * 1e6) * 1e-6;
+    network.seconds_per_message = figures->value_or("message_us", network.seconds_per_message * 1e6) * 1e-6;
+    network.bandwidth_reached = figures->value_or("bandwidth_reached", network.bandwidth_reached);
+    if (r.latency_us == 0)
+      network.between_nodes.latency_seconds = figures->value_or("network_latency_us", kLatency * 1e6) * 1e-6;
+  } else if (r.latency_us == 0) {
+    network.between_nodes.latency_seconds = kLatency;
+  }
+  return network;
+}
+
+}  // namespace
+
+std::vector<std::string> planned_devices() {
+  std::vector<std::string> names = {kAsConfigured, "cpu", "cuda"};
+  for (const auto& gpu : device::known_gpus()) {
+    if (names.back() != gpu.key) names.emplace_back(gpu.key);
+  }
+  return names;
+}
+
+plan::Machine machine_of(const MachineRequest& r, const train::Config& config, train::RunShape& shape) {
+  plan::Machine machine;
+  machine.device = r.device;
+  if (machine.device == kAsConfigured && !r.machine.empty()) {
+    machine.device = plan::read_machine(r.machine).device;
+    const auto names = planned_devices();
+    if (std::ranges::find(names, machine.device) == names.end()) machine.device = "cuda";
+  } else if (machine.device == kAsConfigured)
+    machine.device = config.run.device == device::DeviceChoice::cuda ? "cuda" : "cpu";
+  if (machine.device != "cpu") machine.backend = comm::Backend::nccl;
+  if (const auto* gpu = known_gpu(machine.device)) machine.memory_bytes = gpu->memory_bytes;
+  if (r.memory_gib > 0) machine.memory_bytes = static_cast<std::int64_t>(r.memory_gib * 0x1p30);
+  shape.memory_bytes = machine.memory_bytes;
+  if (machine.backend != comm::Backend::nccl) return machine;
+  shape.hardware = train::Hardware::gpu;
+  shape.host_memory_bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
+  if (const auto* gpu = known_gpu(machine.device)) {
+    shape.gpu = machine.device;
+    shape.gpu_major = gpu->major;
+    shape.gpu_minor = gpu->minor;
+  }
+  return machine;
+}
+
+void place_ranks(const MachineRequest& r, const train::RunShape& shape, plan::Machine& machine) {
+  machine.ranks = shape.ranks;
+  machine.ranks_per_node = shape.ranks_per_node;
+  machine.node_ranks = shape.node_ranks;
+  machine.threads = shape.threads;
+  const auto bytes = static_cast<std::int64_t>(r.host_memory_gib * 0x1p30);
+  if (bytes == 0) return;
+  if (machine.backend == comm::Backend::nccl) {
+    if (machine.memory_bytes == 0)
+      throw_user_error("--host-memory needs to know the GPUs too; add --memory, or name them with --device");
+    machine.host_memory_bytes = bytes;
+  } else if (machine.memory_bytes == 0) {  // on CPUs it is the ranks' only memory
+    machine.memory_bytes = bytes / machine.most_ranks_on_a_node();
+  } else {
+    throw_user_error("--memory and --host-memory are the same memory on CPUs; give one of them");
+  }
+}
+
+std::optional<Figures> figures_of(const MachineRequest& r, const plan::Machine& machine,
+                                  const train::Config& config, const std::vector<int>& node_of_rank) {
+  if (r.tflops == 0 && r.machine.empty()) {
+    if (r.tokens > 0) throw_user_error("--tokens needs the figures of a machine; add --machine");
+    if (r.in_node_gb_s > 0 || r.network_gb_s > 0)
+      throw_user_error(
+          "--in-node-gb-s and --network-gb-s need the speed of computation; add --tflops, or --machine");
+    return std::nullopt;
+  }
+  Figures figures;
+  if (!r.machine.empty()) {
+    figures.machine = plan::read_machine(r.machine);
+    const bool for_cpus = figures.machine->device == "cpu";
+    if (for_cpus != (machine.device == "cpu"))
+      throw_user_error("--machine {} has the figures of {}, but the plan is for --device {}; make them agree",
+                       r.machine, for_cpus ? "CPUs" : "GPUs", machine.device);
+    if (for_cpus)
+      figures.share = std::min(1.0, static_cast<double>(machine.threads) / figures.machine->cores);
+  }
+  figures.speed.flops_per_second = r.tflops * 1e12;
+  figures.speed.node_of_rank = node_of_rank;
+  figures.speed.cores_copy_messages = machine.backend == comm::Backend::mpi;
+  figures.speed.network = network_of(r, machine, figures.machine);
+  if (figures.machine)
+    figures.speed.host_link_bytes_per_second =
+        figures.machine->value_or("host_link_gb_s", fsdp::kHostBytesPerSecond / 1e9) * 1e9;
+  if (machine.backend == comm::Backend::nccl && config.run.attention != device::GpuAttention::own) {
+    figures.attention =
+        config.run.deterministic ? plan::AttentionKernels::deterministic : plan::AttentionKernels::any_order;
+  }
+  return figures;
+}
+
+TimedActions time_actions(const train::CompiledRun& run, const Figures& figures) {
+  return time_actions(run, run.options, figures);
+}
+
+TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
+                          const Figures& figures) {
+  TimedActions timed{.speed = figures.speed, .work = {}, .phases = {}};
+  if (figures.by_operation()) {
+    timed.work =
+        plan::work_of_step(*run.model, options, run.groups, run.compiled, *run.sizes, figures.attention);
+    timed.speed.costs = plan::costs_of(*figures.machine, figures.share, timed.work);
+  }
+  timed.phases = plan::action_phases(*run.model, options, run.groups, run.compiled, timed.speed, timed.work);
+  return timed;
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `llampi plan` knows of the machine that it plans for: its memory, its links, its speed.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "llampi/plan/machine.hpp"
+#include "llampi/plan/report.hpp"
+#include "llampi/plan/step_time.hpp"
+#include "llampi/train/compiled_run.hpp"
+
+namespace llampi::cli {
+
+inline constexpr const char* kAsConfigured = "auto";
+
+/// As options give it; 0: not given.
+struct MachineRequest {
+  std::string device = kAsConfigured;
+  double memory_gib = 0;
+  double host_memory_gib = 0;
+  std::string machine;
+  double tokens = 0;
+  double tflops = 0, in_node_gb_s = 0, network_gb_s = 0, latency_us = 0;
+};
+
+/// What may be given for the device.
+std::vector<std::string> planned_devices();
+
+/// Its device and memory, ranks left out; where it is a GPU, also in `shape`.
+plan::Machine machine_of(const MachineRequest& request, const train::Config& config, train::RunShape& shape);
+/// With the ranks of a run, and the memory of the host. @throws UserError for options that contradict each other
+void place_ranks(const MachineRequest& request, const train::RunShape& shape, plan::Machine& machine);
+
+/// What is known of the speed of ranks.
+struct Figures {
+  std::optional<plan::MachineSpeed> machine;
+  plan::Speed speed;
+  plan::AttentionKernels attention = plan::AttentionKernels::native;
+  double share = 1;  ///< of a node's cores, that a rank has
+
+  /// Whether each operation is counted.
+  bool by_operation() const { return machine && speed.flops_per_second == 0; }
+};
+
+/// None if no seconds are asked for. @throws UserError for figures that are missing
+std::optional<Figures> figures_of(const MachineRequest& request, const plan::Machine& machine,
+                                  const train::Config& config, const std::vector<int>& node_of_rank);
+
+/// The actions of a step with what they take.
+struct TimedActions {
+  plan::Speed speed;                   ///< with costs where each operation is counted
+  std::vector<plan::ActionWork> work;  ///< likewise
+  std::vector<plan::Phases> phases;
+};
+TimedActions time_actions(const train::CompiledRun& run, const Figures& figures);
+/// @param options of the run, but for the room for attention
+TimedActions time_actions(const train::CompiledRun& run, const fsdp::EngineOptions& options,
+                          const Figures& figures);
+
+}  // namespace llampi::cli

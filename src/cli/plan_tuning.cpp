@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/plan_tuning.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include "cli/keys.hpp"
+#include "cli/option_table.hpp"
+#include "llampi/core/text.hpp"
+#include "llampi/device/gpu.hpp"
+#include "llampi/fsdp/fit.hpp"
+#include "llampi/model/llama.hpp"
+
+namespace llampi::cli {
+namespace {
+
+constexpr int kMicroBatches = 4;  // of a step that is compiled: each more takes as long as the last of these
+constexpr std::int64_t kUsualGpuBytes = std::int64_t{80} << 30;
+
+bool on_gpu(const TuneQuestion& q) { return q.shape.hardware == train::Hardware::gpu; }
+
+std::vector<std::int64_t> divisors(std::int64_t number) {
+  std::vector<std::int64_t> all;
+  for (std::int64_t n = 1; n <= number; ++n) {
+    if (number % n == 0) all.push_back(n);
+  }
+  return all;
+}
+
+/// That lie inside nodes, or take whole nodes; the ranks of a node are 0.
+std::vector<int> group_sizes(const TuneQuestion& q) {
+  const plan::Machine& m = q.machine;
+  const int per_node = m.most_ranks_on_a_node();
+  std::vector<int> sizes;
+  for (const std::int64_t divisor : divisors(m.ranks)) {
+    const auto size = static_cast<int>(divisor);
+    if (size == 1 || size == m.ranks) continue;
+    const bool is_node = m.even() && size == per_node;
+    if (per_node % size == 0 || size % per_node == 0) sizes.push_back(is_node ? 0 : size);
+  }
+  return sizes;
+}
+
+std::vector<plan::Sharding> shardings(const TuneQuestion& q) {
+  const auto& f = q.config.fsdp;
+  std::vector<plan::Sharding> all;
+  for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
+    if (q.kept.contains("fsdp.strategy") && strategy != f.strategy) continue;
+    std::vector<int> sizes = {0};
+    if (fsdp::is_hybrid(strategy))
+      sizes = q.kept.contains("fsdp.shard_group_size") ? std::vector{f.shard_group_size.value_or(0)}
+                                                       : group_sizes(q);
+    std::vector<bool> over_replicas = {false};
+    if (fsdp::has_replicas(strategy) && q.machine.ranks > 1) {
+      over_replicas = {false, true};
+      if (q.kept.contains("fsdp.shard_optimizer_over_replicas"))
+        over_replicas = {f.shard_optimizer_over_replicas};
+    }
+    for (const int size : sizes) {
+      for (const bool over : over_replicas) all.push_back({strategy, size, over});
+    }
+  }
+  return all;
+}
+
+plan::Numbers configured_numbers(const TuneQuestion& q) {
+  return {q.config.fsdp.param_dtype.value_or(on_gpu(q) ? DType::bfloat16 : DType::float32),
+          q.config.fsdp.product_dtype == train::ProductDtype::fp8};
+}
+
+std::vector<plan::Numbers> numbers(const TuneQuestion& q) {
+  const plan::Numbers now = configured_numbers(q);
+  std::vector<plan::Numbers> all = {now};
+  if (!q.may_change_numbers) return all;
+  for (const DType param : {DType::float32, DType::bfloat16}) {
+    for (const bool fp8 : {false, true}) {
+      const bool kept = (q.kept.contains("fsdp.param_dtype") && param != now.param) ||
+                        (q.kept.contains("fsdp.product_dtype") && fp8 != now.fp8);
+      if (!kept && plan::Numbers{param, fp8} != now) all.push_back({param, fp8});
+    }
+  }
+  return all;
+}
+
+plan::Offloading configured_offloading(const train::Config& config) {
+  const auto& f = config.fsdp;
+  const bool optimizer = f.cpu_offload != train::CpuOffload::none;
+  return {.optimizer = optimizer,
+          .params = f.cpu_offload == train::CpuOffload::params,
+          .host_step = optimizer && f.offload_step == train::OffloadStep::host,
+          .residuals = config.activation.offload == train::ActivationOffload::residuals};
+}
+
+/// On CPUs host memory is all there is.
+std::vector<plan::Offloading> offloadings(const TuneQuestion& q, std::vector<std::string>& notes) {
+  const plan::Offloading now = configured_offloading(q.config);
+  if (!on_gpu(q)) return {now};
+  const auto kept = [&](const plan::Offloading& o) {
+    return (!q.kept.contains("fsdp.cpu_offload") ||
+            (o.optimizer == now.optimizer && o.params == now.params)) &&
+           (!q.kept.contains("fsdp.offload_step") || !o.optimizer || o.host_step == now.host_step) &&
+           (!q.kept.contains("activation.offload") || o.residuals == now.residuals);
+  };
+  std::vector<plan::Offloading> all;
+  for (const bool residuals : {false, true}) {
+    for (const auto& [optimizer, params, host_step] :
+         {std::tuple(false, false, false), std::tuple(true, false, false), std::tuple(true, false, true),
+          std::tuple(true, true, false), std::tuple(true, true, true)}) {
+      const plan::Offloading o{optimizer, params, host_step, residuals};
+      const bool host_is_known = q.machine.host_memory_bytes > 0 || !o.any() || o == now;
+      if (kept(o) && host_is_known) all.push_back(o);
+    }
+  }
+  if (q.machine.host_memory_bytes == 0)
+    notes.emplace_back("offloading was not tried: the memory of the host is not known; add --host-memory");
+  return all;
+}
+
+plan::TuneSpace space_of(const TuneQuestion& q, const model::Model& model, std::vector<std::string>& notes) {
+  plan::TuneSpace space;
+  space.shardings = shardings(q);
+  space.numbers = numbers(q);
+  space.sequences = q.config.train.global_batch / q.machine.ranks;
+  space.micro_batches = divisors(space.sequences);
+  if (q.kept.contains("train.micro_batch") && q.config.train.micro_batch)
+    space.micro_batches = {*q.config.train.micro_batch};
+  space.accumulate_unsharded = {false, true};
+  if (q.kept.contains("fsdp.accumulate"))
+    space.accumulate_unsharded = {q.config.fsdp.accumulate == train::GradientAccumulation::unsharded};
+  space.offloadings = offloadings(q, notes);
+  space.checkpointing = fsdp::checkpointing_levels(model);
+  if (q.kept.contains("activation.checkpointing") && q.config.activation.checkpointing)
+    space.checkpointing = {*q.config.activation.checkpointing};
+  return space;
+}
+
+train::Config with_choice(const TuneQuestion& q, const plan::Choice& choice) {
+  train::Config config = train::with_strategy(q.config, choice.sharding.strategy);
+  auto& f = config.fsdp;
+  if (fsdp::is_hybrid(choice.sharding.strategy)) {
+    f.shard_group_size.reset();
+    if (choice.sharding.group_size > 0) f.shard_group_size = choice.sharding.group_size;
+  }
+  f.shard_optimizer_over_replicas = choice.sharding.optimizer_over_replicas;
+  if (choice.numbers != configured_numbers(q)) {
+    f.param_dtype = choice.numbers.param;
+    f.product_dtype = choice.numbers.fp8 ? train::ProductDtype::fp8 : train::ProductDtype::automatic;
+  }
+  config.train.micro_batch = choice.micro_batch;
+  f.accumulate = choice.accumulate_unsharded ? train::GradientAccumulation::unsharded
+                                             : train::GradientAccumulation::sharded;
+  config.activation.checkpointing = choice.checkpointing;
+  if (choice.offloading == configured_offloading(q.config)) return config;
+  f.cpu_offload = choice.offloading.params      ? train::CpuOffload::params
+                  : choice.offloading.optimizer ? train::CpuOffload::optimizer
+                                                : train::CpuOffload::none;
+  f.offload_step = choice.offloading.host_step ? train::OffloadStep::host : train::OffloadStep::device;
+  config.activation.offload =
+      choice.offloading.residuals ? train::ActivationOffload::residuals : train::ActivationOffload::none;
+  return config;
+}
+
+/// Compiles and times choices. Steps of many micro-batches are compiled with few, and their time is continued.
+class Trials {
+ public:
+  explicit Trials(const TuneQuestion& question) : q_(question) {}
+
+  plan::Trial operator()(const plan::Choice& choice) const {
+    try {
+      const train::Config config = with_choice(q_, choice);
+      // Room for deterministic attention is decided last, by what is left.
+      const Run searched = compile(with_room(config, most_room() / 8), kMicroBatches);
+      plan::Trial trial;
+      const auto [needed, host_needed] = bytes_of(*searched);
+      trial.needed_bytes = needed;
+      trial.fits_on_device = fits(needed, q_.machine.memory_bytes);
+      trial.fits_on_host = fits(host_needed, q_.machine.host_memory_bytes);
+      trial.at_least = [this, config, searched] {
+        return time(config, *searched, with_most_room(searched->options)).seconds;
+      };
+      trial.time = [this, config, choice] {
+        plan::TimedChoice timed = measured(config, kMicroBatches);
+        timed.choice = choice;
+        return timed;
+      };
+      return trial;
+    } catch (const UserError& error) {
+      throw UserError(sentence_of(error));
+    }
+  }
+
+  /// Seconds of layers and optimizer, which are least with full_shard and the same with all offloading; 0 if full_shard cannot be had.
+  double computing(const plan::Choice& choice) const {
+    const auto key = std::tuple(choice.numbers.param, choice.numbers.fp8, choice.micro_batch,
+                                choice.accumulate_unsharded, choice.checkpointing.blocks);
+    const auto known = computing_.find(key);
+    if (known != computing_.end()) return known->second;
+    plan::Choice least = choice;
+    least.sharding = {};
+    least.offloading = {};
+    double seconds = 0;
+    try {
+      seconds = seconds_of_computing(with_choice(q_, least));
+    } catch (const UserError&) {
+      seconds = 0;  // a trial says why
+    }
+    return computing_[key] = seconds;
+  }
+
+  /// As a run would have it, with all its micro-batches.
+  plan::TimedChoice exactly(const train::Config& config) const {
+    return measured(config, config.train.global_batch);
+  }
+
+ private:
+  using Run = std::shared_ptr<const train::CompiledRun>;
+
+  double seconds_of_computing(const train::Config& config) const {
+    const Run run = compile(with_room(config, most_room() / 8), 2);
+    const TimedActions timed = time_actions(*run, with_most_room(run->options), q_.figures);
+    std::vector<double> of_micro_batch(static_cast<std::size_t>(run->options.micro_batches));
+    double sum = 0;
+    for (std::size_t i = 0; i < timed.phases.size(); ++i) {
+      const fsdp::Action& action = run->compiled.step.actions[i];
+      if (plan::is_of_layer(action)) {
+        of_micro_batch.at(static_cast<std::size_t>(action.micro_batch)) += plan::seconds(timed.phases[i]);
+      } else if (q_.figures.by_operation() && timed.work[i].optimizes) {
+        sum += plan::seconds_of(timed.work[i].amounts, *timed.speed.costs);
+      }
+    }
+    const std::int64_t more = micro_batches(config) - run->options.micro_batches;
+    return std::accumulate(of_micro_batch.begin(), of_micro_batch.end(), sum) +
+           static_cast<double>(more) * of_micro_batch.back();
+  }
+
+  plan::TimedChoice measured(const train::Config& config, std::int64_t most_micro_batches) const {
+    const auto run = compile(config, most_micro_batches);
+    const auto [needed, host_needed] = bytes_of(*run);
+    plan::TimedChoice timed{.choice = {},
+                            .time = time(config, *run, run->options),
+                            .needed_bytes = needed,
+                            .host_needed_bytes = host_needed};
+    timed.fits = fits(needed, q_.machine.memory_bytes) && fits(host_needed, q_.machine.host_memory_bytes);
+    timed.choice = {
+        .sharding = {run->options.strategy, run->options.shard_group_size,
+                     run->options.shard_optimizer_over_replicas},
+        .numbers = configured_numbers(q_),
+        .micro_batch = run->options.batch.sequences,
+        .accumulate_unsharded = run->options.accumulate_unsharded && run->options.micro_batches > 1,
+        .offloading = configured_offloading(config),
+        .checkpointing = run->options.checkpointing};
+    timed.choice.offloading.residuals = run->options.offload.residuals;
+    return timed;
+  }
+
+  static bool fits(std::int64_t needed, std::int64_t memory) { return memory == 0 || needed <= memory; }
+
+  std::int64_t most_room() const {
+    return (q_.machine.memory_bytes > 0 ? q_.machine.memory_bytes : kUsualGpuBytes) / 8;
+  }
+  train::Config with_room(train::Config config, std::int64_t bytes) const {
+    if (on_gpu(q_) && !q_.config.run.attention_workspace) config.run.attention_workspace = bytes >> 20;
+    return config;
+  }
+  fsdp::EngineOptions with_most_room(fsdp::EngineOptions options) const {
+    if (on_gpu(q_) && !q_.config.run.attention_workspace) options.batch.dp_room = most_room();
+    return options;
+  }
+  std::int64_t micro_batches(const train::Config& config) const {
+    return q_.config.train.global_batch / (q_.machine.ranks * config.train.micro_batch.value_or(1));
+  }
+  Run compile(train::Config config, std::int64_t most_micro_batches) const {
+    if (config.train.micro_batch && config.fsdp.sum_order == fsdp::SumOrder::any)
+      config.train.global_batch =
+          std::min(micro_batches(config), most_micro_batches) * q_.machine.ranks * *config.train.micro_batch;
+    return std::make_shared<const train::CompiledRun>(train::compile_run(config, q_.shape));
+  }
+  std::pair<std::int64_t, std::int64_t> bytes_of(const train::CompiledRun& run) const {
+    return {
+        plan::needed_bytes(q_.machine.backend, run.compiled.arena_bytes, run.groups, run.options.reduction),
+        plan::host_needed_bytes(q_.machine, run.compiled.arena_bytes)};
+  }
+  /// Of all its micro-batches.
+  /// @param run of the configuration, with a few of them
+  /// @param options of the run, with any room for attention
+  plan::StepTime time(const train::Config& config, const train::CompiledRun& run,
+                      const fsdp::EngineOptions& options) const {
+    plan::StepTime few = time_compiled(run, options);
+    const std::int64_t more =
+        config.train.micro_batch ? micro_batches(config) - run.options.micro_batches : 0;
+    if (more <= 0) return few;
+    const Run compiled = compile(with_room(config, run.options.batch.dp_room), run.options.micro_batches - 1);
+    fsdp::EngineOptions fewer_options = options;
+    fewer_options.micro_batches = compiled->options.micro_batches;
+    const plan::StepTime fewer = time_compiled(*compiled, fewer_options);
+    few.seconds += static_cast<double>(more) * (few.seconds - fewer.seconds);
+    few.compute_seconds += static_cast<double>(more) * (few.compute_seconds - fewer.compute_seconds);
+    return few;
+  }
+  plan::StepTime time_compiled(const train::CompiledRun& run, const fsdp::EngineOptions& options) const {
+    return plan::time_of_step(run.compiled.step.actions, time_actions(run, options, q_.figures).phases);
+  }
+
+  const TuneQuestion& q_;
+  mutable std::map<std::tuple<DType, bool, std::int64_t, bool, std::vector<fsdp::Checkpointing>>, double>
+      computing_;
+};
+
+void require_divisible(const TuneQuestion& q) {
+  const std::int64_t given = q.config.train.global_batch, ranks = q.machine.ranks;
+  if (given % ranks == 0) return;
+  const std::int64_t below = given / ranks * ranks;
+  throw_user_error("--tune keeps train.global_batch = {}, which cannot be divided among {} ranks; use {}{}",
+                   given, ranks, below > 0 ? fmt::format("{} or ", below) : "", below + ranks);
+}
+
+std::string nothing_fits(const TuneQuestion& q, const plan::Tuning& tuning) {
+  if (tuning.least_needed_bytes == 0 && !tuning.impossible.empty())
+    return fmt::format("none of {} candidates can be had: {}", tuning.candidates,
+                       tuning.impossible.begin()->second);
+  return fmt::format(
+      "none of {} candidates fits: they need at least {} per {}, which has {}; use more ranks, a shorter data.seq_len or "
+      "state in bfloat16{}",
+      tuning.candidates, format_bytes(tuning.least_needed_bytes), on_gpu(q) ? "GPU" : "rank",
+      format_bytes(q.machine.memory_bytes),
+      on_gpu(q) && q.machine.host_memory_bytes == 0 ? ", or allow offloading with --host-memory" : "");
+}
+
+}  // namespace
+
+TunedConfig tune_config(const TuneQuestion& q) {
+  require_divisible(q);
+  TunedConfig tuned;
+  const Trials trials(q);
+  try {
+    tuned.configured = trials.exactly(q.config);
+  } catch (const UserError& error) {
+    tuned.notes.push_back("the configuration as it is cannot be had: " + sentence_of(error));
+  }
+  const auto model = model::make_llama(model::LlamaConfig::read(q.config.model.config));
+  const plan::TuneSpace space = space_of(q, *model, tuned.notes);
+  tuned.tuning = plan::tune(
+      space, [&](const plan::Choice& choice) { return trials.computing(choice); }, std::cref(trials));
+  auto& timed = tuned.tuning.timed;
+  // The inputs of all micro-batches count only now.
+  for (; !timed.empty(); timed.erase(timed.begin())) {
+    tuned.config = with_choice(q, timed.front().choice);
+    const plan::Choice choice = timed.front().choice;
+    timed.front() = trials.exactly(tuned.config);
+    timed.front().choice = choice;
+    if (timed.front().fits) return tuned;
+  }
+  throw_user_error("{}", nothing_fits(q, tuned.tuning));
+}
+
+std::vector<plan::TunedKey> changed_keys(const train::Config& before, const train::Config& after) {
+  train::Config was = before, is = after;
+  const auto old_table = option_table(was), table = option_table(is);
+  std::vector<plan::TunedKey> changed;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const std::string value = value_text(table[i]), old = value_text(old_table[i]);
+    if (value != old) changed.push_back({table[i].key, value, old});
+  }
+  return changed;
+}
+
+}  // namespace llampi::cli

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "llampi/plan/tune.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "llampi/core/error.hpp"
+
+namespace llampi::plan {
+namespace {
+
+constexpr double kTie = 1.001;  // candidates this close to the fastest are as fast
+
+/// Candidates that differ in their offloading only.
+struct Family {
+  Choice plain;         ///< with the first offloading and the least recomputation
+  double at_least = 0;  ///< seconds of any of them
+};
+
+class Search {
+ public:
+  Search(const TuneSpace& space, const Bound& computing, const Try& try_choice)
+      : space_(space), computing_(computing), try_(try_choice) {}
+
+  Tuning run() {
+    tuning_.candidates = space_.candidates();
+    auto families = bounded_families();
+    std::ranges::stable_sort(families, {}, &Family::at_least);
+    for (const Family& family : families) search(family.plain);
+    std::ranges::stable_sort(tuning_.timed, {}, [](const TimedChoice& timed) { return timed.time.seconds; });
+    prefer_least_memory();
+    return std::move(tuning_);
+  }
+
+ private:
+  using Level = std::ptrdiff_t;  // of recomputation: an index
+
+  void reject(Rejection why, const Choice& choice) { ++tuning_.rejected[why][choice.sharding.strategy]; }
+  /// Nothing if it cannot be had.
+  std::optional<Trial> attempt(const Choice& choice) {
+    try {
+      return try_(choice);
+    } catch (const UserError& error) {
+      reject(Rejection::impossible, choice);
+      tuning_.impossible.emplace(choice.sharding.strategy, error.what());
+      return std::nullopt;
+    }
+  }
+  bool too_slow(double seconds) const { return best_ && seconds > *best_ * kTie; }
+
+  std::vector<Family> bounded_families() {
+    std::vector<Family> families;
+    for_each_family(space_, [&](Choice choice) {
+      choice.offloading = space_.offloadings.front();
+      choice.checkpointing = space_.checkpointing.front();
+      families.push_back({choice, computing_(choice)});
+    });
+    return families;
+  }
+
+  /// What fits, and with which level.
+  struct Fit {
+    Level level = 0;
+    Trial trial;
+  };
+
+  void search(Choice choice) {
+    std::vector<std::pair<Offloading, Level>> fitting;
+    for (const Offloading& offloading : space_.offloadings) {
+      choice.offloading = offloading;
+      // With as much recomputation as less offloading needs, it is slower than that.
+      Level end = std::ssize(space_.checkpointing);
+      for (const auto& [less, level] : fitting) {
+        if (less.is_part_of(offloading)) end = std::min(end, level);
+      }
+      const Level fast_end = end_of_fast_levels(choice);
+      const auto fit = least_that_fits(choice, std::min(end, fast_end),
+                                       end <= fast_end ? Rejection::offload_not_needed : Rejection::slower);
+      if (!fit) continue;
+      fitting.emplace_back(offloading, fit->level);
+      if (too_slow(fit->trial.at_least())) {
+        reject(Rejection::slower, choice);
+        continue;
+      }
+      tuning_.timed.push_back(fit->trial.time());
+      const double seconds = tuning_.timed.back().time.seconds;
+      best_ = std::min(best_.value_or(seconds), seconds);
+    }
+  }
+  /// Of the levels from the first one on that may be faster than the best.
+  Level end_of_fast_levels(Choice choice) const {
+    Level low = 0, high = std::ssize(space_.checkpointing);
+    while (best_ && low < high) {
+      const Level middle = low + (high - low) / 2;
+      choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(middle)];
+      if (too_slow(computing_(choice))) {
+        high = middle;
+      } else {
+        low = middle + 1;
+      }
+    }
+    return high;
+  }
+
+  /// The least of the levels before `end`. Rejects a choice that fits with none of them: what needs more memory than there is even
+  /// with the last of all levels for that, otherwise for `why`.
+  std::optional<Fit> least_that_fits(Choice& choice, Level end, Rejection why) {
+    const auto with = [&](Level level) {
+      choice.checkpointing = space_.checkpointing[static_cast<std::size_t>(level)];
+      return attempt(choice);
+    };
+    if (end == 0) {
+      reject(why, choice);
+      return std::nullopt;
+    }
+    auto most = with(end - 1);
+    if (!most) return std::nullopt;
+    if (!most->fits()) {
+      if (end == std::ssize(space_.checkpointing)) {
+        why = most->fits_on_device ? Rejection::host_memory : Rejection::device_memory;
+        auto& bytes = tuning_.least_needed_bytes;
+        bytes = bytes == 0 ? most->needed_bytes : std::min(bytes, most->needed_bytes);
+      }
+      reject(why, choice);
+      return std::nullopt;
+    }
+    Fit least{end - 1, std::move(*most)};
+    // Often none is needed; all before `low` are too few.
+    for (Level low = 0, middle = 0; low < least.level; middle = low + (least.level - low) / 2) {
+      auto trial = with(middle);
+      if (!trial) return std::nullopt;
+      if (trial->fits()) {
+        least = {middle, std::move(*trial)};
+        continue;
+      }
+      if (middle == 0 && too_slow(trial->at_least())) {
+        reject(Rejection::slower, choice);
+        return std::nullopt;
+      }
+      low = middle + 1;
+    }
+    return least;
+  }
+
+  void prefer_least_memory() {
+    auto& timed = tuning_.timed;
+    if (timed.empty()) return;
+    const auto ties_end = std::ranges::find_if(timed, [&](const TimedChoice& other) {
+      return other.time.seconds > timed.front().time.seconds * kTie;
+    });
+    const auto least = std::min_element(timed.begin(), ties_end, [](const auto& a, const auto& b) {
+      return a.needed_bytes < b.needed_bytes;
+    });
+    std::rotate(timed.begin(), least, least + 1);
+  }
+
+  template <class Visit>
+  static void for_each_family(const TuneSpace& space, const Visit& visit) {
+    for (const Sharding& sharding : space.shardings) {
+      for (const Numbers& numbers : space.numbers) {
+        for (const std::int64_t micro_batch : space.micro_batches) {
+          for (const bool unsharded : space.accumulate_unsharded) {
+            if (micro_batch == space.sequences && unsharded != space.accumulate_unsharded.front()) continue;
+            visit(Choice{.sharding = sharding,
+                         .numbers = numbers,
+                         .micro_batch = micro_batch,
+                         .accumulate_unsharded = unsharded,
+                         .offloading = {},
+                         .checkpointing = {}});
+          }
+        }
+      }
+    }
+  }
+
+  const TuneSpace& space_;
+  const Bound& computing_;
+  const Try& try_;
+  Tuning tuning_;
+  std::optional<double> best_;
+};
+
+}  // namespace
+
+std::int64_t TuneSpace::candidates() const {
+  std::int64_t ways = 0;
+  for (const std::int64_t micro_batch : micro_batches)
+    ways += micro_batch == sequences ? 1 : std::ssize(accumulate_unsharded);
+  return ways * std::ssize(shardings) * std::ssize(numbers) * std::ssize(offloadings);
+}
+
+std::vector<TimedChoice> Tuning::best(std::size_t most) const {
+  std::vector<TimedChoice> rows;
+  for (const TimedChoice& row : timed) {
+    const bool seen =
+        std::ranges::any_of(rows, [&](const auto& r) { return r.choice.sharding == row.choice.sharding; });
+    if (!seen && rows.size() < most) rows.push_back(row);
+  }
+  return rows;
+}
+
+Tuning tune(const TuneSpace& space, const Bound& computing, const Try& try_choice) {
+  return Search(space, computing, try_choice).run();
+}
+
+}  // namespace llampi::plan

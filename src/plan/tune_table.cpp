@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of tuning for people.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "llampi/core/text.hpp"
+#include "llampi/plan/tune.hpp"
+
+namespace llampi::plan {
+namespace {
+
+constexpr std::size_t kRows = 5;
+
+std::string tuned_row(const char* mark, const TimedChoice& row, double tokens) {
+  const Choice& c = row.choice;
+  const double waiting = row.time.waiting_seconds();
+  std::string text = fmt::format("{} {:<30}{:>6}{:>14.0f}{:>12}{:>8.1f}%  {}", mark, to_string(c.sharding),
+                                 c.micro_batch, tokens / row.time.seconds, format_bytes(row.needed_bytes),
+                                 100 * waiting / row.time.seconds, fsdp::to_string(c.checkpointing));
+  if (c.offloading.any()) text += "; offloaded: " + to_string(c.offloading);
+  if (c.accumulate_unsharded) text += "; gradients accumulated unsharded";
+  if (c.numbers.fp8) text += "; fp8";
+  if (!row.fits) text += "; does not fit";
+  return text + "\n";
+}
+
+std::string rejected_line(const Tuning& tuning, Rejection why) {
+  const auto found = tuning.rejected.find(why);
+  if (found == tuning.rejected.end()) return "";
+  std::int64_t sum = 0;
+  std::vector<std::string> parts;
+  for (const auto& [strategy, count] : found->second) {
+    sum += count;
+    parts.push_back(fmt::format("{} {}", fsdp::to_string(strategy), count));
+  }
+  return fmt::format("  {:>6} {}: {}\n", sum, to_string(why), fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+const char* to_string(Rejection rejection) {
+  switch (rejection) {
+    case Rejection::impossible:
+      return "cannot be had";
+    case Rejection::device_memory:
+      return "need more device memory than there is";
+    case Rejection::host_memory:
+      return "need more host memory than there is";
+    case Rejection::offload_not_needed:
+      return "offload more than they need to";
+    case Rejection::slower:
+      return "are slower than the best, or do not fit without recomputing more than that allows";
+  }
+  return "";
+}
+
+std::string to_string(const Sharding& sharding) {
+  std::string text = fsdp::to_string(sharding.strategy);
+  if (fsdp::is_hybrid(sharding.strategy))
+    text += sharding.group_size > 0 ? fmt::format(" of {}", sharding.group_size) : " of a node";
+  if (sharding.optimizer_over_replicas) text += ", ZeRO-1";
+  return text;
+}
+
+std::string to_string(const Offloading& offloading) {
+  std::vector<std::string> parts;
+  if (offloading.params) parts.emplace_back("params");
+  if (offloading.optimizer && !offloading.params) parts.emplace_back("optimizer");
+  if (offloading.host_step) parts.emplace_back("step on the host");
+  if (offloading.residuals) parts.emplace_back("residuals");
+  return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string format_tuning(const Tuning& tuning, const std::optional<TimedChoice>& configured, double tokens,
+                          std::int64_t memory_bytes) {
+  std::string text = fmt::format("  {:<30}{:>6}{:>14}{:>12}{:>9}  {}\n", "strategy", "batch", "tokens/s",
+                                 "memory", "exposed", "recomputed");
+  for (const TimedChoice& row : tuning.best(kRows)) text += tuned_row(" ", row, tokens);
+  if (configured) text += tuned_row("*", *configured, tokens);
+  text += fmt::format(
+      "predicted, the fastest found of each sharding; {}batch: sequences of a micro-batch; memory: of a device{}; exposed: share of the step "
+      "that waits for communication or copies\n",
+      configured ? "* as configured; " : "",
+      memory_bytes > 0 ? fmt::format(", which has {}", format_bytes(memory_bytes))
+                       : ", whose memory is not known (--memory), so nothing was rejected for it");
+  text += fmt::format("\n{} candidates; {} fit and were timed", tuning.candidates, std::ssize(tuning.timed));
+  if (tuning.rejected.empty()) return text + "\n";
+  text += "; of the others\n";
+  for (const Rejection why : {Rejection::device_memory, Rejection::host_memory, Rejection::impossible,
+                              Rejection::offload_not_needed, Rejection::slower})
+    text += rejected_line(tuning, why);
+  for (const auto& [strategy, reason] : tuning.impossible)
+    text += fmt::format("  {}: {}\n", fsdp::to_string(strategy), reason);
+  return text;
+}
+
+}  // namespace llampi::plan
