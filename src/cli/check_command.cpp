@@ -4,18 +4,21 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "cli/check_speed.hpp"
 #include "cli/commands.hpp"
 #include "cli/console.hpp"
 #include "cli/device_options.hpp"
 #include "cli/keys.hpp"
 #include "cli/options.hpp"
 #include "cli/ranks.hpp"
+#include "llampi/comm/agree.hpp"
 #include "llampi/comm/comm.hpp"
 #include "llampi/comm/common_failure.hpp"
 #include "llampi/comm/compute.hpp"
 #include "llampi/comm/exchange.hpp"
 #include "llampi/core/error.hpp"
 #include "llampi/core/text.hpp"
+#include "llampi/plan/machine.hpp"
 #include "llampi/selfcheck/check.hpp"
 #include "llampi/train/preflight.hpp"
 
@@ -35,8 +38,9 @@ With --config or any key of `llampi train`, on the ranks of the run, also checks
 this configuration depends on, and prints a line that begins with PASS, FAIL or SKIP for each check:
 whether all ranks have the same program and data, slow ranks and slow links by name, four steps on one
 batch with a finite and falling loss, equal replicas, memory, disk space for the planned checkpoints,
-and a checkpoint that is saved and loaded. Nothing of the run is changed. A line with FAIL says what is
-wrong, where, and what to do.
+and a checkpoint that is saved and loaded. With --machine also collectives and tokens/s against what
+`llampi plan` predicts. Nothing of the run is changed. A line with FAIL says what is wrong, where, and
+what to do.
 
 Exit status: 0 all checks passed, 1 a check failed, 2 invalid input.
 )";
@@ -46,6 +50,7 @@ struct CheckRequest {
   bool all = false;
   bool json = false;
   bool skip_arithmetic = false;
+  std::string machine;
 };
 
 std::vector<Option> output_options(CheckRequest& r) {
@@ -67,6 +72,12 @@ std::vector<Option> options_with_keys(CheckRequest& r) {
                      "with a configuration: do not compare tensors, which takes seconds to a minute",
                      {},
                      true});
+  options.push_back(
+      {"machine",
+       &r.machine,
+       "with a configuration: also compare collectives and tokens/s with what llampi plan --machine "
+       "predicts; a name that llampi plan --help lists, or a machine file",
+       {.name = "NAME|FILE"}});
   return options;
 }
 
@@ -118,6 +129,17 @@ nlohmann::ordered_json to_json(const train::PreflightFigures& f) {
           {"checkpoint_bytes", f.checkpoint_bytes},
           {"save_seconds", f.save_seconds},
           {"load_seconds", f.load_seconds}};
+}
+
+nlohmann::ordered_json to_json(const MachineComparison& compared) {
+  nlohmann::ordered_json collectives = nlohmann::ordered_json::array();
+  for (const auto& c : compared.collectives)
+    collectives.push_back({{"name", c.name},
+                           {"seconds", c.seconds},
+                           {"bus_gb_s", c.bus_rate},
+                           {"predicted_bus_gb_s", c.predicted_bus_rate}});
+  return {{"collectives", collectives},
+          {"predicted_tokens_per_second", compared.predicted_tokens_per_second}};
 }
 
 nlohmann::ordered_json to_json(const std::vector<train::PreflightCheck>& checks) {
@@ -186,6 +208,8 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
   const Log log = console_log(speaks, stderr);
   const train::Config config = resolve_on_rank_0(world, arguments, log, options_with_keys(r));
   const bool prints = speaks && !r.json;  // r is set on rank 0
+  const std::string machine = world.broadcast(r.machine, 0);
+  if (!machine.empty()) comm::agree(world, [&] { plan::read_machine(machine); });
   selfcheck::CheckResult arithmetic;
   std::vector<train::PreflightCheck> checks = {{"arithmetic", train::Verdict::skip, "as asked"}};
   if (!comm::broadcast_value(world, r.skip_arithmetic)) {
@@ -207,6 +231,14 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
   const train::ConfigTexts texts{to_ini(config), to_ini(train::Config()), key_of};
   const train::PreflightResult result = train::preflight(world, config, texts, options, log);
   checks.insert(checks.end(), result.checks.begin(), result.checks.end());
+  MachineComparison compared;
+  if (!machine.empty()) {
+    compared = compare_with_machine(world, config, machine, result.figures);
+    for (const auto& check : compared.checks) {
+      if (prints) print_check(check);
+      checks.push_back(check);
+    }
+  }
   const auto failed = std::count_if(checks.begin(), checks.end(),
                                     [](const auto& check) { return check.verdict == train::Verdict::fail; });
   if (speaks && r.json) {
@@ -214,6 +246,7 @@ int check_with_configuration(comm::World& world, const Arguments& arguments) {
     json["passed"] = failed == 0;
     json["checks"] = to_json(checks);
     json["figures"] = to_json(result.figures);
+    if (!machine.empty()) json["figures"].update(to_json(compared));
     print(json.dump() + "\n");
   }
   if (prints) print(failed == 0 ? "no check failed\n" : fmt::format("{} failed\n", count(failed, "check")));

@@ -88,8 +88,10 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
                     .shape = shape,
                     .attention = attention_of(config, compute.on_gpu()),
                     .rows = result.rows};
-  log.info("measuring steps");
-  measure_steps(bench);
+  if (settings.whole_steps) {
+    log.info("measuring steps");
+    measure_steps(bench);
+  }
   log.info("measuring collectives");
   measure_collectives(bench);
   if (settings.single) {

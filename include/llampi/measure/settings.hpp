@@ -7,10 +7,11 @@
 namespace llampi::measure {
 
 struct Settings {
-  int steps = 5;           ///< timed steps of each kind
-  double seconds = 0.2;    ///< that a single operation is repeated for
-  bool strategies = true;  ///< also steps with the other strategies that the ranks can have
-  bool single = true;      ///< also products, attention and memory-bound operations alone, at several shapes
+  int steps = 5;            ///< timed steps of each kind
+  double seconds = 0.2;     ///< that a single operation is repeated for
+  bool whole_steps = true;  ///< steps of the configured model
+  bool strategies = true;   ///< also steps with the other strategies that the ranks can have
+  bool single = true;       ///< also products, attention and memory-bound operations alone, at several shapes
   std::filesystem::path folder;  ///< in which a checkpoint is written, read and deleted; empty: none
 };
 

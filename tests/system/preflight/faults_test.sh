@@ -83,6 +83,30 @@ expect FAIL checkpoint "checkpoints/step-00000004.h5.*; look at the file system 
 rm -r other other.txt free
 expect_nothing_left
 
+# A machine whose figures are all as given: that is far slower than any, or far faster.
+machine() { # TFLOP/s and GB/s, microseconds
+    sed -E "s/(\"[a-z0-9_]*(tflops|gb_s)[a-z0-9_]*\": \{\"value\": )[0-9.]+/\1$1/; s/(_us\": \{\"value\": )[0-9.]+/\1$2/" \
+        "$source_dir/input/machines/workstation-2-cores.json" >other.json
+}
+machine 1e-5 10
+check on_two --machine other.json
+((status == 0)) || complain "a slower machine"
+expect PASS bandwidth "bus bandwidth, machine workstation-2-cores: all_gather [0-9.]+ GB/s \([0-9.]+ predicted\), reduce_scatter .*, all_reduce"
+expect PASS speed "[0-9]+ tokens/s in the fastest step, [0-9]+ predicted with machine workstation-2-cores: [0-9]+ %"
+machine 1e5 0
+check on_two --machine other.json
+((status == 1)) || complain "a faster machine"
+expect FAIL bandwidth "less than half of the bus bandwidth that machine workstation-2-cores has: all_gather .*; look for"
+expect FAIL speed "[0-9]+ tokens/s in the fastest step, [0-9]+ predicted with machine .*; look for slow ranks and links above"
+check on_two --machine h100
+((status == 0)) || complain "a machine with GPUs"
+for name in bandwidth speed; do expect SKIP $name "h100 has the figures of GPUs, and these ranks compute on CPUs"; done
+check on_two --machine none.json
+((status == 2)) || complain "a machine file that is not there"
+[[ $(grep -c '^llampi: ' <<<"$output") == 1 && $output == *none.json* ]] || complain "one sentence"
+rm other.json
+expect_nothing_left
+
 # Rank 1 computes as on an older processor, and shares its core with a process that comes first. Where other jobs slow
 # rank 0 down as well, this is tried again.
 if [[ $("$llampi" --version) == *oneDNN*AVX-512* ]]; then
