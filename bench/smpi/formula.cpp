@@ -4,7 +4,7 @@
 //   smpi_formula fit ROWS.csv
 //       fits its two constants (bandwidth_reached, seconds_per_message) to every other row and prints how far off it is on the rest. Messages of
 //       small collectives over one level overlap more than the formula has it: they are not fitted. A row:
-//       ROUTE,RANKS,NODES,IN_GB_S,IN_US,RANK_GB_S,OUT_US,COLLECTIVE,BYTES,SECONDS
+//       ROUTE,RANKS,NODES,IN_GB_S,IN_US,RANK_GB_S,OUT_US,COLLECTIVE,BYTES,SECONDS,MOST_RANKS_OF_A_NODE
 //   smpi_formula step LIST.json ROUTE LATENCY_US
 //       seconds of a step as `llampi plan --json --actions` lists it, by ROUTE (one, two), if messages took no time to be started
 //   smpi_formula waiting LIST.json ROUTE LATENCY_US
@@ -66,11 +66,16 @@ std::vector<Row> read_rows(const std::string& file) {
     std::istringstream fields(line);
     std::vector<std::string> f;
     for (std::string field; std::getline(fields, field, ',');) f.push_back(field);
-    if (f.size() != 10) continue;
+    if (f.size() != 11) continue;
     const auto number = [&](std::size_t i) { return std::stod(f[i]); };
     const NetworkSpeed network{.in_node = {number(3) * 1e9, number(4) * 1e-6},
                                .between_nodes = {number(5) * 1e9, number(6) * 1e-6}};
-    rows.push_back({line, f[0], f[7], {std::stoi(f[1]), std::stoi(f[2])}, network, number(8), number(9)});
+    const int ranks = std::stoi(f[1]), nodes = std::stoi(f[2]), most = std::stoi(f[10]);
+    const GroupShape group{.ranks = ranks,
+                           .nodes = nodes,
+                           .largest_node = most,
+                           .smallest_node = ranks - (nodes - 1) * most};  // the last, which has what is left
+    rows.push_back({line, f[0], f[7], group, network, number(8), number(9)});
   }
   return rows;
 }

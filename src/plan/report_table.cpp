@@ -37,7 +37,7 @@ std::string describe_job(const PlanReport& r) {
                       count(m.threads, "thread"), count(r.micro_batches, "micro-batch", "es"),
                       r.batch.sequences, r.batch.seq_len);
   if (r.fp8) {
-    text += fmt::format("weights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn){}\n",
+    text += fmt::format("all-gather and matrix products of the blocks in FP8 (float8_e4m3fn){}\n",
                         *r.fp8 == model::Fp8Scales::block ? ", with a scale for each 128 x 128 of them" : "");
   }
   return text;
@@ -147,7 +147,7 @@ std::string format_traffic(const PlanReport& r) {
          line("gathered", r.traffic.gathered,
               "whole units, after their all-gather; a rank receives " + others + " of it") +
          line("reduced", r.traffic.reduced,
-              "whole gradients, before their reduce-scatter; a rank sends " + others + " of it") +
+              "unsharded gradients, before their reduce-scatter; a rank sends " + others + " of it") +
          line("reduced over replicas", r.traffic.replica_reduced,
               fmt::format("gradients that are {}; a rank sends {}{} of it",
                           in_parts ? "reduce-scattered" : "all-reduced", in_parts ? "" : "2 x ", replicas)) +

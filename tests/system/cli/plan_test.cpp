@@ -358,7 +358,7 @@ TEST_F(Plan, OfProductsIn8BitsGathersHalfAndKeepsLessOfActivations) {
   EXPECT_LT(bytes_of(fp8, "saved activation"), bytes_of(bfloat16, "saved activation"));
   EXPECT_LT(fp8["traffic"]["gathered_bytes"], bfloat16["traffic"]["gathered_bytes"]);
   EXPECT_THAT(plan(ranks + " --fsdp.product_dtype=fp8").out,
-              HasSubstr("\nweights of the blocks are gathered and multiplied in FP8 (float8_e4m3fn)\n"));
+              HasSubstr("\nall-gather and matrix products of the blocks in FP8 (float8_e4m3fn)\n"));
   expect_refused(
       "--device a100 --fsdp.product_dtype=fp8",
       "fsdp.product_dtype = fp8 needs a GPU of compute capability 8.9 or newer (Ada, Hopper, Blackwell), and a100 has "
