@@ -67,7 +67,11 @@ Json file_bytes(const fs::path& file) {
 }
 
 Json describe_model(const model::LlamaConfig& config) {
-  return {{"parameters", model::make_llama(config)->parameter_elements()},
+  const auto& windows = config.windows;
+  const auto slides = [](std::int64_t window) { return window > 0; };
+  const auto window = std::ranges::find_if(windows, slides);
+  return {{"model_type", config.family().model_type},
+          {"parameters", model::make_llama(config)->parameter_elements()},
           {"vocab_size", config.vocab_size},
           {"hidden_size", config.hidden_size},
           {"intermediate_size", config.intermediate_size},
@@ -78,6 +82,8 @@ Json describe_model(const model::LlamaConfig& config) {
           {"max_position_embeddings", config.max_position_embeddings},
           {"rope_theta", config.rope_theta},
           {"rope_scaling", config.rope_scaling ? "llama3" : "none"},
+          {"sliding_window", window == windows.end() ? Json("none") : Json(*window)},
+          {"sliding_window_layers", std::ranges::count_if(windows, slides)},
           {"rms_norm_eps", config.rms_norm_eps},
           {"tie_word_embeddings", config.tie_word_embeddings}};
 }
