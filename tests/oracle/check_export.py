@@ -4,8 +4,9 @@
 
     check_export.py LLAMPI      the program; needs torch, transformers and h5py (exit status 77: they are not there)
 
-Every folder of tests/oracle/folders is imported and exported again, one is trained in between. What transformers loads
-must be the tensors of the checkpoint, exactly; its logits those that it computes from the original folder, exactly;
+Every folder of tests/oracle/folders is imported and exported again, and so is a model of each other architecture in cases.py, as
+transformers saves it. One Llama and one of each other are trained in between. transformers must find the class that it saved, and no tensor too many
+or too few. What it loads must be the tensors of the checkpoint, exactly; its logits those that it computes from the original folder, exactly;
 its loss the one that `llampi evaluate` prints.
 """
 
@@ -21,10 +22,12 @@ try:
     import numpy as np
     import torch
     import transformers
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
 except ImportError as missing:
     print(f"left out: {missing}")
     sys.exit(77)
+
+from cases import CASES
+from deterministic import parameter
 
 FOLDERS = pathlib.Path(__file__).resolve().parent / "folders"
 SEQ_LEN, SAMPLES, VOCABULARY = 12, 24, 61
@@ -47,9 +50,25 @@ def write_tokens(path):
     return torch.from_numpy(tokens)
 
 
+def save_case(name, folder):
+    """A model of an architecture other than Llama, as transformers saves it."""
+    config = dict(CASES[name]["config"], vocab_size=VOCABULARY)
+    kind = getattr(transformers, config.pop("architectures")[0])
+    model = kind(kind.config_class(**config))
+    with torch.no_grad():
+        for tensor_name, tensor in model.named_parameters():
+            value = torch.tensor(parameter(tensor_name, tuple(tensor.shape)))
+            tensor.copy_(value if value.ndim == 1 else 3 * value)
+    model.save_pretrained(folder)
+
+
 def load(folder):
     """The stored tensors by name, and the model that they make, in float32."""
-    model = LlamaForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", output_loading_info=True)
+    wrong = {what: found[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys") if found[what]}
+    expect(not wrong, folder.name, str(wrong))
+    named = json.loads((folder / "config.json").read_text())["architectures"]
+    expect(named == [type(model).__name__], folder.name, f"the class is {type(model).__name__}, not {named}")
     stored = {name: tensor.clone() for name, tensor in model.named_parameters()}  # a tied head only once
     return stored, model.float().eval()
 
@@ -79,12 +98,12 @@ def check_tensors(name, stored, checkpoint, dtype):
 
 def read_by_this_version(folder):
     """transformers 4 leaves rope_parameters, as 5 writes it, unread, and computes something else."""
-    return transformers.__version__ >= "5" or "rope_parameters" not in (folder / "config.json").read_text()
+    return int(transformers.__version__.split(".")[0]) >= 5 or "rope_parameters" not in (folder / "config.json").read_text()
 
 
-def check(program, original, checkpoint, dtype, max_shard_size, scratch, tokens):
+def check(program, label, original, checkpoint, dtype, max_shard_size, scratch, tokens):
     """Exports a checkpoint and loads that; with `original`, the folder that the checkpoint was imported from."""
-    name = f"{checkpoint.stem} as {dtype}, files of {max_shard_size}"
+    name = f"{label} as {dtype}, files of {max_shard_size}"
     folder = scratch / name.replace(" ", "_")
     run(program, "export", "--checkpoint", checkpoint, "--output", folder, "--dtype", dtype,
         "--max-shard-size", max_shard_size)
@@ -106,6 +125,18 @@ def check(program, original, checkpoint, dtype, max_shard_size, scratch, tokens)
     return loss
 
 
+def check_trained(program, original, scratch, tokens):
+    """Five steps, which must change the loss."""
+    folder = scratch / f"run-{original.name}"
+    run(program, "train", f"--run.dir={folder}", f"--model.config={original}", f"--model.weights={original}",
+        f"--data.train={scratch / 'tokens.h5'}", f"--data.seq_len={SEQ_LEN}", "--train.steps=5",
+        "--train.global_batch=8", "--optimizer.lr=1e-2", "--run.threads=1")
+    trained = folder / "checkpoints" / "step-00000005.h5"
+    before = results(load(original)[1], tokens)[1]
+    after = check(program, f"{original.name} trained", None, trained, "float32", "10KB", scratch, tokens)
+    expect(after < before - 0.1, f"training of {original.name}", f"the loss was {before} and is {after}")
+
+
 def main():
     program = os.path.abspath(sys.argv[1])
     transformers.logging.set_verbosity_error()
@@ -114,20 +145,17 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         tokens = write_tokens(scratch / "tokens.h5")
-        for original in sorted(FOLDERS.iterdir()):
+        others = [scratch / name for name, case in CASES.items() if case["config"]["model_type"] != "llama"]
+        for original in others:
+            save_case(original.name, original)
+        for original in sorted(FOLDERS.iterdir()) + others:
             checkpoint = scratch / f"{original.name}.h5"
             run(program, "import", "--weights", original, "--output", checkpoint)
-            check(program, original, checkpoint, "float32", "1GB", scratch, tokens)
-            check(program, original, checkpoint, "bfloat16", "6KB", scratch, tokens)
+            check(program, original.name, original, checkpoint, "float32", "1GB", scratch, tokens)
+            check(program, original.name, original, checkpoint, "bfloat16", "6KB", scratch, tokens)
 
-        original = FOLDERS / "llama3_rope_v5"
-        run(program, "train", f"--run.dir={scratch / 'run'}", f"--model.config={original}", f"--model.weights={original}",
-            f"--data.train={scratch / 'tokens.h5'}", f"--data.seq_len={SEQ_LEN}", "--train.steps=5",
-            "--train.global_batch=8", "--optimizer.lr=1e-2", "--run.threads=1")
-        trained = scratch / "run" / "checkpoints" / "step-00000005.h5"
-        before = results(load(original)[1], tokens)[1]
-        after = check(program, None, trained, "float32", "10KB", scratch, tokens)
-        expect(after < before - 0.1, "training", f"the loss was {before} and is {after}")
+        for original in [FOLDERS / "llama3_rope_v5"] + others:
+            check_trained(program, original, scratch, tokens)
 
 
 if __name__ == "__main__":
