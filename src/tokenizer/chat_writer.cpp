@@ -53,17 +53,30 @@ void ChatWriter::end_text() {
 
 /// How many of the ids of text_ stand for its first `bytes` bytes alone.
 std::size_t ChatWriter::tokens_before(const std::vector<std::int32_t>& ids, std::size_t bytes) const {
+  if (bytes == 0) return 0;
+  const std::string_view beginning = std::string_view(text_).substr(0, bytes);
+  std::string spelled;  // by the ids, as far as a space more than the beginning
   std::vector<std::size_t> ends;
+  for (const auto id : ids) {
+    spelled += tokenizer_.bytes_of(id);
+    ends.push_back(spelled.size());
+    if (spelled.size() > bytes + 1) break;
+  }
+  const auto within = [&](std::size_t end) {
+    return static_cast<std::size_t>(std::ranges::upper_bound(ends, end) - ends.begin());
+  };
+  if (spelled.starts_with(beginning)) return within(bytes);
+  if (spelled.starts_with(' ') && std::string_view(spelled).substr(1).starts_with(beginning))
+    return within(bytes + 1);  // a space was put before the text
+  // A normalizer has changed the beginning: as it does on its own.
+  const auto start = result_.ids.empty() ? TextStart::beginning : TextStart::after_special;
+  std::size_t changed = 0;
+  for (const auto id : tokenizer_.encode(beginning, SpecialText::text, start))
+    changed += tokenizer_.bytes_of(id).size();
+  ends.clear();
   std::size_t end = 0;
   for (const auto id : ids) ends.push_back(end += tokenizer_.bytes_of(id).size());
-  if (end == text_.size() || end == text_.size() + 1) {  // with the space that was put before it
-    const auto last = std::ranges::upper_bound(ends, bytes + (end - text_.size()));
-    return static_cast<std::size_t>(last - ends.begin());
-  }
-  // The tokenizer changes texts: what the beginning alone is encoded to tells.
-  const auto start = result_.ids.empty() ? TextStart::beginning : TextStart::after_special;
-  const auto first = tokenizer_.encode(std::string_view(text_).substr(0, bytes), SpecialText::text, start);
-  return static_cast<std::size_t>(std::ranges::mismatch(ids, first).in1 - ids.begin());
+  return within(changed);
 }
 
 void ChatWriter::append(std::span<const std::int32_t> ids, bool learnt) {

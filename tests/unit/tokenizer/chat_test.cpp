@@ -111,6 +111,17 @@ TEST(Chat, Llama2RefusesWhatItCannotSay) {
               HasSubstr("last message must be the user's"));
 }
 
+/// NFC makes this answer a byte longer, as if a space had been put before the text.
+TEST(Chat, LearnsAnAnswerWhoseLengthNfcChanges) {
+  const auto tokenizer = tokenizer::make_tokenizer(std::filesystem::path(LLAMPI_TEST_DATA) / "fixtures" /
+                                                   "tokenizers" / "qwen" / "tokenizer.json");
+  const tokenizer::ChatTemplate chatml{.format = tokenizer::ChatFormat::chatml, .name = "chatml"};
+  EXPECT_EQ(
+      marked(*tokenizer, tokenizer::encode_chat(*tokenizer, chatml,
+                                                {{tokenizer::ChatRole::assistant, "1\u0958\u2126\u2126"}})),
+      "<|im_start|>assistant\n⟦1\u0915\u093c\u03a9\u03a9<|im_end|>⟧\n");
+}
+
 TEST(Chat, StopsAtTheEndOfATurnAndOfTheText) {
   const auto llama2 = BytesAndSpecials::llama2(), llama3 = BytesAndSpecials::llama3();
   EXPECT_THAT(tokenizer::stop_tokens(llama3, kLlama3),
