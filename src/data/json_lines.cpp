@@ -94,6 +94,9 @@ tokenizer::Message parse_message(const Json& json, std::size_t number) {
   message.content = message.role == tokenizer::ChatRole::system ? text_in(json, "content", where)
                                                                 : full_text_in(json, "content", where);
   message.trained = parse_weight(json, where);
+  const auto reasoning = json.find("reasoning_content");
+  if (reasoning != json.end() && !reasoning->is_null() && message.role == tokenizer::ChatRole::assistant)
+    message.reasoning = text_in(json, "reasoning_content", where);
   return message;
 }
 

@@ -38,11 +38,13 @@ std::string where(const std::filesystem::path& file, std::int64_t line) {
 Question make_question(const TextModel& model, const std::string& line, const std::string& place,
                        std::int64_t max_tokens) {
   Question question;
+  std::string whole;  // the answer with its thoughts, if the file has them
   try {
     tokenizer::Conversation conversation = data::parse_conversation(line);
     if (conversation.back().role != tokenizer::ChatRole::assistant)
       throw_user_error("the last message must be the assistant's: the expected answer");
-    question.right = tokenizer::strip(conversation.back().content);
+    whole = conversation.back().content;
+    question.right = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, whole));
     conversation.pop_back();
     if (conversation.empty()) throw_user_error("there is no message before the answer");
     question.text = conversation.back().content;
@@ -50,8 +52,7 @@ Question make_question(const TextModel& model, const std::string& line, const st
   } catch (const UserError& error) {
     throw_user_error("{}: {}", place, error.what());
   }
-  const auto enough =
-      std::ssize(model.tokenizer->encode(question.right, tokenizer::SpecialText::text)) + kMoreTokens;
+  const auto enough = std::ssize(model.tokenizer->encode(whole, tokenizer::SpecialText::text)) + kMoreTokens;
   question.beginning.most =
       model.room(question.beginning.tokens, max_tokens > 0 ? max_tokens : enough, place);
   return question;
@@ -158,7 +159,8 @@ Accuracy answer_questions(comm::World& world, const std::filesystem::path& weigh
     std::int64_t correct = 0;
     if (has_one) {
       const std::string text = model.tokenizer->decode(made.tokens);
-      correct = made.stopped && tokenizer::strip(text) == questions[mine].right ? 1 : 0;
+      const auto answer = tokenizer::strip(tokenizer::without_thoughts(model.chat_template, text));
+      correct = made.stopped && answer == questions[mine].right ? 1 : 0;
       line = answer_line(questions[mine], std::string(tokenizer::strip(text)), correct != 0);
     }
     world.sum(std::span(&correct, 1));

@@ -113,6 +113,73 @@ void add_chatml(Encoder& encoder, Messages messages) {
   if (encoder.purpose == ChatPurpose::generation) begin_turn("assistant");
 }
 
+constexpr std::string_view kThoughtsBegin = "<think>", kThoughtsEnd = "</think>";
+
+std::string_view without_line_ends(std::string_view text) {
+  const auto first = text.find_first_not_of('\n');
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of('\n') - first + 1);
+}
+
+std::string_view after_line_ends(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of('\n'), text.size()));
+}
+
+/// An answer of qwen3, as the template divides it.
+struct Answer {
+  std::string_view thoughts, content;
+};
+
+Answer divide_answer(const Message& message) {
+  if (message.reasoning) return {without_line_ends(*message.reasoning), message.content};
+  const std::string_view text = message.content;
+  const auto end = text.find(kThoughtsEnd);
+  if (end == std::string_view::npos) return {{}, text};
+  auto thoughts = text.substr(0, end);
+  thoughts = thoughts.substr(0, thoughts.find_last_not_of('\n') + 1);
+  if (const auto begin = thoughts.rfind(kThoughtsBegin); begin != std::string_view::npos)
+    thoughts = thoughts.substr(begin + kThoughtsBegin.size());
+  return {without_line_ends(thoughts),
+          after_line_ends(text.substr(text.rfind(kThoughtsEnd) + kThoughtsEnd.size()))};
+}
+
+/// Index of the message that the last answers answer; that of the last message, if there is no question.
+std::size_t last_question(Messages messages) {
+  for (std::size_t i = messages.size(); i-- > 0;) {
+    const std::string_view text = messages[i].content;
+    const bool of_tool = text.starts_with("<tool_response>") && text.ends_with("</tool_response>");
+    if (messages[i].role == ChatRole::user && !of_tool) return i;
+  }
+  return messages.empty() ? 0 : messages.size() - 1;
+}
+
+void add_qwen3(Encoder& encoder, Messages messages) {
+  const auto begin_turn = [&](std::string_view role) {
+    encoder.special("<|im_start|>");
+    encoder.writer.text(std::string(role) + "\n");
+  };
+  const std::size_t question = last_question(messages);
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const auto& message = messages[i];
+    begin_turn(to_string(message.role));
+    if (message.role == ChatRole::assistant) {
+      const auto [thoughts, content] = divide_answer(message);
+      const bool is_last = i + 1 == messages.size();
+      const bool given = message.reasoning ? !message.reasoning->empty() : !thoughts.empty();
+      const bool thinks = i > question && (is_last || given);
+      encoder.content(thinks ? fmt::format("{}\n{}\n{}\n\n{}", kThoughtsBegin, thoughts, kThoughtsEnd,
+                                           after_line_ends(content))
+                             : std::string(content),
+                      is_learnt(message));
+    } else {
+      encoder.writer.text(message.content);
+    }
+    encoder.special("<|im_end|>", is_learnt(message));
+    encoder.writer.text("\n");
+  }
+  if (encoder.purpose == ChatPurpose::generation) begin_turn("assistant");
+}
+
 void add_zephyr(Encoder& encoder, Messages messages) {
   const auto begin_turn = [&](std::string_view role) {
     encoder.writer.marker(fmt::format("<|{}|>", role));
@@ -164,27 +231,33 @@ void add_llama2(Encoder& encoder, Messages messages) {
 
 /// What stands around the messages of Mistral's versions.
 struct MistralTexts {
-  std::string_view before_turn, after_user, before_answer, after_answer;
+  std::string_view before_turn, before_user, after_user, before_answer, after_answer;
 };
 
 MistralTexts mistral_texts(ChatFormat format) {
   switch (format) {
     case ChatFormat::mistral_v0_1:
-      return {"", " ", "", " "};
+      return {"", " ", " ", "", " "};
     case ChatFormat::mistral_v0_2:
-      return {"", " ", "", ""};
+      return {"", " ", " ", "", ""};
     case ChatFormat::mistral_v1:
-      return {" ", " ", " ", ""};
+      return {" ", " ", " ", " ", ""};
+    case ChatFormat::mistral_v3_tekken:
+      return {"", "", "", "", ""};
     default:
-      return {"", "", " ", ""};
+      return {"", " ", "", " ", ""};
   }
+}
+
+bool writes_system_last(ChatFormat format) {
+  return format == ChatFormat::mistral_v3 || format == ChatFormat::mistral_v3_tekken;
 }
 
 /// The message of the user that the system message is written into; nullptr: the template has no place for
 /// it.
 const Message* bearer_of_system(const Encoder& encoder, Messages messages) {
   if (encoder.chat_template.format == ChatFormat::mistral_v1) return &messages.front();
-  if (encoder.chat_template.format == ChatFormat::mistral_v3 && messages.back().role == ChatRole::user)
+  if (writes_system_last(encoder.chat_template.format) && messages.back().role == ChatRole::user)
     return &messages.back();
   return nullptr;
 }
@@ -196,8 +269,8 @@ void add_mistral(Encoder& encoder, Messages messages) {
   if (system && !bearer) {
     throw_user_error(
         "message 1 is the system's, and the template {} has no system message{}", encoder.chat_template.name,
-        encoder.chat_template.format == ChatFormat::mistral_v3 ? " in a conversation that ends with an answer"
-                                                               : "");
+        writes_system_last(encoder.chat_template.format) ? " in a conversation that ends with an answer"
+                                                         : "");
   }
   const auto texts = mistral_texts(encoder.chat_template.format);
   encoder.special(kBos);
@@ -205,7 +278,7 @@ void add_mistral(Encoder& encoder, Messages messages) {
     if (message.role == ChatRole::user) {
       encoder.writer.text(texts.before_turn);
       encoder.writer.marker("[INST]");
-      encoder.writer.text(" ");
+      encoder.writer.text(texts.before_user);
       if (&message == bearer) encoder.writer.text(system->content + "\n\n");
       encoder.writer.text(message.content);
       encoder.writer.text(texts.after_user);
@@ -215,6 +288,17 @@ void add_mistral(Encoder& encoder, Messages messages) {
       encoder.special(kEos, is_learnt(message));
       encoder.writer.text(texts.after_answer);
     }
+  }
+}
+
+void check_reasoning(const ChatTemplate& chat_template, Messages messages) {
+  if (chat_template.format == ChatFormat::qwen3) return;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].reasoning || messages[i].reasoning->empty()) continue;
+    throw_user_error(
+        "message {} has reasoning_content, which the template {} does not write (qwen3 does); remove the key, "
+        "or write the text into content",
+        i + 1, chat_template.name);
   }
 }
 
@@ -237,6 +321,7 @@ std::string_view strip(std::string_view text) {
 EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                         const Conversation& conversation, ChatPurpose purpose) {
   Encoder encoder{tokenizer, chat_template, purpose};
+  check_reasoning(chat_template, conversation);
   switch (chat_template.format) {
     case ChatFormat::llama2:
       add_llama2(encoder, conversation);
@@ -252,6 +337,9 @@ EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_tem
     case ChatFormat::chatml:
       add_chatml(encoder, conversation);
       break;
+    case ChatFormat::qwen3:
+      add_qwen3(encoder, conversation);
+      break;
     case ChatFormat::zephyr:
       add_zephyr(encoder, conversation);
       break;
@@ -259,10 +347,17 @@ EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_tem
     case ChatFormat::mistral_v0_2:
     case ChatFormat::mistral_v1:
     case ChatFormat::mistral_v3:
+    case ChatFormat::mistral_v3_tekken:
       add_mistral(encoder, conversation);
       break;
   }
   return encoder.writer.finish();
+}
+
+std::string_view without_thoughts(const ChatTemplate& chat_template, std::string_view text) {
+  const auto end = text.rfind(kThoughtsEnd);
+  if (chat_template.format != ChatFormat::qwen3 || end == std::string_view::npos) return text;
+  return after_line_ends(text.substr(end + kThoughtsEnd.size()));
 }
 
 std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template) {

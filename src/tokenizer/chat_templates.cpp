@@ -24,16 +24,18 @@ struct Known {
 };
 
 constexpr std::string_view kLlama31Date = "26 Jul 2024";
-constexpr std::array<Known, 11> kKnown{{{"llama2", ChatFormat::llama2},
+constexpr std::array<Known, 13> kKnown{{{"llama2", ChatFormat::llama2},
                                         {"llama3", ChatFormat::llama3},
                                         {"llama3.1", ChatFormat::llama3_1, kLlama31Date},
                                         {"llama3.2", ChatFormat::llama3_1, kToday},
                                         {"llama3.3", ChatFormat::llama3_1, kLlama31Date},
                                         {"chatml", ChatFormat::chatml},
+                                        {"qwen3", ChatFormat::qwen3},
                                         {"mistral-v0.1", ChatFormat::mistral_v0_1},
                                         {"mistral-v0.2", ChatFormat::mistral_v0_2},
                                         {"mistral-v1", ChatFormat::mistral_v1},
                                         {"mistral-v3", ChatFormat::mistral_v3},
+                                        {"mistral-v3-tekken", ChatFormat::mistral_v3_tekken},
                                         {"zephyr", ChatFormat::zephyr}}};
 
 const Known* find_known(std::string_view name) {
@@ -42,17 +44,31 @@ const Known* find_known(std::string_view name) {
 }
 
 /// Each compared with transformers by what it renders (tests/fixtures/chat/make_chat_text_fixtures.py).
-constexpr std::array<PublishedTemplate, 21> kPublished{{
-    {0x3bab79bda6ef11c0, "chatml"},       {0x6d3742d07bd8a569, "chatml"},
-    {0xaeb437eaf4d6ebd3, "chatml"},       {0xc1de520cba0fcf01, "chatml"},
-    {0xc4c8b31ecba04cae, "chatml"},       {0xe5c6207090219476, "chatml"},
-    {0x0bfc8df1cad9c901, "llama2"},       {0x61546e4b193e56ef, "llama2"},
-    {0x226351df7058766f, "llama3"},       {0x5db2c903bd80759e, "llama3"},
-    {0x808c9bdf0da26d06, "llama3"},       {0xc2d2a4a16c7219a3, "llama3"},
-    {0x625b12686c25bf4d, "llama3.1"},     {0xdbd7d338e321d1ea, "llama3.2"},
-    {0xbf224eb53951a652, "mistral-v0.1"}, {0x0bc349d6506a922f, "mistral-v0.2"},
-    {0x42f692773944aa0a, "mistral-v1"},   {0x702aacbd3455a84b, "mistral-v1"},
-    {0x330cf3fa88f42299, "mistral-v3"},   {0x453394b353729228, "zephyr"},
+constexpr std::array<PublishedTemplate, 25> kPublished{{
+    {0x3bab79bda6ef11c0, "chatml"},
+    {0x6d3742d07bd8a569, "chatml"},
+    {0xaeb437eaf4d6ebd3, "chatml"},
+    {0xc1de520cba0fcf01, "chatml"},
+    {0xc4c8b31ecba04cae, "chatml"},
+    {0xc7d592b96ca68f2b, "chatml"},
+    {0xe5c6207090219476, "chatml"},
+    {0x0bfc8df1cad9c901, "llama2"},
+    {0x61546e4b193e56ef, "llama2"},
+    {0x226351df7058766f, "llama3"},
+    {0x5db2c903bd80759e, "llama3"},
+    {0x808c9bdf0da26d06, "llama3"},
+    {0xc2d2a4a16c7219a3, "llama3"},
+    {0x625b12686c25bf4d, "llama3.1"},
+    {0xdbd7d338e321d1ea, "llama3.2"},
+    {0xbf224eb53951a652, "mistral-v0.1"},
+    {0x0bc349d6506a922f, "mistral-v0.2"},
+    {0x42f692773944aa0a, "mistral-v1"},
+    {0x702aacbd3455a84b, "mistral-v1"},
+    {0x330cf3fa88f42299, "mistral-v3"},
+    {0xbfaf9ccde88ad0a8, "mistral-v3-tekken"},
+    {0x135eeb678d259dce, "qwen3"},
+    {0xc90b1b1690a7e435, "qwen3"},
+    {0x453394b353729228, "zephyr"},
     {0xd603d8f8614b09f3, "zephyr"},
 }};
 
@@ -99,6 +115,24 @@ std::string chatml_text() {
          "'<|im_end|>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% "
          "endif %}";
 }
+
+constexpr std::string_view kQwen3Text =
+    "{% set ns = namespace(question=messages | length - 1, found=false) %}{% for message in messages[::-1] %}"
+    "{% if not ns.found and message['role'] == 'user' and not (message['content'].startswith('<tool_response>') "
+    "and message['content'].endswith('</tool_response>')) %}{% set ns.found = true %}"
+    "{% set ns.question = loop.revindex0 %}{% endif %}{% endfor %}"
+    "{% for message in messages %}{% set content = message['content'] %}"
+    "{% if message['role'] == 'assistant' %}{% set thoughts = '' %}"
+    "{% if message['reasoning_content'] is string %}{% set thoughts = message['reasoning_content'] %}"
+    "{% elif '</think>' in content %}"
+    "{% set thoughts = content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}"
+    "{% set content = content.split('</think>')[-1].lstrip('\n') %}{% endif %}"
+    "{% if loop.index0 > ns.question and (loop.last or thoughts) %}"
+    "{% set content = '<think>\n' + thoughts.strip('\n') + '\n</think>\n\n' + content.lstrip('\n') %}{% endif %}"
+    "{% endif %}{{ '<|im_start|>' + message['role'] + '\n' + content + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}"
+    "{% endif %}";
 
 std::string zephyr_text() {
   return "{% for message in messages %}{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token "
@@ -156,6 +190,13 @@ std::string text_of(const Known& known, const std::string& date) {
           "{% if loop.last and system is defined %}{% set content = system + '\\n\\n' + content %}{% endif %}"
           "{{ '[INST] ' + content + '[/INST]' }}",
           "' ' + content + eos_token");
+    case ChatFormat::mistral_v3_tekken:
+      return mistral_text(
+          "{% if loop.last and system is defined %}{% set content = system + '\n\n' + content %}{% endif %}"
+          "{{ '[INST]' + content + '[/INST]' }}",
+          "content + eos_token");
+    case ChatFormat::qwen3:
+      return std::string(kQwen3Text);
     case ChatFormat::zephyr:
       return zephyr_text();
   }
@@ -238,6 +279,7 @@ std::vector<std::string_view> special_tokens(ChatFormat format) {
     case ChatFormat::llama3_1:
       return {"<|eot_id|>", kBos, "<|start_header_id|>", "<|end_header_id|>"};
     case ChatFormat::chatml:
+    case ChatFormat::qwen3:
       return {"<|im_end|>", "<|im_start|>"};
     case ChatFormat::zephyr:
       return {kEos};

@@ -39,12 +39,15 @@ std::optional<ChatTemplate> recognise_template(const std::string& text);
 /// itself.) A token that contains both the last bytes before the assistant's content and its first counts
 /// as the assistant's.
 /// @throws UserError for what the template cannot say: with llama2 and those of Mistral user and assistant
-/// take turns after at most one system message, which comes first
+/// take turns after at most one system message, which comes first; only qwen3 writes Message::reasoning
 EncodedChat encode_chat(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                         const Conversation& conversation, ChatPurpose purpose = ChatPurpose::training);
 
 /// A text without the white space at its ends, as the templates trim contents.
 std::string_view strip(std::string_view text);
+
+/// What the assistant says without its thoughts: with qwen3, what follows the last `</think>` and line ends.
+std::string_view without_thoughts(const ChatTemplate& chat_template, std::string_view text);
 
 /// What ends the assistant's turn when he generates: the token of the template, and the tokenizer's end().
 std::vector<std::int32_t> stop_tokens(const Tokenizer& tokenizer, const ChatTemplate& chat_template);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ struct Message {
   ChatRole role = ChatRole::user;
   std::string content;
   bool trained = true;  ///< of the assistant's: whether to train on it
+  /// Of the assistant's: the thoughts before the content, for qwen3. None: the content may begin with them, as
+  /// `<think>...</think>`.
+  std::optional<std::string> reasoning = {};
 };
 
 using Conversation = std::vector<Message>;
@@ -28,6 +32,10 @@ enum class ChatFormat : std::uint8_t {
   llama3_1,
   /// `<|im_start|>role\ncontent<|im_end|>\n` for each message
   chatml,
+  /// As chatml; the answers after the last question have `<think>\nthoughts\n</think>\n\n` before them, the last of
+  /// them also without thoughts; from earlier ones thoughts are taken away. A question is a user's message that is
+  /// not all of `<tool_response>...</tool_response>`.
+  qwen3,
   /// `BOS`, then `[INST] user [/INST]assistantEOS ` for each turn; no system message
   mistral_v0_1,
   /// Without the space behind EOS.
@@ -37,6 +45,8 @@ enum class ChatFormat : std::uint8_t {
   mistral_v1,
   /// `BOS`, then `[INST] user[/INST] assistantEOS` for each turn; the system message before the last user's
   mistral_v3,
+  /// The same without spaces: `[INST]user[/INST]assistantEOS` for each turn
+  mistral_v3_tekken,
   /// `<|role|>\ncontentEOS\n` for each message
   zephyr,
 };

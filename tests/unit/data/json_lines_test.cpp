@@ -48,6 +48,18 @@ TEST(ConversationLine, GivesTheMessages) {
   EXPECT_FALSE(turns[2].trained);
   EXPECT_EQ(turns[3].content, " c ");
   EXPECT_TRUE(turns[3].trained);
+  EXPECT_FALSE(turns[3].reasoning);
+  const auto thought = data::parse_conversation(
+      R"({"messages": [{"role": "user", "content": "a", "reasoning_content": "not the assistant's"},
+          {"role": "assistant", "content": "b", "reasoning_content": null},
+          {"role": "assistant", "content": "c", "reasoning_content": "t"}]})");
+  EXPECT_FALSE(thought[0].reasoning || thought[1].reasoning);
+  EXPECT_EQ(thought[2].reasoning, "t");
+  EXPECT_THAT(user_error([&] {
+                data::parse_conversation(
+                    R"({"messages": [{"role": "assistant", "content": "c", "reasoning_content": 7}]})");
+              }),
+              HasSubstr("message 1: \"reasoning_content\" is of type number; it must be a string"));
   const auto pair = data::parse_conversation(R"({"prompt": "p", "completion": "c"})");
   ASSERT_EQ(pair.size(), 2U);
   EXPECT_EQ(pair[0].role, tokenizer::ChatRole::user);

@@ -135,7 +135,7 @@ TEST(ChatTemplates, PublishedOnesAreThoseThatTransformersRendered) {
 /// The shapes are those of the published texts, each letter an x and each digit a 0.
 TEST(JinjaOutline, IsThatOfJinjasLexer) {
   const Json known = known_texts();
-  EXPECT_EQ(known["shapes"].size(), 26U);
+  EXPECT_EQ(known["shapes"].size(), 30U);
   EXPECT_EQ(known["snippets"].size(), 12U);
   for (const char* kind : {"shapes", "snippets"}) {
     for (const auto& [text, fingerprint, date, default_system] :
@@ -243,7 +243,7 @@ TEST(ChatTemplates, EndTokensAreThoseOfAllFiles) {
 /// The same tokenizer as there.
 std::unique_ptr<tokenizer::Tokenizer> random_tokenizer(const TemporaryFolder& folder,
                                                        const std::string& name) {
-  const std::string source = name == "llama3" ? "llama3" : "llama2";
+  const std::string source = name == "llama2-first" ? "llama2" : name;
   Json json = Json::parse(read_text(std::filesystem::path(LLAMPI_TEST_DATA) / "fixtures" / "tokenizers" /
                                     source / "tokenizer.json"));
   std::set<std::string> known;
@@ -269,10 +269,10 @@ std::unique_ptr<tokenizer::Tokenizer> random_tokenizer(const TemporaryFolder& fo
     json["pre_tokenizer"] = {
         {"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", "first"}, {"split", false}};
   }
-  const bool is_llama3 = name == "llama3";
-  write_text(folder / "tokenizer_config.json", Json{{"bos_token", is_llama3 ? "<|begin_of_text|>" : "<s>"},
-                                                    {"eos_token", is_llama3 ? "<|end_of_text|>" : "</s>"}}
-                                                   .dump());
+  const bool is_llama3 = name == "llama3", is_qwen = name == "qwen";
+  const char* bos = is_llama3 ? "<|begin_of_text|>" : is_qwen ? "<|endoftext|>" : "<s>";
+  const char* eos = is_llama3 ? "<|end_of_text|>" : is_qwen ? "<|im_end|>" : "</s>";
+  write_text(folder / "tokenizer_config.json", Json{{"bos_token", bos}, {"eos_token", eos}}.dump());
   write_text(folder / "tokenizer.json", json.dump());
   return tokenizer::make_tokenizer(folder.path().string());
 }
@@ -294,6 +294,7 @@ tokenizer::Conversation conversation_of_pairs(const Json& messages) {
                             : role == "user" ? tokenizer::ChatRole::user
                                              : tokenizer::ChatRole::assistant,
                             message[1].get<std::string>()});
+    if (message.size() > 2) conversation.back().reasoning = message[2].get<std::string>();
   }
   return conversation;
 }
@@ -346,6 +347,57 @@ TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformers) {
     }
   }
   EXPECT_EQ(compared, 22U * 200U);
+}
+
+/// What make_chat_thinking_fixtures.py tries in turn: all; without system messages after the first; turns.
+std::vector<tokenizer::Conversation> ends_of(const tokenizer::Conversation& all) {
+  tokenizer::Conversation turns;
+  for (const auto& message : all) {
+    const auto wanted = turns.size() % 2 == 0 ? tokenizer::ChatRole::user : tokenizer::ChatRole::assistant;
+    if (message.role == wanted) turns.push_back(message);
+  }
+  return {all, without_system(all, 1), turns};
+}
+
+std::string digest_of_thoughts(const tokenizer::Tokenizer& tokenizer, const tokenizer::ChatTemplate& chosen,
+                               const tokenizer::Conversation& all, tokenizer::ChatPurpose purpose) {
+  for (auto given : ends_of(all)) {
+    if (purpose == tokenizer::ChatPurpose::generation && given.back().role == tokenizer::ChatRole::assistant)
+      given.pop_back();
+    try {
+      return digest(tokenizer::encode_chat(tokenizer, chosen, given, purpose), purpose);
+    } catch (const UserError&) {  // so does transformers, or the digests differ
+    }
+  }
+  return "refused";
+}
+
+TEST(ChatTemplates, GiveTheIdsAndMasksOfTransformersWithThoughts) {
+  const Json known = Json::parse(read_text(fixture("chat/chat_thinking.json")));
+  std::size_t compared = 0;
+  for (const auto& [name, templates] : known["cases"].items()) {
+    const TemporaryFolder folder;
+    const auto tokenizer = random_tokenizer(folder, name);
+    for (const auto& [wanted_name, digests] : templates.items()) {
+      SCOPED_TRACE(name + ", " + wanted_name);
+      const auto chosen = tokenizer::choose_template(*tokenizer, {.name = wanted_name});
+      std::size_t differ = 0;
+      for (std::size_t i = 0; i < known["conversations"].size(); ++i) {
+        auto all = conversation_of_pairs(known["conversations"][i]);
+        if (wanted_name != "qwen3")
+          for (auto& message : all) message.reasoning = {};
+        const auto whole = digest_of_thoughts(*tokenizer, chosen, all, tokenizer::ChatPurpose::training);
+        const auto prompt = digest_of_thoughts(*tokenizer, chosen, all, tokenizer::ChatPurpose::generation);
+        const bool same = whole == digests["whole"][i] && prompt == digests["prompt"][i];
+        if (!same && differ++ == 0)
+          ADD_FAILURE() << "conversation " << i << ": " << known["conversations"][i];
+        ++compared;
+      }
+      EXPECT_EQ(differ, 0U) << "of " << known["conversations"].size() << " conversations";
+    }
+  }
+  EXPECT_EQ(compared, 6 * known["conversations"].size());
+  EXPECT_GE(known["conversations"].size(), 150U);
 }
 
 }  // namespace

@@ -111,6 +111,33 @@ TEST(Chat, Llama2RefusesWhatItCannotSay) {
               HasSubstr("last message must be the user's"));
 }
 
+const tokenizer::ChatTemplate kQwen3{.format = tokenizer::ChatFormat::qwen3, .name = "qwen3"};
+
+TEST(Chat, Qwen3ThinksInTheLastAnswer) {
+  const BytesAndSpecials tokenizer({"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+  const tokenizer::Conversation turns{{tokenizer::ChatRole::user, "1?"},
+                                      {tokenizer::ChatRole::assistant, "<think>\nhm\n</think>\n\nOne."},
+                                      {tokenizer::ChatRole::user, "2?"},
+                                      {tokenizer::ChatRole::assistant, "Two.", true, "so\n"}};
+  EXPECT_EQ(marked(tokenizer, tokenizer::encode_chat(tokenizer, kQwen3, turns)),
+            "<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n⟦One.<|im_end|>⟧\n"
+            "<|im_start|>user\n2?<|im_end|>\n"
+            "<|im_start|>assistant\n⟦<think>\nso\n</think>\n\nTwo.<|im_end|>⟧\n");
+  EXPECT_EQ(marked(tokenizer, tokenizer::encode_chat(tokenizer, kQwen3, {turns[2], {turns[3].role, "Two."}})),
+            "<|im_start|>user\n2?<|im_end|>\n"
+            "<|im_start|>assistant\n⟦<think>\n\n</think>\n\nTwo.<|im_end|>⟧\n");
+  EXPECT_EQ(marked(tokenizer, tokenizer::encode_chat(tokenizer, kQwen3, {turns[0], turns[1], turns[2]},
+                                                     tokenizer::ChatPurpose::generation)),
+            "<|im_start|>user\n1?<|im_end|>\n<|im_start|>assistant\n⟦One.<|im_end|>⟧\n"
+            "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_THAT(user_error([&] { tokenizer::encode_chat(BytesAndSpecials::llama3(), kLlama3, turns); }),
+              HasSubstr("message 4 has reasoning_content, which the template llama3 does not write"));
+  EXPECT_EQ(tokenizer::without_thoughts(kQwen3, "<think>\nx\n</think>\n\n68 "), "68 ");
+  EXPECT_EQ(tokenizer::without_thoughts(kQwen3, "68"), "68");
+  EXPECT_EQ(tokenizer::without_thoughts(kQwen3, "<think>x</think>"), "");
+  EXPECT_EQ(tokenizer::without_thoughts(kLlama3, "a</think>b"), "a</think>b");
+}
+
 /// NFC makes this answer a byte longer, as if a space had been put before the text.
 TEST(Chat, LearnsAnAnswerWhoseLengthNfcChanges) {
   const auto tokenizer = tokenizer::make_tokenizer(std::filesystem::path(LLAMPI_TEST_DATA) / "fixtures" /
