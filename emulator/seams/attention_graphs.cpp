@@ -179,6 +179,11 @@ class Attention {
     return data[(s * heads + head) * length + t];
   }
 
+  /// The left bound of the diagonal band.
+  std::size_t first_key(std::size_t query) const {
+    const auto window = static_cast<std::size_t>(problem_.window);
+    return window > 0 && query >= window ? query - window + 1 : 0;
+  }
   std::int64_t group() const { return problem_.query_heads / problem_.key_value_heads; }
   std::vector<std::vector<double>> zeros(std::int64_t length) const {
     return {static_cast<std::size_t>(length),
@@ -194,11 +199,13 @@ class Attention {
       auto out = zeros(sequence.length);
       std::vector<double> scores(length);
       for (std::size_t i = 0; i < length; ++i) {
-        for (std::size_t j = 0; j <= i; ++j) scores[j] = scale_ * dot(q[i], k[j]);
-        const double largest = *std::max_element(scores.begin(), scores.begin() + static_cast<int>(i) + 1);
+        const std::size_t first = first_key(i);
+        for (std::size_t j = first; j <= i; ++j) scores[j] = scale_ * dot(q[i], k[j]);
+        const double largest = *std::max_element(scores.begin() + static_cast<int>(first),
+                                                 scores.begin() + static_cast<int>(i) + 1);
         double sum = 0;
-        for (std::size_t j = 0; j <= i; ++j) sum += std::exp(scores[j] - largest);
-        for (std::size_t j = 0; j <= i; ++j) add(out[i], std::exp(scores[j] - largest) / sum, v[j]);
+        for (std::size_t j = first; j <= i; ++j) sum += std::exp(scores[j] - largest);
+        for (std::size_t j = first; j <= i; ++j) add(out[i], std::exp(scores[j] - largest) / sum, v[j]);
         statistic(sequence, head, static_cast<std::int64_t>(i)) = static_cast<float>(largest + std::log(sum));
       }
       write(device::cuda::kOut, sequence.out, problem_.out_row, head, out);
@@ -219,7 +226,7 @@ class Attention {
       for (std::size_t i = 0; i < length; ++i) {
         const double delta = dot(dout[i], out[i]);
         const auto log_sum = static_cast<double>(statistic(sequence, head, static_cast<std::int64_t>(i)));
-        for (std::size_t j = 0; j <= i; ++j) {
+        for (std::size_t j = first_key(i); j <= i; ++j) {
           const double p = std::exp(scale_ * dot(q[i], k[j]) - log_sum);
           const double ds = scale_ * p * (dot(dout[i], v[j]) - delta);
           add(dv[j], p, dout[i]);

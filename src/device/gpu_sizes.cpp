@@ -40,6 +40,12 @@ class GpuSizes final : public OperationSizes {
     return cuda::rms_norm_backward_bytes(tokens, hidden);
   }
 
+  std::int64_t qkv_transform_backward_workspace(AttentionShape shape, std::int64_t tokens,
+                                                DType dtype) const override {
+    require_kernels(dtype);
+    return cuda::qkv_transform_backward_bytes(shape, tokens);
+  }
+
   std::int64_t linear_cross_entropy_workspace(std::int64_t tokens, std::int64_t, std::int64_t vocabulary,
                                               DType dtype) const override {
     require_kernels(dtype);

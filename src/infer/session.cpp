@@ -89,14 +89,12 @@ InferenceSession open_for_inference(comm::World& world, const std::filesystem::p
   auto& compute = session.compute;
   compute =
       comm::open_compute(world, {.device = options.device, .threads = threads, .option = "--device"}, log);
-  if (compute.on_gpu()) comm::agree(world, [&] { model::require_gpu_operations(session.config); });
   log.info("device: {}", compute.device().describe());
   fsdp::EngineOptions engine;
   engine.batch = batch;
   engine.training = false;
   if (compute.on_gpu()) engine.precision.param = engine.precision.compute = DType::bfloat16;
-  selfcheck::check_gpus(world, compute,
-                        {.dtype = engine.precision.compute, .head_dim = session.config.head_dim}, log);
+  selfcheck::check_gpus(world, compute, {.dtype = engine.precision.compute, .model = &session.config}, log);
   session.engine = std::make_unique<fsdp::Engine>(*session.model, compute.device(), *compute.host,
                                                   compute.world(), engine);
   load_weights(world, compute.device(), weights, session.config, *session.engine,

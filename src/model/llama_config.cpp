@@ -258,6 +258,8 @@ LlamaConfig LlamaConfig::parse(const std::string& json, const std::string& sourc
   return config;
 }
 
+std::span<const Architecture> architectures() { return kArchitectures; }
+
 const Architecture& LlamaConfig::family() const {
   return architecture == nullptr ? kArchitectures[0] : *architecture;
 }
@@ -290,20 +292,6 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   text << stream.rdbuf();
   if (stream.bad()) throw_user_error("{}: the model's configuration cannot be read.", file.string());
   return parse(text.str(), file.string());
-}
-
-void require_gpu_operations(const LlamaConfig& config) {
-  const Architecture& family = config.family();
-  const bool window = std::ranges::any_of(config.windows, [](std::int64_t of_layer) { return of_layer > 0; });
-  const char* missing = family.qkv_bias   ? "biases of q, k and v"
-                        : family.qk_norms ? "norms of query and key heads"
-                        : window          ? "sliding windows"
-                                          : nullptr;
-  if (missing != nullptr)
-    throw_user_error(
-        "this model has {}, which llampi does not support on GPUs yet; run it on CPUs (--run.device=cpu, "
-        "or --device cpu to generate or evaluate)",
-        missing);
 }
 
 }  // namespace llampi::model

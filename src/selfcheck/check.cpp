@@ -42,6 +42,21 @@ std::vector<ComparedTensor> on_all(comm::World& world, const Compare& compare) {
   return compared;
 }
 
+/// In what other families differ from a Llama, each with a sliding window.
+struct OtherFamily {
+  std::string name;
+  const model::Architecture* architecture;
+};
+std::vector<OtherFamily> other_families() {
+  std::vector<OtherFamily> families;
+  for (const model::Architecture& architecture : model::architectures()) {
+    if (architecture.qkv_bias)
+      families.push_back({"biases of q, k and v and a sliding window", &architecture});
+    if (architecture.qk_norms) families.push_back({"norms of heads and a sliding window", &architecture});
+  }
+  return families;
+}
+
 }  // namespace
 
 bool CheckResult::passed() const {
@@ -58,6 +73,15 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
         const auto reference = device::make_reference_device();
         return compare_devices(*compute.host, *reference, {.judge_dtype = DType::float64});
       }));
+  for (const auto& family : other_families()) {
+    add(result, world, fmt::format("CPU, {}, against the reference in float64", family.name),
+        on_all(world, [&] {
+          const auto reference = device::make_reference_device();
+          return compare_devices(
+              *compute.host, *reference,
+              {.architecture = family.architecture, .window = kCheckWindow, .judge_dtype = DType::float64});
+        }));
+  }
   for (const auto scales : {model::Fp8Scales::tensor, model::Fp8Scales::block}) {
     const std::string name = scales == model::Fp8Scales::tensor
                                  ? "CPU with products in FP8 against the reference"
@@ -78,6 +102,14 @@ CheckResult check(comm::World& world, comm::ComputeChoice choice, const Log& log
             }));
       }
     }
+  }
+  for (const auto& family : other_families()) {
+    if (!compute.on_gpu()) break;
+    add(result, world, fmt::format("GPU in bfloat16, {}, against the CPU", family.name), on_all(world, [&] {
+          return compare_devices(
+              *compute.gpu, *compute.host,
+              {.dtype = DType::bfloat16, .architecture = family.architecture, .window = kCheckWindow});
+        }));
   }
   if (const auto& gpu = compute.gpu_properties;
       compute.on_gpu() && device::has_fp8_products(gpu.major, gpu.minor)) {

@@ -50,6 +50,8 @@ model::LlamaConfig small_llama(const DeviceCheckOptions& options) {
   config.key_value_heads = config.query_heads / 2;
   config.head_dim = options.head_dim;
   config.max_position_embeddings = options.seq_len;
+  config.architecture = options.architecture;
+  if (options.window > 0) config.windows = {options.window};
   return config;
 }
 
@@ -163,7 +165,8 @@ class Comparison {
       const auto& parameter = model_->parameters()[p];
       const bool matrix = parameter.shape.size() == 2;
       const double deviation = matrix ? 1 / std::sqrt(static_cast<double>(parameter.shape[1])) : 0.25;
-      give(rounded(normal(parameter.elements(), parameter.name, matrix ? 0 : 1, deviation), dtype_),
+      const bool norm = !matrix && !parameter.name.ends_with(".bias");
+      give(rounded(normal(parameter.elements(), parameter.name, norm ? 1 : 0, deviation), dtype_),
            [&](auto& side) { return side.parameter(p); });
       give(normal(parameter.elements(), "gradient " + parameter.name, 0, 1),
            [&](auto& side) { return side.gradient(p); });

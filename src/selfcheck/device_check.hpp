@@ -8,8 +8,12 @@
 
 #include "llampi/device/device.hpp"
 #include "llampi/model/fp8_recipe.hpp"
+#include "llampi/model/llama_config.hpp"
 
 namespace llampi::selfcheck {
+
+/// Shorter than documents of the check, and no multiple of a tile.
+inline constexpr std::int64_t kCheckWindow = 50;
 
 struct DeviceCheckOptions {
   DType dtype = DType::float32;  ///< what the device is to compute in
@@ -19,7 +23,9 @@ struct DeviceCheckOptions {
   /// More than a block of rows, no multiple of one, and long enough for documents of two classes of lengths:
   /// what a launch for one class writes must leave the others alone.
   std::int64_t seq_len = 140;
-  DType judge_dtype = DType::float32;  ///< what the judge computes in
+  const model::Architecture* architecture = nullptr;  ///< null: a Llama
+  std::int64_t window = 0;                            ///< of attention; 0: none
+  DType judge_dtype = DType::float32;                 ///< what the judge computes in
   /// Products in 8 bits, of a batch whose tokens are a multiple of model::fp8_multiple().
   std::optional<model::Fp8Recipe> fp8 = {};
 };

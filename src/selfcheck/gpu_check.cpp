@@ -16,11 +16,19 @@ void check_gpus(comm::World& world, comm::Compute& compute, const GpuCheckOption
   DeviceCheckOptions small = options.fp8 ? fp8_check_options(options.dtype, *options.fp8)
                                          : DeviceCheckOptions{.dtype = options.dtype};
   small.tf32 = options.tf32;
-  small.head_dim = options.head_dim;
+  std::string more;
+  if (options.model != nullptr) {
+    small.head_dim = options.model->head_dim;
+    small.architecture = &options.model->family();
+    if (!options.model->windows.empty()) small.window = kCheckWindow;
+    more = fmt::format("{}{}{}", small.architecture->qkv_bias ? ", biases of q, k and v" : "",
+                       small.architecture->qk_norms ? ", norms of heads" : "",
+                       small.window > 0 ? ", a sliding window" : "");
+  }
   const bool in_blocks = options.fp8 && options.fp8->scales == model::Fp8Scales::block;
   const std::string computed =
-      fmt::format("{}{}{}", to_string(options.dtype), options.fp8 ? " with products in FP8" : "",
-                  in_blocks ? " and scales of blocks" : "");
+      fmt::format("{}{}{}{}", to_string(options.dtype), options.fp8 ? " with products in FP8" : "",
+                  in_blocks ? " and scales of blocks" : "", more);
   std::string failure;
   std::vector<ComparedTensor> compared;
   try {

@@ -24,17 +24,14 @@ RunEngine build_engine(comm::World& world, comm::Compute& compute, Inputs& input
   const int micro_batches = micro_batches_of_step(config, world.size());
   fsdp::EngineOptions options;
   comm::agree(world, [&] {
-    if (compute.on_gpu()) {
-      model::require_gpu_operations(inputs.llama);
-      require_fp8_products(config, compute.gpu_properties);
-    }
+    if (const auto& gpu = compute.gpu_properties; compute.on_gpu()) require_fp8_products(config, gpu);
     options = engine_options(config, *inputs.model, micro_batches,
                              compute.on_gpu() ? Hardware::gpu : Hardware::cpu);
   });
   selfcheck::check_gpus(world, compute,
                         {.dtype = options.precision.compute,
                          .tf32 = config.run.tf32,
-                         .head_dim = inputs.llama.head_dim,
+                         .model = &inputs.llama,
                          .fp8 = fp8_recipe(config)},
                         log);
   Decisions decisions = make_decisions({world, compute, inputs, config, run_text, log}, options);

@@ -128,6 +128,16 @@ TEST_F(GpuOperations, QkvRopeIsLikeTheReference) {
   expect_like_reference(qkv_rope(mixed_segments(130), 64, {6, 6, 64}));
 }
 
+// Heads of 6, 20, 64, 128, 136 and 256: of one, two and four pairs for each lane of a warp, with and without vectors.
+TEST_F(GpuOperations, QkvTransformsAreLikeTheReference) {
+  for (const Transform transform : {Transform::bias, Transform::norms}) {
+    for (const Layout& layout : layouts()) expect_like_reference(qkv_rope(layout, 40, {4, 2, 20}, transform));
+    expect_like_reference(qkv_rope(mixed_segments(65), 37, {3, 1, 6}, transform));
+    for (const std::int64_t dim : {64, 128, 136, 256})
+      expect_like_reference(rope(mixed_segments(33), {3, 1, dim}, transform));
+  }
+}
+
 TEST_F(GpuOperations, RopeAloneIsLikeTheReference) {
   for (const Layout& layout : {one_segment(1), mixed_segments(65)}) {
     expect_like_reference(rope(layout, {4, 2, 20}));
@@ -144,6 +154,17 @@ TEST_F(GpuOperations, AttentionIsLikeTheReference) {
   expect_like_reference(attention(mixed_segments(65), {4, 4, 20}));
   expect_like_reference(attention(one_segment(35), {3, 1, 6}));
   expect_like_reference(attention(mixed_segments(40), {2, 1, 136}));
+}
+
+// Windows within a tile, of whole tiles, and longer than the documents; tests/gpu/kernels has more.
+TEST_F(GpuOperations, AttentionWithAWindowIsLikeTheReference) {
+  for (const std::int64_t window : {3, 64, 1000}) {
+    expect_like_reference(attention(one_segment(200), {2, 1, 64, window}));
+    expect_like_reference(attention(mixed_segments(130), {4, 2, 16, window}));
+    expect_like_reference(attention(mixed_segments(65), {2, 2, 128, window}));
+    expect_like_reference(attention(mixed_segments(65), {3, 1, 6, window}));
+    expect_like_reference(cached_attention(150, 5, {4, 2, 16, window}));
+  }
 }
 
 TEST_F(GpuOperations, AttentionCachedIsLikeTheReference) {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Several ranks with NCCL on this machine's GPUs, also on only one: collectives, the engine against its oracle, and
 # whole runs of the program, hybrid groups 2 x 2 included, whose losses must agree with those of one rank; with
-# fsdp.sum_order = tree in every bit.
+# fsdp.sum_order = tree in every bit. Then small models of other families, whose losses must be those of CPUs.
 #
 #   tests/gpu/several_ranks.sh [BUILD]     BUILD: the folder with the program and its tests; default: build
 #   DEVICE=cpu                             the same runs on CPUs: tries out this script where there is no GPU
@@ -138,6 +138,31 @@ timeout 300 mpirun -n 3 "$llampi" train --config input/small.ini --run.dir="$fol
     --data.train="$folder/tokens.h5" --train.global_batch=6 --train.micro_batch=2 --train.steps=1 "${tree[@]}" >"$folder/tree_three.log" 2>&1 || refused=$?
 [[ $refused == 2 ]] || fail "sum_order = tree on 3 ranks ended with status $refused, and not refused with 2"
 grep -m1 '^llampi: fsdp.sum_order = tree' "$folder/tree_three.log" || fail "sum_order = tree on 3 ranks was refused for another reason"
+
+family() { # name, model_type, class, more fields of config.json
+    mkdir -p "$folder/$1.model"
+    sed -e "s/\"model_type\": \"llama\"/\"model_type\": \"$2\"/" -e "s/LlamaForCausalLM/$3ForCausalLM/" \
+        -e 's/"num_hidden_layers": 6/"num_hidden_layers": 2/' -e "s/^{/{ $4/" input/small/config.json >"$folder/$1.model/config.json"
+}
+family qwen2 qwen2 Qwen2 '"use_sliding_window": true, "sliding_window": 100, "max_window_layers": 1,'
+family qwen3 qwen3 Qwen3 '"head_dim": 128,'
+family mistral mistral Mistral '"sliding_window": 100,'
+# In float32 only the order of sums differs, and the last bits of exponentials. A millionth of a loss is what that does in ten
+# steps of a tiny model (kFloat32Tolerance in tests/support/expect_trajectory.hpp); losses are about 5.
+for name in qwen2 qwen3 mistral; do
+    (
+        device=cpu gpu_options=()
+        train "${name}_cpu" 1 "${float32[@]}" --model.config="$folder/$name.model"
+    )
+    train "$name" 2 "${float32[@]}" --model.config="$folder/$name.model"
+    train "${name}_bfloat16" 2 --fsdp.param_dtype=bfloat16 --model.config="$folder/$name.model"
+    say "$name: as on CPUs"
+    compare "${name}_cpu" "$name" 2e-5
+    compare "${name}_cpu" "${name}_bfloat16" 5e-2
+    text=$("$llampi" generate --weights "$folder/$name" --device "$device" --prompt "The " --max-tokens 150 --temperature 0 2>>"$folder/$name.log") ||
+        fail "generate failed with the weights of $name"
+    [[ $text == "The "* ]] || fail "what was generated with the weights of $name does not begin with the prompt"
+done
 
 say "all agree"
 if [[ -z ${KEEP:-} ]]; then rm -rf "$folder"; fi

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Architecture {
   /// The window is used with use_sliding_window only, in the layers from max_window_layers on; else in all, if it is given.
   bool window_by_layer = false;
 };
+
+/// All families; a Llama is the first.
+std::span<const Architecture> architectures();
 
 struct LlamaConfig {
   const Architecture* architecture =
@@ -65,9 +69,6 @@ struct LlamaConfig {
     return windows.empty() ? 0 : windows[static_cast<std::size_t>(layer)];
   }
 };
-
-/// @throws UserError for what only CPUs compute: biases, norms of query and key heads, sliding windows
-void require_gpu_operations(const LlamaConfig& config);
 
 /// config.json of a folder whose weights are `dtype`: the text it was read from, with what transformers needs
 /// to load it (model_type, architectures), the dtype and RoPE under the names of its versions 4 and 5.

@@ -2,13 +2,13 @@
 // The check that a run makes of its GPUs before it depends on them.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 
 #include "llampi/comm/compute.hpp"
 #include "llampi/core/log.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/model/fp8_recipe.hpp"
+#include "llampi/model/llama_config.hpp"
 
 namespace llampi::selfcheck {
 
@@ -16,7 +16,9 @@ namespace llampi::selfcheck {
 struct GpuCheckOptions {
   DType dtype = DType::bfloat16;
   bool tf32 = false;
-  std::int64_t head_dim = 128;
+  /// Its size of heads is compared, and what it has in addition to Llama: biases, norms of heads, windows. Null: a Llama with
+  /// heads of 128.
+  const model::LlamaConfig* model = nullptr;
   std::optional<model::Fp8Recipe> fp8 = {};  ///< of the products of blocks
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of the CUDA device: cuDNN's kernels where they take the problem, else the own ones.
+#include <algorithm>
 #include <cmath>
 
 #include "device/cuda/attention.cuh"
@@ -50,6 +51,8 @@ AttentionProblem attention_problem(const Documents& documents, AttentionShape sh
   problem.key_value_heads = static_cast<int>(shape.key_value_heads);
   problem.dim = static_cast<int>(shape.head_dim);
   problem.group = problem.query_heads / problem.key_value_heads;
+  const std::int64_t window = shape.window > 0 ? std::min(shape.window, tokens) : tokens;
+  problem.reach = static_cast<int>(std::max<std::int64_t>(window - 1, 0));
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(shape.head_dim)));
   problem.qkv_stride = shape.qkv_cols();
   problem.out_stride = shape.query_cols();
@@ -57,7 +60,6 @@ AttentionProblem attention_problem(const Documents& documents, AttentionShape sh
 }
 
 void CudaDevice::execute(const op::Attention& o) {
-  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;
@@ -72,7 +74,6 @@ void CudaDevice::execute(const op::Attention& o) {
 }
 
 void CudaDevice::execute(const op::AttentionBackward& o) {
-  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   if (by_cudnn(cudnn_.get(), options_.attention, cudnn_supports(o))) {
     cudnn_->run(o, compute());
     return;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The own attention kernels: causal inside each segment, grouped queries, memory linear in the tokens.
+// The own attention kernels: causal inside each segment and window, grouped queries, memory linear in the tokens.
 //
 //   attention_forward.cu, attention_backward.cu   tensor cores: bfloat16, float16, heads of up to 128
 //   attention_plain.cu                            any dtype, heads of up to 256; not fast
 //   attention_tile.cuh                            tiles in shared memory, products of a warp
-// With b(i) = i - positions[i], where the segment of token i begins: key j is visible to query i if b(i) <= j
-// <= i. b never falls, so the keys of a run of queries are a run, and so are the queries of a run of keys.
+// With f(i) = i - min(positions[i], reach), the first token of the segment of token i that its window holds: key j is
+// visible to query i if f(i) <= j <= i. f never falls, so the keys of a run of queries are a run, and so are the queries of
+// a run of keys.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ struct AttentionProblem {
   const std::int32_t* positions = nullptr;  ///< [T]
   int tokens = 0, query_heads = 0, key_value_heads = 0, dim = 0;
   int group = 0;  ///< query heads of a key/value head
+  int reach = 0;  ///< so many keys before itself a query sees at most
   float scale = 0;
   std::int64_t qkv_stride = 0, out_stride = 0;  ///< elements from row to row, of gradients too
 
@@ -38,6 +40,13 @@ struct AttentionProblem {
   }
 
   __device__ int segment_begin(int token) const { return token - positions[token]; }
+  __device__ int first_key(int query) const { return query - min(positions[query], reach); }
+  /// Where the tile of so many tokens begins that has the first key: tiles begin where a segment does, so that
+  /// the bits of a segment do not depend on what lies beside it.
+  __device__ int first_tile(int query, int tile) const {
+    const int position = positions[query];
+    return query - position + max(position - reach, 0) / tile * tile;
+  }
 };
 
 /// @throws Error if the own kernels do not take heads of so many elements

@@ -14,9 +14,14 @@ template <int kRows>
 struct QueryRows {
   static constexpr int kBytes = 3 * kRows * 4;
   float* log_sum_exp;
+  int reach_of_all;  ///< AttentionProblem::reach
 
   __device__ float* delta() const { return log_sum_exp + kRows; }
-  __device__ int* positions() const { return reinterpret_cast<int*>(log_sum_exp + 2 * kRows); }
+  /// So many keys before itself the query of a row sees.
+  __device__ int reach(int row) const {
+    return min(reinterpret_cast<const int*>(log_sum_exp + 2 * kRows)[row], reach_of_all);
+  }
+  __device__ QueryRows from(int row) const { return {log_sum_exp + row, reach_of_all}; }
 
   template <int kThreads>
   __device__ void load(const AttentionProblem& p, const float* lse, const float* deltas, int head,
@@ -57,7 +62,7 @@ __device__ inline void keys_probabilities(float (&s)[1][kColumnTiles][4], float 
       bool visible = true;
       if (kMasked) {
         const int behind = query + column - (key + row);  // of the query, behind the key
-        visible = behind >= 0 && behind <= rows.positions()[column] && query + column < queries_end;
+        visible = behind >= 0 && behind <= rows.reach(column) && query + column < queries_end;
       }
       s[0][n][e] = visible ? p : 0.0F;
     }
@@ -79,7 +84,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     return AnyTile{query_tile(stage).data + Shape::kTileElements};
   };
   const auto query_rows = [&](int stage) {
-    return QueryRows<kQueries>{reinterpret_cast<float*>(query_tile(2).data) + stage * 3 * kQueries};
+    return QueryRows<kQueries>{reinterpret_cast<float*>(query_tile(2).data) + stage * 3 * kQueries, p.reach};
   };
 
   // The first keys have the most queries: they come first.
@@ -112,17 +117,18 @@ __global__ void __launch_bounds__(32 * kWarps, 8 / kWarps)
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are there; the last step's have been used
     const int tile_end = min(query + kQueries, end);
-    const bool same_head = tile_end < end || end <= last_key;
+    // With a window, queries from last_key + reach + 1 on see none of the keys.
+    const bool same_head = (tile_end < end || end <= last_key) && tile_end <= last_key + p.reach;
     const int next_head = same_head ? head : head + 1, next_query = same_head ? tile_end : queries_begin;
     if (next_head < heads_end) load_step(stage ^ 1, next_head, next_query);
 
-    const int* const positions = query_rows(stage).positions();
-    if (warp_key < tile_end && query - positions[0] <= warp_key + 15) {
+    const QueryRows<kQueries> all_rows = query_rows(stage);
+    if (warp_key < tile_end && query - all_rows.reach(0) <= warp_key + 15) {
       const Lane at;
-      const QueryRows<kQueries> rows{query_rows(stage).log_sum_exp + at.column};
+      const QueryRows<kQueries> rows = all_rows.from(at.column);
       float s[1][kQueries / 8][4];
       multiply_rows(s, key_tile, warp_row, query_tile(stage));
-      if (warp_key + 15 > query || query + kQueries - 1 - positions[kQueries - 1] > warp_key) {
+      if (warp_key + 15 > query || query + kQueries - 1 - all_rows.reach(kQueries - 1) > warp_key) {
         keys_probabilities<true>(s, scale_log2, warp_key + at.row, query + at.column, tile_end, rows);
       } else {
         keys_probabilities<false>(s, scale_log2, warp_key + at.row, query + at.column, tile_end, rows);
@@ -189,7 +195,7 @@ __device__ inline void query_gradients(const float (&s)[kRowTiles][kColumnTiles]
         bool visible = true;
         if (kMasked) {
           const int column = key + 8 * n + e % 2, behind = query + row - column;
-          visible = behind >= 0 && behind <= rows.positions()[row] && column < keys_end;
+          visible = behind >= 0 && behind <= rows.reach(row) && column < keys_end;
         }
         const float p = exp2_approximate(s[m][n][e] * scale_log2 - reference);
         ds[m][n][e] = visible ? p * (ds[m][n][e] - delta) : 0.0F;
@@ -211,7 +217,7 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
     return AnyTile{gradient_tile.data + kQueries * kDim + 2 * stage * kKeys * kDim};
   };
   const auto value_tile = [&](int stage) { return AnyTile{key_tile(stage).data + kKeys * kDim}; };
-  const QueryRows<kQueries> rows{reinterpret_cast<float*>(key_tile(2).data)};
+  const QueryRows<kQueries> rows{reinterpret_cast<float*>(key_tile(2).data), p.reach};
 
   const int head = blockIdx.x, first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int column = p.query_column(head);
@@ -225,7 +231,7 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
   load_tile<kQueries, kThreads>(query_tile, qkv + column, p.qkv_stride, first, p.tokens, p.dim);
   load_tile<kQueries, kThreads>(gradient_tile, dout + column, p.out_stride, first, p.tokens, p.dim);
   rows.template load<kThreads>(p, log_sum_exp, delta, head, first);
-  const int keys_begin = p.segment_begin(first), keys_end = min(first + kQueries, p.tokens);
+  const int keys_begin = p.first_tile(first, kKeys), keys_end = min(first + kQueries, p.tokens);
   load_step(0, keys_begin);
 
   const int warp_row = warp_index() * 16 * kRowTiles, warp_query = first + warp_row;
@@ -239,14 +245,13 @@ __global__ void __launch_bounds__(QueryShape<T, kDim>::kThreads, 2)
     cp_async_wait<0>();
     __syncthreads();  // this step's tiles are there; the last step's have been used
     if (tile_end < keys_end) load_step(stage ^ 1, tile_end);
-    const int* const positions = rows.positions();
-    if (key <= first + warp_last && warp_query - positions[warp_row] < tile_end) {
+    if (key <= first + warp_last && warp_query - rows.reach(warp_row) < tile_end) {
       float s[kRowTiles][kKeys / 8][4], ds[kRowTiles][kKeys / 8][4];
       multiply_rows(s, query_tile, warp_row, key_tile(stage));
       multiply_rows(ds, gradient_tile, warp_row, value_tile(stage));
       const Lane at;
-      const QueryRows<kQueries> lane_rows{rows.log_sum_exp + warp_row + at.row};
-      if (key + kKeys - 1 > warp_query || first + warp_last - positions[warp_last] > key) {
+      const QueryRows<kQueries> lane_rows = rows.from(warp_row + at.row);
+      if (key + kKeys - 1 > warp_query || first + warp_last - rows.reach(warp_last) > key) {
         query_gradients<true>(s, ds, scale_log2, {warp_query + at.row, key + at.column, tile_end}, lane_rows);
       } else {
         query_gradients<false>(s, ds, scale_log2, {warp_query + at.row, key + at.column, tile_end},

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of the next tokens of a sequence to the keys and values that are kept of it: generation. Few
 // queries meet many keys, so a block has one query of one head, and its warps take the keys by turns.
+#include <algorithm>
 #include <cmath>
 
 #include "device/cuda/attention.cuh"
@@ -12,6 +13,7 @@ namespace {
 
 struct CachedProblem {
   int kv_len = 0, dim = 0, group = 1;  ///< query heads per key/value head
+  int reach = 0;                       ///< as AttentionProblem::reach
   float scale = 1;
   std::int64_t qkv_stride = 0, out_stride = 0;
   std::int64_t width = 0;  ///< of a row of the cache; its second half are values
@@ -39,10 +41,10 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 
   const T* const keys = cache + static_cast<std::int64_t>(head / p.group) * p.dim;
   const T* const values = keys + p.width / 2;
-  const int visible = p.kv_len + token + 1;
+  const int keys_end = p.kv_len + token + 1, keys_begin = max(0, keys_end - 1 - p.reach);
   float largest = -INFINITY, total = 0, sum[kLaneColumns] = {};
-  for (int first = warp * 32; first < visible; first += kPlainWarps * 32) {
-    const int count = min(32, visible - first);
+  for (int first = keys_begin + warp * 32; first < keys_end; first += kPlainWarps * 32) {
+    const int count = min(32, keys_end - first);
     float score = -INFINITY;
     if (lane < count) {
       const T* const key = keys + (first + lane) * p.width;
@@ -92,7 +94,6 @@ __global__ void cached_kernel(CachedProblem p, const T* qkv, const T* cache, T* 
 }  // namespace
 
 void CudaDevice::execute(const op::CachedAttention& o) {
-  if (o.shape.window > 0) throw Error("the GPU has no attention with a window");
   const std::int64_t tokens = o.qkv.rows;
   require(o.kv_len >= 0 && o.kv_len + tokens <= o.kv_cache.rows, "more tokens than the cache has rows");
   check_head_dim(o.shape.head_dim);
@@ -100,6 +101,8 @@ void CudaDevice::execute(const op::CachedAttention& o) {
   problem.kv_len = static_cast<int>(o.kv_len);
   problem.dim = static_cast<int>(o.shape.head_dim);
   problem.group = static_cast<int>(o.shape.query_heads / o.shape.key_value_heads);
+  const std::int64_t keys = o.kv_len + tokens;
+  problem.reach = static_cast<int>((o.shape.window > 0 ? std::min(o.shape.window, keys) : keys) - 1);
   problem.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(o.shape.head_dim)));
   problem.qkv_stride = o.shape.qkv_cols();
   problem.out_stride = o.shape.query_cols();

@@ -3,7 +3,7 @@
 // of one head and walks over the tiles of their keys; softmax is corrected as larger scores turn up. Two
 // tiles are always under way: values arrive during the product of queries and keys, the next keys during that
 // of probabilities and values. Tiles of keys start anew where a segment begins, so that the bits of a segment
-// do not depend on what lies beside it.
+// do not depend on what lies beside it. With a window, those that lie before it are left out.
 #include "device/cuda/attention_tile.cuh"
 
 namespace llampi::device::cuda {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads, 2)
   // The last queries have the most keys: they come first.
   const int head = blockIdx.x, first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * Shape::kQueries;
   const int keys_end = min(first + Shape::kQueries, p.tokens);
-  const int keys_begin = p.segment_begin(first);
+  const int keys_begin = p.first_tile(first, kKeys);
   const auto load_keys = [&](Tile<T, kDim> tile, int key, int column) {
     load_tile<kKeys, kThreads>(tile, qkv + column, p.qkv_stride, key, p.tokens, p.dim);
   };
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(ForwardShape<T, kDim>::kThreads, 2)
                                        p.dim);
   load_keys(key_tile, keys_begin, key_column);
   cp_async_commit();
-  begins[threadIdx.x] = p.segment_begin(min(first + static_cast<int>(threadIdx.x), p.tokens - 1));
+  begins[threadIdx.x] = p.first_key(min(first + static_cast<int>(threadIdx.x), p.tokens - 1));
 
   const int warp_row = warp_index() * 16 * kRowTiles, warp_query = first + warp_row;
   const float scale_log2 = p.scale * kLog2E;

@@ -75,7 +75,7 @@ __global__ void plain_forward_kernel(AttentionProblem p, const T* qkv, T* out, f
   const T* const values = qkv + p.value_column(at.head / p.group);
   read_row(qkv + at.row * p.qkv_stride + p.query_column(at.head), p.dim, at.lane, board.row[at.warp]);
   float largest = -INFINITY, sum = 0, sums[kLaneColumns] = {};
-  for (int first = p.segment_begin(at.row); first <= at.row; first += 32) {
+  for (int first = p.first_key(at.row); first <= at.row; first += 32) {
     const int count = min(32, at.row + 1 - first);
     __syncwarp();  // the row is there; the last probabilities have been used
     float score = -INFINITY;
@@ -109,7 +109,7 @@ __global__ void plain_query_gradient_kernel(AttentionProblem p, const T* qkv, co
   read_row(qkv + at.row * p.qkv_stride + column, p.dim, at.lane, board.row[at.warp]);
   read_row(dout + at.row * p.out_stride + column, p.dim, at.lane, board.gradient[at.warp]);
   float sums[kLaneColumns] = {};
-  for (int first = p.segment_begin(at.row); first <= at.row; first += 32) {
+  for (int first = p.first_key(at.row); first <= at.row; first += 32) {
     const int count = min(32, at.row + 1 - first);
     __syncwarp();
     if (at.lane < count) {
@@ -140,10 +140,10 @@ __global__ void key_value_gradient_kernel(AttentionProblem p, const T* qkv, cons
     const T* const queries = qkv + p.query_column(head);
     const T* const gradients = dout + p.query_column(head);
     const std::int64_t statistics = static_cast<std::int64_t>(head) * p.tokens;
-    for (int first = at.row; first < p.tokens && p.segment_begin(first) <= at.row; first += 32) {
+    for (int first = at.row; first < p.tokens && p.first_key(first) <= at.row; first += 32) {
       const int query = first + at.lane;
-      const bool visible = query < p.tokens && p.segment_begin(min(query, p.tokens - 1)) <= at.row;
-      const int count = __popc(__ballot_sync(0xffffffffU, visible));  // those of the segment come first
+      const bool visible = query < p.tokens && p.first_key(min(query, p.tokens - 1)) <= at.row;
+      const int count = __popc(__ballot_sync(0xffffffffU, visible));  // those come first
       if (visible) {
         const float score = p.scale * dot<kWidth>(board.row[at.warp], queries + query * p.qkv_stride, p.dim);
         const float dp = dot<kWidth>(board.gradient[at.warp], gradients + query * p.out_stride, p.dim);

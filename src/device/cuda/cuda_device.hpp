@@ -10,6 +10,7 @@
 //   attention*.cu     own attention; that of cuDNN is in cudnn_*.{hpp,cpp} and ragged.cu
 //   fp8.cu            what goes before products in 8 bits
 //   fp8_blocks.cu     the same with scales of blocks and tiles
+//   qkv_transform.cu  a bias or norms of heads with RoPE
 //   embedding.cu, norm.cu, elementwise.cu, loss.cu, gradient_norm.cu, adamw.cu    what they are called after
 #pragma once
 

@@ -148,6 +148,11 @@ Scratch carve(const Division& division, std::int64_t tokens, void* base) {
   return scratch;
 }
 
+/// 0 for sequences that it holds entirely.
+std::int64_t window_of(AttentionShape shape, std::int64_t longest) {
+  return shape.window < longest ? shape.window : 0;
+}
+
 /// op::Attention or op::AttentionBackward.
 template <class Operands>
 CudnnProblem problem_of(const Operands& o) {
@@ -161,6 +166,7 @@ CudnnProblem problem_of(const Operands& o) {
   problem.query_heads = o.shape.query_heads;
   problem.key_value_heads = o.shape.key_value_heads;
   problem.head_dim = o.shape.head_dim;
+  problem.window = window_of(o.shape, problem.longest);
   problem.qkv_row = o.shape.qkv_cols();
   problem.out_row = o.shape.query_cols();
   problem.dtype = o.qkv.dtype;
@@ -195,6 +201,7 @@ Division divide_documents(const CudnnProblem& whole, AttentionShape shape, const
   for (const auto& launch : document_launches(problem.query_heads, whole.tokens, whole.longest, dp_room)) {
     const std::size_t of_class = division.launches.size();
     problem.longest = launch.longest;
+    problem.window = window_of(shape, launch.longest);
     problem.batch = launch.documents;
     const std::int64_t most = std::min(whole.batch, whole.tokens / (above + 1));
     const std::int64_t documents = lengths.counted() ? std::min(lengths.documents[of_class], most) : most;

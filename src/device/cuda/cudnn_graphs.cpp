@@ -101,6 +101,7 @@ class GraphMaker {
     options.set_attn_scale(static_cast<float>(1 / std::sqrt(static_cast<double>(problem_.head_dim))));
     options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
         .set_diagonal_band_right_bound(0);  // causal
+    if (problem_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(problem_.window));
     if (!problem_.ragged) return;
     options.set_padding_mask(true)
         .set_seq_len_q(table("query_lengths", kQueryLengths, problem_.batch, fe::DataType_t::INT32))

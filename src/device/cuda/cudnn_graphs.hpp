@@ -8,6 +8,8 @@
 //   k, v        packed documents, backward: with grouped queries, dK and dV of every query head are kept in
 //               rows that are Hq / Hkv times as long as those of dK; in rows of qkv that would be Hq / Hkv
 //               times the whole of it. dK shares K's table of offsets, so K is copied too.
+// A window is the left bound of the diagonal band: the frontend's mask is `column + bound > row`, so the bound counts the
+// query itself, as AttentionShape::window does.
 // cuDNN's statistics are the natural logarithm of the sum of exp(scale q k): its backward graph restores the
 // probabilities as exp(scale q k - statistics), node "exp_s" of the frontend's sdpa_backward.
 #pragma once
@@ -38,6 +40,7 @@ struct CudnnProblem {
   bool ragged = false;
   std::int64_t batch = 0, longest = 0, tokens = 0;
   std::int64_t query_heads = 0, key_value_heads = 0, head_dim = 0;
+  std::int64_t window = 0;  ///< as AttentionShape::window; 0 too where it is no shorter than `longest`
   std::int64_t qkv_row = 0, out_row = 0;  ///< elements from a token of qkv, or of out, to the next one's
   DType dtype = DType::bfloat16;
 

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/magnitudes.cuh"
+#include "device/cuda/rotate.cuh"
 
 namespace llampi::device::cuda {
 namespace {
@@ -29,9 +30,8 @@ __global__ void __launch_bounds__(kElementThreads)
       float a[N], b[N];
 #pragma unroll
       for (int i = 0; i < N; ++i) {
-        const float c = cosines[i], s = sines[i] * direction, x = vector_a[i], y = vector_b[i];
-        a[i] = fmaf(x, c, -(y * s));
-        b[i] = fmaf(y, c, x * s);
+        a[i] = vector_a[i], b[i] = vector_b[i];
+        rotate(a[i], b[i], cosines[i], sines[i] * direction);
       }
       const auto rotated_a = Vector<T, N>::from(a), rotated_b = Vector<T, N>::from(b);
       store_vector(first, rotated_a);
@@ -129,19 +129,21 @@ dim3 blocks_of(std::int64_t tokens, int slices) { return dim3(static_cast<unsign
 
 }  // namespace
 
-void apply_rope(Tensor positions_of_tokens, Tensor rope, AttentionShape shape, Rotation rotation, Tensor qkv,
-                cudaStream_t stream, Tensor maximum) {
-  const std::int64_t tokens = positions_of_tokens.cols, half = shape.head_dim / 2;
-  const auto* positions =
-      elements_of<std::int32_t>(positions_of_tokens, DType::int32, 1, tokens, "positions");
-  const auto* table = elements_of<float>(rope, DType::float32, rope.rows, shape.head_dim, "rope");
+void apply_rope(const op::Rope& o, cudaStream_t stream) {
+  // Without the gradient of a bias, all that it leaves to do backwards is the rotation.
+  if (o.transform && !(o.backward && o.transform.bias && !o.dtransform.bias))
+    return apply_qkv_transform(o, stream);
+  const AttentionShape& shape = o.shape;
+  const std::int64_t tokens = o.positions.cols, half = shape.head_dim / 2;
+  const auto* positions = elements_of<std::int32_t>(o.positions, DType::int32, 1, tokens, "positions");
+  const auto* table = elements_of<float>(o.rope, DType::float32, o.rope.rows, shape.head_dim, "rope");
   const int heads = static_cast<int>(shape.query_heads + shape.key_value_heads);
-  const float direction = rotation == Rotation::forward ? 1.0F : -1.0F;
+  const float direction = o.backward ? -1.0F : 1.0F;
   if (tokens == 0) return;
-  std::int32_t* const largest = optional_maximum(maximum);
-  dispatch(qkv.dtype, [&](auto tag) {
+  std::int32_t* const largest = optional_maximum(o.maximum);
+  dispatch(o.qkv.dtype, [&](auto tag) {
     using T = typename decltype(tag)::type;
-    T* data = elements_of<T>(qkv, qkv.dtype, tokens, shape.qkv_cols(), "qkv");
+    T* data = elements_of<T>(o.qkv, o.qkv.dtype, tokens, shape.qkv_cols(), "qkv");
     constexpr int kN = kWidth<T>;
     const bool fits = fits_vectors<T>(kN, half, {data}) && fits_vectors<float>(kN, half, {table});
     with_width<kN>(fits, [&](auto n) {
@@ -184,11 +186,7 @@ void apply_swiglu_backward(Tensor dactivated, Tensor gate_up, cudaStream_t strea
   });
 }
 
-void CudaDevice::execute(const op::Rope& o) {
-  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
-  apply_rope(o.positions, o.rope, o.shape, o.backward ? Rotation::backward : Rotation::forward, o.qkv,
-             compute(), o.maximum);
-}
+void CudaDevice::execute(const op::Rope& o) { apply_rope(o, compute()); }
 
 void CudaDevice::execute(const op::Swiglu& o) { apply_swiglu(o.gate_up, o.activated, compute(), o.maximum); }
 

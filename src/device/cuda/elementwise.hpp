@@ -8,13 +8,11 @@
 
 namespace llampi::device::cuda {
 
-enum class Rotation : bool { forward, backward };
+/// op::Rope, of which op::QkvRope and its backward direction are a part.
+void apply_rope(const op::Rope& o, cudaStream_t stream);
 
-/// Rotates the query and key heads of qkv [T, Hq D + 2 Hkv D] in place by the angles of the tokens'
-/// positions, int32 [1, T], or back; the value heads stay.   rope [positions, D] float32: D/2 cosines, then
-/// D/2 sines
-void apply_rope(Tensor positions, Tensor rope, AttentionShape shape, Rotation rotation, Tensor qkv,
-                cudaStream_t stream, Tensor maximum = {});
+/// The same with a bias or norms of heads (qkv_transform.cu).
+void apply_qkv_transform(const op::Rope& o, cudaStream_t stream);
 
 /// activated = silu(gate) up.   gate_up [T, 2F], activated [T, F]
 void apply_swiglu(Tensor gate_up, Tensor activated, cudaStream_t stream, Tensor maximum = {});

@@ -76,14 +76,26 @@ const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* nam
 }  // namespace
 
 void CudaDevice::execute(const op::QkvRope& o) {
-  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
-  Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.qkv);
-  apply_rope(o.positions, o.rope, o.shape, Rotation::forward, o.qkv, compute());
+  Products(*gemm_, workspace_, compute())
+      .forward(o.x, o.weight, o.transform.has_norms() ? o.transform.product : o.qkv);
+  apply_rope({.positions = o.positions,
+              .rope = o.rope,
+              .shape = o.shape,
+              .backward = false,
+              .qkv = o.qkv,
+              .transform = o.transform},
+             compute());
 }
 
 void CudaDevice::execute(const op::QkvRopeBackward& o) {
-  if (o.transform) throw Error("the GPU has no bias or norms of q, k and v");
-  apply_rope(o.positions, o.rope, o.shape, Rotation::backward, o.dqkv, compute());
+  apply_rope({.positions = o.positions,
+              .rope = o.rope,
+              .shape = o.shape,
+              .backward = true,
+              .qkv = o.dqkv,
+              .transform = o.transform,
+              .dtransform = o.dtransform},
+             compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.dqkv, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }

@@ -39,6 +39,23 @@ TEST_F(GpuCheck, PassesInEveryDtype) {
   }
 }
 
+TEST_F(GpuCheck, PassesWithWhatOtherFamiliesHave) {
+  for (const auto& family : model::architectures().subspan(1)) {
+    for (const DType dtype : {DType::float32, DType::bfloat16}) {
+      SCOPED_TRACE(fmt::format("{} in {}", family.model_type, to_string(dtype)));
+      const auto compared = selfcheck::compare_devices(
+          *gpu_, *host_,
+          {.dtype = dtype, .head_dim = 64, .architecture = &family, .window = selfcheck::kCheckWindow});
+      EXPECT_EQ(selfcheck::failure_of(compared), "");
+      const auto worst = std::ranges::max_element(compared, {}, [](const auto& tensor) {
+        return tensor.allowed > 0 ? tensor.error / tensor.allowed : 0;
+      });
+      fmt::print("{} in {}: {} differs most, by {:.2g} of {:.2g}\n", family.model_type, to_string(dtype),
+                 worst->name, worst->error, worst->allowed);
+    }
+  }
+}
+
 TEST_F(GpuCheck, PassesWithProductsIn8Bits) {
   const auto orders = work_orders();
   for (const model::Fp8Recipe& recipe :

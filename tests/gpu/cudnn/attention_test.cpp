@@ -8,7 +8,9 @@
 namespace llampi::test {
 namespace {
 
-constexpr device::AttentionShape kShapes[] = {{4, 2, 64}, {8, 1, 128}, {3, 3, 64}};
+// Windows of less than a tile, and of more.
+constexpr device::AttentionShape kShapes[] = {
+    {4, 2, 64}, {8, 1, 128}, {3, 3, 64}, {4, 2, 64, 30}, {8, 2, 128, 150}};
 
 /// Equal sequences, in whole tiles and not; documents, the last of them short; so many that some are padding.
 std::vector<Layout> layouts() {

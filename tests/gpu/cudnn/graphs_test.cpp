@@ -126,6 +126,15 @@ TEST_F(CudnnGraphs, AreBuiltForPackedDocuments) {
   expect_both(kH100, {{12, 12, 64}, 512, 512, 5, DType::float16});
 }
 
+constexpr AttentionShape kMistral7B{32, 8, 128, 4096}, kNarrow{32, 8, 128, 500};
+
+TEST_F(CudnnGraphs, AreBuiltForWindows) {
+  for (const Gpu& gpu : {kA100, kH100, kB200}) expect_both(gpu, {kMistral7B, 8192, 8192, 1});
+  expect_both(kH100, {kNarrow, 4096, 2048, 9});
+  expect_both(kB200, {kNarrow, 4096, 700, 9});
+  expect_both(kH100, {{9, 3, 64, 1}, 2000, 1000, 2, DType::float16});
+}
+
 constexpr std::int64_t kWhole = std::int64_t{5} << 30;  // for dP of all heads at 8192 tokens
 
 TEST_F(CudnnGraphs, AreBuiltForDeterministicGradients) {
@@ -137,6 +146,13 @@ TEST_F(CudnnGraphs, AreBuiltForDeterministicGradients) {
   }
   expect_gradients(kH100, {{9, 3, 64}, 2000, 1000, 2, DType::float16, kWhole});
   expect_gradients(kH100, {{12, 12, 64}, 512, 40, 16, DType::float16, kWhole});
+}
+
+TEST_F(CudnnGraphs, AreBuiltForDeterministicGradientsWithWindows) {
+  for (const Gpu& gpu : {kA100, kH100, kB200})
+    expect_gradients(gpu, {kMistral7B, 8192, 8192, 1, DType::bfloat16, kWhole});
+  for (const Gpu& gpu : {kH100, kB200})
+    expect_gradients(gpu, {kNarrow, 4096, 700, 9, DType::bfloat16, kWhole});
 }
 
 // The room that the plan gives is enough for the pieces that it allows, in tokens of sequences and of

@@ -83,5 +83,18 @@ TEST(Launches, OfDocumentsAreThoseOfOneClassTogether) {
                           Launch{1, 600, 1, true}));
 }
 
+// A class of documents that a window holds entirely has none, whose kernels may be faster.
+TEST(Launches, OfShortDocumentsAreWithoutTheWindow) {
+  std::string why;
+  const auto device = make_gpu({.deterministic = true}, why);
+  const OperationCase op = attention({"documents", {3, 130, 5, 600}}, {4, 2, 16, 128});
+  Session session(*device, DType::bfloat16);
+  emulator::take_attention_launches();
+  op.forward(session, op.inputs);
+  std::vector<std::int64_t> windows;
+  for (const CudnnProblem& p : emulator::take_attention_launches()) windows.push_back(p.window);
+  EXPECT_THAT(windows, ElementsAre(0, 128, 128));
+}
+
 }  // namespace
 }  // namespace llampi::test

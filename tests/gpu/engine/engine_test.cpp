@@ -69,7 +69,41 @@ TEST_F(GpuEngine, TrajectoryEqualsPyTorchInFloat32) { expect_pytorch({"one_layer
 
 // `long`: minutes on the emulated GPU.
 TEST_F(GpuEngine, DISABLED_EveryTrajectoryEqualsPyTorchInFloat32) {
-  expect_pytorch({"gqa_tied", "documents", "groups_frozen", "gqa_llama3rope", "head_dim_given"});
+  expect_pytorch({"gqa_tied", "documents", "groups_frozen", "gqa_llama3rope", "head_dim_given", "qwen2",
+                  "qwen3", "mistral", "mistral_window"});
+}
+
+// Biases; norms of heads, whose recomputation reads the product; windows.
+TEST_F(GpuEngine, OtherFamiliesEqualPyTorch) {
+  for (const char* name : {"qwen2", "qwen3", "mistral_window"}) {
+    SCOPED_TRACE(name);
+    const auto fixture = oracle::load(name);
+    next_order();
+    const auto base = run(fixture, {.accumulation = 2, .poison = true});
+    expect_oracle(base, fixture, kFloat32Tolerance);
+  }
+}
+
+TEST_F(GpuEngine, OtherFamiliesHaveTheSameBitsInAnyOrderAndPlace) {
+  for (const char* name : {"qwen2", "qwen3", "mistral_window"}) {
+    SCOPED_TRACE(name);
+    auto fixture = oracle::load(name);
+    fixture.training.steps = 3;  // issued, captured, replayed
+    const TrajectoryOptions options{.accumulation = 2,
+                                    .poison = true,
+                                    .precision = {.param = DType::bfloat16, .compute = DType::bfloat16}};
+    const auto base = run(fixture, options);
+    for (const auto checkpointing : {fsdp::Checkpointing::full, fsdp::Checkpointing::selective}) {
+      const bool selective = checkpointing == fsdp::Checkpointing::selective;
+      auto other = options;
+      other.strategy = selective ? fsdp::Strategy::no_shard : fsdp::Strategy::shard_grad_op;
+      other.checkpointing = checkpointing;
+      other.offload.optimizer = selective;
+      other.graph = true;
+      next_order();
+      expect_same_bits(base, run(fixture, other), to_string(other.strategy));
+    }
+  }
 }
 
 TEST_F(GpuEngine, NeitherSchedulingNorTheOrderOfWorkChangesBits) {

@@ -142,6 +142,26 @@ TEST(EmulatedAttention, EdgesOfTiles) {
   expect_like_reference(single_tokens(140), {2, 1, 32});
 }
 
+// Windows of one token, at, before and after the edges of tiles, and longer than the segments.
+TEST(EmulatedAttention, Windows) {
+  for (const std::int64_t window : {1, 2, 31, 33, 64, 65, 129, 1000}) {
+    expect_like_reference(one_segment(300), {2, 1, 32, window});
+    expect_like_reference({"edges", {63, 1, 1, 63, 128, 65, 31, 33, 2}}, {2, 1, 32, window});
+  }
+  expect_like_reference(mixed_segments(150), {3, 3, 128, 20});
+  expect_like_reference(mixed_segments(150), {3, 1, 136, 20});
+}
+
+TEST(EmulatedAttention, AWindowThatHoldsAllHasTheSameBits) {
+  const Inputs all(mixed_segments(150), {4, 2, 32}), wide(all.layout, {4, 2, 32, all.layout.longest()});
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Results expected = own(all, dtype, kHopper), actual = own(wide, dtype, kHopper);
+    EXPECT_TRUE(same_bits(actual.out, expected.out));
+    EXPECT_TRUE(same_bits(actual.log_sum_exp, expected.log_sum_exp));
+    EXPECT_TRUE(same_bits(actual.dqkv, expected.dqkv));
+  }
+}
+
 /// Rows [begin, end) of each.
 Results rows_of(const Results& all, std::int64_t begin, std::int64_t end) {
   const auto cut = [&](const Values& v) {
@@ -155,9 +175,22 @@ Results rows_of(const Results& all, std::int64_t begin, std::int64_t end) {
   return {cut(all.out), sums, cut(all.dqkv)};
 }
 
+// Tiles outside of the band are not computed: NaN there would reach all rows of a block.
+TEST(EmulatedAttention, WhatIsFarOutsideOfTheWindowDoesNotMatter) {
+  const Inputs clean(one_segment(520), {2, 1, 32, 20});
+  Inputs broken = clean;
+  std::fill_n(broken.qkv.data.begin(), 100 * broken.qkv.cols, std::nan(""));
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    const Results expected = rows_of(own(clean, dtype, kAnyGpu), 256, 520),
+                  actual = rows_of(own(broken, dtype, kAnyGpu), 256, 520);
+    EXPECT_TRUE(same_bits(actual.out, expected.out));
+    EXPECT_TRUE(same_bits(actual.log_sum_exp, expected.log_sum_exp));
+    EXPECT_TRUE(same_bits(actual.dqkv, expected.dqkv));
+  }
+}
+
 // What a document gets does not depend on its neighbours, to the bit, in both directions.
-TEST(EmulatedAttention, NeighboursDoNotMatter) {
-  const device::AttentionShape shape{4, 2, 32};
+void expect_neighbours_not_to_matter(const device::AttentionShape& shape) {
   for (const std::int32_t before : {1, 70, 129}) {
     const Inputs both({"both", {before, 200, 5}}, shape);
     Inputs alone(one_segment(200), shape);
@@ -176,6 +209,11 @@ TEST(EmulatedAttention, NeighboursDoNotMatter) {
       EXPECT_TRUE(same_bits(actual.dqkv, expected.dqkv));
     }
   }
+}
+
+TEST(EmulatedAttention, NeighboursDoNotMatter) {
+  expect_neighbours_not_to_matter({4, 2, 32});
+  expect_neighbours_not_to_matter({4, 2, 32, 50});
 }
 
 }  // namespace

@@ -47,8 +47,7 @@ comm::Compute compute_with(std::unique_ptr<device::Device> last) {
 
 std::string refusal(comm::Compute compute) {
   try {
-    selfcheck::check_gpus(test_world(), compute, {.dtype = DType::float32, .tf32 = false, .head_dim = 16},
-                          Log());
+    selfcheck::check_gpus(test_world(), compute, {.dtype = DType::float32, .tf32 = false}, Log());
   } catch (const comm::CommonError& error) {  // on every rank, so that one may print it
     return error.what();
   }

@@ -108,6 +108,43 @@ TEST_F(OnGpus, TrainsAsOnCpus) {
   EXPECT_THAT(text.err, HasSubstr("device: emulated GPU"));
 }
 
+// What the run's model has beside a Llama is compared before it begins.
+TEST_F(OnGpus, TrainOtherFamiliesAsOnCpus) {
+  const std::map<std::string, std::string> families = {
+      {R"("qwen2", "use_sliding_window": true, "sliding_window": 5, "max_window_layers": 0)",
+       "biases of q, k and v, a sliding window"},
+      {R"("qwen3")", "norms of heads"},
+      {R"("mistral", "sliding_window": 5)", "a sliding window"}};
+  int model = 0;
+  for (const auto& [family, compared] : families) {
+    SCOPED_TRACE(family);
+    folder_.write("other.json", fmt::format(R"({{"model_type": {}, "vocab_size": 256, "hidden_size": 32,
+      "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1,
+      "head_dim": 16, "max_position_embeddings": 64}})",
+                                            family));
+    const std::string run = fmt::format("run-{}", ++model);
+    const std::string train = "train --config run.ini --model.config=other.json --run.dir=" + run;
+    ASSERT_EQ(llampi(train + "-cpu --run.device=cpu").status, 0);
+    const Ending exact = llampi(train + " --run.device=cuda --fsdp.param_dtype=float32");
+    ASSERT_EQ(exact.status, 0) << exact.err;
+    expect_same_curve(run, run + "-cpu", 1e-5);
+    EXPECT_THAT(exact.out, HasSubstr(" tensors match the CPU (float32, " + compared + ")\n"));
+
+    const auto loss = [&](const std::string& device) {
+      const Ending ending = llampi(
+          fmt::format("evaluate --json --data tokens.h5 --seq-len 16 --weights {} --device {}", run, device));
+      EXPECT_EQ(ending.status, 0) << ending.err;
+      return nlohmann::json::parse(ending.out)["loss"].get<double>();
+    };
+    const double on_cpu = loss("cpu");
+    EXPECT_NEAR(loss("cuda"), on_cpu, 1.8e-2 * on_cpu);
+    const Ending text = llampi(
+        fmt::format("generate --prompt ab --max-tokens 9 --temperature 0 --device cuda --weights {}", run));
+    EXPECT_EQ(text.status, 0) << text.err;
+    EXPECT_THAT(text.out, ::testing::StartsWith("ab"));
+  }
+}
+
 TEST_F(OnGpus, MultiplyIn8BitsAsCpusDo) {
   const std::string train = "train --config run.ini --fsdp.product_dtype=fp8 --run.dir=";
   ASSERT_EQ(llampi(train + "cpu --run.device=cpu").status, 0);

@@ -304,23 +304,6 @@ TEST(LlamaConfig, RefusesSizesWhoseProductsOverflow) {
   EXPECT_EQ(parse(minimal_with({{"num_hidden_layers", 100'000}})).layers, 100'000);
 }
 
-TEST(LlamaConfig, SaysWhatGpusDoNotHave) {
-  const auto refusal = [](nlohmann::json more) -> std::string {
-    more["num_key_value_heads"] = 2;
-    try {
-      require_gpu_operations(parse(minimal_with(more)));
-    } catch (const UserError& error) {
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(refusal({{"model_type", "llama"}}), "");
-  EXPECT_THAT(refusal({{"model_type", "qwen2"}}), HasSubstr("biases of q, k and v"));
-  EXPECT_THAT(refusal({{"model_type", "qwen3"}}), HasSubstr("norms of query and key heads"));
-  EXPECT_EQ(refusal({{"model_type", "mistral"}, {"sliding_window", nullptr}}), "");
-  EXPECT_THAT(refusal({{"model_type", "mistral"}, {"sliding_window", 8}}), HasSubstr("sliding windows"));
-}
-
 TEST(LlamaConfig, RefusesDeepNesting) {
   // So deep that whatever recursed over it would not come back.
   const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');

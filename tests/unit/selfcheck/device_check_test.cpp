@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -75,6 +76,22 @@ TEST(DeviceCheck, TheCpuComputesWhatTheReferenceDoes) {
     EXPECT_EQ(failure_of(compared), "") << head_dim;
     EXPECT_GT(compared.size(), 35U);
     for (const auto& tensor : compared) EXPECT_GE(tensor.error, 0) << tensor.name;
+  }
+}
+
+TEST(DeviceCheck, TheCpuComputesOtherFamiliesAsTheReferenceDoes) {
+  const auto cpu = device::make_cpu_device(1), reference = device::make_reference_device();
+  for (const auto& family : model::architectures()) {
+    const auto compared = compare_devices(
+        *cpu, *reference,
+        {.head_dim = 64, .architecture = &family, .window = kCheckWindow, .judge_dtype = DType::float64});
+    EXPECT_EQ(failure_of(compared), "") << family.model_type;
+    EXPECT_EQ(std::ranges::count(compared, "gradient of model.layers.0.self_attn.q_proj.bias",
+                                 &ComparedTensor::name),
+              family.qkv_bias ? 1 : 0);
+    EXPECT_EQ(std::ranges::count(compared, "gradient of model.layers.0.self_attn.k_norm.weight",
+                                 &ComparedTensor::name),
+              family.qk_norms ? 1 : 0);
   }
 }
 
