@@ -292,12 +292,13 @@ LlamaConfig LlamaConfig::read(const std::filesystem::path& path) {
   return parse(text.str(), file.string());
 }
 
-void require_gpu_operations(const LlamaConfig& config) {
+void require_gpu_operations(const LlamaConfig& config, bool adapters) {
   const Architecture& family = config.family();
   const bool window = std::ranges::any_of(config.windows, [](std::int64_t of_layer) { return of_layer > 0; });
   const char* missing = family.qkv_bias   ? "biases of q, k and v"
                         : family.qk_norms ? "norms of query and key heads"
                         : window          ? "sliding windows"
+                        : adapters        ? "LoRA adapters"
                                           : nullptr;
   if (missing != nullptr)
     throw_user_error(

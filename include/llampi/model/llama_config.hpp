@@ -66,8 +66,9 @@ struct LlamaConfig {
   }
 };
 
-/// @throws UserError for what only CPUs compute: biases, norms of query and key heads, sliding windows
-void require_gpu_operations(const LlamaConfig& config);
+/// @throws UserError for what only CPUs compute: biases, norms of query and key heads, sliding windows, and adapters
+/// @param adapters whether the model has some (LoraConfig)
+void require_gpu_operations(const LlamaConfig& config, bool adapters = false);
 
 /// config.json of a folder whose weights are `dtype`: the text it was read from, with what transformers needs
 /// to load it (model_type, architectures), the dtype and RoPE under the names of its versions 4 and 5.

@@ -305,10 +305,10 @@ TEST(LlamaConfig, RefusesSizesWhoseProductsOverflow) {
 }
 
 TEST(LlamaConfig, SaysWhatGpusDoNotHave) {
-  const auto refusal = [](nlohmann::json more) -> std::string {
+  const auto refusal = [](nlohmann::json more, bool adapters = false) -> std::string {
     more["num_key_value_heads"] = 2;
     try {
-      require_gpu_operations(parse(minimal_with(more)));
+      require_gpu_operations(parse(minimal_with(more)), adapters);
     } catch (const UserError& error) {
       return error.what();
     }
@@ -319,6 +319,7 @@ TEST(LlamaConfig, SaysWhatGpusDoNotHave) {
   EXPECT_THAT(refusal({{"model_type", "qwen3"}}), HasSubstr("norms of query and key heads"));
   EXPECT_EQ(refusal({{"model_type", "mistral"}, {"sliding_window", nullptr}}), "");
   EXPECT_THAT(refusal({{"model_type", "mistral"}, {"sliding_window", 8}}), HasSubstr("sliding windows"));
+  EXPECT_THAT(refusal({{"model_type", "llama"}}, true), HasSubstr("LoRA adapters"));
 }
 
 TEST(LlamaConfig, RefusesDeepNesting) {
