@@ -157,9 +157,11 @@ class Loader::Impl {
     std::vector<device::HostBatch> batches;
     std::vector<std::int64_t> samples(static_cast<std::size_t>(options_.micro_batch));
     for (const std::int64_t number : numbers_) {
-      std::int64_t index = number * options_.micro_batch;
+      const std::int64_t first = number * options_.micro_batch;
+      std::int64_t index = first;
       for (auto& sample : samples) sample = sampler_.sample(step, index++);
       batches.push_back(make_batch(file_, options_, samples));
+      batches.back().set_first_sample((step - 1) * sampler_.global_batch() + first);
     }
     return batches;
   }

@@ -10,11 +10,12 @@ namespace {
 
 class AttentionLayer final : public Layer {
  public:
-  AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
+  AttentionLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes, Adapters adapters)
       : module_(std::move(module)),
         parameters_(std::move(parameters)),
         sizes_(sizes),
-        shape_(sizes.attention) {}
+        shape_(sizes.attention),
+        adapters_(std::move(adapters)) {}
 
   LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens(), longest = batch.positions();
@@ -49,14 +50,16 @@ class AttentionLayer final : public Layer {
                              {"dqkv", tokens, shape_.qkv_cols(), compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
+    adapters_.extend(spec, batch, compute);
     return spec;
   }
 
   void forward(LayerContext& c) const override {
     const auto [norm, q, k, v, o] = take<5>(c.parameters.first(5));
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
-    const auto [workspace] = take<1>(c.scratch);
+    const auto [workspace] = take<1>(c.scratch.first(1));
     const auto [rope] = take<1>(c.constants);
+    const auto of_qkv = adapters_.forward(c, kQkvProduct), of_out = adapters_.forward(c, kOutProduct);
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::QkvRope{.positions = c.batch.positions,
@@ -65,7 +68,8 @@ class AttentionLayer final : public Layer {
                                          .rope = rope,
                                          .shape = shape_,
                                          .qkv = qkv,
-                                         .transform = transform(c)});
+                                         .transform = transform(c),
+                                         .adapters = of_qkv});
     if (c.kv_cache.empty()) {
       run_attention(c, shape_, {qkv, heads, log_sum_exp}, workspace);
     } else {
@@ -76,9 +80,9 @@ class AttentionLayer final : public Layer {
                                                    .out = heads,
                                                    .workspace = workspace});
     }
-    if (c.output)
-      c.operations.run(
-          device::op::ProjectionResidual{.x = heads, .weight = o, .residual = c.input, .y = c.output});
+    if (!c.output) return adapters_.run_down(c, kOutProduct, heads);
+    c.operations.run(device::op::ProjectionResidual{
+        .x = heads, .weight = o, .residual = c.input, .y = c.output, .adapters = of_out});
   }
 
   void recompute(LayerContext& c) const override {
@@ -100,48 +104,54 @@ class AttentionLayer final : public Layer {
     const auto [dnorm, dq, dk, dv, do_] = take<5>(c.parameter_gradients.first(5));
     const auto [add_norm, add_q, add_k, add_v, add_o] = take<5>(c.accumulate.first(5));
     const auto [normed, inverse_rms, qkv, heads, log_sum_exp] = take<5>(c.saved.first(5));
-    const auto [dheads, dqkv, dnormed, workspace] = take<4>(c.scratch);
+    const auto [dheads, dqkv, dnormed, workspace] = take<4>(c.scratch.first(4));
     const auto [rope] = take<1>(c.constants);
+    const auto of_qkv = adapters_.backward(c, kQkvProduct), of_out = adapters_.backward(c, kOutProduct);
 
     c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
                                                     .x = heads,
                                                     .weight = o,
                                                     .dx = dheads,
                                                     .dweight = do_,
-                                                    .accumulate_dweight = add_o});
+                                                    .accumulate_dweight = add_o,
+                                                    .adapters = of_out});
     run_attention_backward(c, shape_, {qkv, heads, log_sum_exp}, dheads, dqkv, workspace);
-    c.operations.run(device::op::QkvRopeBackward{.positions = c.batch.positions,
-                                                 .dqkv = dqkv,
-                                                 .x = normed,
-                                                 .weight = stacked({q, k, v}),
-                                                 .rope = rope,
-                                                 .shape = shape_,
-                                                 .dx = dnormed,
-                                                 .dweight = stacked({dq, dk, dv}),
-                                                 .accumulate_dweight = alike({add_q, add_k, add_v}),
-                                                 .transform = transform(c),
-                                                 .dtransform = qkv_transform_gradients(c, workspace)});
+    c.operations.run(device::op::QkvRopeBackward{
+        .positions = c.batch.positions,
+        .dqkv = dqkv,
+        .x = normed,
+        .weight = stacked({q, k, v}),
+        .rope = rope,
+        .shape = shape_,
+        .dx = dnormed,
+        .dweight = stacked({dq, dk, dv}),
+        .accumulate_dweight = alike({add_q, add_k, add_v}),
+        .transform = transform(c),
+        .dtransform = qkv_transform_gradients(c, parameters_.size() - 5, workspace),
+        .adapters = of_qkv});
     // The gradient already holds that of the residual branch.
     run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
 
  private:
   device::op::QkvTransform transform(const LayerContext& c) const {
-    if (!sizes_.qk_norms) return qkv_transform(c, sizes_.eps, {}, {});
-    return qkv_transform(c, sizes_.eps, c.saved[5], c.saved[6]);
+    if (!sizes_.qk_norms) return qkv_transform(c, parameters_.size() - 5, sizes_.eps, {}, {});
+    return qkv_transform(c, parameters_.size() - 5, sizes_.eps, c.saved[5], c.saved[6]);
   }
 
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;
   device::AttentionShape shape_;
+  Adapters adapters_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int> parameters,
-                                            const LlamaSizes& sizes) {
-  return std::make_unique<AttentionLayer>(std::move(module), std::move(parameters), sizes);
+                                            const LlamaSizes& sizes, Adapters adapters) {
+  return std::make_unique<AttentionLayer>(std::move(module), std::move(parameters), sizes,
+                                          std::move(adapters));
 }
 
 }  // namespace llampi::model

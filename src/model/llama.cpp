@@ -4,11 +4,12 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-
+#include <cmath>
 #include <utility>
 
 #include "llampi/core/config_error.hpp"
 #include "model/llama_layers.hpp"
+#include "model/lora_targets.hpp"
 #include "model/rope.hpp"
 
 namespace llampi::model {
@@ -62,16 +63,25 @@ void check_fp8_family(const Architecture& family) {
 
 class Llama final : public Model {
  public:
-  Llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8)
-      : config_(config), sizes_(sizes_of(config, fp8)) {
+  Llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8, const std::optional<LoraConfig>& lora)
+      : config_(config), sizes_(sizes_of(config, fp8)), lora_(lora) {
     if (fp8) check_fp8_family(config_.family());
     if (fp8) check_fp8_sizes(sizes_);
+    if (fp8 && lora) {
+      throw ConfigError(
+          {.field = "product_dtype",
+           .value = "fp8",
+           .problem = "does not go with adapters, whose products are in the dtype of the activations",
+           .remedy = "use {product_dtype} = auto"});
+    }
+    if (lora) targets_.emplace(config, *lora);
     const int root = add_module("", class_of("ForCausalLM"), -1);
     const int model = add_module("model", class_of("Model"), root);
     const int table = add_embedding(model);
     const int layers = add_module("model.layers", "ModuleList", model);
     for (std::int64_t block = 0; block < config_.layers; ++block) add_block(block, layers);
     add_head(root, model, table);
+    if (targets_) targets_->require_all_used();
   }
 
   const std::vector<Module>& modules() const override { return modules_; }
@@ -97,6 +107,8 @@ class Llama final : public Model {
 
   double flops_per_token(std::int64_t seq_len) const override {
     const auto& heads = sizes_.attention;
+    std::int64_t adapters = 0;
+    for (const auto& parameter : parameters_) adapters += parameter.adapter ? parameter.elements() : 0;
     const std::int64_t block = config_.hidden_size * (heads.qkv_cols() + heads.query_cols()) +
                                3 * config_.hidden_size * config_.intermediate_size;
     const std::int64_t head = config_.vocab_size * config_.hidden_size;
@@ -104,7 +116,9 @@ class Llama final : public Model {
     double keys = 0;  // that a query sees, of all layers
     for (std::int64_t layer = 0; layer < config_.layers; ++layer)
       keys += attention_of(layer).keys_of_query(static_cast<double>(seq_len));
-    return 6.0 * static_cast<double>(matrices) + 12.0 * static_cast<double>(heads.query_cols()) * keys;
+    // A frozen matrix has no gradient: 4.
+    return (lora_ ? 4.0 : 6.0) * static_cast<double>(matrices) + 6.0 * static_cast<double>(adapters) +
+           12.0 * static_cast<double>(heads.query_cols()) * keys;
   }
 
  private:
@@ -186,8 +200,15 @@ class Llama final : public Model {
     of_attention.insert(of_attention.end(), more.begin(), more.end());
     LlamaSizes sizes = sizes_;
     sizes.attention = attention_of(index);
-    const auto make_attention = sizes_.fp8 ? make_fp8_attention_layer : make_attention_layer;
-    layers_.push_back(make_attention(attention, std::move(of_attention), sizes));
+    if (sizes_.fp8) {
+      layers_.push_back(make_fp8_attention_layer(attention, std::move(of_attention), sizes));
+    } else {
+      layers_.push_back(make_attention_layer(attention, std::move(of_attention), sizes,
+                                             adapters_of({{q, kQkvProduct, 0},
+                                                          {k, kQkvProduct, queries},
+                                                          {v, kQkvProduct, queries + keys},
+                                                          {o, kOutProduct, 0}})));
+    }
 
     const int norm2 = add_weight(name + ".post_attention_layernorm", class_of("RMSNorm"), block, {hidden});
     const int mlp_module = add_module(mlp, class_of("MLP"), block);
@@ -195,8 +216,53 @@ class Llama final : public Model {
     const int up = add_weight(mlp + ".up_proj", "Linear", mlp_module, {feed_forward, hidden},
                               Place::fused_with_previous);
     const int down = add_weight(mlp + ".down_proj", "Linear", mlp_module, {hidden, feed_forward});
-    const auto make_mlp = sizes_.fp8 ? make_fp8_mlp_layer : make_mlp_layer;
-    layers_.push_back(make_mlp(mlp, {norm2, gate, up, down}, sizes_));
+    if (sizes_.fp8) {
+      layers_.push_back(make_fp8_mlp_layer(mlp, {norm2, gate, up, down}, sizes_));
+    } else {
+      layers_.push_back(make_mlp_layer(
+          mlp, {norm2, gate, up, down}, sizes_,
+          adapters_of(
+              {{gate, kGateUpProduct, 0}, {up, kGateUpProduct, feed_forward}, {down, kDownProduct, 0}})));
+    }
+  }
+
+  struct LinearMap {
+    int weight;          ///< parameter
+    int product;         ///< of its layer
+    std::int64_t first;  ///< column of the product's result
+  };
+
+  /// Adds the parameters of the adapters that these linear maps of a layer have.
+  Adapters adapters_of(std::initializer_list<LinearMap> maps) {
+    if (!lora_) return {};
+    std::vector<Adapter> adapters;
+    for (const LinearMap& map : maps) {
+      const auto [module, shape] = std::pair(parameters_[static_cast<std::size_t>(map.weight)].module,
+                                             parameters_[static_cast<std::size_t>(map.weight)].shape);
+      const std::string name = modules_[static_cast<std::size_t>(module)].name;
+      if (!targets_->use(name)) continue;
+      const double bound = 1 / std::sqrt(static_cast<double>(shape[1]));
+      adapters.push_back({.a = add_adapter(lora_a_of(name), module, {lora_->rank, shape[1]},
+                                           {.kind = Initializer::Kind::uniform, .bound = bound}),
+                          .b = add_adapter(lora_b_of(name), module, {shape[0], lora_->rank},
+                                           {.kind = Initializer::Kind::zeros}),
+                          .product = map.product,
+                          .first = map.first,
+                          .in = shape[1],
+                          .module = name});
+    }
+    return {std::move(adapters), *lora_};
+  }
+
+  int add_adapter(const std::string& name, int parent, std::vector<std::int64_t> shape,
+                  Initializer initializer) {
+    const int module = add_module(name.substr(0, name.rfind('.')), "Linear", parent);
+    parameters_.push_back({.name = name,
+                           .shape = std::move(shape),
+                           .module = module,
+                           .initializer = initializer,
+                           .adapter = true});
+    return static_cast<int>(parameters_.size()) - 1;
   }
 
   /// The layer of the loss spans two modules, so it is the root's.
@@ -213,6 +279,8 @@ class Llama final : public Model {
 
   LlamaConfig config_;
   LlamaSizes sizes_;
+  std::optional<LoraConfig> lora_;
+  std::optional<LoraTargets> targets_;
   std::vector<Module> modules_;
   std::vector<Parameter> parameters_;
   std::vector<std::unique_ptr<Layer>> layers_;
@@ -220,8 +288,9 @@ class Llama final : public Model {
 
 }  // namespace
 
-std::unique_ptr<Model> make_llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8) {
-  return std::make_unique<Llama>(config, fp8);
+std::unique_ptr<Model> make_llama(const LlamaConfig& config, const std::optional<Fp8Recipe>& fp8,
+                                  const std::optional<LoraConfig>& lora) {
+  return std::make_unique<Llama>(config, fp8, lora);
 }
 
 }  // namespace llampi::model

@@ -14,6 +14,7 @@
 #include "llampi/device/operation_sizes.hpp"
 #include "llampi/model/fp8_recipe.hpp"
 #include "llampi/model/model.hpp"
+#include "model/adapters.hpp"
 
 namespace llampi::model {
 
@@ -31,14 +32,18 @@ struct LlamaSizes {
 
 /// embed_tokens [V, H]
 std::unique_ptr<Layer> make_embedding_layer(std::string module, int table, const LlamaSizes& sizes);
+/// Products that adapters are beside, by layer.
+enum AttentionProduct : int { kQkvProduct, kOutProduct };
+enum MlpProduct : int { kGateUpProduct, kDownProduct };
+
 /// input_layernorm [H], q_proj [Hq D, H], k_proj, v_proj [Hkv D, H], o_proj [H, Hq D]; q, k and v stand side
 /// by side. Then, with qkv_bias, the biases of q_proj, k_proj and v_proj, side by side too; with qk_norms, q_norm and k_norm
 /// [D].
 std::unique_ptr<Layer> make_attention_layer(std::string module, std::vector<int> parameters,
-                                            const LlamaSizes& sizes);
+                                            const LlamaSizes& sizes, Adapters adapters = {});
 /// post_attention_layernorm [H], gate_proj, up_proj [F, H], down_proj [H, F]; gate and up stand side by side.
 std::unique_ptr<Layer> make_mlp_layer(std::string module, std::vector<int> parameters,
-                                      const LlamaSizes& sizes);
+                                      const LlamaSizes& sizes, Adapters adapters = {});
 /// The same two with products in 8 bits.
 std::unique_ptr<Layer> make_fp8_attention_layer(std::string module, std::vector<int> parameters,
                                                 const LlamaSizes& sizes);

@@ -48,19 +48,20 @@ inline Tensor side_by_side(std::span<const Tensor> parts) {
 }
 
 /// Of an attention layer: what stands between its product and RoPE. Its parameters follow the five that all have.
-inline device::op::QkvTransform qkv_transform(const LayerContext& c, double eps, const Tensor& product,
-                                              const Tensor& inverse_rms) {
-  const auto more = c.parameters.subspan(5);
+/// @param count of the parameters after the five that all families have; adapters follow them
+inline device::op::QkvTransform qkv_transform(const LayerContext& c, std::size_t count, double eps,
+                                              const Tensor& product, const Tensor& inverse_rms) {
+  const auto more = c.parameters.subspan(5, count);
   if (more.size() == 3) return {.bias = side_by_side(more)};
   if (more.size() == 2)
     return {.q_norm = more[0], .k_norm = more[1], .eps = eps, .product = product, .inverse_rms = inverse_rms};
   return {};
 }
 
-inline device::op::QkvTransformGradients qkv_transform_gradients(const LayerContext& c,
+inline device::op::QkvTransformGradients qkv_transform_gradients(const LayerContext& c, std::size_t count,
                                                                  const Tensor& workspace) {
-  const auto gradients = c.parameter_gradients.subspan(5);
-  const auto accumulate = c.accumulate.subspan(5);
+  const auto gradients = c.parameter_gradients.subspan(5, count);
+  const auto accumulate = c.accumulate.subspan(5, count);
   if (gradients.size() == 3) {
     return {.bias = side_by_side(gradients),
             .accumulate_bias = alike({accumulate[0], accumulate[1], accumulate[2]}),

@@ -8,8 +8,11 @@ namespace {
 
 class MlpLayer final : public Layer {
  public:
-  MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes)
-      : module_(std::move(module)), parameters_(std::move(parameters)), sizes_(sizes) {}
+  MlpLayer(std::string module, std::vector<int> parameters, const LlamaSizes& sizes, Adapters adapters)
+      : module_(std::move(module)),
+        parameters_(std::move(parameters)),
+        sizes_(sizes),
+        adapters_(std::move(adapters)) {}
 
   LayerSpec spec(BatchShape batch, DType compute, const device::OperationSizes& sizes) const override {
     const std::int64_t tokens = batch.tokens();
@@ -26,41 +29,50 @@ class MlpLayer final : public Layer {
     spec.backward_scratch = {{"dactivated", tokens, sizes_.feed_forward, compute},
                              {"dnormed", tokens, sizes_.hidden, compute},
                              workspace_spec(backward_bytes, statistics)};
+    adapters_.extend(spec, batch, compute);
     return spec;
   }
 
   void forward(LayerContext& c) const override {
-    const auto [norm, gate, up, down] = take<4>(c.parameters);
-    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
+    const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved.first(4));
+    const auto of_gate_up = adapters_.forward(c, kGateUpProduct),
+               of_down = adapters_.forward(c, kDownProduct);
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
-    c.operations.run(device::op::GateUpSwiglu{
-        .x = normed, .weight = stacked({gate, up}), .gate_up = gate_up, .activated = activated});
-    if (c.output)
-      c.operations.run(
-          device::op::ProjectionResidual{.x = activated, .weight = down, .residual = c.input, .y = c.output});
+    c.operations.run(device::op::GateUpSwiglu{.x = normed,
+                                              .weight = stacked({gate, up}),
+                                              .gate_up = gate_up,
+                                              .activated = activated,
+                                              .adapters = of_gate_up});
+    if (!c.output) return adapters_.run_down(c, kDownProduct, activated);
+    c.operations.run(device::op::ProjectionResidual{
+        .x = activated, .weight = down, .residual = c.input, .y = c.output, .adapters = of_down});
   }
 
   void recompute(LayerContext& c) const override {
-    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved.first(4));
 
     run_norm(c, sizes_.eps, normed, inverse_rms);
     c.operations.run(device::op::Swiglu{.gate_up = gate_up, .activated = activated});
   }
 
   void backward(LayerContext& c) const override {
-    const auto [norm, gate, up, down] = take<4>(c.parameters);
-    const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients);
-    const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate);
-    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved);
-    const auto [dactivated, dnormed, workspace] = take<3>(c.scratch);
+    const auto [norm, gate, up, down] = take<4>(c.parameters.first(4));
+    const auto [dnorm, dgate, dup, ddown] = take<4>(c.parameter_gradients.first(4));
+    const auto [add_norm, add_gate, add_up, add_down] = take<4>(c.accumulate.first(4));
+    const auto [normed, inverse_rms, gate_up, activated] = take<4>(c.saved.first(4));
+    const auto [dactivated, dnormed, workspace] = take<3>(c.scratch.first(3));
+    const auto of_gate_up = adapters_.backward(c, kGateUpProduct),
+               of_down = adapters_.backward(c, kDownProduct);
 
     c.operations.run(device::op::ProjectionBackward{.dy = c.gradient,
                                                     .x = activated,
                                                     .weight = down,
                                                     .dx = dactivated,
                                                     .dweight = ddown,
-                                                    .accumulate_dweight = add_down});
+                                                    .accumulate_dweight = add_down,
+                                                    .adapters = of_down});
     // gate_up becomes its own gradient.
     c.operations.run(device::op::GateUpSwigluBackward{.dactivated = dactivated,
                                                       .gate_up = gate_up,
@@ -68,7 +80,8 @@ class MlpLayer final : public Layer {
                                                       .weight = stacked({gate, up}),
                                                       .dx = dnormed,
                                                       .dweight = stacked({dgate, dup}),
-                                                      .accumulate_dweight = alike({add_gate, add_up})});
+                                                      .accumulate_dweight = alike({add_gate, add_up}),
+                                                      .adapters = of_gate_up});
     // The gradient already holds that of the residual branch.
     run_norm_backward(c, dnormed, inverse_rms, Accumulate::yes, workspace);
   }
@@ -77,13 +90,14 @@ class MlpLayer final : public Layer {
   std::string module_;
   std::vector<int> parameters_;
   LlamaSizes sizes_;
+  Adapters adapters_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> make_mlp_layer(std::string module, std::vector<int> parameters,
-                                      const LlamaSizes& sizes) {
-  return std::make_unique<MlpLayer>(std::move(module), std::move(parameters), sizes);
+                                      const LlamaSizes& sizes, Adapters adapters) {
+  return std::make_unique<MlpLayer>(std::move(module), std::move(parameters), sizes, std::move(adapters));
 }
 
 }  // namespace llampi::model

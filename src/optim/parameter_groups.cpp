@@ -91,12 +91,21 @@ std::vector<ParameterGroup> parameter_groups(const Parameters& parameters, const
   std::regex frozen;
   if (!rules.frozen.empty()) frozen = compile_used(rules.frozen, "frozen", parameters);
 
+  const bool adapts =
+      std::any_of(parameters.begin(), parameters.end(), [](const auto& p) { return p.adapter; });
+  if (adapts && !rules.frozen.empty()) {
+    throw ConfigError({.field = "frozen",
+                       .entry = rules.frozen,
+                       .problem = "cannot be used with adapters: all but these is frozen already",
+                       .remedy = "leave it empty, and choose with {lora.targets}"});
+  }
+
   std::vector<ParameterGroup> groups;
   for (const auto& p : parameters) {
     const bool exempt = rules.no_decay.empty() ? p.shape.size() == 1 : matches(p, no_decay);
     groups.push_back({.weight_decay = first_match(weight_decays, p, exempt ? 0 : rules.weight_decay),
                       .learning_rate_factor = first_match(lr_factors, p, 1),
-                      .frozen = !rules.frozen.empty() && matches(p, frozen)});
+                      .frozen = adapts ? !p.adapter : !rules.frozen.empty() && matches(p, frozen)});
   }
   const auto is_frozen = [](const ParameterGroup& group) { return group.frozen; };
   if (!groups.empty() && std::all_of(groups.begin(), groups.end(), is_frozen)) {

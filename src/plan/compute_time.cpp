@@ -34,10 +34,12 @@ class Counter {
   }
   void operator()(const op::QkvRope& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
+    adapters(o.x, o.qkv, o.adapters);
     rotation(o.qkv, o.shape, o.transform);
   }
   void operator()(const op::QkvRopeBackward& o) {
     backward_products(o.x, o.weight, o.dweight);
+    adapters_backward(o.x, o.dqkv, o.adapters);
     rotation_backward(o.dqkv, o.shape, o.transform);
   }
   void operator()(const op::Attention& o) {
@@ -69,15 +71,21 @@ class Counter {
   void operator()(const op::ProjectionResidual& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
     bytes({o.residual});
+    adapters(o.x, o.y, o.adapters);
   }
-  void operator()(const op::ProjectionBackward& o) { backward_products(o.x, o.weight, o.dweight); }
+  void operator()(const op::ProjectionBackward& o) {
+    backward_products(o.x, o.weight, o.dweight);
+    adapters_backward(o.x, o.dy, o.adapters);
+  }
   void operator()(const op::GateUpSwiglu& o) {
     product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols);
+    adapters(o.x, o.gate_up, o.adapters);
     bytes({o.gate_up, o.activated});
   }
   void operator()(const op::Swiglu& o) { bytes({o.gate_up, o.activated}); }
   void operator()(const op::GateUpSwigluBackward& o) {
     backward_products(o.x, o.weight, o.dweight);
+    adapters_backward(o.x, o.gate_up, o.adapters);
     bytes({o.dactivated, o.gate_up, o.gate_up});
   }
   void operator()(const op::LinearCrossEntropy& o) {
@@ -111,6 +119,9 @@ class Counter {
     }
   }
   void operator()(const op::SwigluBackward& o) { bytes({o.dactivated, o.gate_up, o.gate_up}); }
+  void operator()(const op::LowRankDown& o) {
+    for (const auto& l : o.adapters) down(o.x, l);
+  }
   void operator()(const op::Linear& o) { product(o.x.dtype, o.x.rows, o.weight.rows, o.x.cols); }
   void operator()(const op::Add& o) { bytes({o.source, o.destination, o.destination}); }
   void operator()(const op::Copy& o) { bytes({o.source, o.destination}); }
@@ -128,6 +139,26 @@ class Counter {
  private:
   void bytes(std::initializer_list<Tensor> tensors) {
     for (const Tensor& tensor : tensors) amounts[Term::memory_bytes] += static_cast<double>(tensor.bytes());
+  }
+  /// Thin products take the time of the memory that they read and write.
+  void down(const Tensor& x, const device::LowRank& l) {
+    bytes({x, l.a, l.u});
+    if (l.dropout.probability > 0) bytes({x, x});
+  }
+  static Tensor columns(const Tensor& y, const device::LowRank& l) {
+    return {y.data, y.dtype, y.rows, l.b.rows};
+  }
+  void adapters(const Tensor& x, const Tensor& y, std::span<const device::LowRank> all) {
+    for (const auto& l : all) {
+      down(x, l);
+      bytes({l.u, l.b, columns(y, l), columns(y, l)});
+    }
+  }
+  void adapters_backward(const Tensor& x, const Tensor& dy, std::span<const device::LowRank> all) {
+    for (const auto& l : all) {
+      bytes({columns(dy, l), l.u, columns(dy, l), l.du, l.du, x, l.du, x, x});
+      if (l.dropout.probability > 0) bytes({x, x, x, x, x});
+    }
   }
   void product(DType dtype, std::int64_t m, std::int64_t n, std::int64_t k, double times = 1) {
     const double operations =

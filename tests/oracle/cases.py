@@ -20,7 +20,7 @@ TRAINING = {
 
 
 def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=False, param_dtype="float32", rules=None,
-         fp8=None, training=None, **config):
+         fp8=None, training=None, lora=None, **config):
     common = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -44,6 +44,7 @@ def case(seq_len, global_batch, max_grad_norm=1.0, documents=False, loss_mask=Fa
         "loss_mask": loss_mask,
         **({"param_dtype": param_dtype} if param_dtype != "float32" else {}),
         **({"rules": rules} if rules else {}),
+        **({"lora": lora} if lora else {}),
         **(fp8 or {}),
     }
 
@@ -156,6 +157,19 @@ CASES = {
         **family("Mistral", "mistral"), sliding_window=6,
         vocab_size=139, hidden_size=48, intermediate_size=80, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2,
+    ),
+    # Adapters of all linear maps of a block, in float32 and beside a base that is read in bfloat16; and of some maps of some
+    # layers, with the other scaling. B is not zero as it is where a run begins: then A would have no gradient.
+    "lora_all": case(
+        seq_len=17, global_batch=8, lora={"rank": 4, "alpha": 6, "scaling": "standard", "targets": "proj"},
+        vocab_size=149, hidden_size=72, intermediate_size=104, num_hidden_layers=2,
+        num_attention_heads=6, num_key_value_heads=2,
+    ),
+    "lora_some": case(
+        seq_len=24, global_batch=4, max_grad_norm=0.16,
+        lora={"rank": 3, "alpha": 2, "scaling": "rslora", "targets": r"layers\.1\.(self_attn\.[qo]|mlp\.(up|down))_proj"},
+        vocab_size=131, hidden_size=64, intermediate_size=88, num_hidden_layers=3,
+        num_attention_heads=4, num_key_value_heads=1, tie_word_embeddings=True,
     ),
     # Products in 8 bits (fp8.py). A number that stands between two of a format may fall to either side of them, after
     # which nothing is the same; where none does was searched as above, with `--float32`.

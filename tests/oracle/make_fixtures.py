@@ -21,15 +21,20 @@ import torch
 import fp8
 import groups
 import llama
+import lora
 from cases import CASES
 from deterministic import TokenStream, parameter, uneven, unit
 
 HERE = pathlib.Path(__file__).resolve().parent
 ORDERS = 7  # of the samples in a batch, the stream's own among them
+ALL_BUT_ADAPTERS = r"^(?!.*\.lora_)"
 
 
 def initial_parameters(case, dtype):
-    values = {name: parameter(name, shape) for name, shape in llama.parameter_shapes(case["config"]).items()}
+    shapes = llama.parameter_shapes(case["config"])
+    if "lora" in case:
+        shapes |= lora.adapter_shapes(case["config"], case["lora"], shapes)
+    values = {name: parameter(name, shape) for name, shape in shapes.items()}
     if case.get("uneven_blocks"):
         values = {name: uneven(v) for name, v in values.items()}
     return {name: torch.tensor(v, dtype=dtype).requires_grad_() for name, v in values.items()}
@@ -93,7 +98,7 @@ def fp8_recipe(case, order=0):
 def train(case, dtype, order=0, recipe=None):
     """Results of a case: the first batch in detail, a line for each step, the last parameters."""
     parameters = initial_parameters(case, dtype)
-    rules = case.get("rules", {})
+    rules = case.get("rules", {}) | ({"frozen": ALL_BUT_ADAPTERS} if "lora" in case else {})
     groups.freeze(parameters, rules)
     optimizer = groups.adamw(parameters, case["training"], rules)
     stream = token_stream(case)
@@ -115,6 +120,8 @@ def train(case, dtype, order=0, recipe=None):
         valid = int(batch["valid"].sum())
         losses = []
         for part in micro_batches(case, batch):
+            if "lora" in case:
+                multiply = lora.products(case["lora"], used)
             logits = llama.forward(case["config"], used, part, multiply)
             loss = llama.loss(logits, part, valid)
             loss.backward()
@@ -231,6 +238,8 @@ def main():
     for name in arguments.cases or CASES:
         if arguments.bfloat16 and "product_dtype" in CASES[name]:
             continue
+        if arguments.check and "lora" in CASES[name]:
+            continue  # check_peft.py
         act(name, CASES[name])
 
 

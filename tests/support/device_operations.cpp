@@ -408,6 +408,151 @@ OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int6
   return result;
 }
 
+namespace {
+
+/// The adapters of a case in a session, and what they write.
+struct SessionAdapters {
+  std::vector<device::LowRank> list;
+  Inputs gradients(Session& s) const {
+    Inputs result;
+    for (const auto& l : list) {
+      result.push_back(s.download(l.da));
+      result.push_back(s.download(l.db));
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+OperationCase adapters(Adapted adapted, const Layout& layout, std::int64_t rank, double dropout) {
+  constexpr device::AttentionShape kShape{3, 1, 8};
+  const std::int64_t tokens = layout.tokens(), width = 21;
+  const std::int64_t in_cols = adapted == Adapted::projection ? 40 : 43;
+  struct Place {
+    std::int64_t first, out;
+  };
+  std::vector<Place> places = {{0, kShape.query_cols()}, {kShape.query_cols() + kShape.key_value_cols(), 8}};
+  std::int64_t out = kShape.qkv_cols();
+  if (adapted == Adapted::projection) out = 37, places = {{0, out}};
+  if (adapted == Adapted::gate_up) out = 2 * width, places = {{0, width}, {width, width}};
+  const Values table = rope_table(layout.longest() + 2, kShape.head_dim),
+               residual = normal(tokens, out, "residual"), base = weight(out, in_cols, "weight");
+  OperationCase result;
+  constexpr const char* kNames[] = {"qkv_rope", "projection_residual", "gate_up_swiglu"};
+  result.name = fmt::format("{} with adapters of rank {}, dropout {}, {}", kNames[static_cast<int>(adapted)],
+                            rank, dropout, layout.name);
+  result.inputs = {normal(tokens, in_cols, "x")};
+  result.accumulates = {false};
+  for (const auto& place : places) {
+    result.inputs.push_back(weight(rank, in_cols, fmt::format("a {}", place.first)));
+    result.inputs.push_back(weight(place.out, rank, fmt::format("b {}", place.first)));
+    result.accumulates.insert(result.accumulates.end(), {true, true});
+  }
+  result.terms = std::max({tokens, in_cols, out});
+  result.roundings = 6;
+  result.weights = 0;
+  const auto make = [=](Session& s, const Inputs& in, bool backward, Accumulate accumulate) {
+    SessionAdapters made;
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      device::LowRank l{.a = s.upload(in[1 + 2 * i]),
+                        .b = s.upload(in[2 + 2 * i]),
+                        .u = s.output(tokens, rank),
+                        .first = places[i].first,
+                        .scale = 1.75};
+      if (dropout > 0) {
+        l.dropout = {.probability = dropout,
+                     .key = kSeed,
+                     .purpose = 77 + i,
+                     .first_sample = s.integers({-5, 3}),
+                     .seq_len = layout.longest(),
+                     .dropped = s.output(tokens, in_cols)};
+      }
+      if (backward) {
+        l.du = s.output(tokens, rank);
+        l.da = s.weight_gradient(rank, in_cols, accumulate);
+        l.db = s.weight_gradient(places[i].out, rank, accumulate);
+        l.accumulate_da = l.accumulate_db = accumulate;
+      }
+      made.list.push_back(l);
+    }
+    return made;
+  };
+  const auto run = [=](Session& s, const Inputs& in, const SessionAdapters& made, Tensor y) {
+    const Tensor x = s.upload(in[0]), w = s.upload(base);
+    if (adapted == Adapted::qkv) {
+      s.device().run(device::op::QkvRope{.positions = s.batch(layout).positions,
+                                         .x = x,
+                                         .weight = w,
+                                         .rope = s.upload_wide(table),
+                                         .shape = kShape,
+                                         .qkv = y,
+                                         .adapters = made.list});
+    } else if (adapted == Adapted::projection) {
+      s.device().run(device::op::ProjectionResidual{
+          .x = x, .weight = w, .residual = s.upload(residual), .y = y, .adapters = made.list});
+    } else {
+      s.device().run(device::op::GateUpSwiglu{
+          .x = x, .weight = w, .gate_up = y, .activated = s.output(tokens, width), .adapters = made.list});
+    }
+  };
+  result.forward = [=](Session& s, const Inputs& in) {
+    const Tensor y = s.output(tokens, out);
+    const SessionAdapters made = make(s, in, false, Accumulate::no),
+                          alone = make(s, in, false, Accumulate::no);
+    run(s, in, made, y);
+    s.device().run(device::op::LowRankDown{.x = s.upload(in[0]), .adapters = alone.list});
+    Inputs outputs{s.download(y)};
+    for (const auto& l : made.list) outputs.push_back(s.download(l.u));
+    for (const auto& l : alone.list) outputs.push_back(s.download(l.u));
+    if (adapted == Adapted::gate_up) {  // the gradient arrives at what is activated
+      const Tensor activated = s.output(tokens, width);
+      s.device().run(device::op::Swiglu{.gate_up = y, .activated = activated});
+      outputs.insert(outputs.begin(), s.download(activated));
+    }
+    return outputs;
+  };
+  result.backward = [=](Session& s, const Inputs& in, const Values& dy_, Accumulate accumulate) {
+    const SessionAdapters made = make(s, in, true, accumulate);
+    const Tensor y = s.output(tokens, out), dx = s.output(tokens, in_cols), dy = s.upload(dy_);
+    run(s, in, made, y);
+    const Tensor x = s.upload(in[0]), w = s.upload(base);
+    if (adapted == Adapted::qkv) {
+      s.device().run(device::op::QkvRopeBackward{.positions = s.batch(layout).positions,
+                                                 .dqkv = dy,
+                                                 .x = x,
+                                                 .weight = w,
+                                                 .rope = s.upload_wide(table),
+                                                 .shape = kShape,
+                                                 .dx = dx,
+                                                 .dweight = {},
+                                                 .accumulate_dweight = Accumulate::no,
+                                                 .adapters = made.list});
+    } else if (adapted == Adapted::projection) {
+      s.device().run(device::op::ProjectionBackward{.dy = dy,
+                                                    .x = x,
+                                                    .weight = w,
+                                                    .dx = dx,
+                                                    .dweight = {},
+                                                    .accumulate_dweight = Accumulate::no,
+                                                    .adapters = made.list});
+    } else {
+      s.device().run(device::op::GateUpSwigluBackward{.dactivated = dy,
+                                                      .gate_up = y,
+                                                      .x = x,
+                                                      .weight = w,
+                                                      .dx = dx,
+                                                      .dweight = {},
+                                                      .accumulate_dweight = Accumulate::no,
+                                                      .adapters = made.list});
+    }
+    Inputs results = made.gradients(s);
+    results.insert(results.begin(), s.download(dx));
+    return results;
+  };
+  return result;
+}
+
 OperationCase swiglu(std::int64_t tokens, std::int64_t width) {
   OperationCase result;
   result.name = "swiglu";

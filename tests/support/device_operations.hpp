@@ -51,6 +51,10 @@ OperationCase cached_attention(std::int64_t kv_len, std::int64_t tokens, device:
 OperationCase rope(const Layout& layout, device::AttentionShape shape, Transform transform = Transform::none);
 OperationCase projection_residual(std::int64_t tokens, std::int64_t in, std::int64_t out);
 OperationCase gate_up_swiglu(std::int64_t tokens, std::int64_t hidden, std::int64_t width);
+/// Which product low-rank adapters are beside: q and v, one of two adapters in each; o; gate and up.
+enum class Adapted : std::uint8_t { qkv, projection, gate_up };
+/// The inputs are x, then a and b of each adapter; the weight is frozen.
+OperationCase adapters(Adapted adapted, const Layout& layout, std::int64_t rank, double dropout);
 /// Of gate_up, whose gradient is written over it.
 OperationCase swiglu(std::int64_t tokens, std::int64_t width);
 /// dy is [1, 1]: the gradient of the loss, which inverse_tokens is.

@@ -87,6 +87,19 @@ void read_fp8(Fixture& fixture, const json& object) {
                  .float32_losses = others.at("float32")};
 }
 
+std::optional<model::LoraConfig> read_lora(const json& object) {
+  const auto given = object.find("lora");
+  if (given == object.end()) return {};
+  const auto scaling = from_word<model::LoraScaling>(given->at("scaling").get<std::string>());
+  require(scaling.has_value(), "scaling of a fixture");
+  model::LoraConfig lora;
+  lora.rank = given->at("rank");
+  lora.alpha = given->at("alpha");
+  lora.scaling = *scaling;
+  lora.targets = given->at("targets");
+  return lora;
+}
+
 void read_results(Fixture& fixture, const json& object) {
   const auto& initial = object.at("initial");
   fixture.initial = {.loss = initial.at("loss"),
@@ -187,6 +200,7 @@ Fixture load(const std::string& name) {
                       training.at("beta2"),    training.at("eps"),          training.at("weight_decay")};
   fixture.uneven_blocks = object.value("uneven_blocks", false);
   fixture.rules = read_rules(object);
+  fixture.lora = read_lora(object);
   read_fp8(fixture, object);
   make_stream(fixture, object);
   read_results(fixture, object);

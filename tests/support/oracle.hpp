@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -64,8 +65,9 @@ struct Fixture {
     std::vector<double> bfloat16_losses;  ///< of each step, with operands that are rounded to bfloat16 only
     std::vector<double> float32_losses;   ///< with operands as they are
   } fp8;
-  bool uneven_blocks = false;  ///< initial matrices have blocks of different magnitudes
-  optim::GroupRules rules;     ///< weight_decay is that of `training`
+  std::optional<model::LoraConfig> lora;  ///< adapters, which alone are trained
+  bool uneven_blocks = false;             ///< initial matrices have blocks of different magnitudes
+  optim::GroupRules rules;                ///< weight_decay is that of `training`
 
   std::vector<std::int32_t> tokens;
   std::vector<std::int64_t> document_starts;
@@ -89,7 +91,7 @@ struct Fixture {
 };
 
 /// Those whose parameters are neither rounded nor frozen, whose products are not in 8 bits: not bf16_params,
-/// groups_frozen, fp8_untied, fp8_tied, fp8_blocks, fp8_blocks_e4m3.
+/// groups_frozen, lora_all, lora_some, fp8_untied, fp8_tied, fp8_blocks, fp8_blocks_e4m3.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 

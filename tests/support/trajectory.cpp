@@ -162,7 +162,7 @@ TrainingRun::TrainingRun(comm::World& world, const oracle::Fixture& fixture, con
     : world_(world),
       fixture_(fixture),
       options_(options),
-      model_(model::make_llama(fixture.config, fp8_recipe(fixture, options))),
+      model_(model::make_llama(fixture.config, fp8_recipe(fixture, options), fixture.lora)),
       device_(options.float64 ? device::make_reference_device() : device::make_cpu_device(1)),
       global_batch_(options.global_batch > 0 ? options.global_batch : fixture.global_batch),
       slots_((global_batch_ + world.size() * options.accumulation - 1) /

@@ -34,7 +34,7 @@ device::HostBatch make_batch(const TokenFile& file, const BatchOptions& options,
 device::HostBatch make_batch(std::span<const std::int32_t> rows, std::int64_t seq_len);
 
 /// Step by step, the micro-batches of this rank: the one with number n holds samples n * micro_batch + i of the step's
-/// global batch. The file must outlive the loader.
+/// global batch, which are numbered through the run (HostBatch::set_first_sample()). The file must outlive the loader.
 class Loader {
  public:
   /// @param numbers of this rank's micro-batches among those of a step, in their order

@@ -25,6 +25,7 @@ class Sampler {
  public:
   /// @throws UserError if samples < global_batch
   Sampler(std::int64_t samples, std::int64_t global_batch, std::uint64_t seed, bool shuffle);
+  std::int64_t global_batch() const { return global_batch_; }
   std::int64_t steps_per_epoch() const { return steps_per_epoch_; }
   std::int64_t epoch(std::int64_t step) const { return (step - 1) / steps_per_epoch_; }
   /// Sample number `index` (0 .. global_batch - 1) of optimizer step `step` (from 1).

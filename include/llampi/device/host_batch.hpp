@@ -19,6 +19,8 @@ struct Batch {
   Tensor positions;  ///< int32 [1, T], position within the segment, for RoPE
   /// int32 [1, T + 1]; the first segments + 1 entries count: segment i is [i], ..., [i + 1] - 1
   Tensor cu_seqlens;
+  /// int32 [1, 2]: the number of the first sample in the run, see Dropout::first_sample
+  Tensor first_sample = {};
   std::int64_t segments = 0;
   std::int64_t kv_len =
       0;  ///< generation: tokens of the sequence before these, whose keys and values are kept
@@ -26,14 +28,16 @@ struct Batch {
 };
 
 /// One block of int32, so that it travels in one copy: T tokens, T labels, T positions, T + 1 segment
-/// offsets.
+/// offsets, the number of the first sample in two words.
 class HostBatch {
  public:
   HostBatch() = default;
   explicit HostBatch(std::int64_t tokens)
-      : tokens_(tokens), values_(static_cast<std::size_t>(elements(tokens))) {}
+      : tokens_(tokens), values_(static_cast<std::size_t>(elements(tokens))) {
+    set_first_sample(-1);
+  }
 
-  static constexpr std::int64_t elements(std::int64_t tokens) { return 4 * tokens + 1; }
+  static constexpr std::int64_t elements(std::int64_t tokens) { return 4 * tokens + 3; }
 
   std::int64_t token_count() const { return tokens_; }
   std::span<std::int32_t> tokens() { return part(0, tokens_); }
@@ -42,6 +46,14 @@ class HostBatch {
   /// The first segments + 1 entries count.
   std::span<std::int32_t> cu_seqlens() { return part(3, tokens_ + 1); }
   std::span<const std::int32_t> values() const { return values_; }
+  /// Its samples have the numbers `number`, `number` + 1, ... in the run; -1, as at first: they are no step's, so nothing is
+  /// dropped of them.
+  void set_first_sample(std::int64_t number) {
+    const auto bits = static_cast<std::uint64_t>(number);
+    const auto words = std::span(values_).last(2);
+    words[0] = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits));
+    words[1] = static_cast<std::int32_t>(static_cast<std::uint32_t>(bits >> 32));
+  }
 
   std::int64_t segments = 0;
   std::int64_t valid_labels = 0;
@@ -65,7 +77,8 @@ class HostBatch {
     return {.tokens = block.slice(0, tokens),
             .labels = block.slice(tokens, 2 * tokens),
             .positions = block.slice(2 * tokens, 3 * tokens),
-            .cu_seqlens = block.slice(3 * tokens, block.cols),
+            .cu_seqlens = block.slice(3 * tokens, 4 * tokens + 1),
+            .first_sample = block.slice(4 * tokens + 1, block.cols),
             .segments = segments,
             .kv_len = kv_len,
             .lengths = lengths};

@@ -27,6 +27,7 @@
 #include "llampi/core/philox.hpp"
 #include "llampi/core/tensor.hpp"
 #include "llampi/device/length_classes.hpp"
+#include "llampi/device/low_rank.hpp"
 #include "llampi/device/operation_sizes.hpp"
 #include "llampi/device/runtime.hpp"
 
@@ -150,8 +151,9 @@ struct QkvRope {
   Tensor weight;     ///< [Hq D + 2 Hkv D, H]
   Tensor rope;       ///< [positions, D] = D/2 cosines, then D/2 sines, float32 (float64 if x is)
   AttentionShape shape;
-  Tensor qkv;                   ///< [T, Hq D + 2 Hkv D]
-  QkvTransform transform = {};  ///< before RoPE; `product` and `inverse_rms` are written
+  Tensor qkv;                              ///< [T, Hq D + 2 Hkv D]
+  QkvTransform transform = {};             ///< before RoPE; `product` and `inverse_rms` are written
+  std::span<const LowRank> adapters = {};  ///< of the product, so they add before the transform and RoPE
 };
 
 /// dqkv is rotated back in place, and becomes the gradient of the product; then dx = dqkv weight, dweight (+)= dqkv^T x.
@@ -168,6 +170,7 @@ struct QkvRopeBackward {
   Accumulate accumulate_dweight;
   QkvTransform transform = {};  ///< as QkvRope left it
   QkvTransformGradients dtransform = {};
+  std::span<const LowRank> adapters = {};  ///< dx has their part as well
 };
 
 /// Causal attention inside each document and shape.window, scale 1/sqrt(D). Never stores a document x document matrix.
@@ -214,6 +217,7 @@ struct ProjectionResidual {
   Tensor weight;    ///< [out, in]
   Tensor residual;  ///< [T, out]
   Tensor y;         ///< [T, out]; may be residual
+  std::span<const LowRank> adapters = {};
 };
 
 /// dx = dy weight, dweight (+)= dy^T x
@@ -225,15 +229,17 @@ struct ProjectionBackward {
   Tensor dx;       ///< [T, in]
   Tensor dweight;  ///< [out, in]
   Accumulate accumulate_dweight;
+  std::span<const LowRank> adapters = {};  ///< dx has their part as well
 };
 
 /// SwiGLU (Shazeer, arXiv 2002.05202): gate_up = x weight^T, activated = silu(gate) * up.
 struct GateUpSwiglu {
   static constexpr const char* kName = "gate_up_swiglu";
-  Tensor x;          ///< [T, H]
-  Tensor weight;     ///< [2F, H] = gate rows, then up rows
-  Tensor gate_up;    ///< [T, 2F]
-  Tensor activated;  ///< [T, F]
+  Tensor x;                                ///< [T, H]
+  Tensor weight;                           ///< [2F, H] = gate rows, then up rows
+  Tensor gate_up;                          ///< [T, 2F]
+  Tensor activated;                        ///< [T, F]
+  std::span<const LowRank> adapters = {};  ///< of the product, so they add before SwiGLU
 };
 
 /// activated = silu(gate) * up once more, from gate_up; the bits of GateUpSwiglu.
@@ -254,6 +260,7 @@ struct GateUpSwigluBackward {
   Tensor dx;          ///< [T, H]
   Tensor dweight;     ///< [2F, H]
   Accumulate accumulate_dweight;
+  std::span<const LowRank> adapters = {};  ///< dx has their part as well
 };
 
 /// loss_sum += sum over valid labels of -log softmax(x weight^T)[label], chunk by chunk: no more of the
@@ -407,6 +414,14 @@ struct SwigluBackward {
   Tensor maximum = {};  ///< as op::Fp8Maximum, of the gradient of gate_up; may be empty
 };
 
+/// u of each adapter alone, as the operation that it belongs to writes it: what a recomputation needs of a product whose result it
+/// does not.
+struct LowRankDown {
+  static constexpr const char* kName = "low_rank_down";
+  Tensor x;  ///< [T, in]
+  std::span<const LowRank> adapters;
+};
+
 /// y = x weight^T
 struct Linear {
   static constexpr const char* kName = "linear";
@@ -530,8 +545,8 @@ using Operation =
                  op::GateUpSwigluBackward, op::LinearCrossEntropy, op::LinearCrossEntropyBackward,
                  op::Fp8Maximum, op::Fp8Scales, op::Fp8Cast, op::Fp8BlockMaximum, op::Fp8BlockScales,
                  op::Fp8BlockCast, op::Fp8TileCast, op::Fp8Transpose, op::Fp8Product, op::Rope,
-                 op::SwigluBackward, op::Linear, op::Add, op::Copy, op::Cast, op::Zero, op::RandomNormal,
-                 op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
+                 op::SwigluBackward, op::LowRankDown, op::Linear, op::Add, op::Copy, op::Cast, op::Zero,
+                 op::RandomNormal, op::MaxMagnitude, op::SumSquares, op::FinishNorm, op::AdamW>;
 
 /// "rms_norm_backward"
 inline const char* name_of(const Operation& operation) {

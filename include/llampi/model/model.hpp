@@ -14,10 +14,11 @@
 
 namespace llampi::model {
 
-/// How a parameter is initialised: ones, zeros, or normal with the given standard deviation.
+/// How a parameter is initialised: ones, zeros, normal with the given standard deviation, or uniform in [-bound, bound).
 struct Initializer {
-  enum class Kind : std::uint8_t { ones, zeros, normal } kind = Kind::normal;
+  enum class Kind : std::uint8_t { ones, normal, zeros, uniform } kind = Kind::normal;
   double standard_deviation = 0.02;
+  double bound = 0;
 };
 
 struct Parameter {
@@ -28,6 +29,8 @@ struct Parameter {
   /// Placed directly after the preceding parameter, without a gap, so that both are one matrix (q, k, v;
   /// gate, up).
   bool fused_with_previous = false;
+  /// Part of a low-rank adapter. In a model that has some they alone are trained, and checkpoints hold them alone.
+  bool adapter = false;
 
   std::int64_t elements() const {
     std::int64_t n = 1;

@@ -26,9 +26,9 @@ struct GroupRules {
   std::string frozen = {};         ///< empty: none
 };
 
-/// One entry per parameter.
+/// One entry per parameter. Where there are adapters, all others are frozen.
 /// @throws UserError for a malformed expression or list, one of lr_factors, weight_decays and frozen that
-/// matches no parameter, a negative number, and if every parameter is frozen
+/// matches no parameter, a negative number, frozen together with adapters, and if every parameter is frozen
 std::vector<ParameterGroup> parameter_groups(const std::vector<model::Parameter>& parameters,
                                              const GroupRules& rules);
 

@@ -39,6 +39,9 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
   void execute(const op::SwigluBackward& o);
   void execute(const op::Linear& o);
 
+  // low_rank.cpp
+  void execute(const op::LowRankDown& o);
+
   // fp8.cpp
   void execute(const op::Fp8Maximum& o);
   void execute(const op::Fp8Scales& o);
@@ -88,6 +91,13 @@ class CpuDevice : public HostDevice {  // not final: tests have one with little 
     Accumulate accumulate;
   };
   void product_backward(const LinearBackward& operands);
+  // low_rank.cpp
+  void add_adapters(std::span<const LowRank> adapters, const Tensor& x, const Tensor& y);
+  void adapters_backward(std::span<const LowRank> adapters, const Tensor& dy, const Tensor& x,
+                         const Tensor& dx);
+  enum class Dropped : std::uint8_t { written, added };
+  /// destination = drop(source), or += it
+  void drop(const Dropout& dropout, const Tensor& source, const Tensor& destination, Dropped how) const;
 
   int threads_;
   const Kernels& kernels_;

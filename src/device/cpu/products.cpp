@@ -19,8 +19,9 @@ void CpuDevice::execute(const op::QkvRope& o) {
   const std::int64_t tokens = o.positions.cols, hidden = o.x.cols, out = o.shape.qkv_cols();
   const float* x = floats(o.x, tokens, hidden, "x");
   const float* weight = floats(o.weight, out, hidden, "weight");
-  float* product = floats(o.transform.has_norms() ? o.transform.product : o.qkv, tokens, out, "qkv");
-  gemm_(product_nt(x, weight, product, tokens, out, hidden));
+  const Tensor& projected = o.transform.has_norms() ? o.transform.product : o.qkv;
+  gemm_(product_nt(x, weight, floats(projected, tokens, out, "qkv"), tokens, out, hidden));
+  add_adapters(o.adapters, o.x, projected);
   execute(op::Rope{.positions = o.positions,
                    .rope = o.rope,
                    .shape = o.shape,
@@ -52,6 +53,7 @@ void CpuDevice::execute(const op::QkvRopeBackward& o) {
                     .dx = dx,
                     .dw = dweight,
                     .accumulate = o.accumulate_dweight});
+  adapters_backward(o.adapters, o.dqkv, o.x, o.dx);
 }
 
 void CpuDevice::execute(const op::ProjectionResidual& o) {
@@ -69,6 +71,7 @@ void CpuDevice::execute(const op::ProjectionResidual& o) {
   Product product = product_nt(x, weight, y, rows, out, in);
   product.beta = 1;
   gemm_(product);
+  add_adapters(o.adapters, o.x, o.y);
 }
 
 void CpuDevice::execute(const op::ProjectionBackward& o) {
@@ -87,6 +90,7 @@ void CpuDevice::execute(const op::ProjectionBackward& o) {
                     .dx = dx,
                     .dw = dweight,
                     .accumulate = o.accumulate_dweight});
+  adapters_backward(o.adapters, o.dy, o.x, o.dx);
 }
 
 void CpuDevice::execute(const op::GateUpSwiglu& o) {
@@ -95,6 +99,7 @@ void CpuDevice::execute(const op::GateUpSwiglu& o) {
   const float* weight = floats(o.weight, 2 * width, hidden, "weight");
   float* gate_up = floats(o.gate_up, rows, 2 * width, "gate_up");
   gemm_(product_nt(x, weight, gate_up, rows, 2 * width, hidden));
+  add_adapters(o.adapters, o.x, o.gate_up);
   execute(op::Swiglu{.gate_up = o.gate_up, .activated = o.activated});
 }
 
@@ -142,6 +147,7 @@ void CpuDevice::execute(const op::GateUpSwigluBackward& o) {
                     .dx = dx,
                     .dw = dweight,
                     .accumulate = o.accumulate_dweight});
+  adapters_backward(o.adapters, o.gate_up, o.x, o.dx);
 }
 
 void CpuDevice::execute(const op::Linear& o) {

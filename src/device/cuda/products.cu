@@ -54,6 +54,11 @@ class Products {
   cudaStream_t stream_;
 };
 
+/// They are the CPU's and the reference's so far. @throws Error rather than leaving them out
+void check_no_adapters(std::span<const LowRank> adapters) {
+  if (!adapters.empty()) throw Error("this device has no kernels for low-rank adapters");
+}
+
 /// @throws Error naming the GPU that has none
 void check_has_fp8_products(const cudaDeviceProp& gpu, Fp8Scaling scaling) {
   const auto lacks = [&](const char* what) {
@@ -76,6 +81,7 @@ const float* factors_of(const Tensor& scale, Fp8Scaling scaling, const char* nam
 }  // namespace
 
 void CudaDevice::execute(const op::QkvRope& o) {
+  check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute())
       .forward(o.x, o.weight, o.transform.has_norms() ? o.transform.product : o.qkv);
   apply_rope({.positions = o.positions,
@@ -88,6 +94,7 @@ void CudaDevice::execute(const op::QkvRope& o) {
 }
 
 void CudaDevice::execute(const op::QkvRopeBackward& o) {
+  check_no_adapters(o.adapters);
   apply_rope({.positions = o.positions,
               .rope = o.rope,
               .shape = o.shape,
@@ -101,21 +108,25 @@ void CudaDevice::execute(const op::QkvRopeBackward& o) {
 }
 
 void CudaDevice::execute(const op::ProjectionResidual& o) {
+  check_no_adapters(o.adapters);
   require(static_cast<bool>(o.residual), "projection_residual without a residual");
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.y, o.residual);
 }
 
 void CudaDevice::execute(const op::ProjectionBackward& o) {
+  check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute())
       .backward(o.dy, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);
 }
 
 void CudaDevice::execute(const op::GateUpSwiglu& o) {
+  check_no_adapters(o.adapters);
   Products(*gemm_, workspace_, compute()).forward(o.x, o.weight, o.gate_up);
   apply_swiglu(o.gate_up, o.activated, compute());
 }
 
 void CudaDevice::execute(const op::GateUpSwigluBackward& o) {
+  check_no_adapters(o.adapters);
   apply_swiglu_backward(o.dactivated, o.gate_up, compute());
   Products(*gemm_, workspace_, compute())
       .backward(o.gate_up, o.x, o.weight, o.dx, o.dweight, o.accumulate_dweight);

@@ -13,6 +13,7 @@
 #include "device/host_device.hpp"
 #include "device/qkv_checks.hpp"
 #include "llampi/core/half.hpp"
+#include "llampi/core/philox.hpp"
 #include "llampi/device/grid.hpp"
 
 namespace llampi::device {
@@ -94,6 +95,93 @@ void product_backward(Matrix dy, Matrix x, Matrix w, Matrix dx, Matrix dw, Accum
       for (Index t = 0; t < x.rows; ++t) sum += dy(t, o) * x(t, i);
       put(dw(o, i), sum, accumulate);
     }
+  }
+}
+
+/// drop(x), as low_rank.hpp has it.
+std::vector<double> dropped_of(const Dropout& dropout, Matrix x) {
+  std::vector<double> result(x.data, x.data + x.rows * x.cols);
+  if (dropout.probability == 0) return result;
+  const auto* const words = elements_of<std::int32_t>(dropout.first_sample, 1, 2, "first_sample");
+  const auto first_sample = static_cast<Index>(std::uint64_t{static_cast<std::uint32_t>(words[1])} << 32 |
+                                               static_cast<std::uint32_t>(words[0]));
+  if (first_sample < 0) return result;
+  const std::uint32_t threshold = dropout_threshold(dropout.probability);
+  const auto low = [](std::uint64_t word) { return static_cast<std::uint32_t>(word); };
+  const auto high = [](std::uint64_t word) { return static_cast<std::uint32_t>(word >> 32); };
+  for (Index t = 0; t < x.rows; ++t) {
+    for (Index c = 0; c < x.cols; ++c) {
+      const auto index =
+          static_cast<std::uint64_t>((first_sample * dropout.seq_len + t) * ((x.cols + 7) / 8) + c / 8);
+      const auto block = philox({low(index), high(index), low(dropout.purpose), high(dropout.purpose)},
+                                {low(dropout.key), high(dropout.key)});
+      const std::uint32_t bits = block[static_cast<std::size_t>(c % 8 / 2)] >> (16 * (c % 2)) & 0xFFFF;
+      double& value = result[static_cast<std::size_t>(t * x.cols + c)];
+      value = bits < threshold ? 0 : value * dropout_factor(dropout.probability);
+    }
+  }
+  return result;
+}
+
+void adapters_down(std::span<const LowRank> adapters, Matrix x) {
+  for (const LowRank& l : adapters) {
+    const Matrix a = matrix(l.a, l.a.rows, x.cols, "a"), u = matrix(l.u, x.rows, a.rows, "u");
+    std::vector<double> input = dropped_of(l.dropout, x);
+    product({input.data(), x.rows, x.cols}, a, u);
+    for (Index i = 0; i < u.rows * u.cols; ++i) u.data[i] *= l.scale;
+  }
+}
+
+void add_adapters(std::span<const LowRank> adapters, Matrix x, Matrix y) {
+  adapters_down(adapters, x);
+  for (const LowRank& l : adapters) {
+    const Matrix a = matrix(l.a, l.a.rows, x.cols, "a"), b = matrix(l.b, l.b.rows, a.rows, "b");
+    const Matrix u = matrix(l.u, x.rows, a.rows, "u");
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index o = 0; o < b.rows; ++o) {
+        for (Index j = 0; j < a.rows; ++j) y(t, l.first + o) += u(t, j) * b(o, j);
+      }
+    }
+  }
+}
+
+void adapters_backward(std::span<const LowRank> adapters, Matrix dy, Matrix x, Matrix dx) {
+  for (const LowRank& l : adapters) {
+    const Matrix a = matrix(l.a, l.a.rows, x.cols, "a"), b = matrix(l.b, l.b.rows, a.rows, "b");
+    const Matrix u = matrix(l.u, x.rows, a.rows, "u"), du = matrix(l.du, x.rows, a.rows, "du");
+    const Matrix da = weight_gradient(l.da, a.rows, a.cols, "da"),
+                 db = weight_gradient(l.db, b.rows, b.cols, "db");
+    for (Index o = 0; db.data != nullptr && o < b.rows; ++o) {
+      for (Index j = 0; j < b.cols; ++j) {
+        double sum = 0;
+        for (Index t = 0; t < x.rows; ++t) sum += dy(t, l.first + o) * u(t, j);
+        put(db(o, j), sum, l.accumulate_db);
+      }
+    }
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index j = 0; j < a.rows; ++j) {
+        double sum = 0;
+        for (Index o = 0; o < b.rows; ++o) sum += dy(t, l.first + o) * b(o, j);
+        du(t, j) = l.scale * sum;
+      }
+    }
+    std::vector<double> input = dropped_of(l.dropout, x);
+    for (Index j = 0; da.data != nullptr && j < a.rows; ++j) {
+      for (Index i = 0; i < a.cols; ++i) {
+        double sum = 0;
+        for (Index t = 0; t < x.rows; ++t) sum += du(t, j) * input[static_cast<std::size_t>(t * x.cols + i)];
+        put(da(j, i), sum, l.accumulate_da);
+      }
+    }
+    std::vector<double> dinput(static_cast<std::size_t>(x.rows * x.cols));
+    for (Index t = 0; t < x.rows; ++t) {
+      for (Index i = 0; i < x.cols; ++i) {
+        double& sum = dinput[static_cast<std::size_t>(t * x.cols + i)];
+        for (Index j = 0; j < a.rows; ++j) sum += du(t, j) * a(j, i);
+      }
+    }
+    dinput = dropped_of(l.dropout, {dinput.data(), x.rows, x.cols});
+    for (Index i = 0; i < x.rows * x.cols; ++i) dx.data[i] += dinput[static_cast<std::size_t>(i)];
   }
 }
 
@@ -281,8 +369,10 @@ class ReferenceDevice final : public HostDevice {
     const Matrix x = matrix(o.x, o.positions.cols, o.x.cols, "x"),
                  weight = matrix(o.weight, o.shape.qkv_cols(), x.cols, "weight");
     const Matrix qkv = matrix(o.qkv, x.rows, o.shape.qkv_cols(), "qkv");
-    product(x, weight,
-            o.transform.has_norms() ? matrix(o.transform.product, qkv.rows, qkv.cols, "product") : qkv);
+    const Matrix projected =
+        o.transform.has_norms() ? matrix(o.transform.product, qkv.rows, qkv.cols, "product") : qkv;
+    product(x, weight, projected);
+    add_adapters(o.adapters, x, projected);
     execute(op::Rope{.positions = o.positions,
                      .rope = o.rope,
                      .shape = o.shape,
@@ -302,8 +392,10 @@ class ReferenceDevice final : public HostDevice {
                      .qkv = o.dqkv,
                      .transform = o.transform,
                      .dtransform = o.dtransform});
-    product_backward(dqkv, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
-                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
+    const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx");
+    product_backward(dqkv, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
+                     o.accumulate_dweight);
+    adapters_backward(o.adapters, dqkv, x, dx);
   }
 
   void execute(const op::Attention& o) {
@@ -393,17 +485,22 @@ class ReferenceDevice final : public HostDevice {
     for (Index t = 0; t < x.rows; ++t) {
       for (Index j = 0; j < weight.rows; ++j) y(t, j) = residual(t, j) + dot(&x(t, 0), &weight(j, 0), x.cols);
     }
+    add_adapters(o.adapters, x, y);
   }
 
   void execute(const op::ProjectionBackward& o) {
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
-    product_backward(matrix(o.dy, x.rows, weight.rows, "dy"), x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
-                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
+    const Matrix dy = matrix(o.dy, x.rows, weight.rows, "dy"), dx = matrix(o.dx, x.rows, x.cols, "dx");
+    product_backward(dy, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
+                     o.accumulate_dweight);
+    adapters_backward(o.adapters, dy, x, dx);
   }
 
   void execute(const op::GateUpSwiglu& o) {
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
-    product(x, weight, matrix(o.gate_up, x.rows, weight.rows, "gate_up"));
+    const Matrix gate_up = matrix(o.gate_up, x.rows, weight.rows, "gate_up");
+    product(x, weight, gate_up);
+    add_adapters(o.adapters, x, gate_up);
     execute(op::Swiglu{.gate_up = o.gate_up, .activated = o.activated});
   }
 
@@ -423,8 +520,10 @@ class ReferenceDevice final : public HostDevice {
     const Matrix x = matrix(o.x, "x"), weight = matrix(o.weight, o.weight.rows, x.cols, "weight");
     const Matrix gate_up = matrix(o.gate_up, x.rows, weight.rows, "gate_up");
     execute(op::SwigluBackward{.dactivated = o.dactivated, .gate_up = o.gate_up});
-    product_backward(gate_up, x, weight, matrix(o.dx, x.rows, x.cols, "dx"),
-                     weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"), o.accumulate_dweight);
+    const Matrix dx = matrix(o.dx, x.rows, x.cols, "dx");
+    product_backward(gate_up, x, weight, dx, weight_gradient(o.dweight, weight.rows, weight.cols, "dweight"),
+                     o.accumulate_dweight);
+    adapters_backward(o.adapters, gate_up, x, dx);
   }
 
   void execute(const op::SwigluBackward& o) {
@@ -441,6 +540,8 @@ class ReferenceDevice final : public HostDevice {
     }
     measure(o.gate_up, o.maximum);
   }
+
+  void execute(const op::LowRankDown& o) { adapters_down(o.adapters, matrix(o.x, "x")); }
 
   void execute(const op::Rope& o) {
     const Matrix qkv = matrix(o.qkv, o.positions.cols, o.shape.qkv_cols(), "qkv");

@@ -10,25 +10,36 @@
 namespace llampi::fsdp {
 namespace {
 
-void fill_with_ones(device::Device& device, Tensor target) {
-  const auto count = static_cast<std::size_t>(target.elements());
-  const auto fill = [&](auto one) {
-    const std::vector<decltype(one)> values(count, one);
+/// Of element i of the target: value(i), as float32 has it.
+template <class Value>
+void fill_from_host(device::Device& device, Tensor target, const Value& value) {
+  const auto fill = [&](auto to_element) {
+    std::vector<decltype(to_element(0.0F))> values;
+    values.reserve(static_cast<std::size_t>(target.elements()));
+    for (std::int64_t i = 0; i < target.elements(); ++i) values.push_back(to_element(value(i)));
     device.upload(target, values.data(), device::Stream::compute);
     device.synchronize(device::Stream::compute);
   };
   switch (target.dtype) {
     case DType::float64:
-      return fill(1.0);
+      return fill([](float x) { return static_cast<double>(x); });
     case DType::float32:
-      return fill(1.0F);
+      return fill([](float x) { return x; });
     case DType::bfloat16:
-      return fill(to_bfloat16(1.0F));
+      return fill(to_bfloat16);
     case DType::float16:
-      return fill(to_float16(1.0F));
+      return fill(to_float16);
     default:
       throw Error(fmt::format("internal error: parameters in {}", to_string(target.dtype)));
   }
+}
+
+/// In [-bound, bound): 24 bits of the stream for each logical element.
+void fill_uniform(device::Device& device, const StatePiece& piece, double bound, const RandomStream& stream) {
+  fill_from_host(device, piece.master, [&](std::int64_t i) {
+    const std::uint64_t bits = stream.bits(static_cast<std::uint64_t>(piece.begin + i)) >> 40;
+    return static_cast<float>(bound * (static_cast<double>(bits) * 0x1p-23 - 1));
+  });
 }
 
 }  // namespace
@@ -37,16 +48,24 @@ void fill_with_initial_values(const model::Model& model, device::Device& device,
                               const std::vector<StatePiece>& pieces, std::uint64_t seed) {
   for (const auto& piece : pieces) {
     const auto& parameter = model.parameters()[piece.parameter];
-    if (parameter.initializer.kind == model::Initializer::Kind::normal) {
-      (piece.in_host_memory ? host : device)
-          .run(device::op::RandomNormal{.stream = RandomStream(seed, "init " + parameter.name),
-                                        .first = piece.begin,
-                                        .standard_deviation = parameter.initializer.standard_deviation,
-                                        .out = piece.master});
-    } else if (parameter.initializer.kind == model::Initializer::Kind::zeros) {
-      device.run(device::op::Zero{.destination = piece.master});
-    } else {
-      fill_with_ones(device, piece.master);
+    const RandomStream stream(seed, "init " + parameter.name);
+    switch (parameter.initializer.kind) {
+      case model::Initializer::Kind::normal:
+        (piece.in_host_memory ? host : device)
+            .run(device::op::RandomNormal{.stream = stream,
+                                          .first = piece.begin,
+                                          .standard_deviation = parameter.initializer.standard_deviation,
+                                          .out = piece.master});
+        break;
+      case model::Initializer::Kind::ones:
+        fill_from_host(device, piece.master, [](std::int64_t) { return 1.0F; });
+        break;
+      case model::Initializer::Kind::zeros:
+        fill_from_host(device, piece.master, [](std::int64_t) { return 0.0F; });
+        break;
+      case model::Initializer::Kind::uniform:
+        fill_uniform(device, piece, parameter.initializer.bound, stream);
+        break;
     }
   }
   device.synchronize(device::Stream::compute);

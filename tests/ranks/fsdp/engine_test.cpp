@@ -145,7 +145,7 @@ TEST(Engine, UnshardedAccumulationEqualsPyTorch) {
 }
 
 TEST(Engine, Float64OnTheReferenceDeviceEqualsPyTorch) {
-  for (const auto* name : {"one_layer_one_head", "documents"}) {
+  for (const auto* name : {"one_layer_one_head", "documents", "lora_some"}) {
     const auto fixture = oracle::load(name);
     expect_oracle(run_trajectory(test_world(), fixture, {.float64 = true}), fixture, kFloat64Tolerance);
   }

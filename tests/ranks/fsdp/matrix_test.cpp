@@ -72,7 +72,7 @@ std::vector<std::pair<Strategy, int>> strategies(int ranks) {
 
 std::vector<Combination> combinations(int ranks) {
   const std::vector<std::pair<const char*, Precision>> cases = {
-      {"gqa_tied", {}}, {"bf16_params", {.param = DType::bfloat16}}, {"groups_frozen", {}}};
+      {"gqa_tied", {}}, {"bf16_params", {.param = DType::bfloat16}}, {"groups_frozen", {}}, {"lora_all", {}}};
   // Blocks; blocks of three nested units; units by size; one unit for all.
   const std::vector<WrapOptions> wraps = {
       {},
@@ -120,7 +120,8 @@ void check_every(std::size_t stride) {
   const std::map<std::string, std::pair<oracle::Fixture, Tolerance>> fixtures = {
       {"gqa_tied", {oracle::load("gqa_tied"), kFloat32Tolerance}},
       {"bf16_params", {oracle::load("bf16_params"), kBfloat16Parameters}},
-      {"groups_frozen", {oracle::load("groups_frozen"), kFloat32Tolerance}}};
+      {"groups_frozen", {oracle::load("groups_frozen"), kFloat32Tolerance}},
+      {"lora_all", {oracle::load("lora_all"), kFloat32Tolerance}}};
   std::map<std::tuple<std::string, int, bool, int>, Trajectory> of_arithmetic;
   const auto all = combinations(test_ranks());
   std::size_t run = 0;

@@ -50,8 +50,9 @@ TEST(Loader, GivesEachRankItsMicroBatches) {
         ASSERT_EQ(static_cast<std::int64_t>(batches.size()), kGlobalBatch / (ranks * kMicroBatch));
         for (std::size_t m = 0; m < batches.size(); ++m) {
           const std::int64_t first = (static_cast<std::int64_t>(m) * ranks + rank) * kMicroBatch;
-          const auto expected = data::make_batch(
-              file, kOptions, {sampler.sample(step, first), sampler.sample(step, first + 1)});
+          auto expected = data::make_batch(file, kOptions,
+                                           {sampler.sample(step, first), sampler.sample(step, first + 1)});
+          expected.set_first_sample((step - 1) * kGlobalBatch + first);
           EXPECT_TRUE(same(batches[m], expected)) << "rank " << rank << " of " << ranks << ", step " << step;
           for (std::int64_t i = 0; i < kMicroBatch; ++i) ++seen[batches[m].tokens()[i * kSeqLen] / kSeqLen];
         }
@@ -70,8 +71,8 @@ TEST(Loader, StartsAnywhereAndJumps) {
   data::Loader loader(file, kOptions, sampler, numbers(1, 2));
   for (const std::int64_t step : {5, 6, 7, 7, 2, 100, 101, 1}) {
     const auto batches = loader.next(step);
-    const auto expected =
-        data::make_batch(file, kOptions, {sampler.sample(step, 2), sampler.sample(step, 3)});
+    auto expected = data::make_batch(file, kOptions, {sampler.sample(step, 2), sampler.sample(step, 3)});
+    expected.set_first_sample((step - 1) * kGlobalBatch + 2);
     EXPECT_TRUE(same(batches[0], expected)) << "step " << step;
   }
 }

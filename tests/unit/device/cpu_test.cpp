@@ -133,6 +133,16 @@ TEST_P(CpuDeviceTest, ProjectionIsLikeTheReference) {
   }
 }
 
+TEST_P(CpuDeviceTest, AdaptersAreLikeTheReference) {
+  const auto device = device::make_cpu_device(threads());
+  for (const auto adapted : {Adapted::qkv, Adapted::projection, Adapted::gate_up}) {
+    for (const double dropout : {0.0, 0.25}) {
+      for (const Layout& layout : {one_segment(1), mixed_segments(130)})
+        expect_like_reference(*device, adapters(adapted, layout, 5, dropout));
+    }
+  }
+}
+
 TEST_P(CpuDeviceTest, SwiGluIsLikeTheReference) {
   const auto device = device::make_cpu_device(threads());
   for (const std::int64_t tokens : {1, 7, 65, 130}) {

@@ -40,7 +40,7 @@ void expect_summary(const oracle::Summary& expected, std::span<const double> val
 /// The batch of step 1 in two micro-batches.
 void expect_initial(const oracle::Fixture& fixture, device::Device& device, DType compute,
                     const Tolerance& tolerance) {
-  const auto model = make_llama(fixture.config);
+  const auto model = make_llama(fixture.config, {}, fixture.lora);
   const BatchShape shape = {.sequences = fixture.global_batch / 2, .seq_len = fixture.seq_len};
   ModelRunner runner(*model, device, shape, compute);
   runner.set_parameters(oracle::initial_value);
@@ -58,9 +58,11 @@ void expect_initial(const oracle::Fixture& fixture, device::Device& device, DTyp
       runner.backward(first, inverse_tokens) + runner.backward(second, inverse_tokens, Accumulate::yes);
   EXPECT_NEAR(loss * inverse_tokens, fixture.initial.loss, tolerance.loss * fixture.initial.loss);
 
-  ASSERT_EQ(model->parameters().size(), fixture.initial.gradients.size());
+  const auto is_trained = [&](const Parameter& parameter) { return !fixture.lora || parameter.adapter; };
+  ASSERT_EQ(std::ranges::count_if(model->parameters(), is_trained), std::ssize(fixture.initial.gradients));
   double squares = 0;
   for (std::size_t p = 0; p < model->parameters().size(); ++p) {
+    if (!is_trained(model->parameters()[p])) continue;
     const auto& name = model->parameters()[p].name;
     const auto gradient = runner.gradient(static_cast<int>(p));
     expect_summary(fixture.initial.gradients.at(name), gradient, tolerance, name);
@@ -82,7 +84,7 @@ class Oracle : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(Oracle, HasTheSameWeights) {
-  const auto model = make_llama(fixture_.config);
+  const auto model = make_llama(fixture_.config, {}, fixture_.lora);
   ASSERT_EQ(model->parameters().size(), fixture_.initial.parameters.size());
   for (const auto& parameter : model->parameters()) {
     std::vector<double> values;
@@ -114,6 +116,8 @@ TEST_P(Oracle, TheCpuDeviceIsNearPyTorchInFloat32) {
   expect_initial(fixture_, *device, DType::float32, kFloat32);
 }
 
+INSTANTIATE_TEST_SUITE_P(Adapters, Oracle, ::testing::Values("lora_all", "lora_some"),
+                         [](const auto& fixture) { return fixture.param; });
 INSTANTIATE_TEST_SUITE_P(Fixtures, Oracle, ::testing::ValuesIn(oracle::fixture_names()),
                          [](const auto& fixture) { return fixture.param; });
 
