@@ -71,7 +71,7 @@ class Llama final : public Model {
       throw ConfigError(
           {.field = "product_dtype",
            .value = "fp8",
-           .problem = "does not go with adapters, whose products are in the dtype of the activations",
+           .problem = "cannot be combined with adapters, whose products are in the dtype of the activations",
            .remedy = "use {product_dtype} = auto"});
     }
     if (lora) targets_.emplace(config, *lora);

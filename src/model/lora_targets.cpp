@@ -68,7 +68,7 @@ bool LoraTargets::use(const std::string& module) {
 
 void LoraTargets::require_all_used() const {
   if (!unused_.empty()) {
-    throw ConfigError({.problem = fmt::format("the model has no linear map {}, of which there is an adapter",
+    throw ConfigError({.problem = fmt::format("there is an adapter of {}, and the model has no such linear map",
                                               *unused_.begin()),
                        .remedy = "use the adapter with the model that it was made for"});
   }
