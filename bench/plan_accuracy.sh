@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# plan_accuracy.sh LLAMPI [FOLDER [ROUNDS]]: steps of 12 configurations that the figures of this machine were not fitted to, measured and predicted by
+# `llampi plan --machine`. FOLDER/machine.json has the figures, or gets them from `llampi bench --calibrate` with another model. Rounds are interleaved, and
+# the fastest step of all counts: other programs slow steps down and never speed them up. Prints a table and a verdict; exit status 1
+# if a prediction is more than 15 % off. Two cores, minutes. After scripts/mpi-env.sh.
+set -euo pipefail
+llampi=$1 folder=${2:-runs/plan_accuracy} rounds=${3:-3}
+export LC_ALL=C
+machine=$folder/machine.json steps=15
+# shellcheck source=bench/plan_models.sh
+. "$(dirname "$0")/plan_models.sh"
+mkdir -p "$folder"
+[[ -f $machine ]] || calibrate
+write_model small 128 344 4 1024
+write_model middle 256 688 3 2048
+write_model wide 512 1376 2 4096
+write_model vocabulary 320 864 2 8000
+
+# ranks threads model sequences tokens global_batch options
+rows=(
+    "1 1 small 8 64 8"
+    "1 1 middle 4 128 4"
+    "1 1 wide 2 128 2"
+    "1 1 middle 1 512 1"
+    "1 1 middle 2 256 2 --activation.checkpointing=full"
+    "1 1 vocabulary 4 128 4"
+    "1 1 middle 2 128 8"
+    "1 2 middle 8 128 8"
+    "1 2 wide 2 256 2"
+    "2 1 middle 4 128 8"
+    "2 1 wide 1 256 2 --fsdp.strategy=no_shard"
+    "2 1 vocabulary 1 256 4 --activation.checkpointing=full"
+)
+: >"$folder/results"
+for ((round = 1; round <= rounds; ++round)); do
+    echo "round $round of $rounds" >&2
+    for row in "${rows[@]}"; do
+        read -r ranks threads model sequences tokens batch more <<<"$row"
+        read -ra options <<<"$more"
+        options+=(--model.config="$folder/$model" --data.seq_len="$tokens" --train.micro_batch="$sequences" --train.global_batch="$batch")
+        echo "${row// /,} $(measured "$ranks" "$threads" "${options[@]}") $(predicted "$ranks" "$threads" "${options[@]}")" >>"$folder/results"
+    done
+done
+
+echo "| ranks, threads, model, sequences, tokens, global batch | measured, ms | predicted, ms | error |"
+echo "|---|---:|---:|---:|"
+awk '
+    !($1 in best) { order[++rows] = $1; best[$1] = $2 }
+    $2 < best[$1] { best[$1] = $2 }
+    { predicted[$1] = $3 }
+    END {
+        for (i = 1; i <= rows; ++i) {
+            name = order[i]
+            error = 100 * (predicted[name] / best[name] - 1)
+            bad += error > 15 || error < -15
+            gsub(",", " ", order[i])
+            printf "| %s | %.1f | %.1f | %+.1f %% |\n", order[i], 1e3 * best[name], 1e3 * predicted[name], error
+        }
+        printf "\n%d of %d within 15 %%: %s\n", rows - bad, rows, bad ? "BAD" : "good"
+        exit bad > 0
+    }' "$folder/results"
