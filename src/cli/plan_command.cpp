@@ -23,6 +23,7 @@
 #include "llampi/io/output_file.hpp"
 #include "llampi/io/posix_file.hpp"
 #include "llampi/io/temporary_file.hpp"
+#include "llampi/plan/memory_svg.hpp"
 #include "llampi/plan/report.hpp"
 #include "llampi/train/compiled_run.hpp"
 
@@ -45,7 +46,7 @@ struct PlanRequest {
   train::RunShape shape;
   MachineRequest machine;
   bool tune = false, tune_precision = false;
-  std::string output;
+  std::string output, svg;
   bool details = false;
   bool units = false;
   bool actions = false;
@@ -151,6 +152,10 @@ std::vector<Option> options_of(PlanRequest& r) {
        &r.output,
        "with --tune: new configuration file to write; an existing file is never replaced",
        {.name = "FILE"}},
+      {"svg",
+       &r.svg,
+       "new file to write a picture to: the memory of a rank over a step, by category; an existing file is never replaced",
+       {.name = "FILE"}},
       {"details",
        &r.details,
        "also list memory by purpose and by arena, the moment of the step that needs most, and the bytes that are "
@@ -177,16 +182,15 @@ void set_ranks(train::RunShape& shape) {
   shape.ranks = ranks;
 }
 
-io::OutputFile new_file(const std::string& path) {
+io::OutputFile new_file(const std::string& path, const char* option) {
   return {.path = path,
-          .kind = "replaced by --tune",
+          .kind = option,
           .is_own = [](const auto&) { return false; },
           .option = {},
           .advice = "name another file"};
 }
 
-void write_new(const std::string& path, const std::string& text) {
-  const io::OutputFile output = new_file(path);
+void write_new(const io::OutputFile& output, const std::string& text) {
   const io::TemporaryFile temporary(io::temporary_beside(output.path));
   const auto file = io::PosixFile::create(temporary.path());
   file.write_at(0, std::as_bytes(std::span(text)));
@@ -194,12 +198,19 @@ void write_new(const std::string& path, const std::string& text) {
   output.place(temporary.path());
 }
 
+io::OutputFile configuration_file(const PlanRequest& r) { return new_file(r.output, "replaced by --tune"); }
+io::OutputFile picture_file(const PlanRequest& r) { return new_file(r.svg, "replaced by --svg"); }
+
 void check_options(const PlanRequest& r) {
   if (!r.tune && (r.tune_precision || !r.output.empty()))
     throw_user_error("{} needs --tune", r.tune_precision ? "--tune-precision" : "--output");
   if (r.tune && r.machine.machine.empty() && r.machine.tflops == 0)
     throw_user_error("--tune needs the speed of the machine; add --machine");
-  if (!r.output.empty()) new_file(r.output).check();
+  if (r.tune && !r.svg.empty())
+    throw_user_error(
+        "--svg is not possible with --tune; write the configuration with --output, then plan it");
+  if (!r.output.empty()) configuration_file(r).check();
+  if (!r.svg.empty()) picture_file(r).check();
 }
 
 /// As configured.
@@ -257,7 +268,7 @@ int report_tuning(const PlanRequest& request, const TuneQuestion& question, std:
   const TunedConfig tuned = tune_config(question);
   const auto keys = changed_keys(question.config, tuned.config);
   for (const auto& key : keys) given.insert(key.key);
-  if (!request.output.empty()) write_new(request.output, to_ini(tuned.config, &given));
+  if (!request.output.empty()) write_new(configuration_file(request), to_ini(tuned.config, &given));
   const auto tokens = static_cast<double>(question.config.train.global_batch * question.config.data.seq_len);
   if (request.json) {
     print(plan::to_json(tuned.tuning, tuned.configured, tokens, keys, tuned.notes) + "\n");
@@ -308,6 +319,7 @@ int plan_command(const Arguments& arguments) {
   report.max_positions = run.max_positions;
   if (report.knows_memory() && report.fits())
     report.longest_seq_len = fsdp::fitting_seq_len(question, run.max_positions);
+  if (!request.svg.empty()) write_new(picture_file(request), plan::memory_svg(report, run.compiled));
   if (request.json) {
     print((request.actions ? plan::to_json(report, run.compiled) : plan::to_json(report)) + "\n");
   } else {

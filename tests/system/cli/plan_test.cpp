@@ -527,6 +527,56 @@ TEST_F(Plan, RefusesAGlobalBatchThatRanksCannotDivideAndNamesTheNearest) {
       "train.global_batch = 24 is less than 13 ranks x train.micro_batch = 2; use 26, or a multiple of it");
 }
 
+/// Whether every element ends, and nothing stands outside the root.
+bool is_well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  std::size_t at = 0;
+  bool had_root = false;
+  while ((at = xml.find('<', at)) != std::string::npos) {
+    const std::size_t end = xml.find('>', at);
+    if (end == std::string::npos || (open.empty() && had_root)) return false;
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    at = end;
+    if (tag.front() == '/') {
+      if (open.empty() || open.back() != tag.substr(1)) return false;
+      open.pop_back();
+    } else if (tag.back() != '/') {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+    had_root = true;
+    if (std::count(tag.begin(), tag.end(), '"') % 2 != 0) return false;
+  }
+  return had_root && open.empty() && xml.find('&') == std::string::npos;
+}
+
+TEST_F(Plan, DrawsTheMemoryOfAStep) {
+  const auto number = [](const std::string& svg, const std::string& attribute) {
+    return std::stoll(svg.substr(svg.find(attribute + "=\"") + attribute.size() + 2));
+  };
+  int pictures = 0;
+  for (const std::string options :
+       {"--ranks 2", "--ranks 4 --fsdp.strategy=no_shard --train.micro_batch=1",
+        "--ranks 2 --activation.checkpointing=full --fsdp.cpu_offload=optimizer"}) {
+    SCOPED_TRACE(options);
+    const std::string file = "memory" + std::to_string(++pictures) + ".svg";
+    const auto planned = json(options + " --svg " + file);
+    const std::string svg = read_file(folder_.path() / file);
+    EXPECT_TRUE(is_well_formed(svg));
+    EXPECT_THAT(svg, Not(HasSubstr("href"))) << "it needs no other file";
+    EXPECT_THAT(svg, HasSubstr("prefers-color-scheme: dark"));
+    EXPECT_EQ(number(svg, "data-planned-bytes"), planned["arenas"]["device"]["step_bytes"]);
+    EXPECT_LE(number(svg, "data-peak-bytes"), planned["arenas"]["device"]["step_bytes"]);
+    if (planned["arenas"]["host"]["step_bytes"] == 0) {
+      EXPECT_EQ(number(svg, "data-peak-bytes"),
+                planned["arenas"]["device"]["kept_bytes"].get<std::int64_t>() +
+                    planned["busiest"]["transient_bytes"].get<std::int64_t>());
+    }
+  }
+  expect_refused("--svg run.ini", "run.ini already exists and is not replaced by --svg: name another file");
+  expect_refused("--svg x.svg --tune --machine workstation-2-cores",
+                 "--svg is not possible with --tune; write the configuration with --output, then plan it");
+}
+
 TEST_F(Plan, PutsRanksOnUnevenNodes) {
   const auto uneven = json("--per-node 3,2,1");
   EXPECT_EQ(uneven["ranks"], 6);
