@@ -295,10 +295,8 @@ void check_reasoning(const ChatTemplate& chat_template, Messages messages) {
   if (chat_template.format == ChatFormat::qwen3) return;
   for (std::size_t i = 0; i < messages.size(); ++i) {
     if (!messages[i].reasoning || messages[i].reasoning->empty()) continue;
-    throw_user_error(
-        "message {} has reasoning_content, which the template {} does not write (qwen3 does); remove the key, "
-        "or write the text into content",
-        i + 1, chat_template.name);
+    throw_user_error("message {} has reasoning_content, which the template {} does not write (qwen3 does)",
+                     i + 1, chat_template.name);
   }
 }
 
