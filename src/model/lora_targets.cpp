@@ -68,9 +68,10 @@ bool LoraTargets::use(const std::string& module) {
 
 void LoraTargets::require_all_used() const {
   if (!unused_.empty()) {
-    throw ConfigError({.problem = fmt::format("there is an adapter of {}, and the model has no such linear map",
-                                              *unused_.begin()),
-                       .remedy = "use the adapter with the model that it was made for"});
+    throw ConfigError(
+        {.problem =
+             fmt::format("there is an adapter of {}, and the model has no such linear map", *unused_.begin()),
+         .remedy = "use the adapter with the model that it was made for"});
   }
   if (any_used_) return;
   throw ConfigError({.field = "lora.targets",
