@@ -86,7 +86,7 @@ collectives() {
                     # to start a message takes one microsecond
                     simulate "$ranks" --cfg=smpi/ois:0:1e-6:0 -- collectives "$per_node" "$route" "$scale" "${sizes[@]}" |
                         awk -v head="$route,$ranks,$(((ranks + per_node - 1) / per_node)),$in_gb_s,$in_node_us" -v gb_s="$node_gb_s" \
-                            -v ranks="$((ranks < per_node ? ranks : per_node))" -v us="$out_us" '{ print head "," gb_s / ranks "," us "," $0 "," ranks }'
+                            -v ranks="$((ranks < per_node ? ranks : per_node))" -v us="$out_us" -v nics="$nics" '{ print head "," gb_s / ranks "," us "," $0 "," ranks "," nics }'
                 done
             done
         done

@@ -4,7 +4,7 @@
 //   smpi_formula fit ROWS.csv
 //       fits its two constants (bandwidth_reached, seconds_per_message) to every other row and prints how far off it is on the rest. Messages of
 //       small collectives over one level overlap more than the formula has it: they are not fitted. A row:
-//       ROUTE,RANKS,NODES,IN_GB_S,IN_US,RANK_GB_S,OUT_US,COLLECTIVE,BYTES,SECONDS,MOST_RANKS_OF_A_NODE
+//       ROUTE,RANKS,NODES,IN_GB_S,IN_US,RANK_GB_S,OUT_US,COLLECTIVE,BYTES,SECONDS,MOST_RANKS_OF_A_NODE,NICS_OF_A_NODE
 //   smpi_formula step LIST.json ROUTE LATENCY_US
 //       seconds of a step as `llampi plan --json --actions` lists it, by ROUTE (one, two), if messages took no time to be started
 //   smpi_formula waiting LIST.json ROUTE LATENCY_US
@@ -66,10 +66,11 @@ std::vector<Row> read_rows(const std::string& file) {
     std::istringstream fields(line);
     std::vector<std::string> f;
     for (std::string field; std::getline(fields, field, ',');) f.push_back(field);
-    if (f.size() != 11) continue;
+    if (f.size() != 12) continue;
     const auto number = [&](std::size_t i) { return std::stod(f[i]); };
     const NetworkSpeed network{.in_node = {number(3) * 1e9, number(4) * 1e-6},
-                               .between_nodes = {number(5) * 1e9, number(6) * 1e-6}};
+                               .between_nodes = {number(5) * 1e9, number(6) * 1e-6},
+                               .ranks_share_nics = f[11] == "1"};
     const int ranks = std::stoi(f[1]), nodes = std::stoi(f[2]), most = std::stoi(f[10]);
     const GroupShape group{.ranks = ranks,
                            .nodes = nodes,
@@ -161,7 +162,8 @@ StepTime time_of(const std::string& file, Route route, double latency_us, double
       .in_node = {speeds.at("in_node_bytes_per_second"), kInNodeLatency},
       .between_nodes = {speeds.at("between_nodes_bytes_per_second"), latency_us * 1e-6},
       .seconds_per_message = seconds_per_message};
-  std::vector<int> shard_group, replicate_group;
+  std::vector<int> shard_group, replicate_group, node_of_rank;
+  for (int r = 0; r < ranks; ++r) node_of_rank.push_back(r / per_node);
   for (int r = 0; r < shards; ++r) shard_group.push_back(r);
   for (int r = 0; r < ranks; r += shards) replicate_group.push_back(r);
   std::vector<llampi::fsdp::Action> actions;
@@ -176,9 +178,10 @@ StepTime time_of(const std::string& file, Route route, double latency_us, double
     if (group.empty()) {
       phases.push_back({{Resource::own, a.at("seconds").get<double>()}});
     } else {
-      phases.push_back(phases_of(names[phases.size()], network,
-                                 shape_of(group == "shard_group" ? shard_group : replicate_group, per_node),
-                                 a.value("bytes", 64.0), route));
+      phases.push_back(
+          phases_of(names[phases.size()], network,
+                    shape_of(group == "shard_group" ? shard_group : replicate_group, node_of_rank),
+                    a.value("bytes", 64.0), route));
     }
   }
   return time_of_step(actions, phases);

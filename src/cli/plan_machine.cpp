@@ -34,6 +34,7 @@ plan::NetworkSpeed network_of(const MachineRequest& r, const plan::Machine& mach
     return given > 0 || !figures ? given : figures->value_or(key, otherwise);
   };
   plan::NetworkSpeed network;
+  network.ranks_share_nics = machine.backend == comm::Backend::mpi;
   network.in_node = {value(r.in_node_gb_s, "in_node_gb_s", 0) * 1e9, kInNodeLatency};
   network.between_nodes = {value(r.network_gb_s, "network_gb_s", 0) * 1e9 / per_node, r.latency_us * 1e-6};
   if (figures) {

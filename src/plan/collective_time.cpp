@@ -39,16 +39,18 @@ Phases slowest_node(GroupShape group, const PhasesOfNode& phases_of) {
   return seconds(fewest) > seconds(most) ? fewest : most;
 }
 
-/// A rank receives for its node its share of the parts, but its own. The smallest node's ranks have the most parts, and the most of
-/// the node's NICs, for each.
+/// A rank receives for its node its share of the parts, but its own. The smallest node's ranks have the most parts and, where they share
+/// the node's NICs, the most of these for each.
 Phase between_nodes(const NetworkSpeed& network, GroupShape group, double whole_bytes) {
   const double part_bytes = whole_bytes / group.ranks;
-  return slowest_node(
-             group,
-             [&](int on_node) {
-               return Phases{exchange(network, Resource::between_nodes, parts_of_a_rank(group, on_node) - 1,
-                                      part_bytes * on_node / group.most_on_a_node())};
-             })
+  return slowest_node(group,
+                      [&](int on_node) {
+                        const double share = network.ranks_share_nics
+                                                 ? static_cast<double>(on_node) / group.most_on_a_node()
+                                                 : 1;
+                        return Phases{exchange(network, Resource::between_nodes,
+                                               parts_of_a_rank(group, on_node) - 1, part_bytes * share)};
+                      })
       .front();
 }
 

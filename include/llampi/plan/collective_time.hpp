@@ -22,6 +22,8 @@ struct NetworkSpeed {
   LinkSpeed in_node;
   LinkSpeed
       between_nodes;  ///< of a rank: what the NICs of a node carry together, divided by the most ranks of a node
+  /// On a node with fewer ranks than others: each of them has more of the NICs. Otherwise a rank has its own, as with a NIC for each GPU.
+  bool ranks_share_nics = true;
   double seconds_per_message = 1e-6;  ///< to start one
   /// Of the links' bandwidth, what messages in both directions at once leave of it. Fitted: bench/smpi.sh, docs/scaling.md.
   double bandwidth_reached = 0.952;

@@ -463,7 +463,7 @@ TEST_F(Traces, BytesAreThoseOfPaddedUnits) {
     for (const auto& e : events) {
       const std::int64_t shard = e.unit < 0 ? 0 : shard_elements(recorded, e.unit);
       std::int64_t expected = 0;
-      if (e.cargo == "inputs") expected = (4 * *c.train.micro_batch * c.data.seq_len + 1) * 4;  // a HostBatch
+      if (e.cargo == "inputs") expected = (4 * *c.train.micro_batch * c.data.seq_len + 3) * 4;  // a HostBatch
       if (e.op == "unshard") expected = shards * shard * param;
       if (e.op == "reduce") expected = shards * shard * reduce;
       if (e.op == "all_reduce") expected = shard * (shards > 1 ? gradient : reduce);

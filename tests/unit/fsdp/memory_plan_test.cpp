@@ -97,7 +97,7 @@ TEST(MemoryPlan, MoreMicroBatchesCostInputsOnly) {
   const auto two = make_placed_lists({.micro_batches = 2});
   const auto eight = make_placed_lists({.micro_batches = 8});
   const auto &a = two.step, &b = eight.step;
-  const std::int64_t inputs = (4 * (4 * 32 + 1) + 255) / 256 * 256;
+  const std::int64_t inputs = (4 * (4 * 32 + 3) + 255) / 256 * 256;
   EXPECT_EQ(b.arena_bytes[0], a.arena_bytes[0] + 6 * inputs);
 }
 

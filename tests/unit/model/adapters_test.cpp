@@ -58,7 +58,7 @@ TEST(Adapters, CanBeGivenByName) {
   config.modules = {"model.layers.0.mlp.down_proj"};
   EXPECT_EQ(adapter_names(config).size(), 2U);
   config.modules = {"model.layers.2.mlp.down_proj"};
-  EXPECT_THAT(refusal(config), ::testing::HasSubstr("no linear map model.layers.2.mlp.down_proj"));
+  EXPECT_THAT(refusal(config), ::testing::HasSubstr("an adapter of model.layers.2.mlp.down_proj"));
 }
 
 TEST(Adapters, OfOtherModulesOrOfNoneAreRefused) {

@@ -93,12 +93,15 @@ TEST(CollectiveTime, AGroupKnowsItsNodes) {
 // 8 ranks and 2: each of the 2 receives the parts of four of the 8, with a NIC that carries four times as much, and each of the 8 at most one
 // part; in the larger node each has one or two parts for 7 others.
 TEST(CollectiveTime, UnevenNodesTakeTheTimeOfTheSlower) {
-  const NetworkSpeed network = round_numbers();
+  NetworkSpeed network = round_numbers();
   const Phases phases = all_gather_phases(network, {10, 2, 8, 2}, kBytes, Route::two_levels);
   const double part = kBytes / 10;
   ASSERT_EQ(phases.size(), 2U);
   expect_phase(phases[0], Resource::between_nodes, 2e-3 + 4e-5, 4 * part / 4 / 10e9);
   expect_phase(phases[1], Resource::in_node, 1e-3 + 7e-5, 7 * 2 * part / 100e9);
+  network.ranks_share_nics = false;
+  expect_phase(all_gather_phases(network, {10, 2, 8, 2}, kBytes, Route::two_levels)[0],
+               Resource::between_nodes, 2e-3 + 4e-5, 4 * part / 10e9);
 }
 
 // A rank of the 8 sums up to 2 of the 10 parts, and its workspace holds one: a second round, with the latency and the messages of one more.
