@@ -150,10 +150,7 @@ family mistral mistral Mistral '"sliding_window": 100,'
 # In float32 only the order of sums differs, and the last bits of exponentials. A millionth of a loss is what that does in ten
 # steps of a tiny model (kFloat32Tolerance in tests/support/expect_trajectory.hpp); losses are about 5.
 for name in qwen2 qwen3 mistral; do
-    (
-        device=cpu gpu_options=()
-        train "${name}_cpu" 1 "${float32[@]}" --model.config="$folder/$name.model"
-    )
+    train "${name}_cpu" 1 "${float32[@]}" --model.config="$folder/$name.model" --run.device=cpu --run.share_gpu=false
     train "$name" 2 "${float32[@]}" --model.config="$folder/$name.model"
     train "${name}_bfloat16" 2 --fsdp.param_dtype=bfloat16 --model.config="$folder/$name.model"
     say "$name: as on CPUs"
