@@ -65,13 +65,13 @@ say "a text to train on"
 cat docs/*.md README.md >"$folder/text"
 "$llampi" tokenize --tokenizer bytes --output "$folder/tokens.h5" "$folder/text"
 
-train() { # name, ranks, options
+train() { # name, ranks, options; $on: another device than $device
     local name=$1 ranks=$2
     shift 2
     say "$name: $ranks ranks, $*"
     rm -rf "${folder:?}/$name"
     timeout 900 mpirun -n "$ranks" "$llampi" train --config input/small.ini --run.dir="$folder/$name" \
-        --run.device="$device" "${gpu_options[@]}" --data.train="$folder/tokens.h5" --data.eval= \
+        --run.device="${on:-$device}" "${gpu_options[@]}" --data.train="$folder/tokens.h5" --data.eval= \
         --train.eval_every=0 --train.steps=10 --train.micro_batch=2 --train.global_batch=8 --optimizer.warmup_steps=2 \
         --checkpoint.every=0 "$@" >"$folder/$name.log" 2>&1 || { tail -n 30 "$folder/$name.log"; fail "$name failed"; }
     tail -n 2 "$folder/$name.log"
@@ -150,10 +150,7 @@ family mistral mistral Mistral '"sliding_window": 100,'
 # In float32 only the order of sums differs, and the last bits of exponentials. A millionth of a loss is what that does in ten
 # steps of a tiny model (kFloat32Tolerance in tests/support/expect_trajectory.hpp); losses are about 5.
 for name in qwen2 qwen3 mistral; do
-    (
-        device=cpu gpu_options=()
-        train "${name}_cpu" 1 "${float32[@]}" --model.config="$folder/$name.model"
-    )
+    on=cpu train "${name}_cpu" 1 "${float32[@]}" --model.config="$folder/$name.model"
     train "$name" 2 "${float32[@]}" --model.config="$folder/$name.model"
     train "${name}_bfloat16" 2 --fsdp.param_dtype=bfloat16 --model.config="$folder/$name.model"
     say "$name: as on CPUs"

@@ -183,6 +183,12 @@ CASES = {
         vocab_size=191, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=True, rms_norm_eps=1e-6, rope_theta=2000.0,
     ),
+    "fp8_mistral": case(
+        seq_len=16, global_batch=2, documents=True, loss_mask=True, fp8=fp8("float8_e5m2") | {"float32_steps": 9},
+        **family("Mistral", "mistral"), sliding_window=5,
+        vocab_size=193, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, rope_theta=500000.0,
+    ),
     # With scales of blocks, sizes are multiples of 128, and so many numbers are cast that in float32 some always fall to the
     # other side: in `fp8_blocks` none does in the first step, in `fp8_blocks_e4m3` only float64 is exact. There a tile of a
     # column is of two sequences, and the blocks of a weight have different scales.

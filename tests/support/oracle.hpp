@@ -91,7 +91,7 @@ struct Fixture {
 };
 
 /// Those whose parameters are neither rounded nor frozen, whose products are not in 8 bits: not bf16_params,
-/// groups_frozen, lora_all, lora_some, fp8_untied, fp8_tied, fp8_blocks, fp8_blocks_e4m3.
+/// groups_frozen, lora_all, lora_some, fp8_untied, fp8_tied, fp8_mistral, fp8_blocks, fp8_blocks_e4m3.
 std::vector<std::string> fixture_names();
 Fixture load(const std::string& name);
 

@@ -282,7 +282,7 @@ int fp8_accumulation(const oracle::Fixture& fixture) {
 // Nothing but the casts is rounded: the recipe is PyTorch's (tests/ranks/fsdp/fp8_test.cpp). On a GPU, whose tensor
 // cores keep fewer bits of partial sums, single casts may fall to the other side of a border.
 TEST_F(GpuEngine, ProductsIn8BitsEqualPyTorchInFloat32) {
-  for (const char* name : {"fp8_untied", "fp8_tied", "fp8_blocks"}) {
+  for (const char* name : {"fp8_untied", "fp8_tied", "fp8_mistral", "fp8_blocks"}) {
     SCOPED_TRACE(name);
     const auto fixture = oracle::load(name);
     next_order();

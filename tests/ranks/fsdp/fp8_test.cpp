@@ -55,7 +55,8 @@ INSTANTIATE_TEST_SUITE_P(Oracle, Fp8, ::testing::Values("fp8_untied", "fp8_tied"
 
 class Fp8Oracle : public Fp8 {};
 INSTANTIATE_TEST_SUITE_P(Oracle, Fp8Oracle,
-                         ::testing::Values("fp8_untied", "fp8_tied", "fp8_blocks", "fp8_blocks_e4m3"),
+                         ::testing::Values("fp8_untied", "fp8_tied", "fp8_mistral", "fp8_blocks",
+                                           "fp8_blocks_e4m3"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST_P(Fp8Oracle, EqualsPyTorch) {

@@ -29,7 +29,9 @@ class InTree : public ::testing::TestWithParam<const char*> {
   comm::World& world_ = test_world();
   oracle::Fixture fixture_ = oracle::load(GetParam());
 };
-INSTANTIATE_TEST_SUITE_P(Oracle, InTree, ::testing::Values("gqa_tied", "mha_untied"),
+INSTANTIATE_TEST_SUITE_P(Oracle, InTree,
+                         ::testing::Values("gqa_tied", "mha_untied", "qwen2", "qwen3", "mistral",
+                                           "mistral_window"),
                          [](const auto& test) { return std::string(test.param); });
 
 bool is_power_of_two(int count) { return std::has_single_bit(static_cast<unsigned>(count)); }
