@@ -35,7 +35,7 @@ places, and reads only the model's config.json: no data, no weights.
 struct BenchRequest {
   measure::Settings settings;
   std::string folder, json, compare, calibrate;
-  bool steps_only = false;
+  bool steps_only = false, strategies = false;
 };
 
 std::vector<Option> options_of(BenchRequest& r) {
@@ -62,6 +62,12 @@ std::vector<Option> options_of(BenchRequest& r) {
       {"steps-only",
        &r.steps_only,
        "measure only steps and collectives, and only the configured strategy",
+       {},
+       true},
+      {"strategies",
+       &r.strategies,
+       "measure only steps, with each strategy in turn, in three interleaved rounds; print the tokens/s of each "
+       "against full_shard",
        {},
        true},
   };
@@ -123,7 +129,15 @@ int bench_command(const Arguments& arguments) {
     comm::agree(world, [&] { config = resolve_config(arguments, log, Purpose::plan, options_of(r)); });
     r.settings.folder = r.folder;
     if (r.steps_only) r.settings.strategies = r.settings.single = false;
+    r.settings.strategies_only = r.strategies;
     comm::on_rank_0(world, [&] {
+      if (r.strategies && (r.steps_only || !r.calibrate.empty() || !r.folder.empty()))
+        throw_user_error("--strategies is not possible with {}; leave that out", r.steps_only ? "--steps-only"
+                                                                                 : r.calibrate.empty()
+                                                                                     ? "--folder"
+                                                                                     : "--calibrate");
+      if (r.strategies && world.size() == 1)
+        throw_user_error("--strategies needs several ranks; start it with mpirun -n RANKS");
       if (r.steps_only && !r.calibrate.empty())
         throw_user_error("--calibrate needs single operations; leave --steps-only out");
       if (!r.folder.empty() && !std::filesystem::is_directory(r.folder))

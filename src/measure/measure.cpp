@@ -88,6 +88,11 @@ Result measure(comm::World& world, const train::Config& config, const Settings& 
                     .shape = shape,
                     .attention = attention_of(config, compute.on_gpu()),
                     .rows = result.rows};
+  if (settings.strategies_only) {
+    log.info("measuring steps with each strategy");
+    measure_strategies(bench);
+    return result;
+  }
   if (settings.whole_steps) {
     log.info("measuring steps");
     measure_steps(bench);

@@ -26,7 +26,7 @@ std::string format(const Result& result) {
   std::string text = fmt::format("{}; {} on {}, {} per rank\n", result.device, count(result.ranks, "rank"),
                                  count(result.nodes, "node"), count(result.threads, "thread"));
   std::string group;
-  const Row* first_step = nullptr;
+  const Row *first_step = nullptr, *first_strategy = nullptr;
   for (const auto& row : result.rows) {
     if (row.group == "operation") continue;  // for calibration, and in the file
     if (row.group != group) text += fmt::format("\n{}\n", group = row.group);
@@ -36,6 +36,10 @@ std::string format(const Result& result) {
     if (row.group == "step" && first_step != nullptr)
       text += fmt::format(", {:.3f} times {}", row.rate / first_step->rate, first_step->name);
     if (row.group == "step" && first_step == nullptr) first_step = &row;
+    if (row.group == "strategy" && first_strategy != nullptr)
+      text += fmt::format(", {:+.1f} % against {}", 100 * (row.rate / first_strategy->rate - 1),
+                          first_strategy->name);
+    if (row.group == "strategy" && first_strategy == nullptr) first_strategy = &row;
     text += "\n";
   }
   return text;

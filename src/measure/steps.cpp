@@ -20,6 +20,7 @@ namespace llampi::measure {
 namespace {
 
 constexpr int kWarmUp = 2;
+constexpr int kRounds = 3;
 constexpr double kLearningRate = 1e-6;
 
 device::HostBatch random_batch(model::BatchShape shape, std::int64_t vocabulary, std::uint64_t seed) {
@@ -165,6 +166,32 @@ void measure_checkpoint(const Bench& bench, fsdp::Engine& engine) {
   comm::on_rank_0(bench.world, [&] { std::filesystem::remove(file); });
 }
 
+/// Of the fastest step of some, with an engine of its own; none if these ranks cannot have it, or it does not fit, which all ranks know.
+std::optional<Row> measure_strategy(const Bench& bench, fsdp::Strategy strategy) {
+  train::Config config = train::with_strategy(bench.config, strategy);
+  std::string name = fsdp::to_string(strategy);
+  if (fsdp::is_hybrid(strategy)) {
+    const int ranks = bench.shape.ranks;
+    const bool on_one_node = bench.shape.ranks_per_node == ranks;
+    if (!config.fsdp.shard_group_size && on_one_node && ranks >= 4 && ranks % 2 == 0)
+      config.fsdp.shard_group_size = ranks / 2;
+    if (config.fsdp.shard_group_size) name += fmt::format(" of {}", *config.fsdp.shard_group_size);
+  }
+  try {
+    const train::CompiledRun run = train::compile_run(config, bench.shape);
+    Training training(bench, run, run.options);
+    training.warm_up();
+    const double seconds = training.shortest_step();
+    return Row{.group = "strategy",
+               .name = name,
+               .seconds = seconds,
+               .rate = training.tokens() / seconds,
+               .unit = "tokens/s"};
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
+}
+
 Row step_row(const std::string& name, double seconds, double tokens) {
   return {.group = "step", .name = name, .seconds = seconds, .rate = tokens / seconds, .unit = "tokens/s"};
 }
@@ -208,6 +235,23 @@ void measure_steps(const Bench& bench) {
       bench.rows.push_back(step_row(word, training.shortest_step(), training.tokens()));
     } catch (const UserError&) {
       // Its arenas do not fit, which the engine says on all ranks.
+    }
+  }
+}
+
+void measure_strategies(const Bench& bench) {
+  const auto first = std::ssize(bench.rows);
+  for (int round = 0; round < kRounds; ++round) {
+    for (const auto& [strategy, word] : word_table(fsdp::Strategy{})) {
+      const auto row = measure_strategy(bench, strategy);
+      if (!row) continue;
+      const auto before = std::find_if(bench.rows.begin() + first, bench.rows.end(),
+                                       [&](const Row& other) { return other.name == row->name; });
+      if (before == bench.rows.end()) {
+        bench.rows.push_back(*row);
+      } else if (row->seconds < before->seconds) {
+        *before = *row;
+      }
     }
   }
 }

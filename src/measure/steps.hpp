@@ -27,6 +27,9 @@ struct Bench {
 
 /// Whole steps, as configured and with other strategies; the phases and operations of one; a checkpoint of its state.
 void measure_steps(const Bench& bench);
+/// Steps with each strategy that the ranks can have, in interleaved rounds. Hybrid strategies on one node shard over half of its ranks, unless
+/// configured.
+void measure_strategies(const Bench& bench);
 /// Products, attention and memory-bound operations alone.
 void measure_operations(const Bench& bench);
 /// Where there are several ranks.

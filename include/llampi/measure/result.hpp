@@ -11,7 +11,8 @@ namespace llampi::measure {
 
 /// What was measured of one thing.
 struct Row {
-  std::string group;   ///< "step", "phase", "product", "attention", "memory", "collective", "checkpoint"
+  std::string
+      group;  ///< "step", "strategy", "phase", "product", "attention", "memory", "collective", "checkpoint"
   std::string name;    ///< unique within the group
   double seconds = 0;  ///< of the slowest rank, the shortest of some runs
   double rate = 0;

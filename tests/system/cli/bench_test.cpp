@@ -69,6 +69,20 @@ TEST_F(BenchCommand, MeasuresEverythingAndWritesAMachineFileThatAPlanTakes) {
   EXPECT_THAT(again.out, HasSubstr("ratio: above 1 where it is faster now\n"));
 }
 
+TEST_F(BenchCommand, ComparesStrategies) {
+  const Ending ending = bench("--strategies --json s.json --train.global_batch=4", 4);
+  ASSERT_EQ(ending.status, 0) << ending.err;
+  std::vector<std::string> names;
+  const auto written = json("s.json");
+  for (const auto& row : written["rows"]) {
+    EXPECT_EQ(row["group"], "strategy");
+    names.push_back(row["name"]);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"full_shard", "shard_grad_op", "no_shard", "hybrid_shard of 2",
+                                             "hybrid_shard_zero2 of 2"}));
+  EXPECT_THAT(ending.out, HasSubstr(" % against full_shard\n"));
+}
+
 TEST_F(BenchCommand, RefusesBeforeItMeasures) {
   folder_.write("mine.json", "{}");
   EXPECT_THAT(refusal("--json mine.json"), HasSubstr("mine.json"));
@@ -79,6 +93,10 @@ TEST_F(BenchCommand, RefusesBeforeItMeasures) {
               HasSubstr("llampi: --folder nowhere is not a folder; create it first\n"));
   EXPECT_THAT(refusal("--steps-only --calibrate x.json"),
               HasSubstr("llampi: --calibrate needs single operations; leave --steps-only out\n"));
+  EXPECT_THAT(refusal("--strategies"),
+              HasSubstr("llampi: --strategies needs several ranks; start it with mpirun -n RANKS\n"));
+  EXPECT_THAT(refusal("--strategies --steps-only"),
+              HasSubstr("llampi: --strategies is not possible with --steps-only; leave that out\n"));
 }
 
 }  // namespace
